@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from stowhand.observe.table_metrics import TableMetrics
     from stowhand.observe.traces import Traces
     from stowhand.observe.worker_metrics import WorkerMetrics
-    from stowhand.protocols.handler import Attempt, Claimable, Handler, PostHandle, PreHandle
+    from stowhand.protocols.attempt import Attempt
+    from stowhand.protocols.handler import Claimable, Handler, PostHandle, PreHandle
     from stowhand.protocols.operating import Ages
     from stowhand.protocols.options import WorkerOptions
-    from stowhand.protocols.policy import Policy
     from stowhand.protocols.queue_store import Answer, Done, JobFilter, Reschedule
     from stowhand.protocols.searching import Search
     from stowhand.protocols.store import (
@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from stowhand.tasks.job_handle import JobHandle
     from stowhand.tasks.resource import resource
     from stowhand.worker.budget import Budget
+    from stowhand.worker.policy import Policy
     from stowhand.worker.resetter import Resetter, ResetterOptions
     from stowhand.worker.worker import Worker
 
@@ -113,8 +114,8 @@ _ROOMS = {
     "observe.table_metrics": "TableMetrics",
     "observe.traces": "Traces",
     "observe.worker_metrics": "WorkerMetrics",
-    "protocols.handler": "Attempt Claimable Handler PostHandle PreHandle",
-    "protocols.policy": "Policy",
+    "protocols.attempt": "Attempt",
+    "protocols.handler": "Claimable Handler PostHandle PreHandle",
     "protocols.operating": "Ages",
     "protocols.options": "WorkerOptions",
     "protocols.queue_store": "Answer Done JobFilter Reschedule",
@@ -133,6 +134,7 @@ _ROOMS = {
     "tasks.job_handle": "JobHandle",
     "tasks.resource": "resource",
     "worker.budget": "Budget",
+    "worker.policy": "Policy",
     "worker.resetter": "Resetter ResetterOptions",
     "worker.worker": "Worker",
 }

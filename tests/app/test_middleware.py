@@ -12,12 +12,13 @@ from stowhand.app.app import App, task_handler
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Snooze
-from stowhand.protocols.handler import HOOKS, Asking, Attempt, Claimable, Handler
-from stowhand.protocols.policy import Policy
+from stowhand.protocols.attempt import Attempt
+from stowhand.protocols.handler import HOOKS, Asking, Claimable, Handler
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant
 from stowhand.tasks.around import Around
 from stowhand.testing import MemoryStore
+from stowhand.worker.policy import Policy
 from tests.conftest import Run
 
 

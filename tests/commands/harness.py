@@ -11,8 +11,7 @@ from stowhand.errors import LogRefused, StoreUnreachable
 from stowhand.events import Event, JobSaid
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.attempt_logger import AttemptLogger
-from stowhand.protocols.handler import Attempt, control_of
+from stowhand.protocols.attempt import Attempt, AttemptLogger, control_of
 from stowhand.protocols.store import Claim
 
 

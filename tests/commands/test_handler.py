@@ -21,7 +21,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.execution_log import OUT_LIMIT
 from stowhand.jobs.lifecycle import Fail, Retry
 from stowhand.jobs.text import ERROR_LIMIT
-from stowhand.protocols.handler import control_of
+from stowhand.protocols.attempt import control_of
 from stowhand.tasks import program
 from stowhand.worker.timings import USUAL
 from tests.commands.harness import Harness, wait_until_gone

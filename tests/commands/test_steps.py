@@ -14,7 +14,7 @@ from stowhand.commands.redaction import Redactor
 from stowhand.commands.steps import _WHY, LAST_TRY, PATIENCE
 from stowhand.errors import ConfigurationError, LogRefused
 from stowhand.jobs.execution_log import OUT_LIMIT, ExecutionLogEntry
-from stowhand.protocols.handler import Stop, control_of
+from stowhand.protocols.attempt import Stop, control_of
 from stowhand.testing import FakeClock
 from tests.commands.harness import Harness
 from tests.conftest import Run

@@ -8,8 +8,7 @@ import msgspec
 
 from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.correlation import bound
-from stowhand.protocols.propagation import load, unload
+from stowhand.observe.propagation import bound_correlation_id, load, unload
 from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, StoreHarness
 from tests.support.spans import Spans, facts_of, traceparent_of
@@ -21,7 +20,7 @@ NEW = NewJob(task="t", flags=("mine",))
 
 async def test_an_enqueued_job_carries_the_span_and_the_correlation_id(harness: StoreHarness) -> None:
     spans = Spans()
-    with bound("order 7"):
+    with bound_correlation_id("order 7"):
         made = await spans.traces().store(harness.store).jobs.enqueue(NEW)
     (claim,) = await harness.claim()
     span = spans.one("enqueue t")

@@ -12,7 +12,7 @@ from stowhand.flows.redis.address import read_address
 from stowhand.flows.redis.heartbeats import RedisHeartbeats
 from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.store import FlowStore
-from stowhand.protocols import flow_tables, notices, operating, queue_store, results
+from stowhand.protocols import flow_tables, operating, queue_store, results
 from stowhand.protocols.flow_shape import FlowShape, Queue
 from stowhand.protocols.queue_store import there
 from stowhand.protocols.store import PARTS, Heartbeats, Store
@@ -34,7 +34,7 @@ PROTOCOLS: dict[str, type] = {
     "settings": queue_store.Settings,
     "connections": queue_store.Connections,
     "flows": flow_tables.FlowTables,
-    "notices": notices.Notices,
+    "notices": queue_store.Notices,
     "results": results.Results,
 }
 SHAPE = FlowShape(name="f", queues=(Queue("a"),))

@@ -7,7 +7,7 @@ import pytest
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Retry
-from stowhand.protocols.progress import Progress, ProgressKeeper
+from stowhand.protocols.attempt import Progress, ProgressKeeper
 from tests.contract.needs import needs
 from tests.contract.store_harness import CANCELED, ERRORED, FAILED, StoreHarness, judged
 

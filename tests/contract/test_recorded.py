@@ -14,7 +14,7 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Complete, Ended, Fail, Retry
 from stowhand.jobs.outcomes import from_returned
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.operating import PURGE
 from stowhand.protocols.options import WorkerOptions
 from stowhand.worker.worker import Worker

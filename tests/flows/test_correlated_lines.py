@@ -15,7 +15,7 @@ import pytest
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, Queue
 from stowhand.observe.listener import LogListener
-from stowhand.protocols.correlation import current
+from stowhand.observe.propagation import current_correlation_id
 from tests.conftest import Run
 from tests.support.logs import lines_of
 
@@ -73,7 +73,7 @@ def test_each_line_bears_its_own_job_s_id_and_only_those_of_a_job(run: Run, plac
                 await flow.create_job({"name": name}, correlation_id=f"id-of-{name}")
             await flow.start_all()
             while stream.getvalue().count("second queue") < 2 or any(worker.running for worker in flow.workers):
-                assert current() is None
+                assert current_correlation_id() is None
                 shop.info("nobody's")
                 await asyncio.sleep(0.01)
 

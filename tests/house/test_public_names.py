@@ -12,7 +12,7 @@ from stowhand.app.options import StoreKeywords, WorkerKeywords
 from stowhand.app.sync import Sync
 from stowhand.cron.sources import CronKeywords, CronSources
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.operating import Operator
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import Administrator, Inspector, Producer, Schema, Timetable

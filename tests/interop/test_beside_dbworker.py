@@ -17,7 +17,7 @@ from stowhand.errors import LeaseLost, LogRefused
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED, Retry, Settlement, settle
-from stowhand.protocols.handler import Attempt, control_of
+from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Reply, Verdict
 from stowhand.stores.table import TableOptions, TableStore
 from tests.conftest import Run

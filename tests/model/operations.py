@@ -14,8 +14,8 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Complete, Fail, Outcome, Retry, Snooze, settle
+from stowhand.protocols.attempt import Progress, ProgressKeeper
 from stowhand.protocols.operating import Ages, SerialRow
-from stowhand.protocols.progress import Progress, ProgressKeeper
 from stowhand.protocols.queue_store import QueueStore, Reschedule, Tick
 from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats
 from stowhand.testing import FakeClock

@@ -10,8 +10,8 @@ from typing import Any
 from stowhand.events import Events
 from stowhand.jobs.job import NewJob
 from stowhand.observe.listener import LogListener
-from stowhand.protocols.correlation import bound
-from stowhand.protocols.handler import Attempt
+from stowhand.observe.propagation import bound_correlation_id
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import MemoryStore
 from stowhand.worker.worker import Worker
@@ -54,7 +54,7 @@ def test_every_line_of_an_attempt_says_whose_it_is_whatever_wrote_it(run: Run) -
     LogListener(events)
 
     async def go() -> None:
-        with bound("order 7"):
+        with bound_correlation_id("order 7"):
             await store.jobs.enqueue(NewJob(task="t"))
         handler = Handler()
         options = WorkerOptions(once=True, tasks=("t",))

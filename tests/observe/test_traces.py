@@ -14,11 +14,10 @@ from stowhand.errors import StoreUnreachable
 from stowhand.events import Events, JobEnded
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Fail, Outcome
+from stowhand.observe.propagation import bound_correlation_id, current_correlation_id, load, unload, without
 from stowhand.observe.traces import Traces
-from stowhand.protocols.correlation import bound, current
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.propagation import load, unload, without
 from stowhand.retry import constant
 from stowhand.stores.sqlite.queue.producer import Producer
 from stowhand.tasks.context import Context
@@ -117,10 +116,10 @@ def test_what_a_handler_enqueues_is_within_its_span_and_what_follows_it_is_linke
 
     @app.task
     def second() -> None:  # in a thread: its context is the attempt's too
-        seen.append(current())
+        seen.append(current_correlation_id())
         spans.tracer.start_span("inner").end()
 
-    with bound("order 7"):
+    with bound_correlation_id("order 7"):
         run(work(app, first.new_job()))
     ran, enqueued = spans.one("run first"), spans.one("enqueue second")
     assert enqueued.parent is not None

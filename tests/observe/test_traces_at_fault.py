@@ -15,8 +15,8 @@ from stowhand.app.app import App
 from stowhand.events import Events, JobsReturned, WorkerStopped
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.handler import Attempt
-from stowhand.protocols.isolation import ChildCrashed, ChildUnable
+from stowhand.protocols.attempt import Attempt
+from stowhand.protocols.handler import ChildCrashed, ChildUnable
 from stowhand.protocols.store import Claim
 from stowhand.remote.client import HttpStore
 from stowhand.service import process

@@ -15,7 +15,8 @@ import pytest
 from stowhand.errors import StoreUnreachable
 from stowhand.events import Beaten, Event, Events, JobEnded, JobLost, JobStarted, JobUnknown, StoreTrouble
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.protocols.handler import Attempt, handler
+from stowhand.protocols.attempt import Attempt
+from stowhand.protocols.handler import handler
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import ClaimRequest, Pulse, StoreOptions
 from stowhand.stores.database.link import Connection, Dialer

@@ -22,8 +22,8 @@ from stowhand.events import Events
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Complete
-from stowhand.protocols.handler import Attempt, handler
-from stowhand.protocols.progress import Progress
+from stowhand.protocols.attempt import Attempt, Progress
+from stowhand.protocols.handler import handler
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest
 from stowhand.service.child_pipe import BEGUN, Answer, AnswerPipe, read_answer

@@ -16,7 +16,7 @@ import pytest
 from stowhand import App, Worker, WorkerOptions
 from stowhand.errors import SchemaError, SchemaMissing, SchemaOutdated, SchemaTooNew, StoreError
 from stowhand.jobs.job import Job
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.runner import make_worker_utils, quick_add_job, run_migrations
 from stowhand.runner.options import WorkerUtilsOptions

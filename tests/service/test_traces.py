@@ -12,7 +12,7 @@ import pytest
 
 from stowhand.app.app import App
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.correlation import bound
+from stowhand.observe.propagation import bound_correlation_id
 from stowhand.protocols.queue_store import QueueStore
 from tests.conftest import Run
 from tests.service.processes import Workers, make_suspect, with_store
@@ -47,7 +47,7 @@ def ids_in(context: dict[str, str]) -> tuple[int, int]:
 
 def enqueue(url: str, spans: Spans) -> None:
     async def go(store: QueueStore) -> None:
-        with bound("order 7"):
+        with bound_correlation_id("order 7"):
             await spans.traces().store(store).jobs.enqueue(NewJob(task="first"))
 
     with_store(url, go)
@@ -83,7 +83,7 @@ def test_a_job_that_is_run_apart_is_within_its_attempts_span(workers: Workers, s
     """The attempt is the worker's; the child's lines and spans belong to it."""
 
     async def enqueue_suspect(store: QueueStore) -> None:
-        with bound("order 7"):
+        with bound_correlation_id("order 7"):
             await spans.traces().store(store).jobs.enqueue(NewJob(task="first"))
         await make_suspect(store)
 

@@ -16,8 +16,8 @@ from stowhand.flows.redis import RedisEngine
 from stowhand.flows.stepping import StepHandler
 from stowhand.jobs import strict_json
 from stowhand.jobs.lifecycle import Complete, Settlement, settle
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowShape, Layout, Limiter, Queue
-from stowhand.protocols.handler import Attempt
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
 
 LOCK_TIME = 30.0

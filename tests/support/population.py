@@ -16,8 +16,8 @@ from stowhand.clock import wall_clock
 from stowhand.jobs.histogram import bucket_of
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, settle
+from stowhand.protocols.attempt import Progress, ProgressKeeper
 from stowhand.protocols.operating import WorkerCard, WorkerList
-from stowhand.protocols.progress import Progress, ProgressKeeper
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.protocols.throughput import Tally, TaskMinute, ThroughputKeeper

@@ -17,14 +17,14 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Complete, Fail, Retry, Settlement, settle
 from stowhand.jobs.outcomes import from_returned
-from stowhand.protocols.handler import Attempt
-from stowhand.protocols.policy import Policy
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant
 from stowhand.service.quarantine import answer_of
 from stowhand.tasks.batch import judge_batch
 from stowhand.tasks.retry_rules import RetryRules
 from stowhand.testing import MemoryStore
+from stowhand.worker.policy import Policy
 from tests.conftest import Run
 
 

@@ -23,14 +23,15 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Complete, Fail, Retry
 from stowhand.jobs.outcomes import from_error
-from stowhand.protocols.handler import Attempt, Handler, control_of
-from stowhand.protocols.policy import Policy
+from stowhand.protocols.attempt import Attempt, control_of
+from stowhand.protocols.handler import Handler
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant, natural
 from stowhand.tasks.context import BlockingHelpers, Context, Helpers
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.registry import Registry, define
 from stowhand.testing import MemoryStore
+from stowhand.worker.policy import Policy
 from tests.conftest import Run
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -23,7 +23,7 @@ from stowhand.events import Events, JobEnded
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Retry
-from stowhand.protocols.handler import Attempt, control_of
+from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Claim
 from stowhand.service.quarantine import Quarantine

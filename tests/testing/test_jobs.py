@@ -14,7 +14,8 @@ import pytest
 
 from stowhand import App, Context, Poison, ResultNotKept, State, resource
 from stowhand.errors import InvalidJob
-from stowhand.protocols.handler import Attempt, Handler
+from stowhand.protocols.attempt import Attempt
+from stowhand.protocols.handler import Handler
 from stowhand.testing import Jobs
 
 done: list[object] = []

@@ -8,8 +8,8 @@ from typing import Any
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import Ended, Settlement
+from stowhand.protocols.attempt import Progress, ProgressKeeper
 from stowhand.protocols.operating import WorkerCard, WorkerList
-from stowhand.protocols.progress import Progress, ProgressKeeper
 from stowhand.protocols.store import ClaimRequest
 
 

@@ -14,8 +14,8 @@ import pytest
 from stowhand.errors import InvalidJob, SchemaMissing, StoreRefused, StoreUnreachable
 from stowhand.events import DashboardChanged, Events
 from stowhand.jobs.job import Job, NewJob, State
+from stowhand.observe.propagation import CORRELATION, TRACE_PARENT
 from stowhand.observe.redacted_json import redacted_text, restored_text
-from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest
 from stowhand.testing import MemoryStore

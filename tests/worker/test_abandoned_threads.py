@@ -9,7 +9,7 @@ from stowhand.events import ThreadAbandoned, ThreadEnded, ThreadsExhausted
 from stowhand.jobs.job import Job, State
 from stowhand.observe.prometheus import CollectorRegistry
 from stowhand.observe.worker_metrics import WorkerMetrics
-from stowhand.protocols.handler import Attempt, control_of
+from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.testing import FakeClock
 from tests.worker.worker_harness import WorkerHarness, at_work
 

@@ -17,10 +17,10 @@ from stowhand.errors import StowhandError
 from stowhand.events import JobEnded, ThreadAbandoned
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Complete
-from stowhand.protocols.handler import Attempt, control_of
-from stowhand.protocols.policy import Policy
+from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.store import Claim
 from stowhand.testing import FakeClock
+from stowhand.worker.policy import Policy
 from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, handler_of, nothing, taking
 
 name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")

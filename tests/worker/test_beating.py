@@ -10,7 +10,7 @@ from itertools import pairwise
 from stowhand.events import JobEnded, JobLost, LeaseEnding, StoreRecovered, StoreTrouble
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.handler import Attempt, control_of
+from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.store import ClaimRequest, Pulse, Terms
 from stowhand.testing import FakeClock
 from tests.support.memory_rows import change

@@ -11,8 +11,8 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import JobStarted
 from stowhand.jobs.conditions import Where, sql
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.attempt_logger import AttemptLogger
-from stowhand.protocols.handler import Asking, Attempt, Claimable
+from stowhand.protocols.attempt import Attempt, AttemptLogger
+from stowhand.protocols.handler import Asking, Claimable
 from stowhand.testing import FakeClock
 from stowhand.worker.budget import Budget
 from tests.worker.worker_harness import ChoosyStore, at_work, taking

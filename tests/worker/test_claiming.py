@@ -14,7 +14,7 @@ from stowhand.errors import StoreUnreachable
 from stowhand.events import JobEnded, JobsReturned, StoreRecovered, StoreTrouble
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Retry, Snooze
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import ClaimRequest
 from stowhand.testing import FakeClock

@@ -12,7 +12,7 @@ from stowhand.errors import StoreUnreachable
 from stowhand.events import Events, JobEnded, JobStarted, JobUnknown
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Ended, Retry, Settlement, settle
-from stowhand.protocols.handler import Attempt, control_of
+from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.store import Reply, Verdict
 from stowhand.testing import FakeClock
 from tests.worker.worker_harness import FaultyStore, at_work, nothing, taking

@@ -21,7 +21,7 @@ from stowhand.events import (
     WorkerStopped,
 )
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.handler import Stop
+from stowhand.protocols.attempt import Stop
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker import executor, settler, worker

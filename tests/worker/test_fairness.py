@@ -10,7 +10,7 @@ import pytest
 
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest
 from stowhand.remote.client.store import HttpStore

@@ -13,7 +13,8 @@ from stowhand.app.app import App
 from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.events import Claimed, Claiming, JobEnded, StoreRecovered, StoreTrouble
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.protocols.handler import Asking, Attempt
+from stowhand.protocols.attempt import Attempt
+from stowhand.protocols.handler import Asking
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.admission import FLAGS_PATIENCE

@@ -12,7 +12,8 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import HookFailed, HookRan, JobSaid
 from stowhand.jobs.conditions import Where, sql
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.handler import Asking, Attempt, Claimable, handler_of
+from stowhand.protocols.attempt import Attempt
+from stowhand.protocols.handler import Asking, Claimable, handler_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker.admission import read

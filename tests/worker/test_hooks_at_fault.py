@@ -14,7 +14,8 @@ from stowhand.jobs.conditions import Where
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Ended
 from stowhand.jobs.unreadable import Unreadable
-from stowhand.protocols.handler import Asking, Attempt, Claimable, control_of, handler_of
+from stowhand.protocols.attempt import Attempt, control_of
+from stowhand.protocols.handler import Asking, Claimable, handler_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker.worker import Worker

@@ -13,7 +13,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.sizes import parse_size, say_size
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Terms
 from stowhand.retry import constant

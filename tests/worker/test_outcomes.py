@@ -18,9 +18,9 @@ from stowhand.jobs.job import DROPPED, Job, NewJob, State
 from stowhand.jobs.lifecycle import Cancel, Complete, Ended, Fail, Outcome, Retry, Snooze
 from stowhand.jobs.outcomes import LONGEST_DELAY, describe, from_error, from_returned
 from stowhand.jobs.text import ERROR_LIMIT
-from stowhand.protocols.handler import Attempt
-from stowhand.protocols.policy import Policy
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Claim
+from stowhand.worker.policy import Policy
 from tests.worker.worker_harness import Act, at_work, nothing
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.testing import FakeClock
 from tests.worker.worker_harness import at_work, nothing
 

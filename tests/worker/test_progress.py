@@ -10,8 +10,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import JobEnded
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.handler import Attempt
-from stowhand.protocols.progress import Progress, read_progress
+from stowhand.protocols.attempt import Attempt, Progress, read_progress
 from stowhand.protocols.store import Claim
 from stowhand.testing import FakeClock
 from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, taking

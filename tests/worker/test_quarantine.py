@@ -12,8 +12,8 @@ from stowhand.events import JobEnded, JobsReset, JobStarted
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.handler import Attempt
-from stowhand.protocols.isolation import ChildCrashed, Isolate
+from stowhand.protocols.attempt import Attempt
+from stowhand.protocols.handler import ChildCrashed, Isolate
 from stowhand.protocols.store import Reply
 from stowhand.testing import FakeClock
 from tests.support.memory_rows import change

@@ -6,7 +6,7 @@ from stowhand.errors import NonRetryable
 from stowhand.events import ChangeRefused, JobEnded, JobLost, JobsReset, StoreTrouble
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lifecycle import Ended
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.testing import FakeClock
 from tests.support.memory_rows import allow, refuse
 from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, nothing, taking

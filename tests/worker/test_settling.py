@@ -7,7 +7,7 @@ import asyncio
 from stowhand.events import Events, JobEnded, JobLost, JobUnknown, StoreRecovered, StoreTrouble
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Retry
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import StoreOptions
 from stowhand.testing import FakeClock

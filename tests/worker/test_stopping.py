@@ -23,7 +23,7 @@ from stowhand.events import (
 )
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Ended
-from stowhand.protocols.handler import Attempt, control_of
+from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker.resetter import Resetter

@@ -14,7 +14,7 @@ from stowhand.events import JobEnded, JobLost, JobsReturned, JobStarted
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Retry, Settlement
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Claim, ClaimRequest, Reply
 from stowhand.testing import FakeClock, MemoryStore
 from tests.support.chaining import settle_and_claim

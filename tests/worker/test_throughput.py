@@ -10,7 +10,7 @@ from stowhand.events import StoreRecovered, StoreTrouble
 from stowhand.jobs.histogram import bucket_of
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import Fail
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.throughput import Tally, TaskMinute, total
 from stowhand.testing import FakeClock, MemoryStore

@@ -14,15 +14,15 @@ from stowhand.clock import SystemClock
 from stowhand.events import Events, JobEnded, JobLost, LoopBlocked
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.policy import Policy
 from stowhand.protocols.store import Foreign
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import START
 from stowhand.worker.host import Host
 from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Executing
+from stowhand.worker.policy import Policy
 from stowhand.worker.state import WorkerState
 from stowhand.worker.watchdog import LoopWatchdog
 from stowhand.worker.worker import Worker

@@ -17,8 +17,8 @@ from stowhand.jobs.conditions import TOGETHER
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.handler import Attempt, Handler, handler
-from stowhand.protocols.isolation import Isolate
+from stowhand.protocols.attempt import Attempt
+from stowhand.protocols.handler import Handler, Isolate, handler
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign, Pulse, Reply, StoreOptions, Verdict
 from stowhand.stores.sqlite.queue.heartbeats import SqliteHeartbeats

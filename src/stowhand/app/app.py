@@ -49,8 +49,6 @@ from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.connections import AsyncConnection, Connection
 from stowhand.protocols.handler import Middleware
-from stowhand.protocols.inside import refuse_inside
-from stowhand.protocols.policy import Policy
 from stowhand.protocols.queue_store import QueueStore, lent_connection, there
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.url import MEMORY
@@ -64,6 +62,8 @@ from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry, TaskOptions, define
 from stowhand.tasks.resource import AnyContextManager, Factory
 from stowhand.tasks.task import ConfiguredTask, ContextTask, Task, refuse_foreign
+from stowhand.worker.inside import refuse_inside
+from stowhand.worker.policy import Policy
 from stowhand.worker.worker import Worker
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ import msgspec
 from stowhand.events import Events
 from stowhand.protocols.operating import BUILT_IN, PURGE, Ages
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.policy import Policy
 from stowhand.protocols.queue_store import QueueStore, lent_connection
 from stowhand.protocols.store import DAY, LONGEST_HISTORY
 from stowhand.tasks.around import EnqueuerOfApp
 from stowhand.tasks.context import LoggerFactory
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.registry import Registry, TaskDefinition, define
+from stowhand.worker.policy import Policy
 
 COMPLETED_DAYS = 14.0
 FAILED_DAYS = 30.0

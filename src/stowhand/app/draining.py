@@ -20,11 +20,12 @@ from stowhand.events import Events, JobEnded
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Ended, Outcome
 from stowhand.jobs.outcomes import LONGEST_DELAY, from_returned
-from stowhand.protocols.handler import HOOKS, Attempt, Function, Handler
-from stowhand.protocols.inside import is_inside
-from stowhand.protocols.policy import Policy, outcome_of
+from stowhand.protocols.attempt import Attempt
+from stowhand.protocols.handler import HOOKS, Function, Handler
 from stowhand.protocols.store import Claim
 from stowhand.tasks.around import Around
+from stowhand.worker.inside import is_inside
+from stowhand.worker.policy import Policy, outcome_of
 from stowhand.worker.worker import Worker
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from stowhand.errors import Misuse
-from stowhand.protocols.forking import tell_in_children
+from stowhand.fork import tell_in_children
 
 P = ParamSpec("P")
 T = TypeVar("T")

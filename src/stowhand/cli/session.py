@@ -17,8 +17,8 @@ from stowhand.app.settings.settings import StoreSettings
 from stowhand.app.start import traced
 from stowhand.errors import ConfigurationError
 from stowhand.observe.job_logger import core_logger
+from stowhand.observe.propagation import IN_ENVIRONMENT
 from stowhand.observe.safe_text import scrub
-from stowhand.protocols.propagation import IN_ENVIRONMENT
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.opening import store_of
 

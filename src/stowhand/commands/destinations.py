@@ -8,8 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.execution_log import OUT_LIMIT, ExecutionLog, ExecutionLogEntry
-from stowhand.protocols.attempt_logger import AttemptLogger
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt, AttemptLogger
 from stowhand.tasks.program import Lines
 
 SHOWN_COMMAND = 1000

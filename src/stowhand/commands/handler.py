@@ -25,7 +25,7 @@ from stowhand.jobs.execution_log import ENTRIES_LIMIT
 from stowhand.jobs.lifecycle import Fail, Retry
 from stowhand.jobs.outcomes import WHOLE, from_error
 from stowhand.jobs.text import clean
-from stowhand.protocols.handler import Attempt, control_of
+from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.tasks.program import Conversation, how_it_ended, run_program, why_not_started
 
 R = TypeVar("R")

@@ -21,7 +21,7 @@ from stowhand.commands.redaction import Redactor
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.jobs.execution_log import ExecutionLogEntry, bounded
 from stowhand.jobs.outcomes import WHOLE, describe
-from stowhand.protocols.handler import Attempt, control_of
+from stowhand.protocols.attempt import Attempt, control_of
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from stowhand.cron.command import IDENTIFIER, parse_command
 from stowhand.cron.fields import FIELD, FIELDS, MACROS, Pattern, in_numbers, parse_pattern
 from stowhand.cron.item import CronItem, Match, ParsedItem
 from stowhand.errors import CrontabError, a_type
-from stowhand.protocols.callables import is_async
+from stowhand.protocols.handler import is_async
 
 SHOWN = 1000
 """Problems that one error lists."""

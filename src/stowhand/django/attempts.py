@@ -24,10 +24,11 @@ from stowhand.django.results import AttemptTimedOut, JobCanceled, Status, error_
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Complete, Fail
 from stowhand.jobs.outcomes import OUTCOMES, from_error
-from stowhand.protocols.handler import Attempt, Handler, Stop
-from stowhand.protocols.policy import Policy
+from stowhand.protocols.attempt import Attempt, Stop
+from stowhand.protocols.handler import Handler
 from stowhand.protocols.store import Claim
 from stowhand.tasks.context import Context
+from stowhand.worker.policy import Policy
 
 if TYPE_CHECKING:
     from stowhand.django.backend import StowhandBackend

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from stowhand.errors import OutcomeUnknown, StoreError, StoreUnreachable
-from stowhand.protocols.correlation import bound
+from stowhand.observe.propagation import bound_correlation_id
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -38,7 +38,7 @@ class Batching(Generic[Q, A]):
         answer: asyncio.Future[A] = loop.create_future()
         pile.requests.append((request, answer))
         if pile.sending is None or pile.sending.done():
-            with bound(None):
+            with bound_correlation_id(None):
                 pile.sending = loop.create_task(self._send(pile), name="flow batches")
         return await answer
 

@@ -15,8 +15,8 @@ import msgspec
 from stowhand.flows.job import FlowJob
 from stowhand.flows.view import FlowJobView
 from stowhand.jobs.lifecycle import Outcome
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
-from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import LEASE
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import Store

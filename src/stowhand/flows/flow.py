@@ -24,9 +24,9 @@ from stowhand.jobs.durations import Duration, seconds
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
 from stowhand.observe.logs import configure_unless_configured
-from stowhand.protocols.callables import why_no_function
-from stowhand.protocols.correlation import bound
+from stowhand.observe.propagation import bound_correlation_id
 from stowhand.protocols.flow_shape import KEY_LIFE, FlowQueue, FlowShape, Layout, Queue
+from stowhand.protocols.handler import why_no_function
 from stowhand.protocols.options import LEASE
 from stowhand.protocols.queue_store import Answer, QueueStore
 from stowhand.stores.kernel.results import SharedPoll
@@ -145,7 +145,8 @@ class Flow:
                 configure_unless_configured()
                 LogListener(self.events)
             self._logs = False  # one listener, however often the flow is opened
-            with bound(None):  # opened by a job perhaps, whose id must not be bound in tasks that outlive it
+            # It may be opened by a job: its correlation id must not be bound in tasks that outlive the job.
+            with bound_correlation_id(None):
                 warnings = await self.engine.open()
             for text in () if quiet else warnings:
                 core_logger().warning(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 
 
 class FlowJob(Mapping[str, Any]):

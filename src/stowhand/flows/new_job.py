@@ -11,7 +11,7 @@ from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.limits import DELAY_LIMIT
 from stowhand.jobs.type_loss import encode_plain
-from stowhand.protocols import correlation
+from stowhand.observe.propagation import current_correlation_id
 from stowhand.protocols.flow_shape import RESERVED, FlowShape
 
 CHILDREN_LIMIT = 32 * 1024 * 1024
@@ -22,7 +22,7 @@ Correlate = Callable[[], str | None]
 
 def correlate() -> str:
     """The id bound at the moment (in a job that creates a job), else a new one."""
-    return correlation.current() or str(uuid.uuid4())
+    return current_correlation_id() or str(uuid.uuid4())
 
 
 def new_job(

@@ -22,14 +22,14 @@ from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snoo
 from stowhand.jobs.outcomes import describe, is_final
 from stowhand.jobs.text import clean
 from stowhand.jobs.type_loss import encode_plain
-from stowhand.protocols.callables import is_async
-from stowhand.protocols.correlation import bound
+from stowhand.observe.propagation import bound_correlation_id
+from stowhand.protocols.attempt import Attempt, Stop, control_of
 from stowhand.protocols.flow_shape import RESERVED, FlowQueue
-from stowhand.protocols.handler import Attempt, Stop, control_of
-from stowhand.protocols.policy import Policy, with_wait
+from stowhand.protocols.handler import is_async
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant
 from stowhand.tasks.threads import Threads
+from stowhand.worker.policy import Policy, with_wait
 
 WorkerFunction = Callable[[FlowJob], Awaitable[object] | object]
 AT_ONCE = constant(0.0)
@@ -99,7 +99,7 @@ class StepHandler:
             job = self._engine.job(self._queue, ctx, record)
         except UndecodablePayload as error:
             return Fail(clean(str(error)), poison=True)
-        with bound(job.correlation_id):
+        with bound_correlation_id(job.correlation_id):
             instead = await self._engine.check_start(self._queue, job)
             if instead is not None:
                 return instead

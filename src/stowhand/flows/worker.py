@@ -14,7 +14,7 @@ from stowhand.errors import ConfigurationError, SchemaError, StoreError
 from stowhand.events import Events, StoreTrouble
 from stowhand.flows.engine import Engine
 from stowhand.flows.stepping import StepHandler
-from stowhand.protocols.correlation import bound
+from stowhand.observe.propagation import bound_correlation_id
 from stowhand.protocols.flow_shape import FlowQueue
 from stowhand.protocols.options import OUTAGE, WorkerOptions
 from stowhand.protocols.store import Store
@@ -97,7 +97,8 @@ class FlowWorker:
             return
         self.status, self.error = Status.RUNNING, None
         self._stop_requested.clear()
-        with bound(None):  # started in a job perhaps, whose correlation id must not be bound in this task
+        # It may be started in a job: its correlation id must not be bound in this task.
+        with bound_correlation_id(None):
             self._task = asyncio.create_task(self._live(), name=f"flow worker {self.queue}")
 
     async def stop(self, *, now: bool = False) -> None:

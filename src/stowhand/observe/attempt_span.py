@@ -11,10 +11,9 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 from stowhand.clock import wall_nanoseconds
 from stowhand.jobs.job import Job
 from stowhand.observe.about import About, SpanIds, bind, remember
+from stowhand.observe.propagation import CORRELATION, TRACE_PARENT, bind_correlation_id, hand_on, load, unload
 from stowhand.observe.spans import context_of, guarded, message_attributes, name_of, trace_parent
-from stowhand.protocols.correlation import bind as bind_correlation
-from stowhand.protocols.isolation import ChildCrashed
-from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT, hand_on, load, unload
+from stowhand.protocols.handler import ChildCrashed
 
 
 class AttemptSpan:
@@ -68,7 +67,7 @@ class AttemptSpan:
     def _open(self) -> None:
         claim, correlation_id = self._attempt.claim, self._carried.get(CORRELATION)
         if correlation_id is not None:
-            bind_correlation(correlation_id)
+            bind_correlation_id(correlation_id)
         bind(About(self.worker, claim.task, self.job_id, claim.attempts))
         self._span = self._begin(correlation_id)
         found = self._span.get_span_context()

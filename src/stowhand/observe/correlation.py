@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 
+from stowhand.observe.propagation import current_correlation_id
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.correlation import current
 
 FIELD = "correlation_id"
 
@@ -40,4 +40,4 @@ class CorrelationFilter(logging.Filter):
 def correlation_of(record: logging.LogRecord) -> object:
     """The record's own, else the id that is bound here; ``None``: it belongs to no job."""
     own: object = getattr(record, FIELD, None)
-    return current() if own is None else own
+    return current_correlation_id() if own is None else own

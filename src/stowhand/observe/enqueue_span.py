@@ -10,10 +10,9 @@ from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode, Tracer, use_span
 
 from stowhand.jobs.text import clean
+from stowhand.observe.propagation import CORRELATION, TRACE_PARENT, current_correlation_id
 from stowhand.observe.safe_text import scrub, shorten
 from stowhand.observe.spans import guarded, message_attributes, name_of, trace_parent
-from stowhand.protocols.correlation import current
-from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT
 
 WIDTH = 500
 """Characters of an error."""
@@ -38,7 +37,7 @@ class EnqueueSpan:
 
     def carried(self) -> dict[str, str | None]:
         """What its jobs carry (propagation.py)."""
-        return {TRACE_PARENT: trace_parent(self._span), CORRELATION: current()}
+        return {TRACE_PARENT: trace_parent(self._span), CORRELATION: current_correlation_id()}
 
     def made(self, job_id: object) -> None:
         """Note the job that was made."""

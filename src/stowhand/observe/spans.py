@@ -14,7 +14,7 @@ from opentelemetry.trace import Span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from stowhand.observe.job_logger import core_logger
-from stowhand.protocols.propagation import TRACE_PARENT
+from stowhand.observe.propagation import TRACE_PARENT
 
 SYSTEM = "stowhand"
 _W3C = TraceContextTextMapPropagator()

@@ -12,9 +12,9 @@ from opentelemetry.trace import Tracer
 
 from stowhand.jobs.job import Job, NewJob
 from stowhand.observe.enqueue_span import EnqueueSpan
+from stowhand.observe.propagation import CORRELATION, load
 from stowhand.protocols.flow_tables import FlowTables
 from stowhand.protocols.operating import Operator
-from stowhand.protocols.propagation import CORRELATION, load
 from stowhand.protocols.queue_store import (
     Administrator,
     Entered,

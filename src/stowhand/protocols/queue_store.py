@@ -19,7 +19,7 @@ QueueStore     one whose tables are Stowhand's own
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -33,7 +33,6 @@ from stowhand.jobs.lease import JobId
 from stowhand.jobs.tries import Try
 from stowhand.protocols.figures import COUNTED, Amount, Figures, Pauses
 from stowhand.protocols.flow_tables import FlowTables
-from stowhand.protocols.notices import Notices
 from stowhand.protocols.operating import (
     HELD_SHOWN,
     OVERDUE_SECONDS,
@@ -437,6 +436,38 @@ class Connections(Protocol):
 
         Returns a warning for people where there are fewer connections than slots; else ``None``.
         """
+
+
+OnListening = Callable[[str, BaseException | None, object], None]
+"""Called with "connecting", "success", or "error" and the error; and with the listening connection, to look at."""
+OnWarning = Callable[[str, str], None]
+"""Called, from any thread, with what a person should know of the store, and with its fix (or an empty text)."""
+
+
+class Notices:
+    """Of one store. Each kind has one subscriber at a time: the latest."""
+
+    def __init__(self) -> None:
+        self._on_listening: OnListening | None = None
+        self._on_warning: OnWarning | None = None
+
+    def on_listening(self, call: OnListening | None) -> None:
+        """Call it when the listening connection changes its state; ``None``: call nothing."""
+        self._on_listening = call
+
+    def on_warning(self, call: OnWarning | None) -> None:
+        """Call it with each warning; ``None``: call nothing."""
+        self._on_warning = call
+
+    def listening(self, state: str, error: BaseException | None, connection: object) -> None:
+        """The store's: its listening connection has changed its state."""
+        if self._on_listening is not None:
+            self._on_listening(state, error, connection)
+
+    def warn(self, warning: str, mend: str) -> None:
+        """The store's, from any thread."""
+        if self._on_warning is not None:
+            self._on_warning(warning, mend)
 
 
 class AnyStore(Store[R], Protocol[R]):

@@ -27,7 +27,7 @@ from stowhand.events import (
 )
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Ended
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.runner.events import WorkerEvents
 from stowhand.runner.payloads import TaskFailed, Tasks

@@ -17,7 +17,7 @@ import msgspec
 from stowhand.clock import sleep_blocking
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.progress import Progress, Report, read_progress
+from stowhand.protocols.attempt import Progress, Report, read_progress
 
 BEGUN = b"begun\n"
 MARK = b"progress "

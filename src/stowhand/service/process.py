@@ -31,7 +31,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
 from stowhand.observe.traces import Traces
-from stowhand.protocols.isolation import Isolate
+from stowhand.protocols.handler import Isolate
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service import exit_codes
 from stowhand.service.children import LAST_WRITE

@@ -23,15 +23,13 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
 from stowhand.jobs.outcomes import from_returned, hopeless
-from stowhand.protocols import correlation
-from stowhand.protocols.handler import Attempt, Handler, control_of, report_of
-from stowhand.protocols.isolation import ChildCrashed, ChildUnable
-from stowhand.protocols.policy import Policy, outcome_of
-from stowhand.protocols.progress import Report
-from stowhand.protocols.propagation import handed_on
+from stowhand.observe.propagation import current_correlation_id, handed_on
+from stowhand.protocols.attempt import Attempt, Report, control_of, report_of
+from stowhand.protocols.handler import ChildCrashed, ChildUnable, Handler
 from stowhand.protocols.store import Claim
 from stowhand.service.child_pipe import Answer, read_answer
 from stowhand.service.children import Child
+from stowhand.worker.policy import Policy, outcome_of
 
 ANSWER_LIMIT = 4 * 1024 * 1024
 LAST_WORDS = 1.0
@@ -122,7 +120,7 @@ class Quarantine:
             return await self._handler.handle(attempt, attempt.record)
         report, loads = report_of(attempt), self._loads
         assignment = Assignment(
-            attempt.record, attempt.lease, handed_on(), correlation.current(), keeps_progress=report is not None
+            attempt.record, attempt.lease, handed_on(), current_correlation_id(), keeps_progress=report is not None
         )
         found = None
         if (child := self._take()) is not None:

@@ -18,11 +18,10 @@ from stowhand.jobs.outcomes import describe
 from stowhand.observe.about import About, bind
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.logs import configure_logging
+from stowhand.observe.propagation import bound_correlation_id
 from stowhand.observe.safe_text import telling_line
 from stowhand.observe.traces import Traces
-from stowhand.protocols.correlation import bound
 from stowhand.protocols.handler import Handler
-from stowhand.protocols.inside import inside_a_worker
 from stowhand.service import exit_codes
 from stowhand.service.child_pipe import AnswerPipe
 from stowhand.service.loading import load_tasks, make_handler
@@ -30,6 +29,7 @@ from stowhand.service.opening import store_of
 from stowhand.service.process import hand_over_at_the_end, hard_exit
 from stowhand.service.quarantine import Assignment, ChildAnswer, Setup, attempt_in_child
 from stowhand.tasks.resources import WorkerResources
+from stowhand.worker.inside import inside_a_worker
 
 CLOSING = 1.0
 """Seconds that each resource has to close: the worker waits for the answer."""
@@ -119,7 +119,7 @@ def _traced_on(assignment: Assignment, worker: str, traces: Traces | None) -> It
         return
     job = assignment.job
     bind(About(worker, job.task, job.id, job.attempts))
-    with traces.within(assignment.traceparent), bound(assignment.correlation_id):
+    with traces.within(assignment.traceparent), bound_correlation_id(assignment.correlation_id):
         yield
 
 

@@ -15,8 +15,7 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.callables import bare, is_async
-from stowhand.protocols.handler import HOOKS, Handler, Middleware, handler_of
+from stowhand.protocols.handler import HOOKS, Handler, Middleware, bare, handler_of, is_async
 from stowhand.protocols.queue_store import Enqueuer
 
 AroundThread = Callable[[], AbstractContextManager[object]]

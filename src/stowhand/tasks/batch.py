@@ -17,8 +17,8 @@ import msgspec
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Fail, Retry
 from stowhand.jobs.outcomes import describe, from_returned, is_final
-from stowhand.protocols.policy import Policy, with_wait
 from stowhand.protocols.store import Claim
+from stowhand.worker.policy import Policy, with_wait
 
 SHOWN_FIRST = 3
 """Messages on the first line of the error, which is what lists and logs show."""

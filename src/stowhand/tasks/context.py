@@ -12,7 +12,7 @@ from stowhand.errors import ConfigurationError, Misuse, a_type
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.queue_store import Enqueuer
 from stowhand.tasks.options import EnqueueOptions, TaskSpec, read_spec
 

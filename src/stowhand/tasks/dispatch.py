@@ -17,8 +17,7 @@ from stowhand.jobs.job import Job
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import Retry, Snooze
 from stowhand.jobs.outcomes import causes
-from stowhand.protocols.handler import Attempt, Stop, control_of
-from stowhand.protocols.policy import Policy
+from stowhand.protocols.attempt import Attempt, Stop, control_of
 from stowhand.protocols.queue_store import Enqueuer
 from stowhand.protocols.store import Claim
 from stowhand.stores.database.borrower import BORROWER, Borrower
@@ -29,6 +28,7 @@ from stowhand.tasks.registry import Registry, TaskDefinition
 from stowhand.tasks.resource import Factory
 from stowhand.tasks.resources import WorkerResources
 from stowhand.tasks.threads import Threads
+from stowhand.worker.policy import Policy
 
 LATER = 30.0
 """Seconds until such a job is due again."""

@@ -21,8 +21,8 @@ from typing import Any
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Retry
-from stowhand.protocols.handler import Attempt, control_of
-from stowhand.protocols.propagation import IN_ENVIRONMENT, handed_on
+from stowhand.observe.propagation import IN_ENVIRONMENT, handed_on
+from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.tasks.context import JobLogger
 from stowhand.tasks.program import Conversation, Lines, how_it_ended, run_program, why_not_started
 from stowhand.tasks.registry import TaskDefinition, check_task_name

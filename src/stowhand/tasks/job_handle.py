@@ -23,10 +23,10 @@ from stowhand.errors import (
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import EXPIRED, Job, NewJob, State
 from stowhand.jobs.tries import Try
-from stowhand.protocols.inside import refuse_inside
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.results import Standing
 from stowhand.stores.kernel.results import ResultPoll
+from stowhand.worker.inside import refuse_inside
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)

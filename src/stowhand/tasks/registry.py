@@ -16,7 +16,7 @@ from stowhand.errors import ConfigurationError, DuplicateTask, UnknownTask, a_ty
 from stowhand.jobs import limits, type_loss
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import NewJob
-from stowhand.protocols.callables import inmost, is_async, why_no_function
+from stowhand.protocols.handler import inmost, is_async, why_no_function
 from stowhand.retry import AnyBackoff, named
 from stowhand.tasks.around import Around
 from stowhand.tasks.on_failure import Declared, OnFailure, read_on_failure

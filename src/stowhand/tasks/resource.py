@@ -21,7 +21,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 from typing import Any, TypeVar, get_origin, get_type_hints, overload
 
 from stowhand.errors import ConfigurationError, a_type
-from stowhand.protocols.callables import bare, inmost
+from stowhand.protocols.handler import bare, inmost
 
 T = TypeVar("T")
 AnyContextManager = AbstractAsyncContextManager[T] | AbstractContextManager[T]

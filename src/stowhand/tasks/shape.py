@@ -17,7 +17,7 @@ import msgspec
 from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, UndecodablePayload
 from stowhand.jobs import strict_json
 from stowhand.jobs.type_loss import TypeLoss, find_loss, is_plain
-from stowhand.protocols.callables import inmost, is_async
+from stowhand.protocols.handler import inmost, is_async
 from stowhand.tasks.context import BlockingHelpers, Context, Helpers
 from stowhand.tasks.resource import Resource
 

@@ -12,12 +12,12 @@ from stowhand.errors import InvalidJob, Misuse
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.connections import AsyncConnection, Connection
-from stowhand.protocols.inside import refuse_inside
 from stowhand.protocols.queue_store import Enqueuer, Transactions
 from stowhand.tasks.context import Context
 from stowhand.tasks.job_handle import HandledJobs, JobHandle, Unseen
 from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.registry import TaskDefinition
+from stowhand.worker.inside import refuse_inside
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)

@@ -12,7 +12,7 @@ from stowhand.app.start import log_in_the_name_of, open_installed
 from stowhand.events import Events, JobEnded
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Snooze
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore, Reschedule, lent_connection
 from stowhand.stores.opening import open_store

@@ -25,11 +25,11 @@ from stowhand.jobs import limits
 from stowhand.jobs.fields import OPTIONS
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.jobs.moments import When, read_when
+from stowhand.observe.propagation import without
 from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.operating import Operator, SerialChange, TaskChange
 from stowhand.protocols.option import one_of, whole
-from stowhand.protocols.propagation import without
 from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
 from stowhand.protocols.searching import MOST_FOUND, Search
 from stowhand.web.access import page_of

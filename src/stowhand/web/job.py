@@ -13,10 +13,10 @@ from stowhand.jobs import copying
 from stowhand.jobs.fields import FIELDS, Field
 from stowhand.jobs.job import DROPPED, Job
 from stowhand.jobs.moments import iso
+from stowhand.observe.propagation import CORRELATION, TRACE_PARENT, unload, without
 from stowhand.observe.redacted_json import read_exact, redacted, redacted_text, write_exact
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.option import whole
-from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT, unload, without
 from stowhand.protocols.searching import HISTORY
 from stowhand.web.asked import Absent, Asked, Malformed, Reply, Right, View, Who, read, text
 from stowhand.web.reading import Reading

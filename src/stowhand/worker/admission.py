@@ -20,7 +20,7 @@ from stowhand.errors import ConfigurationError, InvalidJob, StowhandError, a_typ
 from stowhand.events import HookFailed, HookRan, StoreRecovered, StoreTrouble
 from stowhand.jobs import limits
 from stowhand.jobs.outcomes import awaitable, describe
-from stowhand.protocols.attempt_logger import AttemptLogger
+from stowhand.protocols.attempt import AttemptLogger
 from stowhand.protocols.handler import Asking, Claimable, Handler
 from stowhand.protocols.options import ONCE_PATIENCE, OUTAGE, Flags
 from stowhand.worker.state import WorkerState

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stowhand.errors import ConfigurationError, NonRetryable
 from stowhand.jobs.conditions import TOGETHER, Condition, Where
-from stowhand.protocols.handler import Asking, Attempt, Claimable, Function, Handler, handler_of
+from stowhand.protocols.attempt import Attempt
+from stowhand.protocols.handler import Asking, Claimable, Function, Handler, handler_of
 
 if TYPE_CHECKING:
     # A lambda for ``cost`` does not reveal the record's type. (Checkers know this module without its being installed.)

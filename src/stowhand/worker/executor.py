@@ -16,8 +16,7 @@ from stowhand.errors import StoreError
 from stowhand.events import JobLeft, JobLost, JobSaid, JobStarted
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.attempt_logger import AttemptLogger
-from stowhand.protocols.handler import Attempt, Stop, Transaction, control_of, known_control_of
+from stowhand.protocols.attempt import Attempt, AttemptLogger, Stop, Transaction, control_of, known_control_of
 from stowhand.protocols.store import Claim
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks

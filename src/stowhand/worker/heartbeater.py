@@ -22,8 +22,8 @@ from stowhand.errors import SchemaTooNew, StoreError
 from stowhand.events import Beaten, JobsReturned, StoreRecovered, StoreTrouble
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import slack
+from stowhand.protocols.attempt import ProgressKeeper
 from stowhand.protocols.options import OUTAGE
-from stowhand.protocols.progress import ProgressKeeper
 from stowhand.protocols.store import CancellationFinder, Foreign, Heartbeats
 from stowhand.worker.leases import Held, Leases, Phase, leases_of
 from stowhand.worker.limits import Limits

@@ -25,8 +25,8 @@ from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import Retry, Snooze
 from stowhand.jobs.outcomes import awaitable, describe, hopeless
 from stowhand.jobs.unreadable import Unreadable
-from stowhand.protocols.handler import Attempt, Handler, Resources, control_of
-from stowhand.protocols.isolation import ChildCrashed, ChildUnable, Isolate
+from stowhand.protocols.attempt import Attempt, control_of
+from stowhand.protocols.handler import ChildCrashed, ChildUnable, Handler, Isolate, Resources
 from stowhand.protocols.store import Store
 from stowhand.worker.state import WorkerState
 from stowhand.worker.watchdog import LoopWatchdog

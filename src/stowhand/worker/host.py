@@ -18,7 +18,7 @@ from stowhand.clock import Clock
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, WorkerStarted
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.isolation import Isolate
+from stowhand.protocols.handler import Isolate
 from stowhand.worker.timings import Timings
 
 STATM = Path("/proc/self/statm")

@@ -18,12 +18,12 @@ from stowhand.jobs.lifecycle import COMPLETED, Cancel, Complete, Fail, Outcome, 
 from stowhand.jobs.outcomes import DONE, describe
 from stowhand.jobs.text import clean
 from stowhand.jobs.tries import TIMED_OUT
-from stowhand.protocols.handler import Attempt, Handler, Stop, control_of
-from stowhand.protocols.isolation import ChildCrashed, ChildUnable
-from stowhand.protocols.policy import Policy, outcome_of, undecided
+from stowhand.protocols.attempt import Attempt, Stop, control_of
+from stowhand.protocols.handler import ChildCrashed, ChildUnable, Handler
 from stowhand.protocols.store import Claim
 from stowhand.retry import natural, wait
 from stowhand.worker.leases import Held
+from stowhand.worker.policy import Policy, outcome_of, undecided
 
 End = Outcome | Stop
 """How a handler ended. A ``Stop``: nothing is to be recorded, because of it."""

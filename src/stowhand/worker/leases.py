@@ -16,7 +16,7 @@ from typing import Any
 from stowhand.clock import Cancelable
 from stowhand.jobs.lease import Lease, Pair
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.handler import Attempt, Stop, control_of
+from stowhand.protocols.attempt import Attempt, Stop, control_of
 from stowhand.protocols.store import Claim
 from stowhand.worker.state import WorkerState
 

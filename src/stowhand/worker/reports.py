@@ -13,8 +13,8 @@ from contextlib import suppress
 
 from stowhand.errors import StoreError
 from stowhand.jobs.lease import Pair
+from stowhand.protocols.attempt import Progress, ProgressKeeper
 from stowhand.protocols.operating import SEEN_EVERY, WorkerCard, WorkerList, own_version
-from stowhand.protocols.progress import Progress, ProgressKeeper
 from stowhand.protocols.store import Heartbeats
 from stowhand.worker.limits import Limits
 from stowhand.worker.state import WorkerState

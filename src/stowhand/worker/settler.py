@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stowhand.errors import StoreError
 from stowhand.events import JobEnded, JobLost, JobUnknown, Settled, StoreRecovered, StoreTrouble
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.handler import Transaction, known_control_of
+from stowhand.protocols.attempt import Transaction, known_control_of
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Recorded, Reply, Store, Verdict
 from stowhand.worker.host import Call

@@ -16,7 +16,7 @@ from typing import Any
 
 from stowhand.errors import StowhandError
 from stowhand.jobs.outcomes import DONE, from_returned
-from stowhand.protocols.handler import Stop
+from stowhand.protocols.attempt import Stop
 from stowhand.worker.executor import Executor
 from stowhand.worker.judge import End
 from stowhand.worker.leases import Executing, Held, Leases

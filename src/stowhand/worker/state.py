@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from stowhand.clock import Clock
 from stowhand.events import Events
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.worker.supervisor import Supervisor
 from stowhand.worker.timings import Timings

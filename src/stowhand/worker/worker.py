@@ -29,10 +29,9 @@ from typing import TypeVar
 from stowhand.clock import Clock, SystemClock
 from stowhand.events import Events, LeaseEnding, WorkerQuieted, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.handler import Function, Handler, Stop, handler_of
-from stowhand.protocols.inside import inside_a_worker
+from stowhand.protocols.attempt import Stop
+from stowhand.protocols.handler import Function, Handler, handler_of
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.policy import Policy
 from stowhand.protocols.store import Store
 from stowhand.protocols.throughput import ThroughputKeeper
 from stowhand.worker.admission import Admission
@@ -42,9 +41,11 @@ from stowhand.worker.executor import Executor
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks, resources_of
 from stowhand.worker.host import Host, Internals, Liveness, log_by_default
+from stowhand.worker.inside import inside_a_worker
 from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Executing, Leases, Phase
 from stowhand.worker.limits import Limits
+from stowhand.worker.policy import Policy
 from stowhand.worker.program_groups import GUARDED
 from stowhand.worker.settler import Settler
 from stowhand.worker.slots import Slots

@@ -16,13 +16,13 @@ from stowhand.flows.queue import QueueEngine
 from stowhand.flows.stepping import ChildHandler, StepHandler
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Outcome, Settlement
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowShape
-from stowhand.protocols.handler import Attempt
-from stowhand.protocols.policy import Policy
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
 from stowhand.testing.clock import START
 from stowhand.worker.judge import Judge
+from stowhand.worker.policy import Policy
 
 LOCK_TIME = 180.0
 

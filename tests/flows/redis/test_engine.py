@@ -12,7 +12,7 @@ from stowhand.errors import UndecodablePayload
 from stowhand.flows.job import FlowJob
 from stowhand.flows.stepping import DelayError
 from stowhand.jobs.lifecycle import Complete
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Verdict
 from tests.conftest import Run
 from tests.support.flow_bench import SHAPES, FlowBench, Queue, flow_bench, shape

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from stowhand.jobs.lease import Lease, ResetJob
-from stowhand.protocols.progress import Progress
+from stowhand.protocols.attempt import Progress
 from stowhand.protocols.store import Pulse
 from tests.model.engine import leasing
 from tests.model.engine.rows import Transaction

@@ -16,7 +16,7 @@ from stowhand.jobs.conditions import Where, sql
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.protocols.progress import Progress, ProgressKeeper
+from stowhand.protocols.attempt import Progress, ProgressKeeper
 from stowhand.protocols.store import ClaimRequest, Unwritten, Verdict
 from stowhand.remote.client import HttpOptions, HttpStore
 from stowhand.remote.client.http_caller import CONNECTIONS, NoReply

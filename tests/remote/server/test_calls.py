@@ -18,7 +18,7 @@ import pytest
 from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.events import LentChanged, StoreTrouble
 from stowhand.jobs.job import NewJob
-from stowhand.protocols.progress import Progress
+from stowhand.protocols.attempt import Progress
 from stowhand.protocols.store import ClaimRequest, Terms
 from stowhand.remote.server.claims import UsedTokens
 from stowhand.stores.sqlite.queue.heartbeats import SqliteHeartbeats

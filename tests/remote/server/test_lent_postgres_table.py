@@ -20,7 +20,7 @@ from stowhand.errors import ConfigurationError, InvalidJob, StoreError
 from stowhand.events import StoreTrouble
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.job import State
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.protocols.store import ClaimRequest

@@ -15,7 +15,7 @@ import pytest
 from stowhand.errors import StoreUnreachable
 from stowhand.events import Events, JobEnded, JobUnknown
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest, StoreOptions

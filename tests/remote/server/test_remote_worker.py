@@ -24,7 +24,7 @@ from stowhand.jobs.conditions import Where
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.unreadable import Unreadable
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import ClaimRequest
 from stowhand.remote.client import HttpOptions, HttpStore

@@ -13,7 +13,7 @@ import pytest
 
 from stowhand.events import Claimed, Events
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.postgres.queue import PostgresStore

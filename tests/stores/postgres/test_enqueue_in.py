@@ -11,7 +11,7 @@ from psycopg.rows import dict_row
 
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore

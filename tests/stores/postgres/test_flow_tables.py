@@ -14,9 +14,9 @@ from stowhand.flows.engine import NewFlowJob
 from stowhand.flows.queue import QueueEngine
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowShape, Limiter, Queue
 from stowhand.protocols.flow_tables import NewFlow, Spending
-from stowhand.protocols.handler import Attempt
 from stowhand.protocols.queue_store import Done
 from stowhand.protocols.store import ClaimRequest, StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore

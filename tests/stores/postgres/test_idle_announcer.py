@@ -13,7 +13,7 @@ import pytest
 
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Foreign, StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore

@@ -20,7 +20,7 @@ from stowhand.errors import StoreError
 from stowhand.events import Event, Events, Listening, StoreTrouble
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import Done, JobFilter, Reschedule
 from stowhand.protocols.store import StoreOptions, Verdict

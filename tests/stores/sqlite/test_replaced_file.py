@@ -14,7 +14,7 @@ from stowhand.app.start import report_listening
 from stowhand.errors import SchemaError, SchemaMissing
 from stowhand.events import Events, JobEnded, StoreTrouble, StoreWarned
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.stores.sqlite.queue import SqliteStore
 from stowhand.worker.worker import Worker

@@ -11,7 +11,7 @@ from typing import Any
 
 from stowhand.clock import stopwatch
 from stowhand.events import Events
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.stores.table import AttemptStore, ExecutionLogEntry, TableOptions, TableStore

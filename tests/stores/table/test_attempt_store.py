@@ -14,7 +14,7 @@ from stowhand.errors import InvalidJob, LogRefused, StoreUnreachable
 from stowhand.jobs.execution_log import OUT_LIMIT
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import Snooze
-from stowhand.protocols.handler import Attempt, control_of
+from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.queue_store import Done
 from stowhand.stores.table import ExecutionLogEntry, TableStore, Where, attempt_store
 from stowhand.worker import hooks

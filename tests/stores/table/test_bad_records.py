@@ -11,7 +11,7 @@ from stowhand.errors import TableUnsuitable
 from stowhand.events import Event, Events, JobEnded, StoreTrouble, StoreWarned
 from stowhand.jobs.conditions import sql
 from stowhand.jobs.lifecycle import Ended
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.worker.worker import Worker
 from tests.conftest import Run

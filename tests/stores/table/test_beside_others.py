@@ -15,7 +15,7 @@ from stowhand.events import Events, StoreWarned
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Claim, Store, Verdict
 from stowhand.remote.client import HttpStore
 from stowhand.stores.table import TableStore

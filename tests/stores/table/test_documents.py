@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stowhand.jobs.execution_log import ExecutionLogEntry
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.stores.table import TableOptions, TableStore, sql
 from stowhand.worker.worker import Worker

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.observe.table_metrics import TableMetrics
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.service.run_all import run_all
 from stowhand.testing import FakeClock

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stowhand.errors import InvalidJob
-from stowhand.protocols.handler import control_of
+from stowhand.protocols.attempt import control_of
 from stowhand.protocols.queue_store import Done
 from stowhand.stores.table import TableOptions, TableStore, Where, sql
 from tests.conftest import Run

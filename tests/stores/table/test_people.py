@@ -14,7 +14,7 @@ from stowhand.events import Events, StoreCalled
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.jobs.unreadable import Unreadable
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.queue_store import Done
 from stowhand.protocols.store import Verdict
 from stowhand.stores.table import ExecutionLogEntry, TableStore, Where

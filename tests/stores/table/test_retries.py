@@ -6,7 +6,7 @@ from datetime import UTC, timedelta
 from typing import Any
 
 from stowhand.clock import wall_clock
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
 from tests.stores.table.harness import opened, worked_off

@@ -14,7 +14,7 @@ from stowhand.errors import ConfigurationError, TableUnsuitable
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Claim, Verdict
 from stowhand.stores.table import TableStore, Where, sql
 from tests.conftest import Run

@@ -11,7 +11,7 @@ import pytest
 from stowhand.errors import ConfigurationError
 from stowhand.events import Claimed, Events
 from stowhand.jobs.conditions import Where
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.remote.client import HttpStore
 from stowhand.stores.table import TableStore

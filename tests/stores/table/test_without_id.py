@@ -8,7 +8,7 @@ import pytest
 
 from stowhand.events import Events, StoreWarned
 from stowhand.jobs.job import State
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.stores.table.backend import Finding
 from tests.conftest import Run
 from tests.stores.table.conftest import Place

@@ -14,12 +14,12 @@ from stowhand.clock import sleep_blocking, stopwatch, wall_clock
 from stowhand.errors import ConfigurationError, LeaseLost, NonRetryable, TableUnsuitable
 from stowhand.events import Event, Events, JobEnded, JobLost, JobsReset, JobStarted
 from stowhand.jobs.lifecycle import Ended
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.policy import Policy
 from stowhand.protocols.store import Heartbeats
 from stowhand.stores.table import TableStore
 from stowhand.worker.budget import Budget
+from stowhand.worker.policy import Policy
 from stowhand.worker.resetter import Resetter, ResetterOptions
 from stowhand.worker.worker import Worker
 from tests.conftest import Run

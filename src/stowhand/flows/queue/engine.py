@@ -36,11 +36,11 @@ from stowhand.flows.queue.step import (
 from stowhand.flows.view import FlowJobView, Stage, created_at
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
+from stowhand.observe.propagation import load
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.flow_tables import NewFlow, Spending, StepState
-from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import LEASE, WorkerOptions
-from stowhand.protocols.propagation import load
 from stowhand.protocols.queue_store import Answer, AnyStore, Done, QueueStore, there
 from stowhand.protocols.store import DAY, Store, StoreOptions, Terms
 from stowhand.protocols.validation import is_storable

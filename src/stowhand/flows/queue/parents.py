@@ -32,10 +32,10 @@ from stowhand.flows.queue.step import Above, Brood, Step, StepJob, key_of, new_s
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
-from stowhand.protocols.correlation import bound
+from stowhand.observe.propagation import bound_correlation_id
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.flow_tables import PARKED, FlowTables, Woken
-from stowhand.protocols.handler import Attempt
 
 PAGE = 1000
 """Children whose results are read at a time."""
@@ -180,7 +180,7 @@ class Children:
         await self._ask(parent)
         took = self._clock.monotonic() - began
         if took > QUICK and parent.id not in self._waking:
-            with bound(None):
+            with bound_correlation_id(None):
                 self._waking[parent.id] = asyncio.create_task(self._rest(parent, took), name="flow parent")
 
     async def _rest(self, parent: Above, took: float) -> None:

@@ -16,8 +16,8 @@ from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.protocols.sleepers import Sleepers
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
+from stowhand.sleepers import Sleepers
 
 ROUND = 10.0
 """Seconds of one wait at the store."""

@@ -15,9 +15,9 @@ from stowhand.flows.job import FlowJob
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Fail
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout
 from stowhand.protocols.flow_tables import PREFIX
-from stowhand.protocols.handler import Attempt
 
 COMPLETED_QUEUE = "completed-queue"
 Values = dict[str, msgspec.Raw]

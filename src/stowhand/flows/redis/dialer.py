@@ -19,7 +19,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 from stowhand.flows.redis.address import Address
-from stowhand.protocols.forking import lead_nowhere, tell_in_children
+from stowhand.fork import lead_nowhere, tell_in_children
 
 CONNECT_TIMEOUT = 5.0
 """Seconds."""

@@ -24,10 +24,10 @@ from stowhand.flows.redis.values import NOTES, readable, view_of, wanted
 from stowhand.flows.view import FlowJobView
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.jobs.text import clean
+from stowhand.observe.propagation import TRACE_PARENT
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
-from stowhand.protocols.handler import Attempt
 from stowhand.protocols.options import LEASE
-from stowhand.protocols.propagation import TRACE_PARENT
 from stowhand.protocols.queue_store import Answer
 
 SWEEP_INTERVAL = 0.2

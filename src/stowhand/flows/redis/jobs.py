@@ -16,7 +16,7 @@ from stowhand.flows.redis.trouble import NoReply, translated
 from stowhand.flows.redis.values import KEY, STATE, Found, state_of
 from stowhand.flows.view import Stage
 from stowhand.jobs import strict_json
-from stowhand.protocols.propagation import TRACE_PARENT
+from stowhand.observe.propagation import TRACE_PARENT
 from stowhand.protocols.queue_store import Answer, Done
 
 BATCH = 200

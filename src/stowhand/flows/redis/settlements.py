@@ -18,7 +18,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement, turned
 from stowhand.jobs.text import clean
-from stowhand.protocols.propagation import TRACE_PARENT, handed_on
+from stowhand.observe.propagation import TRACE_PARENT, handed_on
 from stowhand.protocols.store import Reply, Verdict
 
 Entry = tuple[Lease, Settlement]

@@ -17,8 +17,8 @@ from stowhand.flows.redis.values import readable
 from stowhand.flows.redis.wakeups import Timekeeper, Waiting
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.observe.propagation import CORRELATION, TRACE_PARENT
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
-from stowhand.protocols.propagation import CORRELATION, TRACE_PARENT
 from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, Foreign, Reply, Terms
 from stowhand.retry import constant
 

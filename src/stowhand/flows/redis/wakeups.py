@@ -25,7 +25,7 @@ from stowhand.flows.redis.dialer import Client
 from stowhand.flows.redis.layout import QueueAt
 from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.trouble import translated
-from stowhand.protocols.correlation import bound
+from stowhand.observe.propagation import bound_correlation_id
 
 SHORTEST = 0.01
 """Seconds; none would be for ever."""
@@ -170,7 +170,7 @@ class Timekeeper:
         """Become the timekeeper, as the claim found none. Harmless while this is the timekeeper."""
         if self._task is None or self._task.done():
             self._worker = worker
-            with bound(None):
+            with bound_correlation_id(None):
                 self._task = asyncio.create_task(self._keep(worker), name=f"timekeeper {self._queue.name}")
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ from stowhand.jobs.execution_log import ExecutionLogEntry, bounded
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.jobs.limits import read_delay
-from stowhand.protocols.handler import Attempt, control_of
+from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.remote.client.claims import HeldProofs
 from stowhand.remote.client.http_caller import CallRefused, HttpCaller

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs.lease import Lease, Pair, ResetJob
-from stowhand.protocols.progress import Progress
+from stowhand.protocols.attempt import Progress
 from stowhand.protocols.store import Foreign, Pulse, Refusal
 from stowhand.remote.client.claims import HeldProofs
 from stowhand.remote.client.http_caller import HttpCaller

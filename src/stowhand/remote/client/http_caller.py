@@ -22,8 +22,8 @@ import msgspec
 
 from stowhand.clock import Clock
 from stowhand.errors import ConfigurationError, StoreError, StoreRefused, StoreUnreachable
+from stowhand.fork import lead_nowhere, tell_in_children
 from stowhand.jobs.text import clean
-from stowhand.protocols.forking import lead_nowhere, tell_in_children
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.wire import BODY_LIMIT, MOST_ITEMS, Kind, Trouble, Verb
 

@@ -13,12 +13,12 @@ from typing import Any, Self
 from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
 from stowhand.events import Events
+from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.flow_tables import FlowTables
-from stowhand.protocols.handler import Attempt, EnclosingStore, control_of
-from stowhand.protocols.notices import Notices
+from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.operating import Operator
 from stowhand.protocols.options import OUTAGE
-from stowhand.protocols.queue_store import Administrator, Inspector, Schema, Timetable, there
+from stowhand.protocols.queue_store import Administrator, Inspector, Notices, Schema, Timetable, there
 from stowhand.protocols.store import PARTS, Capabilities, Foreign, Terms
 from stowhand.remote.client.attempt import RemoteAttempt
 from stowhand.remote.client.claims import HeldProofs, HttpClaims

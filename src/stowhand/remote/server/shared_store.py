@@ -8,7 +8,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.queue_store import AnyStore, JobFilter, QueueStore
 from stowhand.protocols.store import Claim
 from stowhand.remote.server.refusals import Refused

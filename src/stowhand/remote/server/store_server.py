@@ -21,7 +21,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.progress import ProgressKeeper, read_progress
+from stowhand.protocols.attempt import ProgressKeeper, read_progress
 from stowhand.protocols.store import CancellationFinder, Heartbeats, Recorded, Unwritten, Verdict
 from stowhand.remote.server.claims import Claims, Gone, Sent
 from stowhand.remote.server.job_reader import JobReader

@@ -10,8 +10,8 @@ from typing import Any
 from stowhand.clock import Clock
 from stowhand.events import Events, StoreRecovered, StoreTrouble
 from stowhand.protocols.options import OUTAGE
-from stowhand.protocols.sleepers import Sleepers
 from stowhand.protocols.store import Store
+from stowhand.sleepers import Sleepers
 
 LISTENING = 10.0
 POLLING = 2.0

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import psycopg
 
-from stowhand.protocols.forking import lead_nowhere
+from stowhand.fork import lead_nowhere
 
 _ours: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
 

@@ -10,7 +10,7 @@ import sqlite3
 from typing import Any
 
 from stowhand.clock import Clock, SystemClock
-from stowhand.protocols.sleepers import Sleepers
+from stowhand.sleepers import Sleepers
 from stowhand.stores.database.sqlite_connection import OnConnection, SqliteConnection
 from stowhand.stores.database.sqlite_trouble import is_busy
 

@@ -12,10 +12,10 @@ from stowhand.jobs.durations import say_duration
 from stowhand.jobs.failure import UNTOLD
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
+from stowhand.observe.propagation import without
 from stowhand.protocols.figures import Pauses
 from stowhand.protocols.flow_tables import PARKED, is_step
 from stowhand.protocols.operating import MOST_AHEAD, OVERDUE_SECONDS, Explanation, Reason, WorkerCard, WorkerRow
-from stowhand.protocols.propagation import without
 
 NOTHING_PAUSED = Pauses()
 HAVE_IT = "start a worker that has it (--group, --task and --exclude-task leave tasks out), or correct the name"

@@ -17,7 +17,7 @@ from stowhand.jobs.execution_log import ENTRIES_LIMIT, ExecutionLogEntry, bounde
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import Snooze
-from stowhand.protocols.handler import Attempt, control_of
+from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.table.arguments import read_after, read_conditions, read_states
 from stowhand.stores.table.backend import AttemptTools

@@ -20,7 +20,7 @@ from stowhand.events import Events, StoreWarned
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.handler import Attempt, Transaction
+from stowhand.protocols.attempt import Attempt, Transaction
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import ClaimRequest, Heartbeats, Reply
 from stowhand.stores.table.keys import Key

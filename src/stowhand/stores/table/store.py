@@ -19,7 +19,8 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.unreadable import Unreadable
-from stowhand.protocols.handler import Attempt, EnclosingStore, control_of
+from stowhand.protocols.attempt import Attempt, control_of
+from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
 from stowhand.retry import constant

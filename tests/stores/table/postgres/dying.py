@@ -7,7 +7,7 @@ import sys
 from typing import Any
 from uuid import uuid4
 
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.table import TableStore
 from tests.stores.table.postgres.attempts import WRITE, options

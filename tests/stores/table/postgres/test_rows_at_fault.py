@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from stowhand.errors import StoreError
 from stowhand.events import Events, StoreWarned
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Unwritten, Verdict
 from stowhand.stores.table import TableOptions, TableStore

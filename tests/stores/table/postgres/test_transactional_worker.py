@@ -16,7 +16,7 @@ from stowhand.clock import stopwatch
 from stowhand.errors import StoreUnreachable
 from stowhand.events import Event, Events, JobEnded, JobLost, JobsReturned, JobStarted
 from stowhand.jobs.lifecycle import Ended
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Verdict
 from stowhand.stores.table import TableStore

@@ -14,7 +14,7 @@ from stowhand.errors import LeaseLost, LogRefused, NonRetryable, StoreUnreachabl
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import Cancel, Complete, Outcome, Retry
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Verdict
 from stowhand.stores.postgres.table import held_transaction
 from tests.conftest import Run

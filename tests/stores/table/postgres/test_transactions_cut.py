@@ -15,7 +15,7 @@ import pytest
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
 from stowhand.jobs.lifecycle import Complete, Outcome, Retry
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Verdict
 from stowhand.stores.table import TableStore
 from tests.conftest import Run

@@ -11,7 +11,7 @@ import pytest
 
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import Cancel, Complete, Retry
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Verdict
 from stowhand.stores.postgres.table import held_transaction
 from tests.conftest import Run

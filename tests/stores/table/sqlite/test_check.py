@@ -10,7 +10,7 @@ import pytest
 
 from stowhand.errors import ConfigurationError, TableUnsuitable
 from stowhand.jobs.conditions import sql
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.stores.table.backend import Finding
 from tests.conftest import Run
 from tests.stores.table.sqlite.application import TABLE, Application, claimed

@@ -9,8 +9,8 @@ import psycopg
 
 from stowhand.errors import StoreError
 from stowhand.jobs.lease import Lease, Pair
+from stowhand.protocols.attempt import Progress
 from stowhand.protocols.operating import WorkerCard
-from stowhand.protocols.progress import Progress
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.protocols.throughput import TaskMinute
 from stowhand.stores.database import trouble

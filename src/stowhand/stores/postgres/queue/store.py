@@ -8,7 +8,7 @@ from stowhand.jobs.conditions import refuse_conditions
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.notices import Notices
+from stowhand.protocols.queue_store import Notices
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, StoreOptions
 from stowhand.stores.kernel.inspector import Inspector
 from stowhand.stores.passed_over import PassedOver

@@ -15,7 +15,7 @@ import psycopg
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
 from stowhand.jobs.lifecycle import Backoff
-from stowhand.protocols.notices import Report
+from stowhand.protocols.queue_store import OnListening
 from stowhand.retry import exponential
 from stowhand.stores.database.link import Connection, Dialer, Row, Values, hang_up, is_idle, rows
 from stowhand.stores.database.statements import quote_identifier
@@ -91,7 +91,7 @@ class Listener:
         channel: str | None,
         behind_pooler: str | None,
         announcement: Announcement,
-        report: Report = lambda state, error, connection: None,
+        report: OnListening = lambda state, error, connection: None,
     ) -> None:
         """``channel``: ``None`` where nothing notifies. ``behind_pooler``: what to say there, where a LISTEN would stay
         behind on a server connection that serves other clients next, and reach none; ``None``: trust the address.

@@ -9,7 +9,7 @@ from typing import Any
 
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import ClaimRequest, Heartbeats, Reply
 from stowhand.stores.database.link import Session
 from stowhand.stores.passed_over import PassedOver

@@ -31,7 +31,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Outcome, Retry, Settlement, settle
 from stowhand.jobs.text import clean
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Reply, Unwritten, Verdict
 from stowhand.stores.database.link import Pool, Session
 from stowhand.stores.postgres.shared.settler import Settler

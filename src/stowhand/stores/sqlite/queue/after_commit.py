@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.notices import Notices
+from stowhand.protocols.queue_store import Notices
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.callers.connection_types import hearing_caller, is_asyncpg
 from stowhand.stores.database.sqlite_connection import SqliteConnection

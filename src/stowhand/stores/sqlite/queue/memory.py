@@ -19,7 +19,7 @@ import msgspec
 
 from stowhand.clock import Clock, SystemClock, wall_clock
 from stowhand.errors import StoreError, StoreUnreachable
-from stowhand.protocols.notices import Notices
+from stowhand.protocols.queue_store import Notices
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.database.sqlite_trouble import code

@@ -15,8 +15,7 @@ from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.handler import EnclosingStore
-from stowhand.protocols.notices import Notices
-from stowhand.protocols.queue_store import Transactions
+from stowhand.protocols.queue_store import Notices, Transactions
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Reply, StoreOptions, Terms, whole_batch
 from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
 from stowhand.stores.foreign_leases import ForeignLeases

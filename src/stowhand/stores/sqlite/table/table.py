@@ -17,7 +17,7 @@ from stowhand.errors import ConfigurationError, LogRefused, StoreError
 from stowhand.jobs.execution_log import ENTRIES_LIMIT
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.handler import Attempt
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import ClaimRequest, Reply
 from stowhand.stores.database.sqlite_connection import WriteProbe
 from stowhand.stores.passed_over import PassedOver

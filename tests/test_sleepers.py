@@ -9,7 +9,7 @@ import pytest
 
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreUnreachable
-from stowhand.protocols.sleepers import Sleepers
+from stowhand.sleepers import Sleepers
 from stowhand.testing import FakeClock
 from tests.conftest import Run
 

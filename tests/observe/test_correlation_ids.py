@@ -16,7 +16,7 @@ import pytest
 from stowhand.observe.correlation import CorrelationFilter
 from stowhand.observe.job_logger import core_logger, job_logger
 from stowhand.observe.logs import JsonLines, TextLines, configure_logging
-from stowhand.protocols.correlation import bound, current
+from stowhand.observe.propagation import bound_correlation_id, current_correlation_id
 from stowhand.tasks.threads import Threads
 from tests.conftest import Run
 from tests.support.logs import logging_restored
@@ -44,33 +44,33 @@ def json_of(write: Callable[[], object]) -> dict[str, Any]:
 
 
 def test_a_line_of_text_ends_with_the_id_among_its_pairs() -> None:
-    with bound("abc-1"):
+    with bound_correlation_id("abc-1"):
         assert text_of(lambda: core_logger().info("Hello")) == "[core] INFO: Hello (correlation_id=abc-1)\n"
         line = text_of(lambda: job_logger("w", "t", 1).info("Hello", n=3))
     assert line == "[job(w: t{1})] INFO: Hello (n=3, correlation_id=abc-1)\n"
 
 
 def test_a_json_line_has_the_id_at_its_top_beside_facts_of_that_name() -> None:
-    with bound("abc-1"):
+    with bound_correlation_id("abc-1"):
         line = json_of(lambda: core_logger().info("Hello", correlation_id="mine"))
     assert (line["correlation_id"], line["meta"]) == ("abc-1", {"correlation_id": "mine"})
 
 
 def test_a_program_s_own_logger_that_passes_our_handler_shows_it() -> None:
-    with bound("abc-1"):
+    with bound_correlation_id("abc-1"):
         assert "(correlation_id=abc-1)" in text_of(lambda: logging.getLogger("shop.orders").warning("gone"))
         assert json_of(lambda: logging.getLogger("shop.orders").warning("gone"))["correlation_id"] == "abc-1"
 
 
 def test_without_an_id_nothing_is_said() -> None:
-    with bound("abc-1"), bound(None):
+    with bound_correlation_id("abc-1"), bound_correlation_id(None):
         assert text_of(lambda: core_logger().info("Hello")) == "[core] INFO: Hello\n"
-    assert current() is None
+    assert current_correlation_id() is None
     assert "correlation_id" not in json_of(lambda: core_logger().info("Hello"))
 
 
 def test_an_id_can_neither_forge_a_line_nor_leak_a_password() -> None:
-    with bound("x\n[core] ERROR: forged \x1b[2J redis://me:secret@host"):
+    with bound_correlation_id("x\n[core] ERROR: forged \x1b[2J redis://me:secret@host"):
         text = text_of(lambda: core_logger().info("Hello"))
         line = json_of(lambda: core_logger().info("Hello"))
     assert text.count("\n") == 1
@@ -92,7 +92,7 @@ def test_threads_and_tasks_begun_under_an_id_write_it(run: Run) -> None:
         say(what)
 
     async def work(name: str) -> None:
-        with bound(name):
+        with bound_correlation_id(name):
             inner = asyncio.create_task(later(f"task of {name}"))
             await threads.run(lambda: say(f"thread of {name}"), left_behind=lambda _: None)
             await asyncio.to_thread(say, f"other thread of {name}")
@@ -127,10 +127,10 @@ def filtered(handler_filter: logging.Filter, fmt: str = "%(correlation_id)s %(me
 
 def test_the_filter_sets_the_id_for_any_formatter() -> None:
     logger, stream = filtered(CorrelationFilter("-"))
-    with bound("abc-1"):
+    with bound_correlation_id("abc-1"):
         logger.info("one")
     logger.info("two")
-    with bound("a\nb"):
+    with bound_correlation_id("a\nb"):
         logger.info("three")
     assert stream.getvalue() == "abc-1 one\n- two\na\\nb three\n"
 
@@ -138,7 +138,7 @@ def test_the_filter_sets_the_id_for_any_formatter() -> None:
 def test_the_filter_says_none_unless_told_otherwise_and_keeps_what_a_record_has() -> None:
     logger, stream = filtered(CorrelationFilter())
     logger.info("one")
-    with bound("ours"):
+    with bound_correlation_id("ours"):
         logger.info("two", extra={"correlation_id": "theirs"})
         logger.info("three", extra={"correlation_id": 5})
     assert stream.getvalue() == "None one\ntheirs two\n5 three\n"
@@ -156,7 +156,7 @@ def test_on_a_queue_the_filter_keeps_the_id_for_the_thread_that_writes(formatter
     logger.addHandler(ours)
     listener = QueueListener(letters, writer)
     listener.start()
-    with bound("abc-1"):
+    with bound_correlation_id("abc-1"):
         logger.info("one")
     listener.stop()
     assert "abc-1" in stream.getvalue()

@@ -1,12 +1,14 @@
-"""What a job carries from its producer, among its flags: ``traceparent=00-…`` and ``correlation_id=…``.
+"""What a job carries from its producer among its flags, ``traceparent=00-…`` and ``correlation_id=…``; and both as
+bound in the context of the attempt that is running.
 
-Flags travel with a job through every store, transaction and retry, so no store needs a column for it; and producers
-that enqueue in SQL can set it too.
+Flags travel with a job through every store, transaction and retry, so no store needs a column for them, and producers
+that enqueue in SQL can set them too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 import msgspec
@@ -21,7 +23,28 @@ IN_ENVIRONMENT = "TRACEPARENT"
 """The environment variable that passes the same to a program."""
 CORRELATION = "correlation_id"
 _handed_on: ContextVar[str | None] = ContextVar("stowhand traceparent", default=None)
+_correlation_id: ContextVar[str | None] = ContextVar("stowhand correlation id", default=None)
 _STARTS = {name: f"{name}=" for name in (TRACE_PARENT, CORRELATION)}
+
+
+def current_correlation_id() -> str | None:
+    """The id that is bound where this is called; ``None``: there is none."""
+    return _correlation_id.get()
+
+
+def bind_correlation_id(correlation_id: str) -> None:
+    """Bind it for the rest of the current context: an attempt has one of its own."""
+    _correlation_id.set(correlation_id)
+
+
+@contextmanager
+def bound_correlation_id(correlation_id: str | None) -> Iterator[None]:
+    """Bind it for the block, and for tasks and threads started in it that copy the context."""
+    token = _correlation_id.set(correlation_id)
+    try:
+        yield
+    finally:
+        _correlation_id.reset(token)
 
 
 def load(job: NewJob, carried: Mapping[str, str | None]) -> NewJob:
