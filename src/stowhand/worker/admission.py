@@ -87,7 +87,7 @@ class Admission:
         if self._pre_claim is None:
             return Permit(limit, flags)
         answer = await self._call_apart(
-            self._pre_claim, Asking(self._worker, self._state.free, self._state.running, self._logger)
+            self._pre_claim, Asking(self._worker, self._state.free, len(self._state.running), self._logger)
         )
         if isinstance(answer, BaseException):
             self._events.emit(HookFailed(self._worker, "pre_claim", None, describe(answer)))

@@ -45,7 +45,7 @@ class Limits:
         self._check_memory()
         if not self._is_reported and not self._state.is_stopping and (reason := self.renewal_reason()) is not None:
             self._is_reported = True
-            self._state.events.emit(WorkerRenewed(self._state.worker, reason, self._state.running))
+            self._state.events.emit(WorkerRenewed(self._state.worker, reason, len(self._state.running)))
 
     def unready(self) -> str | None:
         """Why nothing new is claimed, if one of the limits is reached. From any thread."""
@@ -95,7 +95,7 @@ class Limits:
         if self._options.max_jobs is None:
             return float("inf")
         state = self._state
-        return max(self._options.max_jobs - state.ended - state.running - len(state.ready), 0)
+        return max(self._options.max_jobs - state.ended - len(state.running) - len(state.ready), 0)
 
     @property
     def is_spent(self) -> bool:

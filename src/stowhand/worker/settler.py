@@ -63,10 +63,7 @@ class Settler:
 
     def add(self, held: Held) -> None:
         """Have it recorded."""
-        self._state.add_unrecorded(1)
-        self._pile_up(held)
-
-    def _pile_up(self, held: Held) -> None:
+        self._state.unrecorded.add(held)
         attempt = held.attempt
         control = None if attempt is None else known_control_of(attempt)
         if control is not None and control.transaction is not None:
@@ -135,7 +132,7 @@ class Settler:
         self._in_flight = []
         self._pile = []
         self._apart.clear()
-        self._state.give_up_unrecorded()
+        self._state.unrecorded.clear()
         for held in lost:
             claim = held.claim
             self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task, ended=held.settlement.ended))
@@ -214,7 +211,7 @@ class Settler:
             claimable = claimable or _makes_claimable(held, goes_on)
             if report and (report_success or held.settlement.ended is not _OK):
                 self._events.emit(self._job_ended(held))
-        self._state.add_unrecorded(-len(answered))
+        self._state.unrecorded.difference_update(answered)
         self._leases.drop(answered)
         self._on_recorded(recorded)
         if busy:
@@ -231,7 +228,7 @@ class Settler:
             return False
         held.settlement = other
         held.repeat = False
-        self._pile_up(held)
+        self.add(held)
         return True
 
     def _retry_later(self, busy: list[Held]) -> None:
@@ -241,7 +238,7 @@ class Settler:
         def again() -> None:
             self._apart.difference_update(busy)
             for held in busy:
-                self._pile_up(held)
+                self.add(held)
 
         self._clock.call_later(BUSY_PAUSE, again)
 

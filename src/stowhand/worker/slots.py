@@ -174,7 +174,7 @@ class Slots:
         held.task = slot.task
         slot.held = held
         slot.waited = False
-        self._state.start_handler()
+        self._state.running.add(held)
         end: End
         self._executing.held = held
         try:
@@ -229,7 +229,7 @@ class Slots:
         self._last_waited = slot.waited
         self._last_end = self._clock.monotonic()
         held.seconds = self._last_end - held.attempt.started
-        self._state.end_handler(held.seconds)
+        self._state.end_handler(held)
         if held.suspect and self._keeps_slot:
             self.hold()
 

@@ -44,10 +44,6 @@ class WorkerState:
     """When it was first asked to stop, by the monotonic clock."""
     at_once = False
     """It stops without a grace."""
-    running = 0
-    """Handlers at work."""
-    unrecorded = 0
-    """Jobs that have ended and are not recorded yet."""
     ended = 0
     """Handlers that have ended so far."""
     worked = 0.0
@@ -87,6 +83,10 @@ class WorkerState:
         """Claim only these; ``None``: any."""
         self.ready: deque[Held] = deque()
         """Claimed, not started, in claim order."""
+        self.running: set[Held] = set()
+        """Their handlers are at work."""
+        self.unrecorded: set[Held] = set()
+        """They have ended and are not recorded yet."""
         self.occupying: set[Attempt[Any]] = set()
         """They have ended, and still hold their slots: for the store's answer, and for post_handle."""
         self._asks_handler = asks_handler
@@ -139,23 +139,11 @@ class WorkerState:
 
     # -- what it has in hand ---------------------------------------------------------------------
 
-    def start_handler(self) -> None:
-        """A handler starts in a slot."""
-        self.running += 1
-
-    def end_handler(self, seconds: float) -> None:
-        """A handler has ended, which took so long."""
-        self.running -= 1
+    def end_handler(self, held: Held) -> None:
+        """Its handler has ended."""
+        self.running.discard(held)
         self.ended += 1
-        self.worked += seconds
-
-    def add_unrecorded(self, number: int) -> None:
-        """So many jobs have ended, or, negative, are recorded."""
-        self.unrecorded = max(self.unrecorded + number, 0)  # those given up count no more when they are answered
-
-    def give_up_unrecorded(self) -> None:
-        """They will not be recorded any more."""
-        self.unrecorded = 0
+        self.worked += held.seconds
 
     def set_errands(self, number: int) -> None:
         """The heartbeater is to make so many calls. From any thread, under the heartbeater's lock."""
@@ -168,7 +156,7 @@ class WorkerState:
     @property
     def free(self) -> int:
         """Slots in which nothing runs, post_handle included."""
-        return max(self.options.concurrency - self.running - len(self.occupying), 0)
+        return max(self.options.concurrency - len(self.running) - len(self.occupying), 0)
 
     @property
     def fills_slots(self) -> bool:
@@ -183,7 +171,7 @@ class WorkerState:
     @property
     def is_backed_up(self) -> bool:
         """Too much waits to be recorded."""
-        return self.unrecorded > MAX_UNRECORDED
+        return len(self.unrecorded) > MAX_UNRECORDED
 
     @property
     def is_at_work(self) -> bool:

@@ -246,7 +246,7 @@ class Worker:
     @property
     def running(self) -> int:
         """Handlers at work."""
-        return self._state.running
+        return len(self._state.running)
 
     @property
     def unfinished(self) -> list[Lease]:
