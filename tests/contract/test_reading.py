@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from stowhand.errors import SchemaMissing, StoreError, StoreTooSlow
+from stowhand.errors import SchemaMissing, StoreRefused, StoreTooSlow
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.operating import Ages, WorkerCard, WorkerList
 from stowhand.protocols.queue_store import QueueStore, Reschedule
@@ -52,8 +52,8 @@ async def refused(action: Awaitable[object]) -> bool:
     """In words that say why."""
     try:
         await action
-    except StoreError as error:
-        return "read" in str(error)
+    except StoreRefused as error:
+        return "opened to be looked at (read_only)" in str(error)
     return False
 
 

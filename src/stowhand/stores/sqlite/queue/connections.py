@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stowhand.clock import stopwatch
-from stowhand.errors import SchemaMissing, StoreTooSlow
+from stowhand.errors import SchemaMissing, StoreError, StoreRefused, StoreTooSlow
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database import sqlite_file
 from stowhand.stores.database.refused_rows import PAUSES_SECONDS
 from stowhand.stores.database.sqlite_connection import OwnThreads, SqliteConnection, WriteProbe
 from stowhand.stores.database.sqlite_replacement import Replacement
-from stowhand.stores.database.sqlite_trouble import is_interrupted
+from stowhand.stores.database.sqlite_trouble import code, is_interrupted
 from stowhand.stores.database.sqlite_wake import DirectWake, Wake
 from stowhand.stores.sqlite.queue import moment, schema, trouble
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -218,10 +218,15 @@ class FileConnections(Connections):
             self._dial,
             self.begun,
             prepare=prepare,
-            explain=trouble.explain,
+            explain=self._explain,
             patience=patience,
             opened=self._replacement.opened,
         )
+
+    def _explain(self, error: sqlite3.Error, path: Path) -> StoreError:
+        if self._options.read_only and code(error) == sqlite3.SQLITE_READONLY:
+            return StoreRefused(f"{path}: {error}: it was opened to be looked at (read_only)")
+        return trouble.explain(error, path)
 
     def _dial(self) -> sqlite3.Connection:
         synchronous = f"synchronous = {self._options.synchronous}"
