@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from stowhand.app.start import open_installed
-from stowhand.errors import ConfigurationError, StoreError, a_type
+from stowhand.errors import ConfigurationError, StoreError
 from stowhand.flows.batching import Batching
 from stowhand.flows.engine import MOST_CREATED, NewFlowJob, Position, QueueCount
 from stowhand.flows.ids import Ids
@@ -426,8 +426,6 @@ def _lookup_value(value: str) -> str:
 
 
 def _queue_store(store: AnyStore[Job]) -> QueueStore:
-    if not hasattr(store, "flows"):
-        raise ConfigurationError(f"a flow needs Redis or a queue of ours; {a_type(store)} given")
     there(store, "flows", store.flows)
     return cast("QueueStore", store)
 
