@@ -29,11 +29,11 @@ class QueuePlan:
         self._context = context
 
     def acceptable(self, entry: Entry) -> str | None:
-        """What is left of a batch, and what is enqueued with it, is checked as a producer's jobs are."""
+        """As on SQLite: the rest of a batch, and options of jobs that follow; their payloads were checked before."""
         try:
             limits.check_left(entry[1])
             for job in entry[1].then:
-                limits.check(job)
+                limits.refuse_reserved(limits.check_options(job))
         except InvalidJob as error:
             return clean(trouble.first_line(error))
         return None
