@@ -136,15 +136,13 @@ class Conditions:
         site, measure = await self._postgres(), "committers: enqueue by 8 at once, jobs/s"
         bound = LATER + ">= 0.8x"
         for _ in range(self._sizes.runs):
-            rate = await commit(site, self._sizes.enqueued, notify=None)
+            rate = await commit(site, self._sizes.enqueued, notify=False)
             self._table.add(measure, "without notifications", rate, bound)
             self._table.add(measure, "notifying, nobody listens", await commit(site, self._sizes.enqueued))
             async with self._workers.idle(site):
                 await asyncio.sleep(1.0)
                 rate = await commit(site, self._sizes.enqueued)
                 self._table.add(measure, "notifying a worker, idle", rate)
-                rate = await commit(site, self._sizes.enqueued, notify="later")
-                self._table.add(measure, "waking later, a worker, idle", rate)
                 rate = await commit(site, self._sizes.enqueued, delay=None)
                 self._table.add(measure, "notifying a worker that does them", rate)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -23,7 +24,6 @@ from benchmarks.sites import NAP, PostgresSite, Site, new_store
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.bench import probe
 from stowhand.cli.bench.measure import LOOK_EVERY, Workers
-from stowhand.clock import SystemClock
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.options import WorkerOptions
@@ -31,7 +31,6 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import RESERVED_CONNECTIONS, ClaimRequest, StoreOptions
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.producing import plain_values_of
-from stowhand.stores.postgres.queue.waker import LateWaker
 
 TO_START, TO_END = 120.0, 600.0
 OURS = ("noop",)
@@ -212,26 +211,25 @@ async def commit(
     site: PostgresSite,
     jobs: int,
     *,
-    notify: str | None = "commit",
+    notify: bool = True,
     delay: float | None = 86_400,
     committers: int = 8,
 ) -> float:
     """Jobs a second enqueued by so many at once, each in a transaction of its own, with the package's statement.
 
-    ``notify``: the option; ``None``: nothing does.
+    ``notify``: with what wakes a sleeping worker, as always.
     """
     site.clear()
-    options = StoreOptions(pool_size=committers + RESERVED_CONNECTIONS, notify=notify or "later")
+    options = StoreOptions(pool_size=committers + RESERVED_CONNECTIONS)
     home = PostgresContext(site.url, options)
     statement = home.statements["enqueue_plain"]
-    waker = LateWaker(lambda: home.pool.rows("enqueue", home.statements["wake_late"]), SystemClock())
+    if not notify:
+        statement = re.sub(r"case when pg_catalog.pg_try_advisory_lock.*? end", "null", statement, flags=re.DOTALL)
     values = plain_values_of(NewJob(task="noop", payload='{"number":12345}', delay=delay), None)
 
     async def work(count: int) -> None:
         for _ in range(count):
             await home.pool.rows("enqueue", statement, values)
-            if notify == "later":
-                waker.wake()
 
     try:
         await asyncio.gather(*(work(5) for _ in range(committers)))
@@ -239,7 +237,6 @@ async def commit(
         await asyncio.gather(*(work(jobs // committers) for _ in range(committers)))
         return jobs / (time.perf_counter() - began)
     finally:
-        await waker.close()
         await home.pool.close()
 
 

@@ -46,8 +46,6 @@ def taken(struct: type, option: Option) -> set[Any]:
             types = {Iterable[str] if one == tuple[str, ...] else one for one in types} | {NoneType}
     if option.field == "synchronous":
         types = {Literal["FULL", "NORMAL"]}
-    if option.field == "notify":
-        types = {Literal["commit", "later"]}
     return types | ({NoneType} if option.field == "preset" else set())
 
 

@@ -51,7 +51,6 @@ VALUES: dict[str, tuple[str, str | None]] = {
     "history": ("14d", "14y"),
     "failed_retention": ("30d", "never"),
     "listen_url": ("postgresql://direct/x", "sqlite:///x"),
-    "notify": ("later", "soon"),
     "synchronous": ("normal", "OFF"),
     "preset": ("service", "servce"),
     "fair": ("on", "fair"),

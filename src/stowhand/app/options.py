@@ -24,7 +24,6 @@ class KeptKeywords(TypedDict, total=False):
     history: Duration | None
     failed_retention: Duration | None
     listen_url: str | None
-    notify: Literal["commit", "later"]
     synchronous: Literal["FULL", "NORMAL"]
 
 

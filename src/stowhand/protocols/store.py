@@ -464,15 +464,6 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
             metavar="URL",
         ),
     ] = None
-    notify: Annotated[
-        str,
-        Text(
-            "PostgreSQL: whether enqueueing wakes a worker in the job's commit, or right after it (later), so that many"
-            " processes that enqueue do not wait for each other.",
-            metavar="WORD",
-            words=("commit", "later"),
-        ),
-    ] = "commit"
     max_attempts: Annotated[
         int | None,
         Whole(

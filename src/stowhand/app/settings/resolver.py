@@ -46,7 +46,6 @@ NOT_REMOTE = (
     "crontab",
     "max_pool_size",
     "listen_url",
-    "notify",
 )
 """Set where a lent store is kept, not where it is used."""
 _NO_SETTINGS = (

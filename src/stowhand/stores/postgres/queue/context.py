@@ -72,9 +72,7 @@ class PostgresContext:
         self.statements = load_statements(
             files("stowhand.stores.postgres.queue") / "statements.sql",
             # A % in the schema's name is no placeholder of the driver's.
-            {name: text.replace("%", "%%") for name, text in self.fillings.items()}
-            | column_fillings()
-            | {"in_commit": str(options.notify == "commit").lower()},
+            {name: text.replace("%", "%%") for name, text in self.fillings.items()} | column_fillings(),
         )
         self.worker = ""
         """The worker that claims through this store: part of the names of its connections."""

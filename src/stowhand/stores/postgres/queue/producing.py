@@ -24,7 +24,6 @@ from stowhand.stores.group_commit import Board, GroupCommit
 from stowhand.stores.postgres.queue.bulk import Bulk
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import new_job, read_job, read_try
-from stowhand.stores.postgres.queue.waker import LateWaker
 
 CHUNK = 1000
 _OF_LOCKS = (
@@ -43,9 +42,6 @@ class Producer:
         self._clock = SystemClock()
         self._inserts = True
         """This login may write the table, until it is refused once. It saves one plain job the call of a function."""
-        wake = context.statements["wake_late"]
-        later = context.options.notify == "later"
-        self._late_waker = LateWaker(lambda: context.pool.rows("enqueue", wake), self._clock) if later else None
         self._group_commit = GroupCommit(self._alone, self._together, _is_divisible, self._error_for)
 
     async def enqueue(self, job: NewJob) -> Job:
@@ -61,13 +57,6 @@ class Producer:
     async def close(self) -> None:
         """Wait for what is on its way."""
         await self._group_commit.close()
-        if self._late_waker is not None:
-            await self._late_waker.close()
-
-    def _wake_late(self) -> None:
-        """Jobs that have notified nobody are committed."""
-        if self._late_waker is not None:
-            self._late_waker.wake()
 
     async def _alone(self, job: NewJob) -> Job:
         plain = is_plain(job)
@@ -82,7 +71,6 @@ class Producer:
             raise self._error_for(error, job) from None
         if not plain:
             return read_job(row)
-        self._wake_late()
         return new_job(job, row)
 
     async def _together(self, board: Board) -> Sequence[Job]:
@@ -94,7 +82,6 @@ class Producer:
                 if not (jobs := board()):
                     return []
                 found = await self.run(connection, *self._call_of_plain(jobs))
-            self._wake_late()
             return [new_job(*pair) for pair in zip(jobs, found, strict=True)]
 
         try:
@@ -117,12 +104,10 @@ class Producer:
         try:
             async with self._context.pool.connection("enqueue") as connection, connection.transaction():
                 ids = await self._write_all(connection, _chunks(jobs))
-                if ids and self._late_waker is None:
+                if ids:
                     await self.run(connection, "wake", ())
         except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
             raise self._error_for(error, None) from None
-        if ids:
-            self._wake_late()
         return ids
 
     async def _write_all(self, connection: Session, chunks: AsyncIterator[list[NewJob]]) -> list[int]:

@@ -86,20 +86,16 @@ select {live_job}
 from {schema}.enqueue_built_in(%s, %s::json, %s, %s::timestamptz, %s::float8, %s::int, %s, %s::int, %s::text[], %s,
   %s::int, %s::timestamptz)
 
--- Who sleeps holds the lock (idle_announcer.py) and is notified: {in_commit}, or later (waker.py).
+-- A sleeping worker holds the lock (idle_announcer.py) and is notified.
 -- part: wake_sleepers
 case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({channel}, 4))
   then pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended({channel}, 4))::text
   else pg_catalog.pg_notify({channel}, '')::text end
 
--- name: wake_late
--- After the commits of jobs. What it commits itself, a notification, is not worth a wait for the disk.
-select pg_catalog.set_config('synchronous_commit', 'off', true), {wake_sleepers}
-
+-- name: enqueue_plain
 -- The commonest job: no key, short and plain. A function call and a row of 21 columns cost half as much again
 -- as this whole insert; what its answer leaves out, the caller knows (rows.new_job). It is a transaction by itself, so
 -- what it sees of sleepers is true but for the moment of its commit (idle_announcer.py): only if there is one it notifies.
--- name: enqueue_plain
 insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
                            created_at, updated_at)
 select v.task, v.payload, v.serial, coalesce(v.run_at, v.at + v.delay * interval '1 second', v.at),
@@ -109,13 +105,13 @@ from (values (%s::text, %s::json, %s::text, %s::timestamptz, %s::float8, %s::int
               coalesce(%s::timestamptz, now())))
   as v(task, payload, serial, run_at, delay, max_attempts, priority, flags, max_resets, at)
 returning id, nullif(run_at, created_at), created_at, max_attempts,
-  case when {in_commit} then {wake_sleepers} end
+  {wake_sleepers}
 
 -- Several of those, of callers at the same time (group_commit.py), and those of a login that may not write the table: all or none,
 -- in the order given. Whether a worker sleeps is asked once, with the first row, which comes when all are written.
 -- name: enqueue_group
 select id, nullif(run_at, created_at), created_at, max_attempts,
-  case when {in_commit} and row_number() over () = 1 then {wake_sleepers} end
+  case when row_number() over () = 1 then {wake_sleepers} end
 from {schema}.enqueue_many(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[], %s::int[],
   %s::json[], %s::int[], %s::timestamptz)
 
