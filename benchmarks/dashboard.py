@@ -39,7 +39,7 @@ from stowhand.jobs.job import State  # noqa: E402
 from stowhand.protocols.queue_store import QueueStore  # noqa: E402
 from stowhand.protocols.searching import Search  # noqa: E402
 from stowhand.protocols.store import StoreOptions  # noqa: E402
-from stowhand.stores.opening import open_store  # noqa: E402
+from stowhand.stores.url import open_store  # noqa: E402
 from stowhand.web.access import VISIT  # noqa: E402
 from stowhand.web.asked import Asked, Right, Who  # noqa: E402
 from stowhand.web.board import Board  # noqa: E402

@@ -23,7 +23,7 @@ from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.bench import probe
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import DAY, StoreOptions
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 
 app = App()
 NAP = 0.010

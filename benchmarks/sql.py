@@ -29,9 +29,8 @@ from benchmarks.contenders import NPM_PACKAGES, install  # noqa: E402
 from benchmarks.report import Runs, by_column, save  # noqa: E402
 from stowhand.jobs.job import NewJob  # noqa: E402
 from stowhand.protocols.store import StoreOptions  # noqa: E402
-from stowhand.stores.postgres.queue.bulk import Bulk  # noqa: E402
 from stowhand.stores.postgres.queue.context import PostgresContext  # noqa: E402
-from stowhand.stores.postgres.queue.producing import plain_values_of  # noqa: E402
+from stowhand.stores.postgres.queue.producer import bulk_values, plain_values_of  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 
@@ -109,7 +108,7 @@ def in_bulk(connection: Connection, jobs: int) -> int:
     statement = statements()["enqueue_many"]
     for _ in range(BULK * jobs // CHUNK):
         chunk = [NewJob(task="noop", payload=f'{{"number":{number}}}') for number in range(CHUNK)]
-        connection.execute(statement, Bulk(chunk).values(None), prepare=True)
+        connection.execute(statement, bulk_values(chunk, None), prepare=True)
     return BULK * jobs // CHUNK * CHUNK
 
 

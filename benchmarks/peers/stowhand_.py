@@ -20,7 +20,7 @@ from stowhand.app.own_store import ResolvedStore  # noqa: E402
 from stowhand.app.settings.settings import StoreSettings  # noqa: E402
 from stowhand.cli.bench.tasks import app, noop  # noqa: E402
 from stowhand.protocols.store import DAY, StoreOptions  # noqa: E402
-from stowhand.stores.opening import open_store  # noqa: E402
+from stowhand.stores.url import open_store  # noqa: E402
 
 STORE = StoreSettings(
     connection=ResolvedStore(os.environ["STOWHAND_CONNECTION"], "the benchmark"),

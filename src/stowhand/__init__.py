@@ -79,11 +79,11 @@ if TYPE_CHECKING:
     from stowhand.remote.client.options import HttpOptions
     from stowhand.remote.client.store import HttpStore
     from stowhand.service.run_all import run_all
-    from stowhand.stores.opening import open_store
     from stowhand.stores.table.attempt_store import AttemptStore
     from stowhand.stores.table.backend import Finding
     from stowhand.stores.table.options import TableOptions
     from stowhand.stores.table.store import TableStore
+    from stowhand.stores.url import open_store
     from stowhand.tasks.context import BlockingHelpers, Context, Helpers
     from stowhand.tasks.job_handle import JobHandle
     from stowhand.tasks.resource import resource
@@ -125,7 +125,7 @@ _ROOMS = {
     "remote.client.options": "HttpOptions",
     "remote.client.store": "HttpStore",
     "service.run_all": "run_all",
-    "stores.opening": "open_store",
+    "stores.url": "open_store",
     "stores.table.attempt_store": "AttemptStore",
     "stores.table.backend": "Finding",
     "stores.table.options": "TableOptions",

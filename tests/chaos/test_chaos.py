@@ -23,7 +23,7 @@ import pytest
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 from tests.chaos.nemesis import Fault, Fleet, Plan
 from tests.support.servers import PostgresServer
 

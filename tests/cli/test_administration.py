@@ -14,7 +14,7 @@ import pytest
 
 from stowhand.clock import wall_clock
 from stowhand.protocols.store import ClaimRequest
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 from tests.cli.conftest import Stowhand
 from tests.support.databases import Databases
 from tests.support.emptying import empty

@@ -11,7 +11,7 @@ import pytest
 
 from stowhand.clock import wall_clock
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 from tests.cli.conftest import Stowhand
 
 APP = """\

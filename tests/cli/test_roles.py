@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from stowhand.stores.postgres.queue.roles import role_names
+from stowhand.stores.postgres.queue.context import role_names
 from tests.cli.conftest import Stowhand
 from tests.support.databases import Databases
 from tests.support.logins import Logins, exec_all, with_roles

@@ -11,7 +11,7 @@ import pytest
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.protocols.queue_store import Done, QueueStore
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 from stowhand.tasks.context import Helpers
 from stowhand.testing import FakeClock, MemoryStore, run_task_list_once
 from tests.conftest import Run

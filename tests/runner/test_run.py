@@ -20,7 +20,7 @@ from stowhand.jobs.job import Job, State
 from stowhand.protocols.queue_store import Done, QueueStore
 from stowhand.runner import Runner, WorkerEvents, make_worker_utils, quick_add_job, run, run_migrations, run_once
 from stowhand.runner.running import Signals
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 from stowhand.tasks.context import BlockingHelpers, Helpers
 from stowhand.tasks.resource import resource
 

@@ -19,7 +19,7 @@ import psutil
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest, StoreOptions
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 from stowhand.worker.timings import VARIABLE, Timings
 from tests.support import forked
 from tests.support.fork_server import FORKS_TOO, SERVES

@@ -21,7 +21,7 @@ from stowhand.events import CronScheduled, CronStarted, CronTrouble, Events
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 from tests.conftest import Run
 from tests.service.processes import Workers, children_of, with_store
 from tests.support.proxy import Proxy

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from stowhand.stores.postgres.queue.roles import ROLES, role_names
+from stowhand.stores.postgres.queue.context import ROLES, role_names
 from tests.support.databases import Databases
 from tests.support.schema import install
 

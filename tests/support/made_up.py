@@ -11,7 +11,7 @@ from stowhand.protocols.queue_store import Schema
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database.migrations import Migrations
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.schema import Installer as PostgresInstaller
+from stowhand.stores.postgres.queue.installer import Installer as PostgresInstaller
 from stowhand.stores.postgres.queue.texts import MIGRATIONS as POSTGRES
 from stowhand.stores.sqlite.queue import schema as sqlite_schema
 from stowhand.stores.sqlite.queue.connections import FileConnections

@@ -17,7 +17,7 @@ from stowhand.clock import Clock, SystemClock
 from stowhand.events import Events
 from stowhand.jobs.job import State
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 from stowhand.worker.worker import Worker
 from tests.support.sources import PACKAGE
 

@@ -13,7 +13,7 @@ import pytest
 
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 from stowhand.testing import MemoryStore
 from stowhand.web.asked import Asked, Reply, Right, Who
 from stowhand.web.board import Board

@@ -15,8 +15,7 @@ from stowhand.observe.job_logger import core_logger, job_logger
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.opening import open_store
-from stowhand.stores.url import MEMORY
+from stowhand.stores.url import MEMORY, open_store
 from stowhand.tasks.registry import TaskDefinition
 
 if TYPE_CHECKING:

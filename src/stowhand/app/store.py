@@ -17,8 +17,7 @@ from stowhand.app.start import store_at
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.protocols.queue_store import AnyStore, QueueStore
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.opening import open_store
-from stowhand.stores.url import MEMORY, store_url
+from stowhand.stores.url import MEMORY, open_store, store_url
 from stowhand.worker.store_check import check_store
 
 

@@ -147,7 +147,7 @@ def _mended(altered: Sequence[str], left: Sequence[str]) -> Iterator[str]:
 
 
 def _roles_made(schema: str) -> str:
-    from stowhand.stores.postgres.queue.roles import role_names
+    from stowhand.stores.postgres.queue.context import role_names
 
     names = role_names(schema)
     return f"Its roles have their rights. Grant them to your logins: {', '.join(names.values())}."

@@ -27,7 +27,7 @@ from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.stores.table import Finding, TableOptions, TableStore
 from stowhand.stores.table.ddl import DIALECTS, KEYS, Plan, full_ddl
 from stowhand.stores.table.names import COLUMNS, TOKEN, read_shape
-from stowhand.stores.table.record_view import LIVE, MAX_PAGE_SIZE, PAGE_SIZE, ShownRecord
+from stowhand.stores.table.records import LIVE, MAX_PAGE_SIZE, PAGE_SIZE, ShownRecord
 from stowhand.tasks.loading import load_object
 
 T = TypeVar("T")

@@ -24,8 +24,7 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions, pool_refusal
 from stowhand.runner.events import WorkerEvents
-from stowhand.stores.opening import open_store
-from stowhand.stores.url import store_url
+from stowhand.stores.url import open_store, store_url
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.registry import Registry
 from stowhand.tasks.task_list import TaskList, read_task_list

@@ -1,7 +1,6 @@
 """The places where jobs are kept, and the connections to them. None imports another.
 
-opening.py    a store by its URL: each is imported only when it is asked for
-url.py        one spelling for a store, however it was written
+url.py        a store by its URL: one spelling for it, and each is imported only when it is asked for
 database/     connections and named statements; does not know what a job is
 postgres/, sqlite/    queue/: the store that we own; table/: a table of a user's; shared/: what both do alike
 table/        what any table of a user's is, whichever database holds it

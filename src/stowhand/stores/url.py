@@ -1,4 +1,4 @@
-"""One spelling for a store, however it was written: a URL, a libpq string, or the bare name of a database."""
+"""A store by its URL, and one spelling for it, however it was written: a URL, a libpq string, or a bare name."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import re
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from stowhand.errors import ConfigurationError, hint
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import StoreOptions
 
 MEMORY = "memory://"
 """A store in the memory of its process, gone with it."""
 LENT = ("https", "http")
 """Schemes of a store that another process lends."""
 SCHEMES = ("postgresql", "postgres", "sqlite", "memory", *LENT)
+PREFIXES = ("postgresql://", "postgres://", "sqlite:///", "https://", "http://")
+"""Of what ``open_store`` opens."""
 HOW_TO_NAME_A_STORE = (
     "Name a store by URL: postgresql://user@host:5432/database, sqlite:///relative/file.db or"
     " sqlite:////absolute/file.db; a PostgreSQL database also by its bare name (my_db)"
@@ -41,6 +45,40 @@ def store_url(text: str) -> str:
 def scheme_of(url: str) -> str:
     """``sqlite``, ``postgresql``, ``https`` or ``http`` of a URL that ``store_url`` made."""
     return url.partition(":")[0]
+
+
+def open_store(url: str, options: StoreOptions | None = None) -> QueueStore:
+    """The store at ``url``, not connected yet: ``await store.open()`` does that. Raises ConfigurationError.
+
+    Each is imported only when it is asked for.
+    """
+    options = options or StoreOptions()
+    if url.startswith(("postgresql://", "postgres://")):
+        try:
+            from stowhand.stores.postgres.queue import PostgresStore
+        except ImportError as error:
+            raise ConfigurationError(f"PostgreSQL needs a driver: pip install 'stowhand[binary]' ({error})") from error
+        return PostgresStore(url, options)
+    if url.startswith("sqlite:///"):
+        from stowhand.stores.sqlite.queue import SqliteStore
+
+        if url.partition("?")[0].endswith(":memory:"):
+            raise ConfigurationError(
+                f"{url}: for a queue in memory take stowhand.testing.MemoryStore, or App('memory://')"
+            )
+        return SqliteStore(url.removeprefix("sqlite:///").partition("?")[0], options)
+    if url.startswith(("https://", "http://")):
+        try:
+            from stowhand.remote.client import HttpOptions, HttpStore
+        except ImportError as error:
+            raise ConfigurationError(
+                f"a lent store needs a client: pip install 'stowhand[remote]' ({error})"
+            ) from error
+        given = HttpOptions(
+            token=options.token, ca_file=options.ca_file, insecure=options.insecure, max_attempts=options.max_attempts
+        )
+        return HttpStore(url, given)
+    raise ConfigurationError(f"no store for {scheme_of(url)!r} here. {HOW_TO_NAME_A_STORE}")
 
 
 def _from_url(url: str, scheme: str) -> str:

@@ -22,8 +22,8 @@ from stowhand.events import StoreWarned
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.queue_store import JobFilter, QueueStore, lent_connection
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.opening import open_store
 from stowhand.stores.sqlite.queue.memory import MemoryStore
+from stowhand.stores.url import open_store
 
 T = TypeVar("T")
 LISTED = 100_000

@@ -15,7 +15,7 @@ from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore, Reschedule, lent_connection
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.registry import Registry
 from stowhand.tasks.task_list import TaskList, read_task_list

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 from stowhand.testing import MemoryStore
 from tests.flows.queue.harness import Harness, MakeHarness, Still
 from tests.support.databases import Databases

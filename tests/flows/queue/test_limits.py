@@ -9,7 +9,7 @@ from stowhand.flows.queue import QueueEngine
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.jobs.limits import TASK_LIMIT
 from stowhand.protocols.flow_shape import NAME_LIMIT, FlowShape, Limiter, Queue
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.flows.queue.harness import MakeHarness

@@ -10,7 +10,7 @@ import pytest
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import NewJob
 from stowhand.stores.postgres.queue import PostgresStore
-from stowhand.stores.postgres.queue.producing import CHUNK
+from stowhand.stores.postgres.queue.producer import CHUNK
 
 
 class SourceFailedError(Exception):

@@ -118,7 +118,7 @@ def test_fifty_sessions_of_the_unsafe_mode_share_one_row(postgres_url: str, sql:
 def test_a_job_that_somebody_holds_is_refused_and_the_others_of_the_call_are_canceled(
     postgres_url: str, sql: Sql, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.stores.postgres.queue.administering.AT_ONCE", 3)
+    monkeypatch.setattr("stowhand.stores.postgres.queue.administrator.AT_ONCE", 3)
     sql("alter function stowhand.cancel set lock_timeout = '50ms'")
 
     async def cancel() -> list[Answer]:
@@ -144,7 +144,7 @@ def test_a_job_whose_row_is_locked_for_a_moment_does_not_wait_for_the_next_poll(
     store: PostgresStore, postgres_url: str, sql: Sql, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claim that the notification causes passes over the row, and nothing notifies when the lock is released."""
-    monkeypatch.setattr("stowhand.stores.postgres.queue.idle_announcer.RECLAIM_DELAYS_SECONDS", ())
+    monkeypatch.setattr("stowhand.stores.postgres.queue.idle_announcement.RECLAIM_DELAYS_SECONDS", ())
     claims: asyncio.Queue[int] = asyncio.Queue()
     done = asyncio.Event()
 

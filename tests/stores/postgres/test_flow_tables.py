@@ -20,7 +20,7 @@ from stowhand.protocols.flow_tables import NewFlow, Spending
 from stowhand.protocols.queue_store import Done
 from stowhand.protocols.store import ClaimRequest, StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore
-from stowhand.stores.postgres.queue.roles import ROLES
+from stowhand.stores.postgres.queue.context import ROLES
 from tests.conftest import Run
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import wait_until_closed

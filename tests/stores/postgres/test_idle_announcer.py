@@ -18,15 +18,15 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Foreign, StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.idle_announcer import (
+from stowhand.stores.postgres.queue.idle_announcement import (
     MANY,
     RECLAIM_DELAYS_SECONDS,
     SOON,
     STREAK,
     WINDOW,
-    IdleAnnouncer,
+    IdleAnnouncement,
 )
-from stowhand.stores.postgres.queue.producing import plain_values_of
+from stowhand.stores.postgres.queue.producer import plain_values_of
 from stowhand.worker.worker import Worker
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim, cut_off
@@ -35,83 +35,83 @@ from tests.worker.worker_harness import handler_of
 JOB = NewJob(task="t")
 
 
-def should_sleep(idle_announcer: IdleAnnouncer) -> bool:
-    return idle_announcer.should_sleep
+def should_sleep(announcement: IdleAnnouncement) -> bool:
+    return announcement.should_sleep
 
 
-def idle_announcer_of(store: PostgresStore) -> IdleAnnouncer:
-    return store._claims._announcement._idle_announcer
+def announcement_of(store: PostgresStore) -> IdleAnnouncement:
+    return store._claims._announcement
 
 
 def sleeps(store: PostgresStore) -> bool:
-    return idle_announcer_of(store).asleep
+    return announcement_of(store).asleep
 
 
 # -- when --------------------------------------------------------------------------------------------
 
 
 def test_whoever_waits_is_to_sleep_until_claims_say_otherwise() -> None:
-    assert should_sleep(IdleAnnouncer())
+    assert should_sleep(IdleAnnouncement({}))
 
 
 def test_who_gets_many_jobs_stays_awake_and_looks_again_soon() -> None:
-    idle_announcer = IdleAnnouncer()
-    idle_announcer.claimed(MANY, 10.0)
-    idle_announcer.claimed(0, 10.1)
-    assert not should_sleep(idle_announcer)
-    assert idle_announcer.next_look() == 10.1 + SOON
-    assert not idle_announcer.look(10.1)
-    assert idle_announcer.look(10.1 + SOON)
-    assert idle_announcer.next_look() == float("inf"), "a look is looked once"
+    announcement = IdleAnnouncement({})
+    announcement.claimed(MANY, 10.0)
+    announcement.claimed(0, 10.1)
+    assert not should_sleep(announcement)
+    assert announcement.next_look() == 10.1 + SOON
+    assert not announcement.look(10.1)
+    assert announcement.look(10.1 + SOON)
+    assert announcement.next_look() == float("inf"), "a look is looked once"
 
 
 def test_who_gets_no_more_jobs_falls_asleep() -> None:
-    idle_announcer = IdleAnnouncer()
-    idle_announcer.claimed(MANY, 10.0)
-    idle_announcer.claimed(0, 10.0 + WINDOW)
-    assert not should_sleep(idle_announcer)
-    idle_announcer.claimed(0, 10.0 + 3 * WINDOW)
-    assert should_sleep(idle_announcer)
-    assert idle_announcer.next_look() == float("inf")
+    announcement = IdleAnnouncement({})
+    announcement.claimed(MANY, 10.0)
+    announcement.claimed(0, 10.0 + WINDOW)
+    assert not should_sleep(announcement)
+    announcement.claimed(0, 10.0 + 3 * WINDOW)
+    assert should_sleep(announcement)
+    assert announcement.next_look() == float("inf")
 
 
 def test_who_never_comes_to_an_end_is_awake_however_slow_it_is() -> None:
-    idle_announcer = IdleAnnouncer()
+    announcement = IdleAnnouncement({})
     for second in range(STREAK):
-        assert should_sleep(idle_announcer)
-        idle_announcer.claimed(1, float(second))
-    assert not should_sleep(idle_announcer)
-    idle_announcer.claimed(0, 100.0)
-    assert should_sleep(idle_announcer)
+        assert should_sleep(announcement)
+        announcement.claimed(1, float(second))
+    assert not should_sleep(announcement)
+    announcement.claimed(0, 100.0)
+    assert should_sleep(announcement)
 
 
 def test_a_job_now_and_then_wakes_nobody_up_for_good() -> None:
-    idle_announcer = IdleAnnouncer()
+    announcement = IdleAnnouncement({})
     for second in range(100):
-        idle_announcer.claimed(1, float(second))
-        idle_announcer.claimed(0, second + 0.01)
-        assert should_sleep(idle_announcer)
+        announcement.claimed(1, float(second))
+        announcement.claimed(0, second + 0.01)
+        assert should_sleep(announcement)
 
 
 def test_many_notifications_that_bring_nothing_are_not_wanted_for_a_while() -> None:
-    idle_announcer = IdleAnnouncer()
+    announcement = IdleAnnouncement({})
     for number in range(MANY):
-        assert should_sleep(idle_announcer)
-        idle_announcer.woken(10.0 + number / 1000)
-        idle_announcer.claimed(0, 10.0 + number / 1000)
-    assert not should_sleep(idle_announcer)
-    idle_announcer.claimed(0, 20.0)
-    assert should_sleep(idle_announcer)
+        assert should_sleep(announcement)
+        announcement.woken(10.0 + number / 1000)
+        announcement.claimed(0, 10.0 + number / 1000)
+    assert not should_sleep(announcement)
+    announcement.claimed(0, 20.0)
+    assert should_sleep(announcement)
 
 
 def test_who_has_fallen_asleep_looks_again_twice() -> None:
-    idle_announcer = IdleAnnouncer()
-    idle_announcer.claimed(0, 10.0)
-    idle_announcer.fell_asleep(10.0)
+    announcement = IdleAnnouncement({})
+    announcement.claimed(0, 10.0)
+    announcement.fell_asleep(10.0)
     for seconds in RECLAIM_DELAYS_SECONDS:
-        assert idle_announcer.next_look() == 10.0 + seconds
-        assert idle_announcer.look(10.0 + seconds)
-    assert idle_announcer.next_look() == float("inf")
+        assert announcement.next_look() == 10.0 + seconds
+        assert announcement.look(10.0 + seconds)
+    assert announcement.next_look() == float("inf")
 
 
 # -- whom --------------------------------------------------------------------------------------------
@@ -207,10 +207,10 @@ def test_whose_connection_breaks_while_it_works_can_be_seen_to_sleep_later(
     async def story() -> None:
         with listening(postgres_url) as bystander:
             async with asleep(store) as waiting:
-                idle_announcer_of(store).claimed(MANY, 0.0)
+                announcement_of(store).claimed(MANY, 0.0)
                 assert cut_off(bystander, "stowhand:listen%") == 1
                 assert await asyncio.wait_for(waiting, 20) is True
-                idle_announcer_of(store).claimed(0, 10.0)
+                announcement_of(store).claimed(0, 10.0)
                 assert await asyncio.wait_for(store.wait(30.0), 20) is True, "now that it can be seen: one more look"
                 heard(bystander)
                 await store.jobs.enqueue(JOB)
@@ -223,7 +223,7 @@ def test_whose_connection_breaks_while_it_works_can_be_seen_to_sleep_later(
 def test_notifications_without_end_that_bring_nothing_keep_nobody_busy(
     store: PostgresStore, sql: Sql, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.stores.postgres.queue.idle_announcer.WINDOW", 60.0)  # a slow machine
+    monkeypatch.setattr("stowhand.stores.postgres.queue.idle_announcement.WINDOW", 60.0)  # a slow machine
 
     async def story() -> None:
         async with asleep(store) as waiting:
@@ -232,7 +232,7 @@ def test_notifications_without_end_that_bring_nothing_keep_nobody_busy(
                 assert await asyncio.wait_for(waiting, 20) is True
                 waiting = asyncio.create_task(store.wait(30.0))
                 await asyncio.sleep(0)
-                if not should_sleep(idle_announcer_of(store)):
+                if not should_sleep(announcement_of(store)):
                     break
             else:
                 raise AssertionError("each was a reason to look")
@@ -336,7 +336,7 @@ def test_no_job_waits_for_the_poll_however_they_come(
 def test_one_question_serves_an_idle_worker(
     store: PostgresStore, sql: Sql, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.stores.postgres.queue.claiming._FRESH", 100.0)
+    monkeypatch.setattr("stowhand.stores.postgres.queue.claims._FRESH", 100.0)
 
     async def story() -> None:
         async with asleep(store):
@@ -360,7 +360,7 @@ def test_after_a_claim_that_was_not_filled_one_question_serves_too(
     store: PostgresStore, sql: Sql, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that comes alone costs two questions, not four; and the next one is not kept waiting behind them."""
-    monkeypatch.setattr("stowhand.stores.postgres.queue.claiming._FRESH", 100.0)
+    monkeypatch.setattr("stowhand.stores.postgres.queue.claims._FRESH", 100.0)
 
     async def story() -> None:
         async with asleep(store) as waiting:

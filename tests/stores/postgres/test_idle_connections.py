@@ -12,7 +12,7 @@ from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.handler import handler
 from stowhand.protocols.store import Verdict
-from stowhand.stores.database import idle_timer
+from stowhand.stores.database import link
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.worker.worker import Worker
 from tests.stores.postgres.conftest import Sql
@@ -27,7 +27,7 @@ where datname = current_database() and application_name like 'stowhand:%' order 
 @pytest.fixture
 def open_roles(sql: Sql, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     """What the connections that are open are for."""
-    monkeypatch.setattr(idle_timer, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(link, "IDLE_SECONDS", 0.1)
     return lambda: [name for (name,) in sql(NAMES)]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.stores.postgres.queue.roles import ROLES, role_names
+from stowhand.stores.postgres.queue.context import ROLES, role_names
 from tests.support.databases import Databases
 from tests.support.logins import Logins, exec_all, with_roles
 

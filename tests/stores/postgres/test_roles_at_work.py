@@ -18,7 +18,7 @@ from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.queue_store import Done, JobFilter, Reschedule, Tick
 from stowhand.protocols.store import StoreOptions, Verdict
 from stowhand.stores.postgres.queue import PostgresStore
-from stowhand.stores.postgres.queue.roles import ROLES, role_names
+from stowhand.stores.postgres.queue.context import ROLES, role_names
 from tests.app.test_app import settled
 from tests.conftest import Run
 from tests.docs.pages import DOCS

@@ -7,7 +7,7 @@ from typing import Any
 
 from stowhand.jobs.job import NewJob
 from stowhand.stores.postgres.queue import PostgresStore
-from stowhand.stores.postgres.queue.claiming import SLOW, ScanCursor
+from stowhand.stores.postgres.queue.claims import SLOW, ScanCursor
 from tests.stores.postgres.verbs import claim
 
 HERE = (0, datetime(2030, 1, 1, tzinfo=UTC), 7)

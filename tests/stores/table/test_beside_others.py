@@ -145,7 +145,7 @@ def test_a_lost_claim_is_not_given_back_once_others_may_have_it(
             take_over(place)
             heartbeats = store.heartbeats()
             later = AT.timestamp() + 1e9
-            monkeypatch.setattr("stowhand.stores.table.claim_starts.stopwatch", lambda: later)
+            monkeypatch.setattr("stowhand.stores.table.claims.stopwatch", lambda: later)
             assert await heartbeats.abandon(claim.lease.token)
             await heartbeats.close()
         assert place.states() == ["processing"]

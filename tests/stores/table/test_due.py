@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from stowhand.errors import StoreError
-from stowhand.stores.table.due import EXPENSIVE_SECONDS, PAUSE_PER_SECOND, PLAIN_POLL_SECONDS, Due
+from stowhand.stores.table.claims import EXPENSIVE_SECONDS, PAUSE_PER_SECOND, PLAIN_POLL_SECONDS, Due
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
 from tests.stores.table.harness import claimed, opened
@@ -68,8 +68,8 @@ def test_what_was_known_to_fall_due_is_still_met_to_the_moment_and_nothing_waits
 def test_who_asks_whether_the_store_answers_is_told_the_truth_between_two_looks(
     on_postgres: Place, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.stores.table.due.EXPENSIVE_SECONDS", 0.0)
-    monkeypatch.setattr("stowhand.stores.table.due.PAUSE_PER_SECOND", 1e9)
+    monkeypatch.setattr("stowhand.stores.table.claims.EXPENSIVE_SECONDS", 0.0)
+    monkeypatch.setattr("stowhand.stores.table.claims.PAUSE_PER_SECOND", 1e9)
 
     async def scenario() -> None:
         async with opened(on_postgres) as store:

@@ -17,8 +17,7 @@ from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.unreadable import Unreadable
-from stowhand.stores.table.arguments import read_after, read_conditions, read_states
-from stowhand.stores.table.keys import Key, job_id, read_key
+from stowhand.stores.table.arguments import Key, job_id, read_after, read_conditions, read_key, read_states
 from stowhand.stores.table.records import Records, read_logs, shown_log
 
 NAMES = ("id", "path", "size", "at", "public", "execution_logs")

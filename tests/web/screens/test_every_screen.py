@@ -10,7 +10,7 @@ from playwright.async_api import Page, expect
 
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 from tests.support.browsers import packaged_browser
 from tests.support.browsing import Chromium, barriers, overflow, wear
 from tests.support.population import morning, populate

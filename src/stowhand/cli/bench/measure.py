@@ -31,7 +31,7 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Heartbeats
 from stowhand.service.supervisor import Supervisor
 from stowhand.stores.database.address import Address
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 
 LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED)
 WARM_UP = 5

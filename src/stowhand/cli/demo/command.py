@@ -31,7 +31,7 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.service import exit_codes
 from stowhand.service.signals import handle_signals
 from stowhand.service.supervisor import Supervisor
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 
 FAIL_FIRST = 3
 AHEAD = 1.0

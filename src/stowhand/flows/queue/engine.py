@@ -44,7 +44,7 @@ from stowhand.protocols.options import LEASE, WorkerOptions
 from stowhand.protocols.queue_store import Answer, AnyStore, Done, QueueStore, there
 from stowhand.protocols.store import DAY, Store, StoreOptions, Terms
 from stowhand.protocols.validation import is_storable
-from stowhand.stores.opening import open_store
+from stowhand.stores.url import open_store
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 
 VALUE_LIMIT = 200

@@ -2,8 +2,7 @@
 
 address     what a user may write for "where", as connection parameters; and how to show it without a password
 statements  named statements from .sql files, identifiers filled in
-trouble     what an error means: try again, reconnect, or the caller's values are at fault
-repeating   repeats a few times what was definitely not done
+trouble     what an error means: try again (which it does), reconnect, or the caller's values are at fault
 refused_rows  finds by halves which rows of a write the database refuses
 link        one asynchronous connection that comes back by itself, and a pool of them
 borrower    who waits for a connection of a pool, and how long

@@ -12,20 +12,21 @@ other. An application that has such a pool passes it, and it is borrowed from (b
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 import psycopg
 from psycopg.rows import dict_row, tuple_row
 
-from stowhand.clock import stopwatch
+from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import ConfigurationError, StoreUnreachable
+from stowhand.fork import lead_nowhere
 from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.borrower import BORROWER, holding, turn
-from stowhand.stores.database.forking import keep_from_children
-from stowhand.stores.database.idle_timer import IdleTimer, close_now
 from stowhand.stores.database.pool_places import Places
 from stowhand.stores.database.timestamps import read_timestamps_as_utc
 from stowhand.stores.database.trouble import ends_connection, first_line, is_own
@@ -466,3 +467,59 @@ def is_idle(connection: psycopg.AsyncConnection[Any]) -> bool:
 async def hang_up(connection: psycopg.AsyncConnection[Any]) -> None:
     """Close, whatever state it is in."""
     await connection.close()
+
+
+_ours: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
+
+
+# A process that is forked has its parent's sockets. What it sent there, even the farewell of a connection that is
+# closed, would be part of the parent's session. So in the child each of them is made to lead nowhere: its next use
+# finds it closed, and connects anew.
+
+
+def keep_from_children(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Let no process use this connection but the one that has opened it."""
+    _ours.add(connection)
+
+
+def _cut_off() -> None:
+    descriptors = []
+    for connection in list(_ours):
+        with suppress(psycopg.Error):  # closed
+            descriptors.append(connection.fileno())
+    lead_nowhere(descriptors)
+    _ours.clear()
+
+
+os.register_at_fork(after_in_child=_cut_off)
+
+
+IDLE_SECONDS = 60.0
+
+
+class IdleTimer:
+    """Calls ``look`` every ``IDLE_SECONDS`` while connections are open.
+
+    ``look`` closes what was not used since its last call, and returns whether anything is left open.
+    """
+
+    def __init__(self, look: Callable[[], bool]) -> None:
+        self._look = look
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """A connection was made. Harmless when repeated."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:  # a timer of a loop that has ended never fires
+            self._loop = loop
+            SystemClock().call_later(IDLE_SECONDS, self._run)
+
+    def _run(self) -> None:
+        self._loop = None
+        if self._look():
+            self.start()
+
+
+def close_now(connection: psycopg.AsyncConnection[Any]) -> None:
+    """What ``close`` does, for a caller that cannot await. Nothing is under way on it."""
+    connection.pgconn.finish()

@@ -21,7 +21,7 @@ from stowhand.clock import stopwatch
 from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.stores.database import sqlite_trouble as trouble
 from stowhand.stores.database.refused_rows import PAUSES_SECONDS
-from stowhand.stores.database.sqlite_replacement import Identity, check_replacement, identity, note_opened
+from stowhand.stores.database.sqlite_file import Identity, check_replacement, identity, note_opened
 
 T = TypeVar("T")
 

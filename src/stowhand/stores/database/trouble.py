@@ -12,7 +12,13 @@ Another driver's error, asyncpg's or psycopg2's, is looked at by its SQLSTATE.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
 import psycopg
+
+from stowhand.clock import Clock
+from stowhand.stores.database import trouble
 
 _TRANSIENT_CODES = frozenset({"40001", "40P01", "25006", "55P03", "57014"})
 _TRANSIENT_CLASSES = ("53", "57P")
@@ -108,3 +114,22 @@ def _code(error: BaseException) -> str:
     if isinstance(error, psycopg.Error):
         return error.sqlstate or ""
     return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
+
+
+T = TypeVar("T")
+
+TRIES = 4
+PAUSE = 0.05
+"""Seconds after the first try; twice as many after the second, and so on."""
+
+
+async def repeated(action: Callable[[], Awaitable[T]], clock: Clock) -> T:
+    """The result of ``action``. Raises any other error at once, and a transient one when it does not pass."""
+    for attempt in range(1, TRIES):
+        try:
+            return await action()
+        except psycopg.Error as error:
+            if not trouble.is_transient(error):
+                raise
+            await clock.sleep(PAUSE * attempt)
+    return await action()

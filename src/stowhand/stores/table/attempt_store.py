@@ -19,9 +19,8 @@ from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.queue_store import Answer, Done
-from stowhand.stores.table.arguments import read_after, read_conditions, read_states
+from stowhand.stores.table.arguments import Key, read_after, read_conditions, read_key, read_states
 from stowhand.stores.table.backend import AttemptTools
-from stowhand.stores.table.keys import Key, read_key
 from stowhand.stores.table.records import Records
 from stowhand.stores.table.timed_calls import Calls
 

@@ -23,9 +23,9 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.attempt import Attempt, Transaction
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import ClaimRequest, Heartbeats, Reply
-from stowhand.stores.table.keys import Key
+from stowhand.stores.table.arguments import Key
 from stowhand.stores.table.names import Shape
-from stowhand.stores.table.record_view import ShownRecord
+from stowhand.stores.table.records import ShownRecord
 
 MOST_RESETS = 999_999
 """What is added to an epoch at most: less than a second."""

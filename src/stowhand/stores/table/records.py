@@ -17,6 +17,8 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.execution_log import ExecutionLogEntry
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import JobId
 from stowhand.jobs.text import clean
 from stowhand.jobs.unreadable import Unreadable
 from stowhand.stores.table.names import MOMENTS
@@ -196,3 +198,59 @@ def _in_one_line(error: BaseException) -> str:
         text = ""
     name = type(error).__name__
     return clean(f"{name}: {text}" if text else name, ERROR_LIMIT)
+
+
+PAGE_SIZE = 100
+MAX_PAGE_SIZE = 10_000
+"""Records in one page."""
+LIVE = (State.QUEUED, State.ERRORED, State.PROCESSING, State.FAILED)
+"""What is looked at where no state is named."""
+FIELDS = (
+    *("id", "state", "num_failures", "num_resets", "queued_at", "started_at", "finished_at", "process_after"),
+    *("last_heartbeat_at", "worker_hostname", "failure_message", "cancel"),
+)
+"""Documented names, in the order of the statements' columns."""
+
+
+class ShownRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One record. Moments are aware; ``None`` where the column is NULL, absent, or holds no moment."""
+
+    id: JobId
+    state: str
+    """A ``State``, or any other text written there."""
+    num_failures: int
+    num_resets: int
+    queued_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    process_after: datetime | None
+    last_heartbeat_at: datetime | None
+    worker: str
+    """The worker that claimed it last, without the claim's token, which is secret."""
+    failure_message: str | None
+    cancel: bool
+
+
+def shown(values: tuple[Any, ...]) -> ShownRecord:
+    """Of a row of ``FIELDS``; moments as datetimes or as microseconds since 1970."""
+    row = dict(zip(FIELDS, values, strict=True))
+    moments = {name: _moment(row[name]) for name in FIELDS if name.endswith(("_at", "_after"))}
+    return ShownRecord(
+        id=row["id"],
+        state=str(row["state"]),
+        num_failures=row["num_failures"] or 0,
+        num_resets=row["num_resets"] or 0,
+        worker=row["worker_hostname"] or "",
+        failure_message=row["failure_message"],
+        cancel=bool(row["cancel"]),
+        **moments,
+    )
+
+
+def _moment(value: Any) -> datetime | None:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
+    try:
+        return None if value is None else datetime.fromtimestamp(value / 1_000_000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None

@@ -24,15 +24,13 @@ from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
 from stowhand.retry import constant
-from stowhand.stores.table.arguments import WAITING, read_after, read_conditions, read_states
+from stowhand.stores.table.arguments import ANY_KEY, WAITING, read_after, read_conditions, read_key, read_states
 from stowhand.stores.table.attempt_store import AttemptStore
 from stowhand.stores.table.backend import AttemptTools, Finding, Notices, Taken
-from stowhand.stores.table.due import Due
-from stowhand.stores.table.keys import ANY_KEY, read_key
+from stowhand.stores.table.claims import Due
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.place import Pinned, backend_of
-from stowhand.stores.table.record_view import LIVE, MAX_PAGE_SIZE, PAGE_SIZE, ShownRecord
-from stowhand.stores.table.records import Records, rows_of, shown_log
+from stowhand.stores.table.records import LIVE, MAX_PAGE_SIZE, PAGE_SIZE, Records, ShownRecord, rows_of, shown_log
 from stowhand.stores.table.timed_calls import Calls, TimedHeartbeats
 
 R = TypeVar("R")

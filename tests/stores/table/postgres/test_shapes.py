@@ -14,7 +14,7 @@ from stowhand.errors import StoreError, TableUnsuitable
 from stowhand.jobs.conditions import Where, sql
 from stowhand.jobs.job import State
 from stowhand.protocols.store import Verdict
-from stowhand.stores.table.keys import Key
+from stowhand.stores.table.arguments import Key
 from tests.stores.table.postgres.jobs import COLUMNS, ERRORED, FAILED, SNOOZED, TABLE, Jobs, Served
 
 QUOTED = """

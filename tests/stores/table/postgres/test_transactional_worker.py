@@ -237,7 +237,7 @@ def test_idle_connections_make_way_where_there_are_too_few(run: Run, shared_url:
             await few.execute("update jobs set state = 'failed'")
             claim = await few.claim()
             backend: Any = few.store._backend
-            await backend._settlements.close()
+            await backend._settler.close()
             async with await patiently(lambda: psycopg.AsyncConnection.connect(few.url)):
                 with pytest.raises(StoreUnreachable):
                     await few.run(writes_one, claim)

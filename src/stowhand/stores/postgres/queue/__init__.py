@@ -6,12 +6,9 @@ reader        asks what ../../kernel asks of both engines
 statements.sql   how they are called
 store.py      PostgresStore: opens everything below, is what a worker sees, and has the parts as attributes
 context.py    what the parts share: address, schema, statements, clock
-claiming, settling, producing, administering, operations, timetable, flow_tables, schema      on the loop
-plan          statements for the parts that tables have too (../shared)
-idle_announcement      whether this worker needs a notification, on the listening connection; idle_announcer decides
+claims, settlements, producer, administrator, operations, timetable, flow_tables, installer      on the loop
+idle_announcement      whether this worker needs a notification, on the listening connection
 heartbeats    for the loop of the heartbeater's thread
-comparing     what another program has changed in the schema
-roles         the names of the roles
 rows.py       rows become jobs
 """
 

@@ -21,7 +21,6 @@ from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.borrowed import BorrowedPool
 from stowhand.stores.database.link import Dialer, Pool, Row, Values
 from stowhand.stores.database.statements import load_statements, quote_identifier, quote_text
-from stowhand.stores.postgres.queue.roles import role_fillings, role_names
 from stowhand.stores.postgres.queue.rows import column_fillings, pairs
 from stowhand.stores.postgres.shared.plan import translating
 
@@ -220,3 +219,23 @@ def fillings_of(schema: str) -> dict[str, str]:
         "definer": _DEFINER,
         "index_plans": _INDEX_PLANS,
     } | role_fillings(schema)
+
+
+ROLES = ("enqueuer", "worker", "reader", "admin")
+_LONGEST = 63 - len("_enqueuer")
+
+
+def role_names(schema: str) -> dict[str, str]:
+    """``{"worker": "stowhand_worker", …}``. They belong to the whole server, so their names begin with the schema's."""
+    first = schema
+    if len(schema.encode()) > _LONGEST:
+        first = f"stowhand_{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
+    return {role: f"{first}_{role}" for role in ROLES}
+
+
+def role_fillings(schema: str) -> dict[str, str]:
+    """For statements: ``{worker}`` is the identifier, ``{worker_text}`` the literal."""
+    names = role_names(schema)
+    return {role: quote_identifier(name) for role, name in names.items()} | {
+        f"{role}_text": quote_text(name) for role, name in names.items()
+    }

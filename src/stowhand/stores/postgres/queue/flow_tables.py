@@ -14,10 +14,10 @@ from stowhand.jobs.job import Job
 from stowhand.protocols.flow_tables import NewFlow, Spending, Woken
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Row, rows
-from stowhand.stores.database.repeating import PAUSE, TRIES, repeated
+from stowhand.stores.database.trouble import PAUSE, TRIES, repeated
 from stowhand.stores.kernel.steps import FlowSteps
-from stowhand.stores.postgres.queue.bulk import Bulk
 from stowhand.stores.postgres.queue.context import PostgresContext
+from stowhand.stores.postgres.queue.producer import bulk_values_of_each
 from stowhand.stores.postgres.queue.reader import Reader
 from stowhand.stores.postgres.queue.rows import read_job
 from stowhand.stores.postgres.shared.array_literals import text_array
@@ -104,7 +104,7 @@ class PostgresFlowTables(FlowSteps):
         return (
             *(flow, text_array(job.id for job in jobs)),
             *(text_array(entry[place] for entry in found) for place in range(3)),
-            *Bulk([limits.check(job.step) for job in jobs]).values_of_each(self._context.now()),
+            *bulk_values_of_each([limits.check(job.step) for job in jobs], self._context.now()),
         )
 
     async def _create(

@@ -20,7 +20,7 @@ from stowhand.errors import SchemaError, StoreRefused
 from stowhand.stores.database.link import Row, Session
 from stowhand.stores.database.statements import load_statements, quote_identifier, quote_text
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.schema import Installer
+from stowhand.stores.postgres.queue.installer import Installer
 
 KEPT_SUFFIX = "_before_stowhand"
 MAX_NAME_BYTES = 63

@@ -1,61 +1,122 @@
-"""Announces on the listening connection whether this worker is idle; idle_announcer.py says when."""
+"""Announces whether this worker is idle, so that an enqueue notifies only while one is: a NOTIFY takes a lock that
+all commits share.
+
+An idle worker holds a shared lock on its listening connection (statement ``fall_asleep``), which ends with it. It
+claims once more after it has taken the lock. An enqueue tries that lock; if it gets it, no worker is idle. What remains
+is an enqueue that tried just before and commits just after: so an idle worker claims again a little later, twice.
+Beyond that there are polls.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from stowhand.clock import SystemClock
 from stowhand.stores.database.link import Connection, rows
-from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.idle_announcer import IdleAnnouncer
+
+STREAK = 5
+"""Claims in a row that found jobs: there is more than this worker can do."""
+WINDOW = 0.25
+"""Seconds."""
+MANY = 250
+"""Jobs or wake-ups in the last one or two windows. A worker that gets as many claims again soon, not notified."""
+SOON = 0.005
+"""Seconds until a busy worker claims again."""
+RECLAIM_DELAYS_SECONDS = (0.05, 1.0)
+"""Times after the announcement at which an idle worker claims again.
+
+They serve jobs that no claim can see yet: an enqueue found no idle worker, so it did not notify, and then committed.
+A due job that a claim passes over is rechecked by the worker itself, on every store (worker/claimer.py)."""
 
 
 class IdleAnnouncement:
-    """An ``Announcement`` of the listener's."""
+    """An ``Announcement`` of the listener's. When it changes depends on the time and on what claims found."""
 
-    def __init__(self, context: PostgresContext) -> None:
-        self._statements = context.statements
-        self._idle_announcer = IdleAnnouncer()
+    def __init__(self, statements: Mapping[str, bytes]) -> None:
+        self._statements = statements
         self._clock = SystemClock()
         self.changed = asyncio.Event()
-
-    def claimed(self, jobs: int) -> None:
-        """A claim found so many: a worker that gets many need not be notified."""
-        self._idle_announcer.claimed(jobs, self._clock.monotonic())
-        if self._idle_announcer.should_sleep is not self._idle_announcer.asleep or not jobs:
-            self.changed.set()
+        self.should_sleep = True
+        """It should be announced as idle."""
+        self.asleep = False
+        """It is announced: enqueues can see it."""
+        self._looks: list[float] = []
+        self._streak = self._recent = self._before = 0
+        self._since = float("-inf")
+        self._claims = False
 
     async def begin(self, connection: Connection) -> None:
         """Idle, unless claims say otherwise."""
-        if self._idle_announcer.should_sleep:
+        if self.should_sleep:
             await self._fall_asleep(connection)
 
     async def update(self, connection: Connection) -> bool:
         """True when it is announced as idle only since now: until then no enqueue had to notify it."""
-        if self._idle_announcer.should_sleep and not self._idle_announcer.asleep:
+        if self.should_sleep and not self.asleep:
             await self._fall_asleep(connection)
             return True
-        if self._idle_announcer.asleep and not self._idle_announcer.should_sleep:
+        if self.asleep and not self.should_sleep:
             await rows(connection, self._statements["wake_up"], (), False)
-            self._idle_announcer.woke_up()
+            self.asleep = False
         return False
 
     def end(self) -> None:
         """The lock is gone with the connection."""
-        self._idle_announcer.woke_up()
-
-    def woken(self, now: float) -> None:
-        """Counted."""
-        self._idle_announcer.woken(now)
-
-    def next_look(self) -> float:
-        """When to claim again without a notification."""
-        return self._idle_announcer.next_look()
-
-    def look(self, now: float) -> bool:
-        """True once for each of those times that has come."""
-        return self._idle_announcer.look(now)
+        self.asleep = False
 
     async def _fall_asleep(self, connection: Connection) -> None:
         await rows(connection, self._statements["fall_asleep"], (), False)
-        self._idle_announcer.fell_asleep(self._clock.monotonic())
+        self.fell_asleep(self._clock.monotonic())
+
+    def claimed(self, jobs: int, now: float | None = None) -> None:
+        """A claim found so many: a worker that gets many need not be notified."""
+        self._claimed(jobs, self._clock.monotonic() if now is None else now)
+        if self.should_sleep is not self.asleep or not jobs:
+            self.changed.set()
+
+    def _claimed(self, jobs: int, now: float) -> None:
+        if self.asleep and not self._claims:
+            self._looks = [now + seconds for seconds in RECLAIM_DELAYS_SECONDS]
+        self._claims = True
+        busy = self._count(jobs, now)
+        if jobs:
+            self._streak += 1
+            if busy or self._streak >= STREAK:
+                self.should_sleep = False
+                self._looks = []
+        else:
+            self._streak = 0
+            if not self.should_sleep:
+                self.should_sleep = not busy
+                self._looks = [now + SOON] if busy else []
+
+    def woken(self, now: float) -> None:
+        """By a notification. Many of them count as many jobs, even if they bring none (they may not be due)."""
+        if self._count(1, now):
+            self.should_sleep = False
+
+    def _count(self, things: int, now: float) -> bool:
+        """Counts, and says whether there were many of late."""
+        if now - self._since > WINDOW:
+            self._before = self._recent if now - self._since < 2 * WINDOW else 0
+            self._recent = 0
+            self._since = now
+        self._recent += things
+        return self._recent + self._before >= MANY
+
+    def fell_asleep(self, now: float) -> None:
+        """Enqueues can see it from now on."""
+        self.asleep = True
+        self._looks = [now + seconds for seconds in RECLAIM_DELAYS_SECONDS] if self._claims else []
+
+    def next_look(self) -> float:
+        """When to claim again without a notification."""
+        return self._looks[0] if self._looks else float("inf")
+
+    def look(self, now: float) -> bool:
+        """True once for each of those times that has come."""
+        if not self._looks or self._looks[0] > now:
+            return False
+        del self._looks[0]
+        return True

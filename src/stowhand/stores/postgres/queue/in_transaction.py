@@ -19,7 +19,7 @@ from stowhand.stores.callers.caller import POSTGRES
 from stowhand.stores.callers.connection_types import caller_to
 from stowhand.stores.database import trouble
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.producing import refused
+from stowhand.stores.postgres.queue.producer import refused
 
 _reader = msgspec.json.Decoder(Job)
 

@@ -18,9 +18,9 @@ from stowhand.stores.callers.caller import call_of
 from stowhand.stores.database.link import Session
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.in_transaction import InTransaction
-from stowhand.stores.postgres.queue.plan import QueuePlan
+from stowhand.stores.postgres.queue.installer import Installer
 from stowhand.stores.postgres.queue.rows import Row, read_job, read_try
-from stowhand.stores.postgres.queue.schema import Installer
+from stowhand.stores.postgres.queue.settlements import QueuePlan
 
 _FILLED = """
 select format('%%I.%%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace

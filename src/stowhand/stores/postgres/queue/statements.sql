@@ -86,7 +86,7 @@ select {live_job}
 from {schema}.enqueue_built_in(%s, %s::json, %s, %s::timestamptz, %s::float8, %s::int, %s, %s::int, %s::text[], %s,
   %s::int, %s::timestamptz)
 
--- A sleeping worker holds the lock (idle_announcer.py) and is notified.
+-- A sleeping worker holds the lock (idle_announcement.py) and is notified.
 -- part: wake_sleepers
 case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({channel}, 4))
   then pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended({channel}, 4))::text
@@ -95,7 +95,7 @@ case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({channel},
 -- name: enqueue_plain
 -- The commonest job: no key, short and plain. A function call and a row of 21 columns cost half as much again
 -- as this whole insert; what its answer leaves out, the caller knows (rows.new_job). It is a transaction by itself, so
--- what it sees of sleepers is true but for the moment of its commit (idle_announcer.py): only if there is one it notifies.
+-- what it sees of sleepers is true but for the moment of its commit (idle_announcement.py): only if there is one it notifies.
 insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
                            created_at, updated_at)
 select v.task, v.payload, v.serial, coalesce(v.run_at, v.at + v.delay * interval '1 second', v.at),
@@ -122,7 +122,7 @@ select id from {schema}.enqueue_many(%s::text[], %s::json[], %s::text[], %s::tim
 -- name: enqueue_jobs
 select {live_job} from {schema}.enqueue_jobs(%s::json, %s::timestamptz)
 
--- A worker that sleeps holds this lock on its listening connection (idle_announcer.py).
+-- A worker that sleeps holds this lock on its listening connection (idle_announcement.py).
 -- name: fall_asleep
 select pg_catalog.pg_advisory_lock_shared(pg_catalog.hashtextextended({channel}, 4))
 

@@ -12,20 +12,19 @@ from stowhand.protocols.queue_store import Notices
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, StoreOptions
 from stowhand.stores.kernel.inspector import Inspector
 from stowhand.stores.passed_over import PassedOver
-from stowhand.stores.postgres.queue.administering import Administrator
-from stowhand.stores.postgres.queue.claiming import Claims
+from stowhand.stores.postgres.queue.administrator import Administrator
+from stowhand.stores.postgres.queue.claims import Claims
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.flow_tables import PostgresFlowTables
 from stowhand.stores.postgres.queue.from_graphile import GraphileImport
 from stowhand.stores.postgres.queue.heartbeats import PostgresHeartbeats
 from stowhand.stores.postgres.queue.idle_announcement import IdleAnnouncement
 from stowhand.stores.postgres.queue.in_transaction import InTransaction
+from stowhand.stores.postgres.queue.installer import Installer
 from stowhand.stores.postgres.queue.operations import Operator
-from stowhand.stores.postgres.queue.producing import Producer
-from stowhand.stores.postgres.queue.reader import Reader
-from stowhand.stores.postgres.queue.results import Results
-from stowhand.stores.postgres.queue.schema import Installer
-from stowhand.stores.postgres.queue.settling import Settlements
+from stowhand.stores.postgres.queue.producer import Producer
+from stowhand.stores.postgres.queue.reader import Reader, Results
+from stowhand.stores.postgres.queue.settlements import Settlements
 from stowhand.stores.postgres.queue.timetable import Timetable
 from stowhand.stores.postgres.shared.listener import Listener
 
@@ -45,7 +44,7 @@ class PostgresStore:
         self.notices = Notices()
         self._settlements = Settlements(context)
         self.capabilities = Capabilities(settle_and_claim=self._settlements.settle_and_claim)
-        announcement = IdleAnnouncement(context)
+        announcement = IdleAnnouncement(context.statements)
         behind_pooler = _BEHIND_POOLER if options.listen_url is None else None
         self._listener = Listener(
             context.listen_dialer,

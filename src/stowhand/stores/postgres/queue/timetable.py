@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from stowhand.clock import SystemClock
 from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULED_FOR, Entered, KnownItem, Tick
 from stowhand.protocols.validation import validate_items, validate_since, validate_ticks
-from stowhand.stores.database.repeating import repeated
-from stowhand.stores.postgres.queue.bulk import moments
+from stowhand.stores.database.trouble import repeated
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.producing import Producer
+from stowhand.stores.postgres.queue.producer import Producer, moments
 from stowhand.stores.postgres.queue.rows import Row
 from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
 

@@ -14,7 +14,7 @@ from stowhand.protocols.store import Foreign, Pulse, Refusal
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Link, Row
 from stowhand.stores.database.refused_rows import write_each
-from stowhand.stores.database.repeating import repeated
+from stowhand.stores.database.trouble import repeated
 from stowhand.stores.postgres.shared.plan import Context
 from stowhand.stores.verdicts import Pair
 

@@ -16,6 +16,7 @@ import psycopg
 from stowhand.errors import InvalidJob, StoreError
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.store import Reply
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Dialer, Row, Values
@@ -37,6 +38,12 @@ class SettlePlan(Protocol):
 
     def acceptable(self, entry: Entry) -> str | None:
         """Why this settlement cannot be written here, whatever the row is; ``None``: it can."""
+
+    def is_plain(self, settlement: Settlement) -> bool:
+        """It only completes the job: nothing else is to be written."""
+
+    def complete(self, leases: Sequence[Lease]) -> Query[JobId]:
+        """Complete all of them; the ids of those that are."""
 
     def settle(self, entries: Sequence[Entry]) -> Query[tuple[Pair, State]]:
         """The state that each was given. A row that another transaction holds, or another lease, has no answer."""

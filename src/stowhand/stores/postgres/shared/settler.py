@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from operator import attrgetter
 from typing import TypeVar
 
+import psycopg
+
 from stowhand.clock import SystemClock
 from stowhand.jobs.job import State
-from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import COMPLETED, Settlement
+from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Reply, Unwritten, Verdict
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Connection, Link, rows
 from stowhand.stores.database.refused_rows import write_each
-from stowhand.stores.database.repeating import repeated
+from stowhand.stores.database.trouble import repeated
 from stowhand.stores.postgres.shared.plan import Context, Query, SettlePlan
 from stowhand.stores.verdicts import Entry, Pair, Replies, pair, recorded
 
@@ -41,7 +43,41 @@ class Settler:
         self._clock = SystemClock()
 
     async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
-        """Replies in the order of the batch."""
+        """Replies in the order of the batch. What only completed is written first, all of it by one statement."""
+        leases = self.plain_leases(batch)
+        return await self.settle_rest(batch, await self._complete(leases) if leases else frozenset(), repeat=repeat)
+
+    async def settle_rest(self, batch: Sequence[Entry], done: Set[JobId], *, repeat: bool) -> Sequence[Reply]:
+        """Settle all but what is ``done``. Replies in the order of the batch."""
+        if len(done) == len(batch):
+            return [Verdict.SETTLED] * len(batch)
+        rest = [entry for entry in batch if entry[0].job_id not in done]
+        replies = iter(await self._settle_any(rest, repeat=repeat))
+        return [Verdict.SETTLED if lease.job_id in done else next(replies) for lease, _ in batch]
+
+    def plain_leases(self, batch: Sequence[Entry]) -> list[Lease]:
+        """Those that completed with nothing to add, in id order; none where one id is there twice.
+
+        What is completed together is answered by ids, which would not tell two leases of one job apart.
+        """
+        if len({lease.job_id for lease, _ in batch}) < len(batch):
+            return []
+        plain = [lease for lease, one in batch if one is COMPLETED or self._plan.is_plain(one)]
+        plain.sort(key=_JOB_ID)
+        return plain
+
+    async def _complete(self, leases: Sequence[Lease]) -> Set[JobId]:
+        """All together: nothing but ids and tokens travels. None of them where the database refuses one."""
+        query = self._plan.complete(leases)
+        with self._context.translated():
+            try:
+                return frozenset(await self.persist(lambda to: self.run(to, query)))
+            except psycopg.Error as error:
+                if trouble.concerns_call(error):
+                    raise
+                return frozenset()
+
+    async def _settle_any(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
         replies = Replies(batch)
         with self._context.translated():
             await self._settle(replies, replies.entries)
@@ -111,15 +147,3 @@ class Settler:
 
     async def _write_plan(self, connection: Connection, entries: Sequence[Entry]) -> Mapping[Pair, State]:
         return dict(await self.run(connection, self._plan.settle(entries)))
-
-
-def plain_leases(batch: Sequence[Entry], is_plain: Callable[[Settlement], bool]) -> list[Lease]:
-    """Those that completed with nothing to add, in id order; none where one id is there twice.
-
-    What is completed together is answered by ids, which would not tell two leases of one job apart.
-    """
-    if len({lease.job_id for lease, _ in batch}) < len(batch):
-        return []
-    plain = [lease for lease, one in batch if one is COMPLETED or is_plain(one)]
-    plain.sort(key=_JOB_ID)
-    return plain

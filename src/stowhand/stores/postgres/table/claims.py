@@ -22,7 +22,7 @@ from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.postgres.table.row_validator import NoneMarked, RowValidator, mark_changed
 from stowhand.stores.postgres.table.values import read_plainly
 from stowhand.stores.table.backend import Taken
-from stowhand.stores.table.bad_records import NOT_CHANGED, ViewFault
+from stowhand.stores.table.claims import NOT_CHANGED, ViewFault
 
 MAX_ROUNDS = 6
 """Claims in a row, when records of the first were canceled instead."""

@@ -24,7 +24,7 @@ from stowhand.stores.table.check import Facts
 from stowhand.stores.table.expressions import order_of, selected
 from stowhand.stores.table.names import MOMENTS, OUR_ALIAS, TOKEN, Shape
 from stowhand.stores.table.options import TableOptions
-from stowhand.stores.table.record_view import FIELDS
+from stowhand.stores.table.records import FIELDS
 
 _MARK = "'/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'"
 """What follows the worker's name while a claim holds: a slash and the claim's token, 37 signs."""
@@ -145,7 +145,7 @@ class Composer:
         return column if self._zoned(name) else f"({column} at time zone 'UTC')"
 
     def _shown(self) -> str:
-        """What people see of a record: ``record_view.FIELDS``."""
+        """What people see of a record: ``records.FIELDS``."""
         guards, names = self._guards(), {"id", "state", "failure_message"}
         fields = {"cancel": guards["cancel"], "worker_hostname": guards["bare"]}
         fields |= {name: self._read(name) for name in MOMENTS}

@@ -18,9 +18,9 @@ from stowhand.stores.database.link import Dialer, Pool
 from stowhand.stores.postgres.shared.array_literals import plain_array, text_array, token_array
 from stowhand.stores.postgres.shared.plan import translating
 from stowhand.stores.postgres.table.composer import Composer
+from stowhand.stores.table.arguments import Key
 from stowhand.stores.table.check import CHANGES_CLAIM
-from stowhand.stores.table.claim_starts import Abandoned
-from stowhand.stores.table.keys import Key
+from stowhand.stores.table.claims import Abandoned
 from stowhand.stores.table.names import TOKEN, Shape
 from stowhand.stores.table.options import TableOptions
 

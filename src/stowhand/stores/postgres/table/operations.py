@@ -14,7 +14,7 @@ from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.table.arguments import WAITING, cancel_refusal, retry_refusal
-from stowhand.stores.table.record_view import ShownRecord, shown
+from stowhand.stores.table.records import ShownRecord, shown
 
 
 class PostgresOperations:

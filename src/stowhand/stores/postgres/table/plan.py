@@ -1,4 +1,4 @@
-"""The statements about leases of a user's table, for the parts that the queue has too (shared/plan.py)."""
+"""The statements about settlements of a user's table, for the settler that the queue has too (shared/plan.py)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
-from stowhand.jobs.lifecycle import turned
+from stowhand.jobs.lifecycle import Settlement, turned
 from stowhand.protocols.store import Reply, Verdict
 from stowhand.stores.database.link import Row
 from stowhand.stores.postgres.shared.array_literals import plain_array, text_array, token_array
@@ -27,6 +27,10 @@ class TablePlan:
     def acceptable(self, entry: Entry) -> str | None:
         """Whatever enqueues nothing."""
         return NO_JOBS if entry[1].then else None
+
+    def is_plain(self, settlement: Settlement) -> bool:
+        """A table has no place for a result."""
+        return settlement.state is State.COMPLETED and settlement.error is None and not settlement.then
 
     def settle(self, entries: Sequence[Entry]) -> Query[tuple[Pair, State]]:
         """Any outcome."""

@@ -14,8 +14,8 @@ from stowhand.stores.database.link import Connection, Row
 from stowhand.stores.database.refused_rows import write_each
 from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.postgres.table.values import read_plainly
-from stowhand.stores.table.bad_records import AT_ONCE, BESIDE, NOT_CHANGED, shown
 from stowhand.stores.table.check import CHANGES_CLAIM
+from stowhand.stores.table.claims import AT_ONCE, BESIDE, NOT_CHANGED, shown
 from stowhand.stores.table.names import MARK, TOKEN, Shape
 
 REASON_LIMIT = 1000

@@ -24,11 +24,10 @@ from stowhand.stores.postgres.table.heartbeats import TableHeartbeats
 from stowhand.stores.postgres.table.logs import Logs
 from stowhand.stores.postgres.table.operations import PostgresOperations
 from stowhand.stores.postgres.table.plan import TablePlan
-from stowhand.stores.postgres.table.settler import TableSettler
 from stowhand.stores.postgres.table.transaction import AttemptTransactions
+from stowhand.stores.table.arguments import Key
 from stowhand.stores.table.backend import AttemptTransaction, Finding, Notices, Taken
 from stowhand.stores.table.check import Facts
-from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions
 
@@ -52,8 +51,7 @@ class PostgresTable:
         self.warnings: Sequence[Finding] = ()
         self._claims = TableClaims(context, PassedOver("record", (notices or Notices(options.name)).say))
         plan = TablePlan(context)
-        settler = Settler(context, plan)
-        self._settlements = TableSettler(context, plan, settler)
+        self._settler = settler = Settler(context, plan)
         self._logs = Logs(context)
         self._listener = Listener(
             context.dialer, lambda: context.role("listen"), options.notify_channel, _BEHIND_POOLER, NoAnnouncement()
@@ -98,7 +96,7 @@ class PostgresTable:
 
     async def close(self) -> None:
         """Close every connection."""
-        for part in (self._claims, self._settlements, self._listener, self._transactions, self._context.pool):
+        for part in (self._claims, self._settler, self._listener, self._transactions, self._context.pool):
             await part.close()
 
     # -- a worker's ------------------------------------------------------------------------------
@@ -109,7 +107,7 @@ class PostgresTable:
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Record how attempts ended."""
-        return await self._settlements.settle(batch, repeat=repeat) if batch else []
+        return await self._settler.settle(batch, repeat=repeat) if batch else []
 
     async def wait(self, timeout: float) -> bool:
         """True when there may be new work."""

@@ -25,7 +25,7 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database import sqlite_file
 from stowhand.stores.database.refused_rows import PAUSES_SECONDS
 from stowhand.stores.database.sqlite_connection import OwnThreads, SqliteConnection, WriteProbe
-from stowhand.stores.database.sqlite_replacement import Replacement
+from stowhand.stores.database.sqlite_file import Replacement
 from stowhand.stores.database.sqlite_trouble import code, is_interrupted
 from stowhand.stores.database.sqlite_wake import DirectWake, Wake
 from stowhand.stores.sqlite.queue import moment, schema, trouble

@@ -16,10 +16,10 @@ from stowhand.stores.sqlite.table.moments import Kind, kind_of
 from stowhand.stores.sqlite.table.queries import Queries
 from stowhand.stores.sqlite.table.statements import compose, kinds_of
 from stowhand.stores.sqlite.table.transaction import Table
+from stowhand.stores.table.arguments import Key
 from stowhand.stores.table.backend import Finding, refuse_fatal
 from stowhand.stores.table.check import Facts, judge, sample_findings, sample_statement
 from stowhand.stores.table.expressions import order_of, selected
-from stowhand.stores.table.keys import Key
 from stowhand.stores.table.names import OPTIONAL, Relation, Shape, quote
 from stowhand.stores.table.options import TableOptions
 

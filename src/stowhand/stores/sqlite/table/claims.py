@@ -18,8 +18,8 @@ from stowhand.stores.database.sqlite_trouble import concerns_call
 from stowhand.stores.sqlite.table.moments import DAY, SECOND, parameters
 from stowhand.stores.sqlite.table.transaction import TableTransaction
 from stowhand.stores.table.backend import Taken
-from stowhand.stores.table.bad_records import AT_ONCE, BESIDE, NOT_CHANGED, Reasons, Rows, ViewFault, shown
 from stowhand.stores.table.check import CHANGES_CLAIM
+from stowhand.stores.table.claims import AT_ONCE, BESIDE, NOT_CHANGED, Reasons, Rows, ViewFault, shown
 from stowhand.stores.table.names import MARK, TOKEN
 
 MANY = 1000

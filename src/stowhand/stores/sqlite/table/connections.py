@@ -13,7 +13,7 @@ from stowhand.errors import StoreError, StoreUnreachable, TableUnsuitable
 from stowhand.stores.database import sqlite_file, sqlite_trouble
 from stowhand.stores.database.refused_rows import PAUSES_SECONDS
 from stowhand.stores.database.sqlite_connection import OwnThreads, SqliteConnection
-from stowhand.stores.database.sqlite_replacement import Replacement
+from stowhand.stores.database.sqlite_file import Replacement
 from stowhand.stores.database.sqlite_wake import Wake
 from stowhand.stores.sqlite.table import moments
 from stowhand.stores.sqlite.table.transaction import Table, TableTransaction

@@ -17,7 +17,7 @@ from stowhand.stores.sqlite.table.moments import SECOND, after, to_micros
 from stowhand.stores.sqlite.table.plan import find, no_lease
 from stowhand.stores.sqlite.table.transaction import TableTransaction
 from stowhand.stores.table.arguments import cancel_refusal, retry_refusal
-from stowhand.stores.table.record_view import ShownRecord, shown
+from stowhand.stores.table.records import ShownRecord, shown
 
 LOOKED_AT = 200
 """Waiting records looked at for the next due time; what is beyond is a poll's to find."""

@@ -22,7 +22,7 @@ from stowhand.stores.sqlite.shared.plan import Renewal
 from stowhand.stores.sqlite.table.moments import SECOND, after
 from stowhand.stores.sqlite.table.transaction import TableTransaction
 from stowhand.stores.table.check import CHANGES_CLAIM
-from stowhand.stores.table.claim_starts import Abandoned
+from stowhand.stores.table.claims import Abandoned
 from stowhand.stores.verdicts import Entry, recorded, untraced
 
 WITH_MESSAGE = (State.ERRORED, State.FAILED)

@@ -17,7 +17,7 @@ from stowhand.stores.sqlite.table.moments import SECOND, Kind, kind_of
 from stowhand.stores.table.backend import MOST_RESETS
 from stowhand.stores.table.names import MOMENTS, TOKEN, Shape, quote
 from stowhand.stores.table.options import TableOptions
-from stowhand.stores.table.record_view import FIELDS
+from stowhand.stores.table.records import FIELDS
 
 A_TOKEN = "/????????-????-????-????-????????????"
 """A mark ends like this while its claim's token is in it (GLOB)."""

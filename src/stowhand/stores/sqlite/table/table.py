@@ -29,10 +29,9 @@ from stowhand.stores.sqlite.table.heartbeats import TableHeartbeats
 from stowhand.stores.sqlite.table.operations import SqliteOperations
 from stowhand.stores.sqlite.table.plan import TablePlan, mark
 from stowhand.stores.sqlite.table.transaction import TableTransaction
+from stowhand.stores.table.arguments import Key
 from stowhand.stores.table.backend import Finding, Notices, Taken
-from stowhand.stores.table.bad_records import NOT_CHANGED, Reasons
-from stowhand.stores.table.claim_starts import Abandoned
-from stowhand.stores.table.keys import Key
+from stowhand.stores.table.claims import NOT_CHANGED, Abandoned, Reasons
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions
 

@@ -11,7 +11,7 @@ import msgspec
 from stowhand.stores.sqlite.table.moments import parameters
 from stowhand.stores.sqlite.table.queries import Queries, Query
 from stowhand.stores.sqlite.table.statements import Kinds
-from stowhand.stores.table.keys import Key
+from stowhand.stores.table.arguments import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions
 

@@ -1,24 +1,28 @@
-"""The queue's settlements: most are completed in one statement, the others by the settler that tables have too."""
+"""The queue's settlements: its statements for the settler that tables have too, and what it enqueues with them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 import psycopg
 
+from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Connection, Row, rows
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.plan import QueuePlan
-from stowhand.stores.postgres.queue.producing import CHUNK, call_of, call_of_each
+from stowhand.stores.postgres.queue.producer import CHUNK, call_of, call_of_each
 from stowhand.stores.postgres.queue.rows import pairs, read_claims
-from stowhand.stores.postgres.shared.settler import Settler, plain_leases
-from stowhand.stores.verdicts import Entry, Pair, pair
+from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
+from stowhand.stores.postgres.shared.plan import Query
+from stowhand.stores.postgres.shared.settler import Settler
+from stowhand.stores.verdicts import Entry, Pair, continues, pair, recorded_before
 
 
 class Settlements:
@@ -31,19 +35,14 @@ class Settlements:
 
     async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
         """Replies in the order of the batch."""
-        leases = plain_leases(batch, _is_plain)
-        completed = await self._complete(leases) if leases else []
-        if len(completed) == len(batch):
-            return [Verdict.SETTLED] * len(batch)
-        done = frozenset(row[0] for row in completed)
-        return await self._settle_rest(batch, done, repeat=repeat)
+        return await self._settler.settle(batch, repeat=repeat)
 
     async def settle_and_claim(
         self, batch: Sequence[Entry], request: ClaimRequest
     ) -> tuple[Sequence[Reply], Sequence[Claim[Job]]]:
         """Claims only along with a batch that is completed in one statement. That one is sent once: a claim whose
         reply is lost is not repeated but abandoned, by the caller."""
-        leases = plain_leases(batch, _is_plain)
+        leases = self._settler.plain_leases(batch)
         if len(leases) < len(batch):
             return await self.settle(batch, repeat=False), ()
         values = (
@@ -59,30 +58,11 @@ class Settlements:
                     raise
                 return await self.settle(batch, repeat=False), ()  # the server has undone all of it
         claims = read_claims([row[1:] for row in claimed], request.worker, request.token)
-        done = frozenset(first[0] or ())
-        if len(done) == len(batch):
-            return [Verdict.SETTLED] * len(batch), claims
-        return await self._settle_rest(batch, done, repeat=False), claims
+        return await self._settler.settle_rest(batch, frozenset(first[0] or ()), repeat=False), claims
 
     async def close(self) -> None:
         """Close the connection."""
         await self._settler.close()
-
-    async def _settle_rest(self, batch: Sequence[Entry], done: frozenset[JobId], *, repeat: bool) -> Sequence[Reply]:
-        rest = [entry for entry in batch if entry[0].job_id not in done]
-        replies = iter(await self._settler.settle(rest, repeat=repeat))
-        return [Verdict.SETTLED if lease.job_id in done else next(replies) for lease, _ in batch]
-
-    async def _complete(self, leases: Sequence[Lease]) -> Sequence[Row]:
-        """Their ids. All together: nothing but ids and tokens travels. None of them where the database refuses one."""
-        values = (*pairs(leases), self._context.keep, self._context.now())
-        with self._context.translated():
-            try:
-                return await self._settler.persist(lambda to: self._rows(to, "settle_completed", values))
-            except psycopg.Error as error:
-                if trouble.concerns_call(error):
-                    raise
-                return []
 
     async def _write(self, connection: Connection, entries: Sequence[Entry]) -> Mapping[Pair, State]:
         """One transaction: the settlements, and what the accepted ones enqueue."""
@@ -111,11 +91,66 @@ class Settlements:
         return await rows(connection, self._context.statements[name], values, self._context.dialer.prepared or None)
 
 
-def _is_plain(settlement: Settlement) -> bool:
-    return (
-        settlement.state is State.COMPLETED
-        and settlement.result is None
-        and settlement.error is None
-        and not settlement.then
-        and not settlement.refund
-    )
+CONTINUED = "continued"
+"""In the place of ``completed``, of a step of a flow whose job goes on (``way_back`` in settle.sql)."""
+_FOUND: dict[str, Verdict] = {"busy": Verdict.BUSY, "lost": Verdict.LOST}
+
+
+class QueuePlan:
+    """Every list of leases is in id order: that is the order of locking."""
+
+    def __init__(self, context: PostgresContext) -> None:
+        self._context = context
+
+    def acceptable(self, entry: Entry) -> str | None:
+        """As on SQLite: the rest of a batch, and options of jobs that follow; their payloads were checked before."""
+        try:
+            limits.check_left(entry[1])
+            for job in entry[1].then:
+                limits.refuse_reserved(limits.check_options(job))
+        except InvalidJob as error:
+            return clean(trouble.first_line(error))
+        return None
+
+    def is_plain(self, settlement: Settlement) -> bool:
+        return (
+            settlement.state is State.COMPLETED
+            and settlement.result is None
+            and settlement.error is None
+            and not settlement.then
+            and not settlement.refund
+        )
+
+    def complete(self, leases: Sequence[Lease]) -> Query[JobId]:
+        values = (*pairs(leases), self._context.keep, self._context.now())
+        return Query(self._context.statements["settle_completed"], values, itemgetter(0))
+
+    def settle(self, entries: Sequence[Entry]) -> Query[tuple[Pair, State]]:
+        """Any outcome."""
+        settlements = [settlement for _, settlement in entries]
+        values = (
+            *pairs([lease for lease, _ in entries]),
+            text_array(CONTINUED if continues(each) else each.state for each in settlements),
+            plain_array(each.delay for each in settlements),
+            plain_array(each.refund for each in settlements),
+            text_array(each.error for each in settlements),
+            text_array(each.error_class for each in settlements),
+            text_array(each.result for each in settlements),
+            text_array(each.payload for each in settlements),
+            self._context.keep,
+            self._context.now(),
+        )
+        return Query(self._context.statements["settle"], values, lambda row: ((row[0], row[1]), State(row[2])))
+
+    def look(self, entries: Sequence[Entry]) -> Query[tuple[Pair, Reply | None]]:
+        """The history is looked at too."""
+        asked = {pair(entry): entry[1] for entry in entries}
+
+        def read(row: Row) -> tuple[Pair, Reply | None]:
+            job_id, token, found, state = row
+            if found == "settled":
+                return (job_id, token), recorded_before(asked[job_id, token], State(state))
+            return (job_id, token), _FOUND.get(found)
+
+        values = self._context.values(**self._context.leases([lease for lease, _ in entries]))
+        return Query(self._context.statement("look"), values, read)

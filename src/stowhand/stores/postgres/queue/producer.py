@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
-from datetime import datetime
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TypeVar
 
 import msgspec
 import psycopg
@@ -19,12 +20,13 @@ from stowhand.protocols.validation import validate_id
 from stowhand.stores.database import trouble
 from stowhand.stores.database.borrower import BORROWER
 from stowhand.stores.database.link import Row, Session, rows
-from stowhand.stores.database.repeating import repeated
+from stowhand.stores.database.trouble import repeated
 from stowhand.stores.group_commit import Board, GroupCommit
-from stowhand.stores.postgres.queue.bulk import Bulk
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import new_job, read_job, read_try
+from stowhand.stores.postgres.shared.array_literals import plain_array, quoted, text_array
 
+T = TypeVar("T")
 CHUNK = 1000
 _OF_LOCKS = (
     psycopg.errors.DeadlockDetected,
@@ -97,7 +99,7 @@ class Producer:
         now = self._context.now()
         if self._inserts and len(jobs) == 1:
             return "enqueue_plain", plain_values_of(jobs[0], now)
-        return "enqueue_group", Bulk(jobs).values(now)
+        return "enqueue_group", bulk_values(jobs, now)
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """All or none, in one transaction, a thousand at a time: memory does not grow with the jobs, only with ids."""
@@ -175,7 +177,7 @@ class Producer:
             chunk = [self._context.options.whole(job) for job in chunk]
         places = [place for place, job in enumerate(chunk) if job.key is None and not has_rules(job)]
         plain = chunk if len(places) == len(chunk) else [chunk[place] for place in places]
-        new = await self.run(connection, "enqueue_many", Bulk(plain).values(self._context.now())) if plain else []
+        new = await self.run(connection, "enqueue_many", bulk_values(plain, self._context.now())) if plain else []
         if len(plain) == len(chunk):
             return [row[0] for row in new]
         ids = dict(zip(places, (row[0] for row in new), strict=True))
@@ -318,3 +320,49 @@ async def _chunks(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterat
                 chunk = []
     if chunk:
         yield chunk
+
+
+def bulk_values(jobs: Sequence[NewJob], now: datetime | None) -> tuple[object, ...]:
+    """The values of the statements ``enqueue_many`` and ``enqueue_group``, for jobs without keys."""
+    return (*_arrays(jobs), now)
+
+
+def bulk_values_of_each(jobs: Sequence[NewJob], now: datetime | None) -> tuple[object, ...]:
+    """The last values of the statement ``flow_create``."""
+    tasks, payloads, serials, run_ats, delays, max_attempts, priorities, flags, max_resets = _arrays(jobs)
+    keys = _unless_default([job.key for job in jobs], None, text_array)
+    modes = _unless_default([job.key_mode for job in jobs], KeyMode.REPLACE, text_array)
+    return (
+        *(tasks, payloads, serials, run_ats, delays, max_attempts),
+        *(keys, priorities, flags, modes, max_resets, now),
+    )
+
+
+def _arrays(jobs: Sequence[NewJob]) -> tuple[str | None, ...]:
+    """A few arrays. What is the same default for all jobs does not travel."""
+    tasks = {task: quoted(task) for task in {job.task for job in jobs}}
+    return (
+        "{" + ",".join([tasks[job.task] for job in jobs]) + "}",
+        text_array([job.payload for job in jobs]),
+        _unless_default([job.serial for job in jobs], None, text_array),
+        _unless_default([job.run_at for job in jobs], None, moments),
+        _unless_default([job.delay for job in jobs], None, plain_array),
+        _unless_default([job.max_attempts for job in jobs], None, plain_array),
+        _unless_default([job.priority for job in jobs], 0, plain_array),
+        _unless_default([job.flags for job in jobs], (), _flags),
+        _unless_default([job.max_resets for job in jobs], None, plain_array),
+    )
+
+
+def _unless_default(values: list[T], default: T, write: Callable[[list[T]], str]) -> str | None:
+    return None if values.count(default) == len(values) else write(values)
+
+
+def moments(values: Sequence[datetime | None]) -> str:
+    """An array literal of points in time."""
+    return plain_array([None if value is None else f'"{value.astimezone(UTC).isoformat()}"' for value in values])
+
+
+def _flags(values: Sequence[tuple[str, ...]]) -> str:
+    # One JSON array per job: PostgreSQL has no array of arrays of different lengths.
+    return text_array([msgspec.json.encode(list(dict.fromkeys(flags))).decode() if flags else None for flags in values])

@@ -16,9 +16,9 @@ from stowhand.protocols.validation import (
     validate_workers,
 )
 from stowhand.stores.database.link import Values
-from stowhand.stores.database.repeating import repeated
+from stowhand.stores.database.trouble import repeated
 from stowhand.stores.postgres.queue.context import PostgresContext, RowLocked
-from stowhand.stores.postgres.queue.producing import Producer
+from stowhand.stores.postgres.queue.producer import Producer
 from stowhand.stores.postgres.queue.rows import Row, read_job
 from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
 
