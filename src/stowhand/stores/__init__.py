@@ -6,6 +6,7 @@ postgres/, sqlite/    queue/: the store that we own; table/: a table of a user's
 table/        what any table of a user's is, whichever database holds it
 kernel/       the reads of the stores that we own, written once
 verdicts.py   what every store replies to a settlement
+calls.py      calls to a table, timed and reported
 foreign_leases.py, passed_over.py    what the stores that we own judge alike
 
 A store that is lent over HTTP is remote/client, the one of flows on Redis is flows/redis.

@@ -19,10 +19,10 @@ from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.queue_store import Answer, Done
+from stowhand.stores.calls import Calls
 from stowhand.stores.table.arguments import Key, read_after, read_conditions, read_key, read_states
 from stowhand.stores.table.backend import AttemptTools
 from stowhand.stores.table.records import Records
-from stowhand.stores.table.timed_calls import Calls
 
 R = TypeVar("R")
 _MAX_NUMBER = 2**31 - 1

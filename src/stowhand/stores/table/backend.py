@@ -23,6 +23,7 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.attempt import Attempt, Transaction
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import ClaimRequest, Heartbeats, Reply
+from stowhand.stores.calls import Calls
 from stowhand.stores.table.arguments import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.records import ShownRecord
@@ -190,8 +191,8 @@ class Backend(AttemptTools, Protocol):
     def is_listening(self) -> bool:
         """As ``Store.is_listening``."""
 
-    def heartbeats(self) -> Heartbeats:
-        """As ``Store.heartbeats``."""
+    def heartbeats(self, calls: Calls) -> Heartbeats:
+        """As ``Store.heartbeats``. ``calls``: report them there."""
 
     async def begin(self, attempt: Attempt[Any]) -> tuple[Any, AttemptTransaction]:
         """A transaction for the attempt: its connection, and how it ends. Raises LeaseLost."""

@@ -24,6 +24,7 @@ from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
 from stowhand.retry import constant
+from stowhand.stores.calls import Calls
 from stowhand.stores.table.arguments import ANY_KEY, WAITING, read_after, read_conditions, read_key, read_states
 from stowhand.stores.table.attempt_store import AttemptStore
 from stowhand.stores.table.backend import AttemptTools, Finding, Notices, Taken
@@ -31,7 +32,6 @@ from stowhand.stores.table.claims import Due
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.place import Pinned, backend_of
 from stowhand.stores.table.records import LIVE, MAX_PAGE_SIZE, PAGE_SIZE, Records, ShownRecord, rows_of, shown_log
-from stowhand.stores.table.timed_calls import Calls, TimedHeartbeats
 
 R = TypeVar("R")
 _REFUSED = "a table of yours, and its rows, are the application's: use SQL"
@@ -197,7 +197,7 @@ class TableStore(Generic[R]):
 
     def heartbeats(self) -> Heartbeats:
         """With a connection of its own."""
-        return TimedHeartbeats(self._backend.heartbeats(), self._calls)
+        return self._backend.heartbeats(self._calls)
 
     # -- a running handler's ---------------------------------------------------------------------
 

@@ -24,8 +24,6 @@ from stowhand.stores.postgres.queue.installer import Installer
 
 KEPT_SUFFIX = "_before_stowhand"
 MAX_NAME_BYTES = 63
-LOCKED_TABLES = ("known_crontabs", "jobs")
-"""Their tables, by the names that they had until 0.13."""
 NEEDED_COLUMNS = {"key", "flags", "revision", "locked_at", "locked_by"}
 """Of their jobs: version 0.12 has them all."""
 IDS = {"id": "id,", "id_value": "j.id,", "overriding": "overriding system value"}

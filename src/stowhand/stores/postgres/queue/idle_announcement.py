@@ -9,11 +9,11 @@ Beyond that there are polls.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
 from stowhand.clock import SystemClock
 from stowhand.stores.database.link import Connection, rows
+from stowhand.stores.postgres.shared.listener import Announcement
 
 STREAK = 5
 """Claims in a row that found jobs: there is more than this worker can do."""
@@ -30,13 +30,13 @@ They serve jobs that no claim can see yet: an enqueue found no idle worker, so i
 A due job that a claim passes over is rechecked by the worker itself, on every store (worker/claimer.py)."""
 
 
-class IdleAnnouncement:
-    """An ``Announcement`` of the listener's. When it changes depends on the time and on what claims found."""
+class IdleAnnouncement(Announcement):
+    """Shows whether the worker is idle. When it changes depends on the time and on what claims found."""
 
     def __init__(self, statements: Mapping[str, bytes]) -> None:
+        super().__init__()
         self._statements = statements
         self._clock = SystemClock()
-        self.changed = asyncio.Event()
         self.should_sleep = True
         """It should be announced as idle."""
         self.asleep = False

@@ -11,6 +11,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease, ResetJob
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Foreign, Pulse, Refusal
+from stowhand.stores.calls import UNREPORTED, Calls, reported
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Link, Row
 from stowhand.stores.database.refused_rows import write_each
@@ -30,12 +31,14 @@ class Leaser(Generic[C]):
     call at a time, on one loop. Every method raises StoreUnreachable, and may be repeated.
     """
 
-    def __init__(self, context: C) -> None:
+    def __init__(self, context: C, calls: Calls = UNREPORTED) -> None:
+        self.calls = calls
         self._context = context
         self._link = Link(context.dialer, lambda: context.role("heart"))
         self._clock = SystemClock()
         self._refused: list[Refusal] = []
 
+    @reported
     async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew for ``lease`` seconds from now; a table's option says how long, whatever ``lease`` is."""
         if not leases:
@@ -55,6 +58,7 @@ class Leaser(Generic[C]):
         answers["refused"] = {one.pair for one in refused}
         return Pulse(**{name: frozenset(found) for name, found in answers.items()})
 
+    @reported
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back unspent. Returns the leases whose rows another transaction has locked."""
         if not leases:
@@ -74,16 +78,19 @@ class Leaser(Generic[C]):
         found = {(self._context.job_id(key), token): what for key, token, what, *_ in looked}
         return [lease for lease in missed if found.get((lease.job_id, lease.token)) == "busy"]
 
+    @reported
     async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
         """All leases but these."""
         with self._context.translated():
             ((late, ends_in),) = await self._ask("foreign_leases", **self._context.leases(ours), slack=slack)
         return Foreign(late=late, ends_in=ends_in)
 
+    @reported
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back what has not been renewed in time."""
         return await self._reset(await self._find("find_stalled", slack=slack), slack)
 
+    @reported
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """Take back all that this worker holds, but for what another transaction has locked."""
         taken: list[ResetJob] = []
@@ -91,6 +98,7 @@ class Leaser(Generic[C]):
             taken += page
         return taken
 
+    @reported
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one."""
         about = {"id": lease.job_id, "token": lease.token, "epoch": lease.epoch}

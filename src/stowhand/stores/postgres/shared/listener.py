@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 import psycopg
 
@@ -28,17 +27,22 @@ _IS_LISTENING = b"select count(*) from pg_catalog.pg_listening_channels() c wher
 _BACKEND = b"select pg_catalog.pg_backend_pid()"
 
 
-class Announcement(Protocol):
-    """What the listening connection shows of its worker, so that only a worker that waits is notified."""
+class Announcement:
+    """What the listening connection shows of its worker, so that only a worker that waits is notified.
 
-    changed: asyncio.Event
-    """Set when it is to show something else."""
+    This one shows nothing: every enqueue notifies.
+    """
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        """Set when it is to show something else."""
 
     async def begin(self, connection: Connection) -> None:
         """It has just begun to listen."""
 
     async def update(self, connection: Connection) -> bool:
         """Show what is to be shown. True: until now no enqueue had to notify it, so there may be new work."""
+        return False
 
     def end(self) -> None:
         """The connection is gone, and with it what it showed."""
@@ -48,36 +52,10 @@ class Announcement(Protocol):
 
     def next_look(self) -> float:
         """When there may be new work without a notification."""
-
-    def look(self, now: float) -> bool:
-        """True once for each of those times that has come."""
-
-
-class NoAnnouncement:
-    """Every enqueue notifies."""
-
-    def __init__(self) -> None:
-        self.changed = asyncio.Event()
-
-    async def begin(self, connection: Connection) -> None:
-        """Nothing."""
-
-    async def update(self, connection: Connection) -> bool:
-        """Nothing."""
-        return False
-
-    def end(self) -> None:
-        """Nothing."""
-
-    def woken(self, now: float) -> None:
-        """Nothing."""
-
-    def next_look(self) -> float:
-        """Never."""
         return float("inf")
 
     def look(self, now: float) -> bool:
-        """Never."""
+        """True once for each of those times that has come."""
         return False
 
 

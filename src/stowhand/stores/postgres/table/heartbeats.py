@@ -9,6 +9,7 @@ import psycopg
 from stowhand.clock import stopwatch
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.store import Foreign
+from stowhand.stores.calls import Calls, reported
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Row
 from stowhand.stores.postgres.shared.leaser import PAGE, Leaser
@@ -21,10 +22,11 @@ PAUSE_PER_SECOND = 99.0
 class TableHeartbeats(Leaser[TableContext]):
     """A token that has been abandoned is known by this process alone."""
 
-    def __init__(self, context: TableContext) -> None:
-        super().__init__(context)
+    def __init__(self, context: TableContext, calls: Calls) -> None:
+        super().__init__(context, calls)
         self._look_at = float("-inf")
 
+    @reported
     async def abandon(self, token: str) -> bool:
         """Give back what it holds. False: its claim is still under way, or some of it is locked.
 

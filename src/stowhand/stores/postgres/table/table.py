@@ -11,9 +11,10 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import ClaimRequest, Heartbeats, Reply
+from stowhand.stores.calls import UNREPORTED, Calls
 from stowhand.stores.database.link import Session
 from stowhand.stores.passed_over import PassedOver
-from stowhand.stores.postgres.shared.listener import Listener, NoAnnouncement
+from stowhand.stores.postgres.shared.listener import Announcement, Listener
 from stowhand.stores.postgres.shared.settler import Settler
 from stowhand.stores.postgres.table import checks
 from stowhand.stores.postgres.table.claims import TableClaims
@@ -54,7 +55,7 @@ class PostgresTable:
         self._settler = settler = Settler(context, plan)
         self._logs = Logs(context)
         self._listener = Listener(
-            context.dialer, lambda: context.role("listen"), options.notify_channel, _BEHIND_POOLER, NoAnnouncement()
+            context.dialer, lambda: context.role("listen"), options.notify_channel, _BEHIND_POOLER, Announcement()
         )
         self._transactions = AttemptTransactions(context, plan, settler, self._logs)
         self.asking = PostgresOperations(context, self._session)
@@ -118,9 +119,9 @@ class PostgresTable:
         """Notifications are known to arrive now."""
         return self._listener.is_listening
 
-    def heartbeats(self) -> Heartbeats:
+    def heartbeats(self, calls: Calls = UNREPORTED) -> Heartbeats:
         """With a connection of its own."""
-        return TableHeartbeats(self._context)
+        return TableHeartbeats(self._context, calls)
 
     # -- a handler's -----------------------------------------------------------------------------
 

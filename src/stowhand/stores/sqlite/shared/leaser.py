@@ -13,6 +13,7 @@ from stowhand.clock import SystemClock
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Foreign, Pulse, Refusal
+from stowhand.stores.calls import UNREPORTED, Calls, reported
 from stowhand.stores.database.refused_rows import write_each
 from stowhand.stores.database.sqlite_connection import OnConnection, SqliteConnection, WriteProbe
 from stowhand.stores.database.sqlite_trouble import concerns_call, said
@@ -27,12 +28,20 @@ _CLOCK = SystemClock()
 class Leaser(Generic[X]):
     """What the heartbeats of both do alike; each adds what it alone has."""
 
-    def __init__(self, connection: SqliteConnection[X], probe: WriteProbe | None, plan: LeasePlan[X]) -> None:
+    def __init__(
+        self,
+        connection: SqliteConnection[X],
+        probe: WriteProbe | None,
+        plan: LeasePlan[X],
+        calls: Calls = UNREPORTED,
+    ) -> None:
+        self.calls = calls
         self._connection = connection
         self._probe = probe
         self._plan = plan
         self._refused: list[Refusal] = []
 
+    @reported
     async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
         """Renew for ``lease`` seconds from now; a table's option says how long, whatever ``lease`` is."""
         if not leases:
@@ -51,6 +60,7 @@ class Leaser(Generic[X]):
             refused=frozenset(refused),
         )
 
+    @reported
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Return them without using an attempt. None is ever busy: there is one writer at a time."""
 
@@ -63,23 +73,28 @@ class Leaser(Generic[X]):
             await self._write_each("release", leases, release)
         return ()
 
+    @reported
     async def abandon(self, token: str) -> bool:
         """Release all that this token holds; it claims nothing more."""
         await self.release(self._connection.write(lambda tx: self._plan.abandon(tx, token)))
         return True
 
+    @reported
     async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
         """All leases but these."""
         return self._connection.read(lambda tx: self._plan.find_foreign(tx, ours, slack))
 
+    @reported
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back a page of rows whose lease ended more than ``slack`` seconds ago."""
         return await self._reset(lambda tx: self._plan.find_stalled(tx, slack))
 
+    @reported
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """Take back a page of what this worker holds."""
         return await self._reset(lambda tx: self._plan.find_held_by(tx, worker))
 
+    @reported
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one row."""
         return await self._reset(lambda _: [lease])

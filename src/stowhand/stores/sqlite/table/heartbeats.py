@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.store import Foreign
+from stowhand.stores.calls import Calls, reported
 from stowhand.stores.database.sqlite_connection import SqliteConnection, WriteProbe
 from stowhand.stores.sqlite.shared.leaser import PAGE, Leaser
 from stowhand.stores.sqlite.table.plan import TablePlan, no_lease
@@ -36,8 +37,10 @@ CLOCK = SystemClock()
 class TableHeartbeats(Leaser[TableTransaction]):
     """Leases end by the table's own columns."""
 
-    def __init__(self, connection: SqliteConnection[TableTransaction], probe: WriteProbe, plan: TablePlan) -> None:
-        super().__init__(connection, probe, plan)
+    def __init__(
+        self, connection: SqliteConnection[TableTransaction], probe: WriteProbe, plan: TablePlan, calls: Calls
+    ) -> None:
+        super().__init__(connection, probe, plan, calls)
         self._rest_until = self._turns_at = float("-inf")
 
     async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
@@ -45,6 +48,7 @@ class TableHeartbeats(Leaser[TableTransaction]):
         await self.maintain()
         return await super().foreign(ours, slack)
 
+    @reported
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back a page of records without a heartbeat for ``stalled_max_age`` and ``slack`` seconds."""
         await self.maintain()

@@ -19,6 +19,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import ClaimRequest, Reply
+from stowhand.stores.calls import UNREPORTED, Calls
 from stowhand.stores.database.sqlite_connection import WriteProbe
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.shared.settler import Settler
@@ -143,10 +144,10 @@ class SqliteTable:
                 return True
         return False
 
-    def heartbeats(self) -> TableHeartbeats:
+    def heartbeats(self, calls: Calls = UNREPORTED) -> TableHeartbeats:
         """With a connection of its own, and one that only tries whether the file can be written."""
         probe = WriteProbe(self._connections.connect(patience=0.0))
-        return TableHeartbeats(self._connections.connect(), probe, self._plan)
+        return TableHeartbeats(self._connections.connect(), probe, self._plan, calls)
 
     # -- a running handler's ---------------------------------------------------------------------
 
