@@ -11,13 +11,10 @@ from stowhand.errors import ConfigurationError, a_type
 from stowhand.stores.table.backend import Backend, Notices
 from stowhand.stores.table.names import Shape, read_shape
 from stowhand.stores.table.options import TableOptions
+from stowhand.stores.url import scheme_of, store_url
 
 Pinned = Callable[[], datetime]
 """Tests only: the database's idea of now."""
-_PLACES = (
-    "postgresql://user@host:5432/database, a libpq string ('host=… dbname=…'), a psycopg_pool.AsyncConnectionPool,"
-    " sqlite:///relative/file.db or sqlite:////absolute/file.db"
-)
 
 
 def backend_of(
@@ -26,10 +23,12 @@ def backend_of(
     """The backend, and the names it was made with. Raises ConfigurationError."""
     if not isinstance(options, TableOptions):
         raise ConfigurationError(f"options: {a_type(options)} given; give TableOptions(…)")
-    if isinstance(place, str) and place.partition(":")[0].lower() == "sqlite":
-        return _sqlite(place, options, pinned, notices)
     if isinstance(place, str):
-        _check_url(place)
+        place = store_url(place)
+        if (scheme := scheme_of(place)) == "sqlite":
+            return _sqlite(place, options, pinned, notices)
+        if scheme != "postgresql":
+            raise ConfigurationError(f"a table of yours is in PostgreSQL or SQLite, not at {scheme}://")
     if isinstance(place, PurePath):
         raise ConfigurationError(f"a path given; for an SQLite file write {f'sqlite:///{place}'!r}")
     try:
@@ -43,10 +42,7 @@ def backend_of(
 
 
 def _sqlite(url: str, options: TableOptions[Any], pinned: Pinned | None, notices: Notices) -> tuple[Backend, Shape]:
-    path = url[len("sqlite:") :]
-    if not path.startswith("///") or len(path) == 3:
-        meant = path.lstrip("/") or "app.db"
-        raise ConfigurationError(f"{url}: an SQLite URL has three slashes before its file: sqlite:///{meant}")
+    path = url.removeprefix("sqlite:///").partition("?")[0]
     problems = ["a path cannot hold NUL"] if "\0" in path else []
     if options.transactional:
         problems.append(
@@ -61,18 +57,8 @@ def _sqlite(url: str, options: TableOptions[Any], pinned: Pinned | None, notices
     from stowhand.stores.sqlite.table import SqliteTable
 
     shape = _shape(options, folds=False)
-    return SqliteTable(path[3:].partition("?")[0], options, shape, pinned=pinned, notices=notices), shape
+    return SqliteTable(path, options, shape, pinned=pinned, notices=notices), shape
 
 
 def _shape(options: TableOptions[Any], *, folds: bool) -> Shape:
     return read_shape(options.table_name, options.view_name, options.alternate_column_names, folds=folds)
-
-
-def _check_url(url: str) -> None:
-    scheme, colon, _ = url.partition("://")
-    if colon and scheme.lower() not in ("postgresql", "postgres"):
-        raise ConfigurationError(f"no table's store for {scheme!r}; give {_PLACES}")
-    if not url.strip():
-        raise ConfigurationError(f"the place of the table is empty; give {_PLACES}")
-    if not colon and "=" not in url and ("/" in url or url.lower().endswith((".db", ".sqlite", ".sqlite3", ".db3"))):
-        raise ConfigurationError(f"{url}: for an SQLite file write sqlite:///{url}")
