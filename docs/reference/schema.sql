@@ -783,7 +783,7 @@ begin
     _picked := _in_serials.heads;
   else
     _picked := "stowhand".pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);
-    -- With no job in any serial key, this question is all that serial keys cost.
+    -- With no job that has a serial key, this question is all that serial keys cost.
     if exists (select from "stowhand".live j where j.scout and j.state in ('queued', 'errored') and j.resets < 2)
        or exists (select from "stowhand".serials q where q.hint_run_at is not null) then
       select null::int as priority, null::timestamptz as run_at, null::bigint as id into _last;

@@ -127,7 +127,7 @@ async def test_after_so_many_times_it_is_an_error_of_the_attempt(crowd: Crowd, m
     job = await crowd.run("modest", Ended.RETRY)
     assert job.attempts == 1
     assert job.last_error is not None
-    assert "all connections (1 that tasks may have) are in use, and none fell free within 0.02 s" in job.last_error
+    assert "all connections (1 that tasks may have) are in use, and none became free within 0.02 s" in job.last_error
     assert [event.times for event in crowd.told] == [1, 2, 3, 4, 5, 6]
 
 

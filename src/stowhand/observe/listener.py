@@ -288,7 +288,7 @@ class LogListener:
         )
 
     def _connection_awaited(self, event: ConnectionAwaited) -> None:
-        none = f"No connection of the pool fell free for task {job(event)}"
+        none = f"No connection of the pool became free for task {job(event)}"
         if event.times > event.most:
             became = f"after {event.most} times that is an error of the attempt"
         else:

@@ -3,7 +3,7 @@
     limit    the free slots, and a little ahead in proportion to the measured rate (ClaimSize)
     ask      whether a claim may go out now (admission.py)
     claim    of the tasks whose turn it is (Fairness); now and then a suspect (suspects.py); one call (claims.py)
-    wait     until a slot falls free, a wake-up comes, a job falls due, or the poll interval has passed
+    wait     until a slot becomes free, a wake-up comes, a job falls due, or the poll interval has passed
     recheck  soon, and a few times only, where a claim left something due: another transaction may lock its row
 
 Before it sleeps it has claimed once more after the last wake-up, so a wake-up is never slept through. What a settlement
@@ -245,7 +245,7 @@ class Claimer:
         return self._once and self._state.is_idle
 
     async def _wait(self, seen: int) -> None:
-        """Until something changes. From the time when suspects are due, no slot that falls free is filled before."""
+        """Until something changes. From the time when suspects are due, no slot that becomes free is filled before."""
         wait = NEVER if self._slots.on_hold or self._state.is_quiet else self._suspect_wait
         if not await self._state.since(seen, wait):
             self._slots.hold()
@@ -276,7 +276,7 @@ class ClaimSize:
         """How many to claim now. ``promised``: those too that settlements under way may claim (Successors)."""
         limit = int(min(self._one() if self._one_by_one else self._many(), self._limits.jobs_left))
         if self._hooks.holds_slots and limit < self._settler.underway:
-            return 0  # more slots are about to fall free than are free: one claim for all of them
+            return 0  # more slots are about to become free than are free: one claim for all of them
         return limit if promised else max(limit - self._settler.promised, 0)
 
     def _one(self) -> int:

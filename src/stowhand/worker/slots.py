@@ -72,7 +72,7 @@ class Slots:
         """The last handler seen really waited: the next ones will need a slot each."""
         self._ready = state.ready
         self.on_hold = False
-        """A slot that falls free stays free, for the claimer to fill."""
+        """A slot that becomes free stays free, for the claimer to fill."""
         self._low_water = 0
 
     async def close(self) -> None:

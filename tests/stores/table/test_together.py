@@ -107,7 +107,7 @@ def test_a_budget_claims_several_at_once_and_holds(run: Run, place: Place) -> No
     run(scenario())
     assert set(place.states()) == {"completed"}
     assert (max(claims), budget.peak) == (3, 9)
-    assert [jobs for jobs in claims if jobs] == [3, 3, 3, 3], "what falls free together is claimed in one call"
+    assert [jobs for jobs in claims if jobs] == [3, 3, 3, 3], "what becomes free together is claimed in one call"
 
 
 def test_it_is_for_claims_alone_and_takes_a_number(run: Run, place: Place) -> None:

@@ -1,7 +1,8 @@
 """How long an attempt waits for a connection of a pool: long for its first, and not long for a second.
 
-An attempt that holds nothing can go back unspent when none falls free. One that holds a connection already keeps other
-attempts waiting meanwhile: where all do so none ever goes on, so it waits no longer than any statement.
+An attempt that holds nothing can be returned to the queue without using an attempt when none becomes free. One that
+holds a connection already keeps other attempts waiting meanwhile: where all do so none ever goes on, so it waits no
+longer than any statement.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ async def turn(
             "; this attempt holds one already, and while it waits for another the others wait for it: let it do with"
             " one, or give the pool more"
         )  # fmt: skip
-        raise StoreUnreachable(f"{all_in_use}, and none fell free within {patience:g} s{holds}") from None
+        raise StoreUnreachable(f"{all_in_use}, and none became free within {patience:g} s{holds}") from None
 
 
 async def _first(
@@ -101,10 +102,10 @@ async def _first(
             with suppress(TimeoutError):
                 return getting.result()
         waited = "before the attempt was to stop" if over.done() else f"within {FIRST:g} s"
-        raise _refused(borrower, f"{all_in_use}, and none fell free {waited}")
+        raise _refused(borrower, f"{all_in_use}, and none became free {waited}")
     except asyncio.CancelledError:
         if borrower.timed_out():
-            raise _refused(borrower, f"{all_in_use}, and none fell free before the attempt's timeout") from None
+            raise _refused(borrower, f"{all_in_use}, and none became free before the attempt's timeout") from None
         raise
     finally:
         borrower.waiting -= 1

@@ -264,7 +264,7 @@ begin
     _picked := _in_serials.heads;
   else
     _picked := {schema}.pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);
-    -- With no job in any serial key, this question is all that serial keys cost.
+    -- With no job that has a serial key, this question is all that serial keys cost.
     if exists (select from {schema}.live j where j.scout and j.state in ('queued', 'errored') and j.resets < 2)
        or exists (select from {schema}.serials q where q.hint_run_at is not null) then
       select null::int as priority, null::timestamptz as run_at, null::bigint as id into _last;
@@ -359,8 +359,7 @@ begin
   return _earliest;
 end $$;
 
--- The same of jobs in serial keys, free or not; but not in paused ones, of which the first hundred names are passed over: they
--- will be said to be free.
+-- The same of jobs with serial keys, free or not. Of the first hundred names, paused ones are passed over.
 create or replace function {schema}.serial_due(_tasks text[], _at timestamptz) returns timestamptz
 language plpgsql stable as $$
 declare
