@@ -104,9 +104,9 @@ def test_entries_of_the_log_are_numbered_updated_and_read_back(place: Place, run
         async with opened(place) as store:
             _, its = await attempt(store)
             assert [await its.add_execution_log_entry(entry(str(n))) for n in range(1, 4)] == [1, 2, 3]
-            assert await its.execution_log.add(entry("4")) == 4
+            assert await its.add_execution_log_entry(entry("4")) == 4
             await its.update_execution_log_entry(2, entry("two\x00", 7))
-            await its.execution_log.update(4, entry("four"))
+            await its.update_execution_log_entry(4, entry("four"))
             logs = await store.logs(1) or []
             assert [one.out for one in logs] == ["1", "two\N{REPLACEMENT CHARACTER}", "3", "four"]
             assert (logs[1].exit_code, logs[1].command, logs[1].start_time) == (7, ("ls", "-l"), AT)

@@ -48,8 +48,6 @@ class AttemptStore(Generic[R]):
         self._calls = calls
         self._folds = folds
         self._entries = 0
-        self.execution_log = _Log(self)
-        """The same log, by the names of ``stowhand.jobs.execution_log.ExecutionLog``."""
 
     @property
     def requeued(self) -> float | None:
@@ -108,21 +106,6 @@ class AttemptStore(Generic[R]):
         text = _as_json(entry)
         with self._calls.timed("update_log"):
             await self._tools.update_log(self._attempt.lease, number, text)
-
-
-class _Log:
-    """An ``ExecutionLog``."""
-
-    def __init__(self, store: AttemptStore[Any]) -> None:
-        self._store = store
-
-    async def add(self, entry: ExecutionLogEntry) -> int:
-        """Append; the entry's number."""
-        return await self._store.add_execution_log_entry(entry)
-
-    async def update(self, number: int, entry: ExecutionLogEntry) -> None:
-        """Put this in its place."""
-        await self._store.update_execution_log_entry(number, entry)
 
 
 def _as_json(entry: object) -> str:

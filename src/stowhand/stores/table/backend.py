@@ -1,7 +1,4 @@
-"""What one database must be able to do for a table's store. Two siblings do it: ``postgres/`` and ``sqlite/``.
-
-    stores.table.postgres.PostgresTable(place, options, shape, *, pinned=None, notices=None)     place: a URL or a pool
-    stores.table.sqlite.SqliteTable(place, options, shape, *, pinned=None, notices=None)         place: a file
+"""What one database must be able to do for a table's store: stores/postgres/table and stores/sqlite/table do it.
 
 ``shape`` is made of the options (names.py); what is selected, and in what order, comes from expressions.py;
 ``options.stalled``, ``retry_delay`` and so on are seconds. Nothing is connected before ``open``.
@@ -95,7 +92,7 @@ def refuse_fatal(shape: Shape, found: Sequence[Finding]) -> None:
 
 
 class Asking(Protocol):
-    """What people and handlers ask of a table. Ids have passed ``keys.read_key``; every time is the database's own."""
+    """What people and handlers ask of a table. Ids have passed ``read_key``; every time is the database's own."""
 
     async def requeue(self, record_id: JobId, after: datetime | float | None) -> Answer:
         """To queued, due at ``after`` (a moment, or seconds from now); a running attempt is fenced out. Terminal:

@@ -76,8 +76,8 @@ class PostgresContext:
         self.worker = ""
         """The worker that claims through this store: part of the names of its connections."""
         self.patience = DEADLINE
-        self.moved = "its lease is another one now"
         """Seconds that a heartbeat waits for an answer: a connection that died silently must not cost a lease."""
+        self.moved = "its lease is another one now"
 
     @property
     def place(self) -> str:
