@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, TypeVar, cast
 
 from stowhand.clock import stopwatch
 from stowhand.events import Events, StoreCalled
@@ -38,26 +38,15 @@ class Calls:
 UNREPORTED = Calls("", None)
 
 
-class Caller(Protocol):
-    """What has methods that are reported."""
-
-    @property
-    def calls(self) -> Calls: ...
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 
-S = TypeVar("S", bound=Caller)
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def reported(
-    method: Callable[Concatenate[S, P], Awaitable[T]],
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Report each call of a method, under its name, on the thread on which it runs."""
+def reported(method: F) -> F:
+    """Report each call of a method, under its name, on the thread on which it runs. Its object has ``calls``."""
 
     @wraps(method)
-    async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         with self.calls.timed(method.__name__):
             return await method(self, *args, **kwargs)
 
-    return call
+    return cast("F", call)

@@ -212,8 +212,8 @@ def test_a_settlement_in_the_same_process_asks_at_once(
     kind: str, request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = App(store=MemoryStore()) if kind == "memory" else App(request.getfixturevalue("postgres_url"))
-    engine = "postgres" if kind == "postgres" else "sqlite"
-    monkeypatch.setattr(f"stowhand.stores.{engine}.queue.results.Results.min_pause", 600.0)
+    results = "postgres.queue.reader.Results" if kind == "postgres" else "sqlite.queue.results.Results"
+    monkeypatch.setattr(f"stowhand.stores.{results}.min_pause", 600.0)
 
     @app.task
     async def add(one: int, other: int) -> int:
