@@ -1,7 +1,9 @@
 """The fields of a job, declared once: stores, lists, pages and the command line are derived from these.
 
 Types, for checkers, are in job.py: ``Job`` and ``NewJob`` have a field under each name. A new field is a line in these
-and a line here, a column of each engine's tables, and, where a call sets it, a line in ``EnqueueOptions``.
+and a line here, a column of each engine's tables, and, where a call sets it, a line in ``TaskSpec`` and in
+``JobHandle``. On PostgreSQL an option is also written in ``producer.py``, ``rows.new_job``, ``statements.sql`` and the
+functions ``enqueue``, ``add_job`` and ``flows``; ``tests/contract/test_options.py`` fails where one loses it.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ FIELDS = (
         limits=_NAME,
         flag="Jobs of one serial key run one after another.",
         heading="SERIAL",
-        label="Queue",
+        label="Serial key",
         filter="serial",
     ),
     Field(

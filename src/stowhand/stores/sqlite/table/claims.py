@@ -1,4 +1,4 @@
-"""TableClaim records, in a write transaction: no other program writes meanwhile, so no row is locked or read twice."""
+"""Claims records in a write transaction: no other program writes meanwhile, so no row is locked or read twice."""
 
 from __future__ import annotations
 
