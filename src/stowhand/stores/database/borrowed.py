@@ -13,7 +13,7 @@ from psycopg.rows import tuple_row
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.borrower import holding, turn
-from stowhand.stores.database.link import READ_ONLY, Row, Session, Values, is_idle, rows
+from stowhand.stores.database.link import ONE_SNAPSHOT, READ_ONLY, Row, Session, Values, is_idle, rows
 from stowhand.stores.database.timestamps import read_timestamps_as_utc
 
 _OF_PSYCOPG = ("autocommit", "prepare_threshold", "context", "row_factory", "cursor_factory")
@@ -152,9 +152,11 @@ class Guest:
             yield
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[None]:
+    async def reading(self, *, one_snapshot: bool = False) -> AsyncIterator[None]:
         """BEGIN goes out with the first statement."""
         async with self._connection.pipeline(), self.transaction():
+            if one_snapshot:
+                await self.execute(ONE_SNAPSHOT)
             yield
 
     async def execute(self, query: bytes) -> object:

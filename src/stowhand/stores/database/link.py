@@ -37,6 +37,7 @@ READ_ONLY = b"""
     select pg_catalog.set_config('transaction_read_only', 'on', true),
            pg_catalog.set_config('statement_timeout', %s, true)
 """
+ONE_SNAPSHOT = b"set transaction isolation level repeatable read"
 USUAL_ISOLATIONS = ("read committed", "read uncommitted")
 AT_ONCE = DEADLINE - 1.0
 """Seconds after which a call with a limit is given up at the latest: before the deadline of all calls, which asks the
@@ -66,8 +67,11 @@ class Session(Protocol):
     def alone(self) -> AbstractAsyncContextManager[Any]:
         """Around a statement that is a transaction by itself: read committed, whatever the server's default is."""
 
-    def reading(self) -> AbstractAsyncContextManager[Any]:
-        """A transaction of statements that are sent at once, up to the first whose rows are fetched (``fetch``)."""
+    def reading(self, *, one_snapshot: bool = False) -> AbstractAsyncContextManager[Any]:
+        """A transaction of statements that are sent at once, up to the first whose rows are fetched (``fetch``).
+
+        ``one_snapshot``: all of them see the same moment.
+        """
 
     async def execute(self, query: bytes) -> object:
         """Text without values; it may hold several statements."""
@@ -110,9 +114,11 @@ class Connection(psycopg.AsyncConnection[Row]):
             yield
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[None]:
+    async def reading(self, *, one_snapshot: bool = False) -> AsyncIterator[None]:
         """BEGIN goes out with the first statement."""
         async with self.pipeline(), self.transaction():
+            if one_snapshot:
+                await self.execute(ONE_SNAPSHOT)
             if self.read_within is not None:
                 await self.execute(READ_ONLY, [str(round(self.read_within * 1000))])
             yield

@@ -102,9 +102,13 @@ class Reader:
         )
 
     async def answer(self, ask: Callable[[], Question[T]], *, is_long: bool = False) -> T:
-        """Every read has a connection of its own."""
+        """Every read has a connection of its own. All statements see one moment: a job that a worker claims meanwhile
+        would otherwise be counted among neither the ready nor the running jobs."""
         with self._context.translated():
-            async with self._context.pool.connection("inspect") as connection, connection.reading():
+            async with (
+                self._context.pool.connection("inspect") as connection,
+                connection.reading(one_snapshot=True),
+            ):
                 await connection.execute(SETTINGS)
                 return await self._drive(ask(), connection)
 

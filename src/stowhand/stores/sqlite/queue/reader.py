@@ -87,7 +87,7 @@ class Reader:
         self._connections = connections
 
     async def answer(self, ask: Callable[[], Question[T]], *, is_long: bool = False) -> T:
-        """``is_long``: on a connection of its own. Each statement is a transaction: a long one would keep the log."""
+        """All statements see one moment. ``is_long``: on a connection of its own."""
         read = self._connections.read_all if is_long else self._connections.read
         return await read(lambda tx: _answer(tx, ask()))
 
@@ -103,6 +103,7 @@ class Reader:
 
 def _answer(tx: Transaction, question: Question[T]) -> T:
     times = {"now": tx.now.wall, "boot": tx.now.boot, "ticks": tx.now.ticks}
+    tx.raw.execute("BEGIN")
     try:
         query = next(question)
         while True:
@@ -111,6 +112,8 @@ def _answer(tx: Transaction, question: Question[T]) -> T:
     except StopIteration as end:
         answer: T = end.value
         return answer
+    finally:
+        tx.raw.rollback()
 
 
 def _stored(values: Mapping[str, object]) -> dict[str, object]:
