@@ -23,7 +23,7 @@ from stowhand.jobs.lifecycle import Fail, Retry
 from stowhand.jobs.text import ERROR_LIMIT
 from stowhand.protocols.attempt import control_of
 from stowhand.tasks import program
-from stowhand.worker.timings import USUAL
+from stowhand.worker.host import USUAL
 from tests.commands.harness import Harness, wait_until_gone
 from tests.conftest import Run
 

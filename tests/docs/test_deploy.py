@@ -23,7 +23,7 @@ from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.worker_metrics import WorkerMetrics
 from stowhand.service.health import bounds
 from stowhand.service.health_reporter import STOP_MARGIN
-from stowhand.worker.timings import USUAL
+from stowhand.worker.host import USUAL
 from tests.docs.pages import DOCS, ROOT
 from tests.docs.test_reference import read, rows
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.xdist_group("sources")
 
 RECORDS = {"held", "slot", "ended", "control"}
 """Written down as it happens: a job that the worker holds, a slot, an ended attempt, the worker's side of one."""
-WRITTEN = {"self._executing.held"}
+WRITTEN = {"self._state.executing"}
 """By the slots; the watchdog reads it."""
 
 

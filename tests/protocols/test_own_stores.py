@@ -11,8 +11,8 @@ import stowhand
 from stowhand import App, Capabilities, ConfigurationError, Heartbeats, Lease, Pulse, Resetter, Worker, open_store
 from stowhand.protocols.queue_store import there
 from stowhand.protocols.store import PARTS
+from stowhand.protocols.store_check import heartbeats_of
 from stowhand.testing import MemoryStore
-from stowhand.worker.store_check import heartbeats_of
 from tests.conftest import Run
 
 

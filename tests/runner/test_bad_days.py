@@ -13,8 +13,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import State
 from stowhand.runner import WorkerEvents, make_worker_utils, run, run_once
 from stowhand.tasks.context import Helpers
-from stowhand.worker.host import Host
-from stowhand.worker.timings import Timings
+from stowhand.worker.host import Host, Timings
 
 DEADLOCK_ONCE = """
 create sequence public.settlements;

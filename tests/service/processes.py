@@ -20,7 +20,7 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest, StoreOptions
 from stowhand.stores.url import open_store
-from stowhand.worker.timings import VARIABLE, Timings
+from stowhand.worker.host import TIMINGS_VARIABLE, Timings
 from tests.support import forked
 from tests.support.fork_server import FORKS_TOO, SERVES
 
@@ -60,7 +60,7 @@ class Workers:
         environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
         if fork:
             environment[FORKS_TOO] = "1"
-        environment[VARIABLE] = msgspec.json.encode(timings).decode()
+        environment[TIMINGS_VARIABLE] = msgspec.json.encode(timings).decode()
         with self._log(len(self.processes)).open("wb") as log:
             popen = forked.Popen if fork else subprocess.Popen
             process = popen([*command, *options], stdout=log, stderr=log, env=environment, start_new_session=True)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from stowhand.service.children import Child, Children, Next, Slot
-from stowhand.worker.timings import Timings
+from stowhand.worker.host import Timings
 from tests.conftest import Run
 
 QUICK = Timings(same_signal=0.0, exited=0.3, killed=0.1)

@@ -21,8 +21,7 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.runner import make_worker_utils, quick_add_job, run_migrations
 from stowhand.runner.options import WorkerUtilsOptions
 from stowhand.worker import claims, sweeper
-from stowhand.worker.host import Host
-from stowhand.worker.timings import Timings
+from stowhand.worker.host import Host, Timings
 from tests.conftest import Run
 from tests.support.made_up import NUMBER, is_sqlite, one_more, schema_of
 

@@ -22,7 +22,7 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.service import exit_codes
 from stowhand.service.supervisor import Supervisor
 from stowhand.stores.url import open_store
-from stowhand.worker.timings import Timings
+from stowhand.worker.host import Timings
 from tests.conftest import Run
 from tests.service.processes import BETWEEN, COUNTING, QUICK, Workers, enqueue_suspect, signal_until, with_store
 

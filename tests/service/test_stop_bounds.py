@@ -28,7 +28,7 @@ from stowhand.service.children import Child, Slot
 from stowhand.service.process import Stopper
 from stowhand.service.supervisor import IN_ORDER_OFFSET, Order, Supervisor
 from stowhand.tasks.executable import KILL_AFTER
-from stowhand.worker.timings import USUAL, Timings
+from stowhand.worker.host import USUAL, Timings
 from tests.conftest import Run
 from tests.service.processes import COUNTING, Workers, add, job_of, left_within, signal_until, with_store
 from tests.support.proxy import Proxy

@@ -9,7 +9,7 @@ from stowhand.service.store_probe import StoreProbe
 from stowhand.stores.kernel.inspector import Inspector
 from stowhand.stores.sqlite.queue.reader import Reader
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.worker.timings import USUAL
+from stowhand.worker.host import USUAL
 from tests.conftest import Run
 
 

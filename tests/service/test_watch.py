@@ -31,7 +31,7 @@ from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.registry import Registry
 from stowhand.testing import MemoryStore
-from stowhand.worker.timings import Timings
+from stowhand.worker.host import Timings
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.service.processes import QUICK, Workers, wait_until_done, with_store

@@ -34,7 +34,7 @@ from stowhand.tasks.executable import Executable, environment_of
 from stowhand.tasks.program import LINE_LIMIT, Lines, kill_programs
 from stowhand.tasks.registry import Registry
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.worker.timings import USUAL
+from stowhand.worker.host import USUAL
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 

@@ -26,8 +26,8 @@ from stowhand.jobs.lifecycle import Ended
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
+from stowhand.worker.host import USUAL
 from stowhand.worker.resetter import Resetter
-from stowhand.worker.timings import USUAL
 from stowhand.worker.worker import Worker
 from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, handler_of, nothing, taking
 

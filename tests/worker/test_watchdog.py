@@ -20,9 +20,7 @@ from stowhand.protocols.store import Foreign
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import START
 from stowhand.worker.host import Host
-from stowhand.worker.judge import Judge
-from stowhand.worker.leases import Executing
-from stowhand.worker.policy import Policy
+from stowhand.worker.policy import Judge, Policy
 from stowhand.worker.state import WorkerState
 from stowhand.worker.watchdog import LoopWatchdog
 from stowhand.worker.worker import Worker
@@ -67,7 +65,7 @@ def watchdog_on(clock: FakeClock, events: Events, on_hang: Callable[[], object])
     """No handler is at work."""
     state = WorkerState("w", WorkerOptions(lease=10.0), events, clock)
     judge = Judge(handler_of(nothing), Policy(), events)
-    return LoopWatchdog(Executing(), judge, lambda _: on_hang(), state)
+    return LoopWatchdog(judge, lambda _: on_hang(), state)
 
 
 async def test_a_blocked_loop_is_reported_with_its_stack_while_the_lease_is_kept() -> None:

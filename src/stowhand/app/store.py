@@ -17,8 +17,8 @@ from stowhand.app.start import store_at
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.protocols.queue_store import AnyStore, QueueStore
 from stowhand.protocols.store import StoreOptions
+from stowhand.protocols.store_check import check_store
 from stowhand.stores.url import MEMORY, open_store, store_url
-from stowhand.worker.store_check import check_store
 
 
 class AppStore:

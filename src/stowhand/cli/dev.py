@@ -29,7 +29,7 @@ from stowhand.service.children import Child, Children, Next, Slot
 from stowhand.service.exit_codes import OK
 from stowhand.service.file_watch import Snapshot, Watched, watching
 from stowhand.tasks.program import how_it_ended
-from stowhand.worker.timings import USUAL
+from stowhand.worker.host import USUAL
 
 GRACE = "2s"
 """How long a running job has when its worker is started anew; then it goes back unspent, and runs with the new code."""

@@ -22,7 +22,7 @@ from stowhand.clock import Cancelable, SystemClock, stopwatch
 from stowhand.service import child_reports
 from stowhand.service.health import Process
 from stowhand.service.stop_requests import StopRequests
-from stowhand.worker.timings import USUAL, Timings
+from stowhand.worker.host import USUAL, Timings
 
 LAST_WRITE = 2.0
 """Seconds in which a process that was asked to stop three times may still give leases back."""

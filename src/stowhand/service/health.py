@@ -12,8 +12,7 @@ import msgspec
 
 from stowhand.clock import Clock
 from stowhand.protocols.options import WorkerOptions
-from stowhand.worker.host import Liveness
-from stowhand.worker.timings import USUAL, Timings
+from stowhand.worker.host import USUAL, Liveness, Timings
 
 PATIENCE = 60.0
 """Seconds that a call to the store may take, at least: drivers time out before."""

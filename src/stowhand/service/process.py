@@ -44,8 +44,7 @@ from stowhand.service.reloading import Changes, Reloader
 from stowhand.service.signals import handle_signals, to_the_end
 from stowhand.service.stop_requests import StopRequests
 from stowhand.tasks.program import kill_programs
-from stowhand.worker.host import Host
-from stowhand.worker.timings import USUAL, Timings
+from stowhand.worker.host import USUAL, Host, Timings
 from stowhand.worker.worker import Worker, new_identity
 
 UNREAD = 0.2

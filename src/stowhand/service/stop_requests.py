@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stowhand.clock import stopwatch
-from stowhand.worker.timings import USUAL
+from stowhand.worker.host import USUAL
 
 
 class StopRequests:

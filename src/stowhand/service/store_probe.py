@@ -13,7 +13,7 @@ from stowhand.clock import Clock
 from stowhand.cron.known_items import cron_figures
 from stowhand.protocols.figures import COUNTED_FOR_METRICS, CronFigures, Figures
 from stowhand.protocols.queue_store import QueueStore, SchemaStatus
-from stowhand.worker.timings import USUAL, Timings
+from stowhand.worker.host import USUAL, Timings
 
 T = TypeVar("T")
 COUNTING_SHARE = 0.1

@@ -33,7 +33,7 @@ from stowhand.service.status_server import Answer, Pages, StatusServer, verdict
 from stowhand.service.supervisor import RENEWED, SETTLED_CODES
 from stowhand.tasks.loading import load_object
 from stowhand.tasks.program import how_it_ended
-from stowhand.worker.timings import USUAL
+from stowhand.worker.host import USUAL
 from stowhand.worker.worker import Worker
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"

@@ -2,44 +2,30 @@
 
     limit    the free slots, and a little ahead in proportion to the measured rate (ClaimSize)
     ask      whether a claim may go out now (admission.py)
-    claim    of the tasks whose turn it is (Fairness); now and then a suspect (suspects.py); one call (claims.py)
+    claim    of the tasks whose turn it is (Fairness); now and then a suspect (Suspects); one call (claims.py)
     wait     until a slot becomes free, a wake-up comes, a job falls due, or the poll interval has passed
     recheck  soon, and a few times only, where a claim left something due: another transaction may lock its row
 
 Before it sleeps it has claimed once more after the last wake-up, so a wake-up is never slept through. What a settlement
-claims along with it follows the same rules (Successors).
+claims along with it follows the same rules (claims.py, Successors).
 """
 
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from stowhand.errors import ConfigurationError
-from stowhand.events import Claimed, Claiming
-from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import COMPLETED, Settlement
 from stowhand.protocols.options import LOOK_AHEAD_SECONDS
-from stowhand.protocols.store import Claim, ClaimRequest, Reply, SettleAndClaim
 from stowhand.worker.admission import Admission, Permit
-from stowhand.worker.claims import Claims
-from stowhand.worker.heartbeater import Heartbeater
+from stowhand.worker.claims import Claims, Tasks
 from stowhand.worker.hooks import Hooks
-from stowhand.worker.host import Call
-from stowhand.worker.leases import Held, Leases
+from stowhand.worker.leases import Held, Phase
 from stowhand.worker.limits import Limits
-from stowhand.worker.settler import MAX_CHAINED, Settler
+from stowhand.worker.settler import Settler
 from stowhand.worker.slots import Slots
 from stowhand.worker.state import NEVER, WorkerState
-from stowhand.worker.suspects import Suspects
 
-Tasks = tuple[str, ...] | None
-Entries = Sequence[tuple[Lease, Settlement]]
-MAX_JOBS_IN_ROW = 50
-"""Jobs of a serial key that settlements claim before an ordinary claim has its turn."""
-MAX_ROW_SECONDS = 0.1
 LAST_LOOKS = 0.5
 """Seconds between two looks whether everything has ended, where no part signals it."""
 RECHECK_DELAYS_SECONDS = (0.01, 0.05, 0.25)
@@ -354,95 +340,65 @@ class Fairness:
         self._served.clear()
 
 
-class Successors:
-    """Settling claims: along with the end of a serial key's job its next one, in one transaction of the store.
+class Suspects:
+    """When suspects run: jobs that were reset twice or more, because workers died under them.
 
-    The jobs of a serial key follow each other one commit apart, instead of a settlement, a wake-up and a claim.
-    Otherwise it is a claim like others: under a token made before the call, which is abandoned when the reply is lost,
-    and only of what the claimer would claim too. What it would not claim any more when the reply comes goes back.
-
-    In a row at most so many jobs, or so many seconds: then a claim has its turn, which takes what comes first in the
-    order of all.
+    One slot of the worker serves them, one after another, while any is due. In a child process a suspect runs beside
+    other jobs, and its slot is kept for the next suspect. In this process it takes the next free slot, and nothing new
+    is claimed while it runs. A worker of one slot, and one without a child process, claims other jobs between two
+    suspects.
     """
 
-    def __init__(
-        self,
-        settle_and_claim: SettleAndClaim,
-        claimer: Claimer,
-        claims: Claims,
-        leases: Leases,
-        heartbeater: Heartbeater,
-        state: WorkerState,
-    ) -> None:
-        self._settle_and_claim = settle_and_claim
-        self._claimer = claimer
-        self._claims = claims
-        self._leases = leases
-        self._heartbeater = heartbeater
+    def __init__(self, state: WorkerState, *, can_isolate: bool) -> None:
+        """``can_isolate``: there are child processes for them."""
         self._state = state
-        flags = state.options.forbidden_flags
-        self._flags = () if callable(flags) else flags
-        self._claims_seen = 0
-        """How many claims had been answered when the row of jobs began."""
-        self._began = 0.0
-        self._row = 0
-        """Jobs claimed in a row without a claim in between."""
+        self._takes_turns = not can_isolate or state.options.concurrency == 1
+        self.can_isolate = can_isolate
+        self._held: Held | None = None
+        """The last one."""
+        self._claimed_at = state.clock.monotonic()
+        self.is_serving = False
+        """The last claim brought one, so there may be more."""
+        self._others_claimed = True
+        """Other jobs were claimed since the last suspect."""
 
-    def request(self, entries: Entries, queued: int) -> ClaimRequest | None:
-        """What may be claimed along with these settlements, of which so many are of serial keys; ``None``: nothing."""
-        if len(entries) > MAX_CHAINED or any(settlement is not COMPLETED for _, settlement in entries):
-            return None
-        state = self._state
-        limit = min(queued, self._claimer.limit_along(state.tasks), self._left_in_row())
-        if limit < 1:
-            return None
-        return ClaimRequest(
-            worker=state.worker,
-            token=str(uuid.uuid4()),
-            limit=limit,
-            lease=state.options.lease,
-            tasks=state.tasks,
-            forbidden_flags=self._flags,
-        )
+    @property
+    def is_held(self) -> bool:
+        """One waits or runs. One that was given back before it started does not count."""
+        one = self._held
+        if one is None:
+            return False
+        if one.attempt is None:
+            return one.phase is not Phase.GONE
+        return one.task is not None
 
-    async def settle(self, entries: Entries, request: ClaimRequest, call: Call) -> tuple[Sequence[Reply], set[str]]:
-        """The replies, and the serial keys that go on. Raises StoreError; then the request is to be abandoned."""
-        state, events = self._state, self._state.events
-        if events.wants(Claiming):
-            events.emit(Claiming(state.worker, request.limit))
-        sent = state.clock.monotonic()  # a lease may begin at any moment from here on
-        try:
-            with call:
-                replies, claims = await self._settle_and_claim(entries, request)
-        except asyncio.CancelledError:
-            self._heartbeater.abandon(request.token)
-            raise
-        if events.wants(Claimed):
-            events.emit(Claimed(state.worker, len(claims), call.seconds))
-        if claims:
-            self._take(claims, request, sent)
-        return replies, {claim.serial for claim in claims if claim.serial is not None}
+    @property
+    def blocks_claims(self) -> bool:
+        """One runs in this process, so nothing else may be claimed."""
+        return self.is_held and not self.can_isolate
 
-    def abandon(self, request: ClaimRequest) -> asyncio.Event:
-        """The reply was lost. The event: what it may have claimed is given back, or locked, and it claims no more."""
-        is_dead = asyncio.Event()
-        self._heartbeater.abandon(request.token, is_dead.set)
-        self._state.clock.call_later(request.lease, is_dead.set)  # if the store is away: its lease is over then
-        return is_dead
+    @property
+    def wait(self) -> float:
+        """Seconds until suspects are to be claimed although there is other work: from 0 on the next slot is for one."""
+        if self.is_held:
+            return NEVER
+        if self.is_serving:
+            return NEVER if self._is_turn_of_others else 0.0
+        return self._claimed_at + self._state.timings.suspects_every - self._state.clock.monotonic()
 
-    def _take(self, claims: Sequence[Claim[Any]], request: ClaimRequest, sent: float) -> None:
-        held = self._leases.take(claims, sent=sent, since=self._state.clock.monotonic())
-        if self._claimer.start_along(held, request.tasks):
-            self._row += len(held)
-        else:
-            self._leases.drop(held)
-            self._heartbeater.give_back(held, "claimed with a settlement, and the worker claims nothing now")
-            self._heartbeater.hurry()
+    def claimed(self, claimed: Sequence[Held]) -> None:
+        """Note the answer to a claim of suspects, of one at most."""
+        self._claimed_at = self._state.clock.monotonic()
+        self.is_serving = bool(claimed)
+        if claimed:
+            self._held = claimed[0]
+            self._others_claimed = False
 
-    def _left_in_row(self) -> int:
-        now = self._state.clock.monotonic()
-        if self._claims.ordinary != self._claims_seen or self._row == 0:
-            self._claims_seen = self._claims.ordinary
-            self._began = now
-            self._row = 0
-        return MAX_JOBS_IN_ROW - self._row if now - self._began <= MAX_ROW_SECONDS else 0
+    def others_claimed(self) -> None:
+        """Note the answer to a claim of other jobs."""
+        self._others_claimed = True
+
+    @property
+    def _is_turn_of_others(self) -> bool:
+        """Other jobs come between two suspects: until they have been claimed, and those that were have started."""
+        return self._takes_turns and not (self._others_claimed and not self._state.ready)

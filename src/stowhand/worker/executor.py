@@ -3,7 +3,7 @@
 begin      a slot has taken the job: what encloses the attempt, pre_handle, the handler (hooks.py), not begun yet; of a
            suspect, a child process
 waits      for the first time: from here on its time is limited
-ended      judge what came out (judge.py), and hand it over to the settler; or give the job back, or drop it
+ended      judge what came out (policy.py), and hand it over to the settler; or give the job back, or drop it
 answered   by the store: post_handle's turn, then the slot may be filled
 """
 
@@ -20,9 +20,9 @@ from stowhand.protocols.attempt import Attempt, AttemptLogger, Stop, Transaction
 from stowhand.protocols.store import Claim
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks
-from stowhand.worker.judge import End, Judge
 from stowhand.worker.leases import Held, Leases
 from stowhand.worker.limits import Limits
+from stowhand.worker.policy import End, Judge
 from stowhand.worker.settler import Settler
 from stowhand.worker.state import WorkerState
 

@@ -1,4 +1,4 @@
-"""What the process around a worker provides, and what it asks: no part of the worker's public face.
+"""What the process around a worker provides, how long both wait for what, and what the process asks of the worker.
 
 This package's own processes use it (service/): their health is how long each loop of the worker has been at what it
 does, written by the loops and read from any thread.
@@ -19,9 +19,11 @@ from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, WorkerStarted
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Isolate
-from stowhand.worker.timings import Timings
 
 STATM = Path("/proc/self/statm")
+TIMINGS_VARIABLE = "STOWHAND_TIMINGS"
+MAX_TIMING_SECONDS = 300.0
+"""Seconds that may be given: a variable that is left behind must not keep a process from its end for ever."""
 
 
 def resident_bytes() -> int:
@@ -39,6 +41,51 @@ def resident_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Seconds. These are no settings: the suite shortens them for the processes that it starts."""
+
+    same_signal: float = 0.5
+    """Signals within it count once: a terminal's Ctrl-C reaches a whole group, and people press twice."""
+    blocked_after: float = 1.0
+    """Without a sign of life after which the loop counts as blocked."""
+    suspects_every: float = 5.0
+    """Between two claims of suspects while there is other work and no suspect was due."""
+
+    # The end of a process: a worker that is not stuck ends in order before it is made to exit, and a child has given
+    # back what it holds before the supervisor kills it.
+    exited: float = 5.0
+    """After the grace, within which a process has exited, whatever happens."""
+    made_to: float = 0.9
+    """Before that, when a process that still runs is made to exit."""
+    give_back: float = 0.5
+    """How many of these it tries to give its leases back."""
+    killed: float = 0.2
+    """Before ``exited``, when a supervisor kills the children that still run."""
+    last_pause: float = 4.0
+    """After the grace, for handlers that were cancelled and for the last calls to the store."""
+    last_calls: float = 0.5
+    """Of these, kept for the store."""
+
+    steady: float = 5.0
+    """A child that lived so long is replaced at once; one that did not counts as failing to start."""
+    slowest_restart: float = 10.0
+    unable: float = 2.0
+    """Before a job goes back whose child process could not begin."""
+    report_every: float = 1.0
+    """Between two reports of a process's health."""
+    blocked_at_least: float = 3.0
+    """For which a handler may block the loop before the process is not alive, however short the leases."""
+    answer_within: float = 1.2
+    """For the store to answer a probe: ``stowhand health`` waits two for all of it."""
+    answer_fresh: float = 1.0
+    """For which that answer is reused."""
+    count_within: float = 1.0
+    counts_fresh: float = 5.0
+
+
+USUAL = Timings()
+
+
 class Host(msgspec.Struct, frozen=True):
     """What the process around a worker provides."""
 
@@ -49,7 +96,7 @@ class Host(msgspec.Struct, frozen=True):
     blocks it."""
     on_threads_exhausted: Callable[[], None] = lambda: None
     """Called on the worker's loop when as many threads have outlived their attempts as jobs may run at once."""
-    timings: Timings = Timings()
+    timings: Timings = USUAL
     resident: Callable[[], int] = resident_bytes
     """Gives the bytes of memory that the process uses."""
 
@@ -159,6 +206,18 @@ class Internals(msgspec.Struct, frozen=True):
     """Emit an event for each outcome that no store has recorded, once. From any thread, as the last thing."""
     renewal_reason: Callable[[], str | None]
     """Which limit of the worker was reached, if one was: its process ends well, and another is to take its place."""
+
+
+def read_timings(environ: Mapping[str, str]) -> Timings:
+    """Those of a process: the usual ones, unless a test gives it others, a JSON object. Raises ConfigurationError."""
+    try:
+        timings = msgspec.json.decode(environ.get(TIMINGS_VARIABLE) or "{}", type=Timings)
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"{TIMINGS_VARIABLE}: {error}") from None
+    for name in timings.__struct_fields__:
+        if not 0 <= getattr(timings, name) <= MAX_TIMING_SECONDS:
+            raise ConfigurationError(f"{TIMINGS_VARIABLE}: {name}: give seconds, at most {MAX_TIMING_SECONDS:g}")
+    return timings
 
 
 def log_by_default(events: Events) -> None:

@@ -99,15 +99,6 @@ class Held:
             self.task.cancel()
 
 
-class Executing:
-    """The job whose handler the event loop executes just now. Written by the slots; read from any thread."""
-
-    __slots__ = ("held",)
-
-    def __init__(self) -> None:
-        self.held: Held | None = None
-
-
 class Leases:
     """All of them. A margin of each is kept back, for the time until a handler is stopped."""
 

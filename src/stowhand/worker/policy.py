@@ -1,23 +1,36 @@
-"""How one record is run, and what an error of its attempt comes to under that. Pure.
+"""How one record is run, how its attempt ended, and the settlement that follows.
 
-Policies and backoffs are the application's code. Where one of them fails, the record waits by the natural table, and
-its error says so.
+``jobs/lifecycle.py`` decides the settlement, under the handler's policy. Policy, backoff and encoding are the
+application's code. Where a policy or a backoff fails, the record waits by the natural table, and its error says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, PayloadMismatch
+from stowhand.errors import ConfigurationError, LeaseLost, PayloadMismatch
+from stowhand.events import Events, ResultDropped
 from stowhand.jobs.durations import seconds
-from stowhand.jobs.lifecycle import Fail, Outcome, Retry
-from stowhand.jobs.outcomes import describe, from_error
+from stowhand.jobs.job import DROPPED, State
+from stowhand.jobs.lifecycle import COMPLETED, Cancel, Complete, Fail, Outcome, Retry, Settlement, settle
+from stowhand.jobs.outcomes import DONE, describe, from_error
 from stowhand.jobs.text import clean
+from stowhand.jobs.tries import TIMED_OUT
+from stowhand.protocols.attempt import Attempt, Stop, control_of
+from stowhand.protocols.handler import ChildCrashed, ChildUnable, Handler
 from stowhand.protocols.store import Claim
 from stowhand.retry import AnyBackoff, natural, takes_error, wait
+
+if TYPE_CHECKING:
+    from stowhand.worker.leases import Held
+
+End = Outcome | Stop
+"""How a handler ended. A ``Stop``: nothing is to be recorded, because of it."""
+UNWRITTEN = "its settlement could not be written"
+"""How the error of an attempt begins whose settlement the store refused."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +49,112 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
                 msgspec.structs.force_setattr(self, "timeout", seconds(self.timeout))
             except ValueError as error:
                 raise ConfigurationError(f"Policy: timeout: {error}") from None
+
+
+class Judge:
+    """One handler's policies. ``default`` holds where the handler gives none."""
+
+    def __init__(self, handler: Handler, default: Policy, events: Events) -> None:
+        self._policy: Callable[[Claim[Any]], Policy] = getattr(handler, "policy", lambda claim: default)
+        self._encode: Callable[[object], str] | None = getattr(handler, "encode", None)
+        self._default = default
+        self._events = events
+
+    def timeout(self, claim: Claim[Any]) -> float | None:
+        """Seconds that this attempt may take. Raises what the handler's policy raises."""
+        timeout = self._policy(claim).timeout
+        return timeout if timeout is not None else self._default.timeout
+
+    def end_of(self, error: BaseException, held: Held) -> End:
+        """How a handler ended that raised this."""
+        match held.stop_reason:
+            case None if isinstance(error, ChildCrashed):
+                return Stop.CRASHED
+            case None if isinstance(error, ChildUnable):
+                return Stop.UNABLE
+            case None if isinstance(error, LeaseLost):
+                return Stop.LOST
+            case None:
+                return outcome_of(error, held.claim, self._policy_of)
+            case Stop.TIMEOUT:
+                runs_on = held.attempt is not None and control_of(held.attempt).abandoned_thread is not None
+                thread = "; its thread cannot be stopped and its result will be ignored" if runs_on else ""
+                said = f"timed out: the attempt took longer than {held.timeout:g} s{thread}"
+                return Retry(said, error_class=TIMED_OUT)
+            case Stop.CANCELED:
+                return Cancel("canceled while running")
+            case stopped:
+                return stopped
+
+    def settle(self, attempt: Attempt[Any], outcome: Outcome) -> Settlement:
+        """The settlement. Where a policy fails, its job waits by the natural table, and its error says so."""
+        if outcome is DONE and not attempt.then:
+            return COMPLETED  # the most common, and no policy can change it
+        result = None
+        if isinstance(outcome, Complete):
+            if outcome.result is not None:
+                result = self._encoded(attempt.claim, outcome.result)
+            elif not attempt.then:
+                return COMPLETED
+        try:
+            return self._settle(attempt, outcome, result)
+        except BaseException as trouble:  # noqa: BLE001 - boundary: reported in the job's error text
+            retry = outcome if isinstance(outcome, Retry) else None
+            text = undecided(None if retry is None else retry.error, trouble)
+            payload, kind = (None, None) if retry is None else (retry.payload, retry.error_class)
+            return self._settle(attempt, Retry(text, payload=payload, error_class=kind), None, natural)
+
+    def instead(self, attempt: Attempt[Any], refused: Settlement, why: str, refusals: int) -> Settlement | None:
+        """What is settled when the store has ``refused`` a settlement: an error of the attempt, retried by the rules;
+        refused again, a failure. ``None``: all were refused. ``refusals``: how many there were, this one included."""
+        reason = clean(f"{UNWRITTEN}: {why}")
+        match refusals:
+            case 1:
+                first = (refused.error or "").partition("\n")[0]
+                both = clean(f"{first}\n({reason})") if first else reason
+                return self.settle(attempt, Retry(both, error_class=refused.error_class))
+            case 2 if refused.state is not State.FAILED:
+                return self.settle(attempt, Fail(reason))
+        return None
+
+    def _settle(
+        self,
+        attempt: Attempt[Any],
+        outcome: Outcome,
+        result: str | None,
+        backoff: Callable[[int], float] | None = None,
+    ) -> Settlement:
+        claim = attempt.claim
+        return settle(
+            outcome,
+            attempts=claim.attempts,
+            max_attempts=claim.max_attempts,
+            backoff=backoff or (lambda attempts: self._wait(claim, attempts)),
+            result=result,
+            then=tuple(attempt.then),
+        )
+
+    def _wait(self, claim: Claim[Any], attempts: int) -> float:
+        """Seconds before the next attempt. Called for a retry alone: a policy that fails changes no other settlement.
+        Nothing was raised, or its backoff does not ask for it."""
+        return wait(self._policy_of(claim).backoff or natural, attempts, None)
+
+    def _policy_of(self, claim: Claim[Any]) -> Policy:
+        """Raises what the handler's policy raises."""
+        policy = self._policy(claim)
+        if policy.backoff is None and self._default.backoff is not None:
+            return msgspec.structs.replace(policy, backoff=self._default.backoff)
+        return policy
+
+    def _encoded(self, claim: Claim[Any], result: object) -> str | None:
+        """The result as JSON text; one that cannot be kept is dropped with an event, and the job stays completed."""
+        if self._encode is None:
+            return None
+        try:
+            return self._encode(result)
+        except BaseException as error:  # noqa: BLE001 - boundary: a result may raise anything; the event reports it
+            self._events.emit(ResultDropped(claim.lease.job_id, claim.task, describe(error).partition("\n")[0]))
+            return DROPPED
 
 
 def outcome_of(error: BaseException, claim: Claim[Any], policy: Callable[[Claim[Any]], Policy]) -> Outcome:

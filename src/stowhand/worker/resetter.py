@@ -19,8 +19,8 @@ from stowhand.jobs.struct import Suggesting
 from stowhand.protocols.option import Seconds, Switch, Text, read_fields
 from stowhand.protocols.options import one_line
 from stowhand.protocols.store import Store
+from stowhand.protocols.store_check import check_made, heartbeats_of
 from stowhand.worker.host import log_by_default
-from stowhand.worker.store_check import check_made, heartbeats_of
 from stowhand.worker.sweeper import Sweeper
 
 STOP_PATIENCE = 5.0

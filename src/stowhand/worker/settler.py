@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stowhand.errors import StoreError
 from stowhand.events import JobEnded, JobLost, JobUnknown, Settled, StoreRecovered, StoreTrouble
@@ -16,19 +16,15 @@ from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.attempt import Transaction, known_control_of
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Recorded, Reply, Store, Verdict
+from stowhand.worker.claims import MAX_CHAINED, Successors
 from stowhand.worker.host import Call
-from stowhand.worker.judge import Judge
 from stowhand.worker.leases import Held, Leases
+from stowhand.worker.policy import Judge
 from stowhand.worker.state import WorkerState
-
-if TYPE_CHECKING:
-    from stowhand.worker.claimer import Successors
 
 BATCH = 500
 _OK = COMPLETED.ended
 BUSY_PAUSE = 0.25
-MAX_CHAINED = 16
-"""Settlements in one call beyond which claims are worth a call of their own."""
 
 
 class Settler:

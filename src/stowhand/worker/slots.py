@@ -18,8 +18,8 @@ from stowhand.errors import StowhandError
 from stowhand.jobs.outcomes import DONE, from_returned
 from stowhand.protocols.attempt import Stop
 from stowhand.worker.executor import Executor
-from stowhand.worker.judge import End
-from stowhand.worker.leases import Executing, Held, Leases
+from stowhand.worker.leases import Held, Leases
+from stowhand.worker.policy import End
 from stowhand.worker.state import WorkerState
 
 YIELD_AFTER = 0.005
@@ -46,7 +46,6 @@ class Slots:
         self,
         executor: Executor,
         leases: Leases,
-        executing: Executing,
         state: WorkerState,
         *,
         keeps_slot: bool = False,
@@ -55,7 +54,6 @@ class Slots:
         self._executor = executor
         self._keeps_slot = keeps_slot
         self._leases = leases
-        self._executing = executing
         self._state = state
         self._supervisor = state.supervisor
         self._clock = state.clock
@@ -176,7 +174,7 @@ class Slots:
         slot.waited = False
         self._state.running.add(held)
         end: End
-        self._executing.held = held
+        self._state.executing = held
         try:
             coroutine = self._executor.begin(held)
             context = contextvars.copy_context()
@@ -188,7 +186,7 @@ class Slots:
         else:
             return self._finish(slot, held, self._drive(slot, held, context, coroutine, waits_for))
         finally:
-            self._executing.held = None
+            self._state.executing = None
         if slot.task is not None and slot.task.cancelling():
             return self._end_uncancelled(slot, held, end)
         self._free(slot, held)
@@ -257,11 +255,11 @@ class Slots:
             except BaseException as error:  # noqa: BLE001 - passed on to the handler
                 advance = coroutine.throw
                 given = error
-            self._executing.held = held
+            self._state.executing = held
             try:
                 waits_for = context.run(advance, given)
             except StopIteration as end:
                 return end.value
             finally:
-                self._executing.held = None
+                self._state.executing = None
                 given = None  # no reference cycle through an exception

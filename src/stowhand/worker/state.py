@@ -20,8 +20,8 @@ from stowhand.clock import Clock
 from stowhand.events import Events
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
+from stowhand.worker.host import Timings
 from stowhand.worker.supervisor import Supervisor
-from stowhand.worker.timings import Timings
 
 if TYPE_CHECKING:
     from stowhand.worker.leases import Held
@@ -85,6 +85,8 @@ class WorkerState:
         """Claimed, not started, in claim order."""
         self.running: set[Held] = set()
         """Their handlers are at work."""
+        self.executing: Held | None = None
+        """The job whose handler the event loop executes just now. Written by the slots."""
         self.unrecorded: set[Held] = set()
         """They have ended and are not recorded yet."""
         self.occupying: set[Attempt[Any]] = set()

@@ -13,8 +13,7 @@ from typing import Any
 from stowhand.events import LoopBlocked
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.store import Claim
-from stowhand.worker.judge import Judge
-from stowhand.worker.leases import Executing
+from stowhand.worker.policy import Judge
 from stowhand.worker.state import WorkerState
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -26,10 +25,7 @@ class LoopWatchdog:
     ``on_hang`` is called once per hang, from the thread that looks, with the lease of the job that blocks the loop.
     """
 
-    def __init__(
-        self, executing: Executing, judge: Judge, on_hang: Callable[[Lease | None], object], state: WorkerState
-    ) -> None:
-        self._executing = executing
+    def __init__(self, judge: Judge, on_hang: Callable[[Lease | None], object], state: WorkerState) -> None:
         self._judge = judge
         self._on_hang = on_hang
         self._state = state
@@ -83,7 +79,7 @@ class LoopWatchdog:
         return self._pause
 
     def _report(self, blocked: float) -> None:
-        held = self._executing.held
+        held = self._state.executing
         claim = held.claim if held is not None else None
         patience = self._patience(claim)
         if not self._doubted and (held is None or blocked > patience):

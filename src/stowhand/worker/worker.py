@@ -5,7 +5,7 @@ A worker is a generic process configured with a Store (where jobs are kept) and 
     wake     learn that there may be work (claims.py)
     claim    at most the free slots, and a little ahead in proportion to the measured rate (claimer.py)
     run      the handler in a slot (slots.py, executor.py): what it returns or raises is an Outcome (jobs/outcomes.py)
-    settle   judge the outcome (judge.py, jobs/lifecycle.py); record all that have piled up in one call (settler.py)
+    settle   judge the outcome (policy.py, jobs/lifecycle.py); record all that have piled up in one call (settler.py)
     beat     meanwhile, from another thread, renew the leases (heartbeater.py, leases.py)
     stop     claim nothing new; give running jobs their grace; return the rest without using an attempt; always bounded
 
@@ -33,25 +33,23 @@ from stowhand.protocols.attempt import Stop
 from stowhand.protocols.handler import Function, Handler, handler_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Store
+from stowhand.protocols.store_check import check_made, heartbeats_of
 from stowhand.protocols.throughput import ThroughputKeeper
 from stowhand.worker.admission import Admission
-from stowhand.worker.claimer import Claimer, ClaimSize, Successors
-from stowhand.worker.claims import Claims, Wakeups
+from stowhand.worker.claimer import Claimer, ClaimSize, Suspects
+from stowhand.worker.claims import Claims, Successors, Wakeups
 from stowhand.worker.executor import Executor
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks, resources_of
 from stowhand.worker.host import Host, Internals, Liveness, log_by_default
 from stowhand.worker.inside import inside_a_worker
-from stowhand.worker.judge import Judge
-from stowhand.worker.leases import Executing, Leases, Phase
+from stowhand.worker.leases import Leases, Phase
 from stowhand.worker.limits import Limits
-from stowhand.worker.policy import Policy
+from stowhand.worker.policy import Judge, Policy
 from stowhand.worker.program_groups import GUARDED
 from stowhand.worker.settler import Settler
 from stowhand.worker.slots import Slots
 from stowhand.worker.state import WorkerState
-from stowhand.worker.store_check import check_made, heartbeats_of
-from stowhand.worker.suspects import Suspects
 from stowhand.worker.throughput import ThroughputCounter, uncounted
 from stowhand.worker.watchdog import LoopWatchdog
 
@@ -114,9 +112,8 @@ class Worker:
         self._limits = limits = Limits(host, state)
 
         heartbeats = heartbeats_of(store)
-        executing = Executing()
         self._leases = leases = Leases(state)
-        self._watchdog = watchdog = LoopWatchdog(executing, judge, host.on_hang, state)
+        self._watchdog = watchdog = LoopWatchdog(judge, host.on_hang, state)
         counter = ThroughputCounter(self._clock.monotonic, self._counted_as)
         count = counter.count if isinstance(heartbeats, ThroughputKeeper) else uncounted
         self._heartbeater = heartbeater = Heartbeater(heartbeats, leases, watchdog, counter, limits, state)
@@ -124,7 +121,7 @@ class Worker:
         self._settler = settler = Settler(store, leases, judge, count, state)
         self._executor = executor = Executor(hooks, judge, leases, settler, heartbeater, limits, state)
         keeps_slot = host.isolate is not None and options.concurrency > 1
-        self._slots = slots = Slots(executor, leases, executing, state, keeps_slot=keeps_slot)
+        self._slots = slots = Slots(executor, leases, state, keeps_slot=keeps_slot)
 
         admission = Admission(handler, state)
         claim_size = ClaimSize(slots, settler, hooks, limits, state, one_by_one=admission.one_by_one)

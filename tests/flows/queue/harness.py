@@ -21,8 +21,7 @@ from stowhand.protocols.flow_shape import FlowShape
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
 from stowhand.testing.clock import START
-from stowhand.worker.judge import Judge
-from stowhand.worker.policy import Policy
+from stowhand.worker.policy import Judge, Policy
 
 LOCK_TIME = 180.0
 

@@ -35,7 +35,7 @@ from stowhand.protocols.option import PREFIX, Option, options_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import RESERVED_CONNECTIONS, StoreOptions, pool_refusal
 from stowhand.stores.url import store_url
-from stowhand.worker.timings import VARIABLE, read_timings
+from stowhand.worker.host import TIMINGS_VARIABLE, read_timings
 
 NOT_REMOTE = (
     "schema",
@@ -341,7 +341,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     known = [variable for option in SETTINGS.values() for variable in option.variables]
     found = []
     for name, value in environ.items():
-        if name == VARIABLE:
+        if name == TIMINGS_VARIABLE:
             found.append((name, f"{name} changes how long a worker waits: it is for the tests of Stowhand alone"))
         elif name.startswith(PREFIX) and name not in known and not _is_of_others(name, value):
             bare = name.removeprefix(PREFIX).lower()

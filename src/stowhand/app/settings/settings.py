@@ -13,7 +13,7 @@ from stowhand.protocols.option import Names, Option, Switch, Text, Whole, option
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import RESERVED_CONNECTIONS, StoreOptions, pool_shortage
 from stowhand.retry import PRESETS as BACKOFFS
-from stowhand.worker.timings import Timings
+from stowhand.worker.host import Timings
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 LOG_FORMATS = ("text", "timed", "traced", "json")
