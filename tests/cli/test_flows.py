@@ -291,7 +291,7 @@ def test_all_failed_ones_are_counted_and_asked_about(
         denied = call("flows", "retry", program, "--failed")
         assert (denied.code, denied.out) == (1, "")
         assert "Retry 2 failed jobs of flow demo? [y/N]" in denied.err
-        assert "Nothing was retried." in denied.err
+        assert "Nothing was changed." in denied.err
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     agreed = call("flows", "retry", program, "--failed", "--queue", "first")
     assert (agreed.code, agreed.out) == (0, f"{ids[0]}: done\n{ids[1]}: done\n")

@@ -57,7 +57,7 @@ def test_a_group_without_a_command_shows_its_help_as_a_usage_error(call: Stowhan
         (("worker", "--tasks", "a", "--app", "b:c"), "--tasks and --app"),
         (("worker", "--crontab", "crontab"), "crontab crontab: No such file"),
         (("jobs", "retry", "0"), "0"),
-        (("jobs", "remove"), "--key KEY"),
+        (("jobs", "remove"), "name the jobs: ID..."),
         (("jobs", "list", "--limit", "0"), "--limit"),
         (("add",), "TASK"),
         (("add", "hello", "{nope}"), "payload"),

@@ -193,9 +193,8 @@ def retry_jobs(
         if not wanted:
             click.echo("No failed jobs.", err=True)
             return OK
-        where = f"queue {escape(queue)}" if queue is not None else f"flow {escape(flow.name)}"
-        if not yes and not agreed(f"Retry {len(wanted)} failed job{'' if len(wanted) == 1 else 's'} of {where}?"):
-            click.echo("Nothing was retried.", err=True)
+        where = f" of queue {escape(queue)}" if queue is not None else f" of flow {escape(flow.name)}"
+        if not yes and not agreed("Retry", len(wanted), "failed", where):
             return FAILURE
     return with_flow(flow, lambda flow: _retry(flow, wanted, as_json=as_json))
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from stowhand.app.answers import PAGE, answer_for, answers_of, fail, reschedule, retry_failed
+from stowhand.app.answers import PAGE, Change, answer_for, answers_of, fail, reschedule, retry_failed
 from stowhand.cli.add import when_option
 from stowhand.cli.columns import json_line
 from stowhand.cli.groups import Group
@@ -36,20 +36,24 @@ MOST = 10_000
 
 
 ID = click.IntRange(1, 2**63 - 1)
-some_or_ids_argument = click.argument("job_ids", metavar="[ID]...", nargs=-1, type=ID)
 CANCELABLE = (State.QUEUED, State.ERRORED, State.PROCESSING)
 REMOVABLE = (State.QUEUED, State.ERRORED, State.FAILED)
 RETRYABLE = (State.FAILED,)
 RESCHEDULABLE = (State.QUEUED, State.ERRORED)
 """States that each verb acts on unless --state names others."""
 
+Act = Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Answer]]]
+"""Acts on the jobs of these ids, and returns an answer for each."""
 
-many_options = with_options(
+selection_options = with_options(
+    click.argument("job_ids", metavar="[ID]...", nargs=-1, type=ID),
     filter_options,
     click.option("every", "--all", is_flag=True, help="Every job in which it can be done."),
     click.option("-y", "--yes", is_flag=True, help="Of all that are described: do not ask."),
+    json_option,
+    store_options,
 )
-"""For all jobs of a kind: they are counted, and a person is asked."""
+"""Jobs by id; or all of a kind, which are counted, and a person is asked. ``_act`` reads them."""
 
 
 def _read_age(text: str) -> float:
@@ -129,130 +133,77 @@ def list_failures(as_json: bool, **typed: Any) -> None:
 
 
 @command.command("retry")
-@some_or_ids_argument
 @click.option("--failed", is_flag=True, help="The same as --state failed.")
-@many_options
-@json_option
-@store_options
-def retry_jobs(job_ids: tuple[int, ...], failed: bool, every: bool, yes: bool, as_json: bool, **typed: Any) -> int:
+@selection_options
+def retry_jobs(failed: bool, **typed: Any) -> int:
     """Make jobs due now, with all their attempts. Not while they run, and not when they completed.
 
     By id, or all that the options describe: failed jobs, unless --state names other states.
     """
     if failed:
         typed["states"] = (*typed["states"], State.FAILED)
-    states = typed["states"] or RETRYABLE
-    chosen = _chosen(typed, job_ids, "Retry", every=every, yes=yes, states=RETRYABLE)
-    if chosen is None:
-        return FAILURE
-    act = retry_failed if not job_ids and set(states) == {State.FAILED} else _retry
-    return _act(typed, act, chosen, as_json=as_json)
+    only_failed = not typed["job_ids"] and set(typed["states"]) <= {State.FAILED}
+    return _act(typed, "Retry", RETRYABLE, retry_failed if only_failed else _retry)
 
 
 @command.command("cancel")
-@some_or_ids_argument
-@many_options
-@json_option
-@store_options
-def cancel_jobs(job_ids: tuple[int, ...], every: bool, yes: bool, as_json: bool, **typed: Any) -> int:
+@selection_options
+def cancel_jobs(**typed: Any) -> int:
     """Cancel jobs: waiting ones at once, running ones are asked to stop. By id, or all that the options describe."""
-    chosen = _chosen(typed, job_ids, "Cancel", every=every, yes=yes, states=CANCELABLE)
-    if chosen is None:
-        return FAILURE
-    return _act(typed, lambda store, ids: store.admin.cancel_jobs(ids), chosen, as_json=as_json)
+    return _act(typed, "Cancel", CANCELABLE, lambda store, ids: store.admin.cancel_jobs(ids))
 
 
 @command.command("remove")
-@some_or_ids_argument
 @click.option("keys", "--key", multiple=True, help="The job that holds this key; may be repeated.")
-@many_options
-@json_option
-@store_options
-def remove_jobs(
-    job_ids: tuple[int, ...], keys: tuple[str, ...], every: bool, yes: bool, as_json: bool, **typed: Any
-) -> int:
+@selection_options
+def remove_jobs(keys: tuple[str, ...], **typed: Any) -> int:
     """Delete jobs, by id, by key, or all that the options describe.
 
     A running job is refused by id; by key it loses the key and runs no more.
     """
-    if keys:
-        if wanted_of(typed) != Wanted() or every:
-            raise click.UsageError("--key names a single job: leave the other options out")
-        return _act(typed, lambda store, ids: store.admin.remove_jobs(ids), job_ids, keys, as_json=as_json)
-    if not job_ids and not every and wanted_of({**typed}) == Wanted():
-        raise click.UsageError("name the jobs: ID..., --key KEY, or describe them (--task, --state, …), or --all")
-    chosen = _chosen(typed, job_ids, "Remove", every=every, yes=yes, states=REMOVABLE)
-    if chosen is None:
-        return FAILURE
-    return _act(typed, lambda store, ids: store.admin.remove_jobs(ids), chosen, as_json=as_json)
+    return _act(typed, "Remove", REMOVABLE, lambda store, ids: store.admin.remove_jobs(ids), keys)
 
 
 @command.command("complete")
-@some_or_ids_argument
-@many_options
-@json_option
-@store_options
-def complete_jobs(job_ids: tuple[int, ...], every: bool, yes: bool, as_json: bool, **typed: Any) -> int:
+@selection_options
+def complete_jobs(**typed: Any) -> int:
     """Complete jobs, waiting or failed, as if they had run. Not while they run.
 
     By id, or all that the options describe.
     """
-    chosen = _chosen(typed, job_ids, "Complete", every=every, yes=yes, states=REMOVABLE)
-    if chosen is None:
-        return FAILURE
-    return _administer(typed, chosen, lambda store, ids: store.admin.complete_jobs(ids), as_json=as_json)
+    return _act(typed, "Complete", REMOVABLE, _answering(lambda store, ids: store.admin.complete_jobs(ids)))
 
 
 @command.command("fail")
-@some_or_ids_argument
 @click.option("--reason", metavar="TEXT", help='Their last error.  [default: "Manually marked as failed"]')
-@many_options
-@json_option
-@store_options
-def fail_jobs(job_ids: tuple[int, ...], reason: str | None, every: bool, yes: bool, as_json: bool, **typed: Any) -> int:
+@selection_options
+def fail_jobs(reason: str | None, **typed: Any) -> int:
     """Fail jobs permanently: they stay, and are not retried. Not while they run.
 
     By id, or all that the options describe.
     """
-    chosen = _chosen(typed, job_ids, "Fail", every=every, yes=yes, states=RESCHEDULABLE)
-    if chosen is None:
-        return FAILURE
-    return _act(typed, lambda store, ids: fail(store, ids, reason), chosen, as_json=as_json)
+    return _act(typed, "Fail", RESCHEDULABLE, lambda store, ids: fail(store, ids, reason))
 
 
 @command.command("reschedule")
-@some_or_ids_argument
 @when_option
 @click.option("--priority", type=int, metavar="N", help="Smaller runs first.")
 @click.option("--attempts", type=int, metavar="N", help="How often they count as tried; 0 runs failed jobs again.")
 @click.option("--max-attempts", type=int, metavar="N", help="How often they are tried at most.")
-@many_options
-@json_option
-@store_options
+@selection_options
 def reschedule_jobs(
-    job_ids: tuple[int, ...],
-    when: When,
-    priority: int | None,
-    attempts: int | None,
-    max_attempts: int | None,
-    every: bool,
-    yes: bool,
-    as_json: bool,
-    **typed: Any,
+    when: When, priority: int | None, attempts: int | None, max_attempts: int | None, **typed: Any
 ) -> int:
     """Give jobs, waiting or failed, another time, priority or number of attempts. What is not given stays.
 
     By id, or all that the options describe.
     """
-    given = Reschedule(run_at=when.run_at, priority=priority, attempts=attempts, max_attempts=max_attempts)
-    if given == Reschedule() and when.delay is None:
+    change = Reschedule(run_at=when.run_at, priority=priority, attempts=attempts, max_attempts=max_attempts)
+    if change == Reschedule() and when.delay is None:
         raise click.UsageError("say what to change: --run-at, --priority, --attempts or --max-attempts")
-    validate_reschedule(given)
-    chosen = _chosen(typed, job_ids, "Reschedule", every=every, yes=yes, states=RESCHEDULABLE)
-    if chosen is None:
-        return FAILURE
-
-    return _administer(typed, chosen, lambda store, ids: reschedule(store, ids, given, when.delay), as_json=as_json)
+    validate_reschedule(change)
+    act = _answering(lambda store, ids: reschedule(store, ids, change, when.delay))
+    return _act(typed, "Reschedule", RESCHEDULABLE, act)
 
 
 @command.command("unlock")
@@ -322,76 +273,40 @@ async def _retry(store: QueueStore, job_ids: Sequence[int]) -> Sequence[Answer]:
     return await store.admin.retry_jobs(job_ids)
 
 
-def _chosen(
-    typed: dict[str, Any],
-    job_ids: Sequence[int],
-    what: str,
-    *,
-    every: bool,
-    yes: bool,
-    states: tuple[State, ...],
-) -> Sequence[int] | None:
-    """The jobs that were named; else those that the options describe, once the user has agreed. ``None``: not agreed.
+def _answering(change: Change) -> Act:
+    """For a call that returns the jobs that it has changed."""
+    return lambda store, job_ids: answers_of(store, job_ids, change)
 
-    ``states``: in which it can be done, where no state was given.
+
+def _act(typed: dict[str, Any], verb: str, states: tuple[State, ...], act: Act, keys: tuple[str, ...] = ()) -> int:
+    """Act on the jobs that were named, or on those that the options describe once the user has agreed.
+
+    ``states``: in which it can be done, where no state was given. ``keys``: of more jobs, to remove.
+    Prints an answer for each in the order given; the exit code is 1 if any was refused or is missing.
     """
-    wanted = wanted_of(typed)
-    described = every or wanted != Wanted()
-    if described == bool(job_ids):
+    job_ids: Sequence[int] = typed["job_ids"]
+    wanted, store = wanted_of(typed), settings_of(typed).store
+    is_described = typed["every"] or wanted != Wanted()
+    if is_described == bool(job_ids or keys):
         raise click.UsageError("name the jobs: ID..., or describe them (--task, --state, …), or --all")
-    if job_ids:
-        return job_ids
-    if not wanted.states:
-        wanted = msgspec.structs.replace(wanted, states=states)
-
-    found = with_store(settings_of(typed).store, wanted.ids)
-    if not found:
-        click.echo("No such jobs.", err=True)
-    elif not yes and not agreed(
-        f"{what} {len(found)} {', '.join(wanted.states)} job{'' if len(found) == 1 else 's'}{wanted.say()}?"
-    ):
-        click.echo("Nothing was changed.", err=True)
-        return None
-    return found
+    if is_described:
+        wanted = msgspec.structs.replace(wanted, states=wanted.states or states)
+        job_ids = with_store(store, wanted.ids)
+        if not job_ids:
+            click.echo("No such jobs.", err=True)
+            return OK
+        if not typed["yes"] and not agreed(verb, len(job_ids), ", ".join(wanted.states), wanted.say()):
+            return FAILURE
+    return with_store(store, lambda store: _act_on(store, act, job_ids, keys, as_json=typed["as_json"]))
 
 
-def _act(
-    typed: dict[str, Any],
-    act: Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Answer]]],
-    job_ids: Sequence[int],
-    keys: Sequence[str] = (),
-    *,
-    as_json: bool,
-) -> int:
-    """Act on all, some at a time, then on keys (to remove), and print an answer for each in the order given.
-
-    The number is 1 if any was refused or is missing.
-    """
-
-    async def all_of_them(store: QueueStore) -> int:
-        code = OK
-        for start in range(0, len(job_ids), PAGE):
-            page = job_ids[start : start + PAGE]
-            by_id = {answer.job_id: answer for answer in await act(store, page)}
-            code = max(code, show_answers([by_id[job_id] for job_id in page], as_json=as_json))
-        return max(code, show_answers([await store.admin.remove_key(key) for key in keys], as_json=as_json))
-
-    return with_store(settings_of(typed).store, all_of_them)
-
-
-def _administer(
-    typed: dict[str, Any],
-    job_ids: Sequence[int],
-    change: Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Job]]],
-    *,
-    as_json: bool,
-) -> int:
-    """The same for a call that returns the jobs that it has changed."""
-
-    async def act(store: QueueStore, ids: Sequence[int]) -> list[Answer]:
-        return await answers_of(store, ids, change)
-
-    return _act(typed, act, job_ids, as_json=as_json)
+async def _act_on(store: QueueStore, act: Act, job_ids: Sequence[int], keys: tuple[str, ...], *, as_json: bool) -> int:
+    code = OK
+    for start in range(0, len(job_ids), PAGE):
+        page = job_ids[start : start + PAGE]
+        by_id = {answer.job_id: answer for answer in await act(store, page)}
+        code = max(code, show_answers([by_id[job_id] for job_id in page], as_json=as_json))
+    return max(code, show_answers([await store.admin.remove_key(key) for key in keys], as_json=as_json))
 
 
 def _reasons_json(found: Explanation) -> str:

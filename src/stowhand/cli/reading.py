@@ -49,10 +49,14 @@ class Choice(click.Choice):  # type: ignore[type-arg]  # click 8.1 has no generi
             self.fail(error.message.removesuffix(".") + hint(value, self.choices), param, ctx)
 
 
-def agreed(question: str) -> bool:
-    """Ask outside of any session: no connection waits for the user."""
+def agreed(verb: str, number: int, states: str, which: str) -> bool:
+    """Ask whether to act on so many jobs. Outside of any session: no connection waits for the user."""
+    jobs = "job" if number == 1 else "jobs"
     try:
-        return click.confirm(question, err=True)
+        is_agreed = click.confirm(f"{verb} {number} {states} {jobs}{which}?", err=True)
     except click.Abort:
         click.echo("", err=True)
-        return False
+        is_agreed = False
+    if not is_agreed:
+        click.echo("Nothing was changed.", err=True)
+    return is_agreed
