@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import islice
+from itertools import islice, repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,8 +156,8 @@ def check(file: str, start: datetime, as_json: bool) -> None:
 @json_option
 def show_next(file: str, number: int, start: datetime, as_json: bool) -> None:
     """Show the next runs of all items of the crontab FILE, merged."""
-    merged = heapq.merge(*(_placed(item, start, place) for place, item in enumerate(_items(file))))
-    runs = [(item, run) for run, _, item in islice(merged, number)]
+    each = [zip(repeat(item), _runs(item, start)) for item in _items(file)]
+    runs = list(islice(heapq.merge(*each, key=itemgetter(1)), number))
     if runs or as_json:
         show_all(runs, "", RUN, as_json=as_json)
 
@@ -182,11 +183,6 @@ def _runs(item: ParsedItem, start: datetime) -> Iterator[datetime]:
     while run is not None:
         yield run
         run = item.next_after(run)
-
-
-def _placed(item: ParsedItem, start: datetime, place: int) -> Iterator[tuple[datetime, int, ParsedItem]]:
-    """Its runs, so that those of several items can be merged: of one minute, in the order of the file."""
-    return ((run, place, item) for run in _runs(item, start))
 
 
 def _there(item: ParsedItem, run: datetime) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import repeat
 
 from stowhand.cron.item import ParsedItem
 
@@ -110,9 +111,8 @@ def in_order(ticks: Sequence[tuple[ParsedItem, Iterable[datetime]]]) -> Iterator
 
     By identifier within a minute: schedulers whose crontabs are ordered differently lock rows in one order.
     """
-    named = {item.identifier: item for item, _ in ticks}
-    each = (_named(item.identifier, moments) for item, moments in ticks)
-    return ((at, named[name]) for at, name in heapq.merge(*each))
+    each = (zip(moments, repeat(item)) for item, moments in ticks)
+    return heapq.merge(*each, key=lambda due: (due[0], due[1].identifier))
 
 
 def this_minute(moment: datetime) -> datetime:
@@ -123,7 +123,3 @@ def this_minute(moment: datetime) -> datetime:
 def next_minute(moment: datetime) -> datetime:
     """The moment itself if it is a whole minute, else the next one."""
     return moment if moment == this_minute(moment) else this_minute(moment) + MINUTE
-
-
-def _named(name: str, moments: Iterable[datetime]) -> Iterator[tuple[datetime, str]]:
-    return ((at, name) for at in moments)

@@ -202,5 +202,5 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 def _minute_from(at: datetime) -> int:
     """The first whole minute that is not before ``at``."""
-    moment = at.astimezone(UTC)
-    return to_minute(at) + bool(moment.second or moment.microsecond)
+    minute = to_minute(at)
+    return minute if to_moment(minute) == at else minute + 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from stowhand.cron.crontab import parse_crontab
@@ -22,14 +21,9 @@ async def cron_figures(timetable: Timetable) -> CronFigures:
     items, now = await timetable.known_items(), await timetable.now()
     return CronFigures(
         known=tuple(item.identifier for item in items),
-        unscheduled=unscheduled(items, now),
+        unscheduled=tuple(item.identifier for item in items if not item.is_scheduled(now)),
         missed={item.identifier: at for item in items if (at := missed_tick(item, now)) is not None},
     )
-
-
-def unscheduled(items: Sequence[KnownItem], now: datetime) -> tuple[str, ...]:
-    """Identifiers of the items that no live scheduler has."""
-    return tuple(item.identifier for item in items if not item.is_scheduled(now))
 
 
 def missed_tick(item: KnownItem, now: datetime) -> datetime | None:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
 
 from stowhand.clock import Clock, SystemClock
-from stowhand.cron.agenda import Agenda, Due, in_order, next_minute, this_minute
+from stowhand.cron.agenda import MINUTE, Agenda, Due, in_order, next_minute, this_minute
 from stowhand.cron.item import ParsedItem
 from stowhand.errors import InvalidJob
 from stowhand.events import CronClockMoved, CronConflict, CronScheduled, CronStarted, CronTrouble, Events
@@ -163,15 +163,9 @@ class Scheduler:
 
     async def _plan(self, item: ParsedItem, known: KnownItem, now: datetime) -> Iterable[datetime]:
         """What to make up for. Before its last tick there is nothing: schedulers backfill before they go on."""
-        if not item.fill:
-            return ()
         until = min(now, self._agenda.cursor(item))
         since = fill_from(item, known, until)
-        have = await self._store.timetable.ticks(item.identifier, since) if since < until else ()
-        if not item.asks:
-            return plan_backfill(item, known, until, have)
-        asked = await self._ask(item, since, until)
-        return plan_backfill(item, known, until, have, lambda *_: iter(asked))
+        return await self._ask(item, since, until) if item.asks else item.ticks(since, until)
 
     async def _ask(self, item: ParsedItem, since: datetime, until: datetime) -> list[datetime]:
         """What the item's function says about all those minutes. A day at a time: it must not keep the loop."""
@@ -185,7 +179,7 @@ class Scheduler:
 
     async def _enter_due(self, now: datetime) -> int:
         made = await self._entering.enter(self._agenda.due(now), now, reached=self._agenda.done_until)
-        self._agenda.done_until(this_minute(now) + timedelta(minutes=1))
+        self._agenda.done_until(this_minute(now) + MINUTE)
         return made
 
     async def _look(self) -> datetime:
@@ -224,28 +218,14 @@ class Scheduler:
         self._events.emit(CronTrouble(f"{item.identifier}: {type(error).__name__}: {error}", 0.0))
 
 
-def plan_backfill(
-    item: ParsedItem,
-    known: KnownItem,
-    start: datetime,
-    have: Collection[datetime],
-    ticks: Callable[[ParsedItem, datetime, datetime], Iterator[datetime]] = ParsedItem.ticks,
-) -> Iterator[datetime]:
-    """The ticks to make up for, in order: within ``fill`` before ``start``, and not yet in the ledger (``have``).
-
-    Nothing before the latest tick that was scheduled, or, if there was none, before the item was known: what was
-    never planned is never made up for. Made as they are read: a year has half a million minutes. ``ticks``: who says
-    when the item is due.
-    """
-    if not item.fill:
-        return iter(())
-    done = frozenset(have)
-    return (tick for tick in ticks(item, fill_from(item, known, start), start) if tick not in done)
-
-
 def fill_from(item: ParsedItem, known: KnownItem, start: datetime) -> datetime:
-    """The moment that a backfill reaches back to; not before ``start``: there is none."""
-    return max(start - timedelta(seconds=item.fill), known.last_tick or known.known_since)
+    """The moment that a backfill before ``start`` reaches back to; not before ``start``: there is none.
+
+    Nothing up to the latest tick that was scheduled, or, if there was none, before the item was known: what was never
+    planned is never made up for.
+    """
+    earliest = known.known_since if known.last_tick is None else known.last_tick + MINUTE
+    return max(start - timedelta(seconds=item.fill), earliest)
 
 
 class Entering:
