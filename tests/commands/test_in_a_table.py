@@ -14,7 +14,7 @@ import pytest
 
 from stowhand.clock import SystemClock
 from stowhand.commands import Command, CommandHandler, steps
-from stowhand.commands.destinations import KeepsLogs
+from stowhand.commands.destinations import ExecutionLog
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.protocols.options import WorkerOptions
 from stowhand.remote.client import HttpStore
@@ -236,4 +236,4 @@ def test_commands_in_a_transaction_write_their_log_when_it_ends(postgres_url: st
 
 
 def test_what_a_handler_of_a_table_is_given_keeps_logs() -> None:
-    assert issubclass(AttemptStore, KeepsLogs)
+    assert issubclass(AttemptStore, ExecutionLog)

@@ -7,7 +7,7 @@ import shlex
 from typing import Any, Protocol, runtime_checkable
 
 from stowhand.errors import ConfigurationError
-from stowhand.jobs.execution_log import OUT_LIMIT, ExecutionLog, ExecutionLogEntry
+from stowhand.jobs.execution_log import OUT_LIMIT, ExecutionLogEntry
 from stowhand.protocols.attempt import Attempt, AttemptLogger
 from stowhand.tasks.program import Lines
 
@@ -16,14 +16,17 @@ SHOWN_COMMAND = 1000
 
 
 @runtime_checkable
-class KeepsLogs(Protocol):
-    """What ``ctx.store`` can do where records have an execution log."""
+class ExecutionLog(Protocol):
+    """The execution log of one running attempt, as ``ctx.store`` is one; every call is guarded by the lease.
+
+    Both raise LogRefused when the lease is gone or the entry is not there; StoreUnreachable.
+    """
 
     async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
-        """As ``ExecutionLog.add``."""
+        """Append an entry; returns its number: 1, 2, …"""
 
     async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
-        """As ``ExecutionLog.update``."""
+        """Replace the entry with this number."""
 
 
 def log_of(ctx: Attempt[Any]) -> ExecutionLog:
@@ -32,20 +35,7 @@ def log_of(ctx: Attempt[Any]) -> ExecutionLog:
         store = ctx.store
     except ConfigurationError:  # a store that gives a running handler nothing
         store = None
-    return StoredLog(store) if isinstance(store, KeepsLogs) else LoggedLog(ctx.logger)
-
-
-class StoredLog:
-    """In the record."""
-
-    def __init__(self, store: KeepsLogs) -> None:
-        self._store = store
-
-    async def add(self, entry: ExecutionLogEntry) -> int:
-        return await self._store.add_execution_log_entry(entry)
-
-    async def update(self, number: int, entry: ExecutionLogEntry) -> None:
-        await self._store.update_execution_log_entry(number, entry)
+    return store if isinstance(store, ExecutionLog) else LoggedLog(ctx.logger)
 
 
 class LoggedLog:
@@ -57,13 +47,14 @@ class LoggedLog:
         self._left = OUT_LIMIT
         self._dropped = 0
 
-    async def add(self, entry: ExecutionLogEntry) -> int:
+    async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
         command = shlex.join(entry.command)
-        shown = command if len(command) <= SHOWN_COMMAND else command[: SHOWN_COMMAND - 1] + "…"
-        self._logger.info(f"{entry.key} began" + (f": {shown}" if shown else ""))
+        if len(command) > SHOWN_COMMAND:
+            command = command[: SHOWN_COMMAND - 1] + "…"
+        self._logger.info(f"{entry.key} began: {command}" if command else f"{entry.key} began")
         return 1
 
-    async def update(self, number: int, entry: ExecutionLogEntry) -> None:
+    async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
         if entry.duration_ms is None:
             return
         if self._dropped:

@@ -47,8 +47,9 @@ class Output:
     def add_line(self, line: str) -> None:
         """A line of ours, after what the program said."""
         self.end()
-        begun = self._kept and not self._kept.endswith(b"\n")
-        self._keep(b"\n" * bool(begun) + clean(self._redactor.text(line)).encode() + b"\n")
+        if self._kept and not self._kept.endswith(b"\n"):
+            self._keep(b"\n")
+        self._keep(clean(self._redactor.text(line)).encode() + b"\n")
 
     @property
     def text(self) -> str:

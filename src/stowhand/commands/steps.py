@@ -161,7 +161,7 @@ class Step:
 
     async def _update(self) -> None:
         try:
-            await self._log.update(self._number, self._entry())
+            await self._log.update_execution_log_entry(self._number, self._entry())
             self._failing = False
         except Exception as error:  # noqa: BLE001 - boundary: the next update, or the last, makes up for this one
             if not self._failing:
@@ -173,13 +173,13 @@ class Step:
             self._stir()
 
     async def _add(self) -> None:
-        self._number = await self._persist(lambda: self._log.add(self._entry()))
+        self._number = await self._persist(lambda: self._log.add_execution_log_entry(self._entry()))
         self._next = self._clock.monotonic() + PACE
 
     async def _store_last(self, final: ExecutionLogEntry) -> None:
         if self._writing is not None:
             await asyncio.wait([self._writing])  # it would come after the last one otherwise
-        await self._persist(lambda: self._log.update(self._number, final))
+        await self._persist(lambda: self._log.update_execution_log_entry(self._number, final))
 
     async def _see_through(self, storing: Coroutine[Any, Any, None]) -> None:
         """Cancelled, it tries a little longer; cancelled again, no more."""

@@ -7,7 +7,6 @@ In a user's table an entry is one JSON object of ``execution_logs``, spelled as 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Protocol
 
 import msgspec
 
@@ -55,16 +54,3 @@ def bounded(entry: ExecutionLogEntry) -> ExecutionLogEntry:
         if room <= 0:
             break
     return msgspec.structs.replace(entry, key=key, command=tuple(command), out=out)
-
-
-class ExecutionLog(Protocol):
-    """The log of one running attempt; every call is guarded by its lease.
-
-    Both raise LogRefused when the lease is gone or the entry is not there; StoreUnreachable.
-    """
-
-    async def add(self, entry: ExecutionLogEntry) -> int:
-        """Append an entry; returns its number: 1, 2, …"""
-
-    async def update(self, number: int, entry: ExecutionLogEntry) -> None:
-        """Replace the entry with this number."""
