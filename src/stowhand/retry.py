@@ -81,15 +81,21 @@ PRESETS: dict[str, Backoff] = {"natural": natural, "service": SERVICE}
 
 
 def named(policy: AnyBackoff | str) -> AnyBackoff:
-    """The policy: a function, or the preset of this name. Raises ConfigurationError, also for a function that takes
-    other arguments than it is called with."""
+    """Return the policy: a function, or the preset of this name.
+
+    Raises ConfigurationError, also for a function that takes other arguments than it is called with.
+    """
     if callable(policy):
         takes_error(policy)
         return policy
-    try:
-        return PRESETS[policy]
-    except (KeyError, TypeError):
-        raise ConfigurationError(f"no backoff named {policy!r}{suggest(policy, PRESETS)}") from None
+    given: object = policy
+    if not isinstance(given, str):
+        raise ConfigurationError(
+            f"no backoff named {given!r}; for the same wait every time: stowhand.retry.constant({given!r})"
+        )
+    if given not in PRESETS:
+        raise ConfigurationError(f"no backoff named {given!r}{suggest(given, PRESETS)}")
+    return PRESETS[given]
 
 
 def wait(backoff: AnyBackoff, attempt: int, error: BaseException | None) -> float:

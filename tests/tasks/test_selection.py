@@ -84,7 +84,7 @@ def test_a_group_that_nobody_declares_is_refused_with_the_way_to_declare_one() -
 @pytest.mark.parametrize(
     ("group", "words"),
     [
-        (5, r"group: an int given; give one word, as in group='heavy'"),
+        (5, "group: an int; give a string"),
         ("", "group: empty"),
         ("a,b", "leave out commas and outer spaces"),
         (" a", "leave out commas and outer spaces"),

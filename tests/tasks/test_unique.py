@@ -151,7 +151,7 @@ def test_a_wrong_declaration_is_refused_at_import(app: App, unique: Any, complai
     ("period", "complaint"),
     [
         ("soon", "task 'send': unique_period: 'soon'"),
-        (0, "task 'send': unique_period of 0 s; give more, or leave it out"),
+        (0, "task 'send': unique_period: 0 seconds; give more, or leave it out"),
         (-1, "task 'send': unique_period: -1 seconds; it must not be negative"),
         ([], "task 'send': unique_period: a list"),
     ],

@@ -152,7 +152,7 @@ class App:
         """
 
         def declare(function: Callable[..., Any]) -> Task[..., Any, Any] | ContextTask[..., Any, Any]:
-            with declaring(name or getattr(function, "__name__", None)):
+            with declaring():
                 if isinstance(told := options.get("on_failure"), ConfiguredTask):
                     refuse_foreign(told, self, "on_failure", ConfigurationError)
                 definition = define(function, name, cast("TaskOptions", options))

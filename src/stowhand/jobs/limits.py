@@ -122,17 +122,10 @@ def _check_rules(job: NewJob) -> NewJob:
         _check_handler(job.on_failure)
     if job.unique_period is not None and (job.key is None or job.key_mode != KeyMode.UNIQUE):
         raise InvalidJob("unique_period: means nothing without a key and the key mode 'unique'")
-    expires, period = (_read_positive(getattr(job, field), field) for field in ("expires", "unique_period"))
+    expires, period = (read_positive(getattr(job, field), field) for field in ("expires", "unique_period"))
     if expires is job.expires and period is job.unique_period:
         return job
     return msgspec.structs.replace(job, expires=expires, unique_period=period)
-
-
-def _read_positive(given: object, field: str) -> float | None:
-    value = None if given is None else read_delay(given, field)
-    if value == 0:
-        raise InvalidJob(f"{field}: 0 seconds; give more, or None for a job that has none")
-    return value
 
 
 def _check_handler(handler: NewJob) -> None:
@@ -193,6 +186,12 @@ def check_name(field: str, name: object, limit: int) -> str:
     return text
 
 
+def check_new_task(field: str, name: object) -> None:
+    """Raise InvalidJob unless an application may declare a task of this name."""
+    if check_name(field, name, TASK_LIMIT) in RESERVED:
+        raise InvalidJob(f"{field}: {name!r} is built in: every worker has it; name a task of yours")
+
+
 def read_delay(delay: object, field: str = "delay") -> float:
     """Seconds, from a timedelta, a number or a phrase."""
     if isinstance(delay, bool) or not isinstance(delay, timedelta | int | float | str):
@@ -209,6 +208,14 @@ def read_delay(delay: object, field: str = "delay") -> float:
         raise InvalidJob(f"{field}: {value:g} seconds; it must not be negative")
     if value > DELAY_LIMIT:
         raise InvalidJob(f"{field}: {value:g} seconds, the limit is {DELAY_LIMIT:g} (100 years)")
+    return value
+
+
+def read_positive(duration: object, field: str) -> float | None:
+    """Seconds, more than 0; ``None`` for ``None``. Raises InvalidJob."""
+    value = None if duration is None else read_delay(duration, field)
+    if value == 0:
+        raise InvalidJob(f"{field}: 0 seconds; give more, or leave it out")
     return value
 
 

@@ -13,16 +13,13 @@ _OURS = "stowhand"
 
 
 @contextmanager
-def declaring(name: str | None = None) -> Iterator[None]:
-    """Errors of a declaration say its line and its task: ``shop/mail.py:12: task 'send': timeout=…``."""
+def declaring() -> Iterator[None]:
+    """Let errors of a declaration begin with its line: ``shop/mail.py:12: task 'send': timeout …``."""
     try:
         yield
     except (ConfigurationError, DuplicateTask) as error:
-        said = str(error)
-        if name is not None and repr(name) not in said:
-            said = f"task {name!r}: {said}"
         place = _line()
-        raise type(error)("\n".join(f"{place}{line}" for line in said.splitlines())) from error.__cause__
+        raise type(error)("\n".join(f"{place}{line}" for line in str(error).splitlines())) from error.__cause__
 
 
 def _line() -> str:

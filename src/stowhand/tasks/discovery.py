@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, Misuse
 from stowhand.tasks.executable import define_executable
 from stowhand.tasks.registry import Registry, TaskDefinition, define
 
@@ -72,7 +72,7 @@ def read_folder(root: str | Path, *, may_be_empty: bool = False) -> Folder:
                 other = Path(tasks[name].file or "").name
                 raise ConfigurationError(f"{other} is the task {name!r} too; give one of them another name")
             tasks[name] = _read_file(name, file, load)
-        except ConfigurationError as error:
+        except Misuse as error:
             broken.append(f"{file.relative_to(place)}: {error}")
     if broken:
         forget(load)

@@ -18,6 +18,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
+from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Retry
@@ -25,7 +26,7 @@ from stowhand.observe.propagation import IN_ENVIRONMENT, handed_on
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.tasks.context import JobLogger
 from stowhand.tasks.program import Conversation, Lines, how_it_ended, run_program, why_not_started
-from stowhand.tasks.registry import TaskDefinition, check_task_name
+from stowhand.tasks.registry import TaskDefinition
 from stowhand.tasks.shape import shape_of
 
 KILL_AFTER = 3.0
@@ -76,8 +77,8 @@ class Executable:
 
 
 def define_executable(file: Path, name: str) -> TaskDefinition:
-    """The task of an executable file. Raises ConfigurationError."""
-    check_task_name(name)
+    """Return the task of an executable file. Raises InvalidJob for a name that no task may have."""
+    limits.check_new_task("task", name)
     return TaskDefinition(
         name=name,
         function=Executable(file).run,

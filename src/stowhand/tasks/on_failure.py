@@ -29,53 +29,46 @@ class Declared(Protocol):
 
 
 class OnFailure:
-    """The job that tells of the failures of ``task``: its name alone, until that task is declared."""
+    """The job that reports a failure: the name of its task alone, until that task is declared."""
 
-    def __init__(self, task: str, name: str) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.job = NewJob(task=name)
         """But for its payload."""
-        self._task = task
         self._is_declared = False
 
-    def declare(self, definition: TaskDefinition, template: NewJob | None = None) -> None:
-        """This is that task. Raises ConfigurationError where it cannot be told of a failure."""
+    def declare(self, definition: TaskDefinition, template: NewJob) -> None:
+        """Take the options of that task's jobs. Raises ConfigurationError where it cannot report every failure."""
         if self._is_declared:
             return
-        told = f"task {self._task!r}: on_failure={self.name!r}"
-        job = template or definition.template
-        if definition.unique is not None or job.key is not None or job.expires is not None:
+        if definition.unique is not None or template.key is not None or template.expires is not None:
             raise ConfigurationError(
-                f"{told}: its jobs have keys, or expire, and every failure is to be told; name another task"
+                f"on_failure={self.name!r}: its jobs have keys, or expire, so some failures would go unreported;"
+                " name another task"
             )
         for sample in SAMPLES:
             try:
                 definition.shape.check(sample)
             except InvalidJob as error:
                 raise ConfigurationError(
-                    f"{told}: {error}; let it take (payload: Failure), or parameters of these names:"
+                    f"on_failure={self.name!r}: {error}; let it take (payload: Failure), or parameters of these names:"
                     f" {', '.join(Failure.__struct_fields__)}"
                 ) from None
-        self.job = msgspec.structs.replace(job, on_failure=None)
+        self.job = msgspec.structs.replace(template, on_failure=None)
         self._is_declared = True
 
 
-def read_on_failure(given: object, task: str) -> OnFailure | None:
-    """What the declaration means. Raises ConfigurationError."""
-    if given is None:
+def read_on_failure(task: object) -> OnFailure | None:
+    """Read the option of a declaration. Raises ConfigurationError, InvalidJob."""
+    if task is None:
         return None
-    if isinstance(given, Declared):
-        found = OnFailure(task, given.template.task)
-        found.declare(given.definition, given.template)
-        return found
-    if not isinstance(given, str):
+    if isinstance(task, Declared):
+        on_failure = OnFailure(task.template.task)
+        on_failure.declare(task.definition, task.template)
+        return on_failure
+    if not isinstance(task, str):
         raise ConfigurationError(
-            f"task {task!r}: on_failure={a_type(given)}; give what @app.task makes of a function, or a task's name"
+            f"on_failure={a_type(task)}; give what @app.task makes of a function, or a task's name"
         )
-    try:
-        limits.check_name("on_failure", given, limits.TASK_LIMIT)
-    except InvalidJob as error:
-        raise ConfigurationError(f"task {task!r}: {error}") from None
-    if given in limits.RESERVED:
-        raise ConfigurationError(f"task {task!r}: on_failure={given!r} is built in; name a task of yours")
-    return OnFailure(task, given)
+    limits.check_new_task("on_failure", task)
+    return OnFailure(task)

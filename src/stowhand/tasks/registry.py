@@ -12,9 +12,9 @@ from typing import Any, Literal, TypedDict, cast
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, DuplicateTask, UnknownTask, a_type, suggest
+from stowhand.errors import ConfigurationError, DuplicateTask, InvalidJob, UnknownTask, a_type, suggest
 from stowhand.jobs import limits, type_loss
-from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import NewJob
 from stowhand.protocols.handler import inmost, is_async, why_no_function
 from stowhand.retry import AnyBackoff, named
@@ -152,11 +152,15 @@ class Registry:
 
     def _join(self, definition: TaskDefinition) -> None:
         """Tasks may be named by ``on_failure`` before they are declared."""
-        for one in (*self._definitions.values(), definition):
-            if one.on_failure is not None and one.on_failure.name == definition.name:
-                one.on_failure.declare(definition)
-        if definition.on_failure is not None and (told := self.find(definition.on_failure.name)) is not None:
-            definition.on_failure.declare(told)
+        known = {**self._definitions, definition.name: definition}
+        for one in known.values():
+            if one.on_failure is None or definition.name not in (one.name, one.on_failure.name):
+                continue
+            if (handler := known.get(one.on_failure.name)) is not None:
+                try:
+                    one.on_failure.declare(handler, handler.template)
+                except ConfigurationError as error:
+                    raise ConfigurationError(f"task {one.name!r}: {error}") from None
 
     def get(self, name: str) -> TaskDefinition:
         """Raises UnknownTask, with the nearest name."""
@@ -276,41 +280,52 @@ def define(
     """
     if not callable(function):
         raise ConfigurationError(f"a task is a function; {a_type(function)} was given")
+    chosen = name if name is not None else _own_name(function)
+    try:
+        return _defined(function, chosen, options, positional=positional, built_in=built_in)
+    except (ConfigurationError, InvalidJob) as error:
+        raise ConfigurationError(f"task {chosen!r}: {error}") from error.__cause__
+
+
+def _defined(
+    function: Callable[..., Any], name: str, options: TaskOptions, *, positional: bool, built_in: bool
+) -> TaskDefinition:
     if (why := why_no_function(function)) is not None:
-        raise ConfigurationError(why if name is None else f"task {name!r}: {why}")
+        raise ConfigurationError(why)
+    _refuse_unknown(options)
+    _refuse_method(function)
+    if not built_in:
+        limits.check_new_task("task", name)
+    given = {option: value for option, value in options.items() if option in EnqueueOptions.__annotations__}
+    template = apply_options(NewJob(task=name), given)
+    mismatch = _one_of("mismatch", options.get("mismatch"), ("retry", "poison"))
+    shape = shape_of(function, name, positional=positional, poison=mismatch == "poison")
+    unique = read_unique(options.get("unique"), options.get("unique_period"), shape)
+    if unique is not None and template.key is not None:
+        raise ConfigurationError("unique makes the keys of its jobs: leave out key, or unique")
+    asynchronous = is_async(function)
+    backoff = options.get("backoff")
+    return TaskDefinition(
+        name=name,
+        function=function,
+        shape=shape,
+        template=template,
+        executor=_where(options.get("executor"), is_async=asynchronous),
+        is_async=asynchronous,
+        timeout=limits.read_positive(options.get("timeout"), "timeout"),
+        backoff=None if backoff is None else named(backoff),
+        group=_read_group(options.get("group")),
+        retry_rules=read_retry_rules(options.get("retry_on"), options.get("give_up_on")),
+        unique=unique,
+        on_failure=read_on_failure(options.get("on_failure")),
+    )
+
+
+def _refuse_unknown(options: TaskOptions) -> None:
     known = (*EnqueueOptions.__annotations__, *RunOptions.__annotations__, *JobRules.__annotations__)
     for option in options:
         if option not in known:
             raise ConfigurationError(f"no task option {option!r}{suggest(option, known)}")
-    chosen = name if name is not None else _own_name(function)
-    _refuse_method(function, chosen)
-    jobs = {option: value for option, value in options.items() if option in EnqueueOptions.__annotations__}
-    asynchronous = is_async(function)
-    timeout, backoff = options.get("timeout"), options.get("backoff")
-    if not built_in:
-        check_task_name(chosen)
-    try:
-        template = apply_options(NewJob(task=chosen), jobs)
-    except ValueError as error:
-        raise ConfigurationError(f"task {chosen!r}: {error}") from None
-    shape = shape_of(function, chosen, positional=positional, poison=_is_poison(chosen, options.get("mismatch")))
-    unique = read_unique(options.get("unique"), options.get("unique_period"), chosen, shape)
-    if unique is not None and template.key is not None:
-        raise ConfigurationError(f"task {chosen!r}: unique makes the keys of its jobs: leave out key, or unique")
-    return TaskDefinition(
-        name=chosen,
-        function=function,
-        shape=shape,
-        template=template,
-        executor=_where(chosen, options.get("executor"), is_async=asynchronous),
-        is_async=asynchronous,
-        timeout=None if timeout is None else _read_timeout(chosen, timeout),
-        backoff=None if backoff is None else _read_backoff(chosen, backoff),
-        group=_read_group(options.get("group")),
-        retry_rules=read_retry_rules(options.get("retry_on"), options.get("give_up_on")),
-        unique=unique,
-        on_failure=read_on_failure(options.get("on_failure"), chosen),
-    )
 
 
 def _own_name(function: Callable[..., Any]) -> str:
@@ -323,73 +338,36 @@ def _own_name(function: Callable[..., Any]) -> str:
     raise ConfigurationError(f"a {named} has no name for its jobs: write a def, or give one, app.task(name='…')(…)")
 
 
-def _refuse_method(function: Callable[..., Any], name: str) -> None:
+def _refuse_method(function: Callable[..., Any]) -> None:
     """One without its object has a ``self`` that no payload brings."""
     inner = inmost(function)
     inside = inspect.isfunction(inner) and inner.__qualname__.rpartition(".")[0]
     first = next(iter(inspect.signature(function).parameters), None) if inside else None
     if inside and not inside.endswith("<locals>") and first in ("self", "cls"):
         raise ConfigurationError(
-            f"task {name!r}: a method of {inside}, whose {first!r} no payload can bring; declare a function, the method"
+            f"a method of {inside}, whose {first!r} no payload can bring; declare a function, the method"
             f" of an object, app.task(name='…')({inside}().{inner.__name__}), or a staticmethod"
         )
 
 
-def check_task_name(name: str) -> None:
-    """Raises ConfigurationError."""
-    try:
-        limits.check_name("task", name, limits.TASK_LIMIT)
-    except ValueError as error:
-        raise ConfigurationError(f"task {name!r}: {error}") from None
-    if name in limits.RESERVED:
-        raise ConfigurationError(f"task {name!r} is built in: every worker has it; give yours another name")
-
-
-def _read_group(given: object) -> str | None:
-    """The group of a declaration. Raises ConfigurationError."""
-    if given is None:
+def _read_group(group: str | None) -> str | None:
+    if group is None:
         return None
-    if not isinstance(given, str):
-        raise ConfigurationError(f"group: {a_type(given)} given; give one word, as in group='heavy'")
-    try:
-        limits.check_name("group", given, limits.TASK_LIMIT)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
-    if "," in given or given != given.strip():
-        raise ConfigurationError(f"group: {given!r} given; leave out commas and outer spaces: --group takes a list")
-    return given
+    limits.check_name("group", group, limits.TASK_LIMIT)
+    if "," in group or group != group.strip():
+        raise ConfigurationError(f"group: {group!r} given; leave out commas and outer spaces: --group takes a list")
+    return group
 
 
-def _where(name: str, asked: Where | None, *, is_async: bool) -> Where:
-    if asked not in (None, "loop", "thread"):
-        raise ConfigurationError(f"task {name!r}: executor {asked!r}{suggest(asked, ('loop', 'thread'))}")
-    if is_async and asked == "thread":
-        raise ConfigurationError(f"task {name!r}: an async function runs on the loop; executor='thread' is for a def")
-    return asked or ("loop" if is_async else "thread")
+def _where(executor: Where | None, *, is_async: bool) -> Where:
+    _one_of("executor", executor, ("loop", "thread"))
+    if is_async and executor == "thread":
+        raise ConfigurationError("an async function runs on the loop; executor='thread' is for a def")
+    return executor or ("loop" if is_async else "thread")
 
 
-def _is_poison(name: str, asked: Mismatch | None) -> bool:
-    if asked not in (None, "retry", "poison"):
-        raise ConfigurationError(f"task {name!r}: mismatch {asked!r}{suggest(asked, ('retry', 'poison'))}")
-    return asked == "poison"
-
-
-def _read_backoff(name: str, backoff: AnyBackoff | str) -> AnyBackoff:
-    try:
-        return named(backoff)
-    except ConfigurationError as error:
-        wait = f"; for the same wait every time: stowhand.retry.constant({backoff!r})"
-        named_or_made = isinstance(backoff, str | FunctionType)
-        raise ConfigurationError(f"task {name!r}: {error}{'' if named_or_made else wait}") from None
-
-
-def _read_timeout(name: str, timeout: Duration) -> float:
-    try:
-        value = seconds(timeout)
-    except (ValueError, TypeError):
-        raise ConfigurationError(
-            f"task {name!r}: timeout={timeout!r}; give seconds, a timedelta, or a phrase such as '30s'"
-        ) from None
-    if not 0 < value < float("inf"):
-        raise ConfigurationError(f"task {name!r}: timeout of {value} s; give more than 0")
-    return value
+def _one_of(option: str, word: str | None, known: Collection[str]) -> str | None:
+    """The word, which may be left out. Raises ConfigurationError for an unknown one."""
+    if word is not None and word not in known:
+        raise ConfigurationError(f"{option} {word!r}{suggest(word, known)}")
+    return word

@@ -53,7 +53,7 @@ class Shape:
         self._positional = tuple(one.name for one in parameters if one.by_position)
         self._required = tuple(one.name for one in parameters if one.default is ABSENT)
         self._defaults = {one.name: one.default for one in parameters if one.default is not ABSENT}
-        self._decoder = _decoder_for(task, parameters, whole)
+        self._decoder = _decoder_for(parameters, whole)
         self._typed = frozenset(one.name for one in parameters if not _says_any(one.annotation))
         self._context_hint = _context_hint(parameters)
         self.written: str | None = None
@@ -200,17 +200,17 @@ def shape_of(function: Callable[..., Any], task: str, *, positional: bool = Fals
         signature = inspect.signature(function)
     except ValueError:
         raise ConfigurationError(
-            f"task {task!r}: what {function!r} takes cannot be seen, not being Python: wrap it in a function"
+            f"what {function!r} takes cannot be seen, not being Python: wrap it in a function"
         ) from None
-    resources = tuple(_resources(function, task, signature))
+    resources = tuple(_resources(function, signature))
     asked = {name for name, _ in resources}
     plain = [one for one in signature.parameters.values() if one.name not in asked]
     by_position: tuple[str, ...] = ()
     if positional:
         by_position, plain = _passed_by_position(plain)
-    found = [(one, _annotation(function, task, one)) for one in plain]
+    found = [(one, _annotation(function, one)) for one in plain]
     for one, _ in found:
-        _refuse_kind(task, one, by_position)
+        _refuse_kind(one, by_position)
     injected = msgspec.structs.replace(_injected(found, positional=positional), resources=resources)
     parameters = [
         Parameter(
@@ -224,7 +224,7 @@ def shape_of(function: Callable[..., Any], task: str, *, positional: bool = Fals
     ]
     if positional and len(parameters) > 1:
         raise ConfigurationError(
-            f"task {task!r}: takes {', '.join(one.name for one in parameters)};"
+            f"takes {', '.join(one.name for one in parameters)};"
             " a task in a folder takes (payload) or (payload, helpers)"
         )
     whole = parameters[0].name if len(parameters) == 1 and (positional or parameters[0].name == "payload") else None
@@ -250,11 +250,11 @@ def _passed_by_position(
     return tuple(one.name for one in positional) if only else (), positional + named
 
 
-def _resources(function: Callable[..., Any], task: str, signature: inspect.Signature) -> Iterator[tuple[str, Resource]]:
+def _resources(function: Callable[..., Any], signature: inspect.Signature) -> Iterator[tuple[str, Resource]]:
     for one in signature.parameters.values():
         if not isinstance(one.default, Resource):
             continue
-        where = f"task {task!r}: parameter {one.name!r}"
+        where = f"parameter {one.name!r}"
         if one.kind is not inspect.Parameter.KEYWORD_ONLY:
             raise ConfigurationError(f"{where}: a resource is given by name alone; write it behind a *")
         try:
@@ -289,9 +289,9 @@ _REFUSED = {
 }
 
 
-def _refuse_kind(task: str, one: inspect.Parameter, by_position: tuple[str, ...]) -> None:
+def _refuse_kind(one: inspect.Parameter, by_position: tuple[str, ...]) -> None:
     if one.kind in _REFUSED and one.name not in by_position:
-        raise ConfigurationError(f"task {task!r}: parameter {one}: {_REFUSED[one.kind]}")
+        raise ConfigurationError(f"parameter {one}: {_REFUSED[one.kind]}")
 
 
 def returned_annotation(function: Callable[..., Any]) -> Any:
@@ -312,7 +312,7 @@ def _resolved(function: Callable[..., Any], name: str, annotation: object) -> An
     return get_type_hints(holder, globalns=scope, localns=closure, include_extras=True)[name]
 
 
-def _annotation(function: Callable[..., Any], task: str, one: inspect.Parameter) -> Any:
+def _annotation(function: Callable[..., Any], one: inspect.Parameter) -> Any:
     """The annotation as an object. One by one, because an unresolvable return type does not matter."""
     if one.annotation is inspect.Parameter.empty:
         return inspect.Parameter.empty
@@ -320,7 +320,7 @@ def _annotation(function: Callable[..., Any], task: str, one: inspect.Parameter)
         return _resolved(function, one.name, one.annotation)
     except NameError as error:
         raise ConfigurationError(
-            f"task {task!r}: parameter {one.name!r}: annotation {one.annotation!r} cannot be resolved ({error});"
+            f"parameter {one.name!r}: annotation {one.annotation!r} cannot be resolved ({error});"
             " define or import it at the top of the module, and not under TYPE_CHECKING"
         ) from None
 
@@ -334,7 +334,7 @@ def _closure(function: types.FunctionType) -> dict[str, Any]:
     return found
 
 
-def _decoder_for(task: str, parameters: list[Parameter], whole: str | None) -> msgspec.json.Decoder[Any]:
+def _decoder_for(parameters: list[Parameter], whole: str | None) -> msgspec.json.Decoder[Any]:
     for one in parameters:
         try:
             custom = isinstance(msgspec.inspect.type_info(one.annotation), msgspec.inspect.CustomType)
@@ -342,7 +342,7 @@ def _decoder_for(task: str, parameters: list[Parameter], whole: str | None) -> m
                 raise TypeError("not a type that JSON can be read as")
         except TypeError as error:
             raise ConfigurationError(
-                f"task {task!r}: parameter {one.name!r}: {one.annotation!r}: {error}; take plain values, a dataclass,"
+                f"parameter {one.name!r}: {one.annotation!r}: {error}; take plain values, a dataclass,"
                 " a TypedDict, or a msgspec or pydantic model"
             ) from None
     if whole is not None:

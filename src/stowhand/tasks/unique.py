@@ -85,43 +85,31 @@ def _as_read(default: object, annotation: Any) -> object:
         return default
 
 
-def read_unique(unique: object, period: object, task: str, shape: Shape) -> Uniqueness | None:
-    """What the declaration means. Raises ConfigurationError."""
-    lasts = _read_period(period, task)
+def read_unique(unique: object, period: object, shape: Shape) -> Uniqueness | None:
+    """Read the options of a declaration. Raises ConfigurationError, InvalidJob."""
+    lasts = limits.read_positive(period, "unique_period")
     if unique is None:
         if lasts is not None:
-            raise ConfigurationError(f"task {task!r}: unique_period means nothing without unique; give unique too")
+            raise ConfigurationError("unique_period means nothing without unique; give unique too")
         return None
     if isinstance(unique, str) and unique == _ALL:
-        _refuse_defaults(task, shape)
+        _refuse_defaults(shape)
         return Uniqueness(shape, lasts)
     if not callable(unique):
         what = f"{unique!r}{suggest(unique, (_ALL,))}" if isinstance(unique, str) else a_type(unique)
-        raise ConfigurationError(f"task {task!r}: unique={what}; give 'arguments', or a function of some of them")
-    return Uniqueness(shape, lasts, unique, _named(unique, task, shape))
+        raise ConfigurationError(f"unique={what}; give 'arguments', or a function of some of them")
+    return Uniqueness(shape, lasts, unique, _named(unique, shape))
 
 
-def _read_period(given: object, task: str) -> float | None:
-    if given is None:
-        return None
-    try:
-        period = limits.read_delay(given, "unique_period")
-    except InvalidJob as error:
-        raise ConfigurationError(f"task {task!r}: {error}") from None
-    if period == 0:
-        raise ConfigurationError(f"task {task!r}: unique_period of 0 s; give more, or leave it out")
-    return period
-
-
-def _refuse_defaults(task: str, shape: Shape) -> None:
+def _refuse_defaults(shape: Shape) -> None:
     for one in shape.parameters:
         try:
             strict_json.encode(None if one.default is ABSENT else one.default, what=f"the default of {one.name!r}")
         except InvalidJob as error:
-            raise ConfigurationError(f"task {task!r}: unique='arguments': {error}; give a function instead") from None
+            raise ConfigurationError(f"unique='arguments': {error}; give a function instead") from None
 
 
-def _named(choose: Callable[..., Any], task: str, shape: Shape) -> tuple[str, ...]:
+def _named(choose: Callable[..., Any], shape: Shape) -> tuple[str, ...]:
     """Which arguments the function takes."""
     names = []
     for one in inspect.signature(choose).parameters.values():
@@ -130,7 +118,7 @@ def _named(choose: Callable[..., Any], task: str, shape: Shape) -> tuple[str, ..
             names.append(one.name)
         elif not by_name or one.default is one.empty:
             raise ConfigurationError(
-                f"task {task!r}: unique: the function takes {one}, which is no argument of the task; it may take some"
+                f"unique: the function takes {one}, which is no argument of the task; it may take some"
                 f" of: {', '.join(shape.names)}"
             )
     return tuple(names)
