@@ -310,7 +310,7 @@ def test_a_job_claimed_for_a_task_that_is_gone_still_runs_with_its_old_code(tmp_
     root = tmp_path / "tasks"
     handler = TaskHandler(
         folder_of(root, a=giving.format("a1"), b=giving.format("b1")),
-        producer=MemoryStore().jobs,
+        enqueue=MemoryStore().jobs.enqueue,
         logger_factory=silent,
     )
 
@@ -350,7 +350,7 @@ def test_the_list_of_what_is_claimed_is_made_anew_with_the_tasks(tmp_path: Path)
     given = msgspec.structs.replace(settings(tasks=str(tmp_path)), exclude_tasks=("a", "jobs:purge_completed"))
     events, reloads = Events(), list[TasksReloaded]()
     events.on(TasksReloaded, reloads.append)
-    worker = Worker(MemoryStore(), TaskHandler(Registry(), producer=MemoryStore().jobs, logger_factory=silent))
+    worker = Worker(MemoryStore(), TaskHandler(Registry(), enqueue=MemoryStore().jobs.enqueue, logger_factory=silent))
     reloader = make_reloader(given, events, worker)
     (tmp_path / "c.py").write_text("def task(): ...")
     asyncio.run(reloader.reload())
@@ -367,7 +367,7 @@ def make_reloader(
     given: WorkerSettings, events: Events | None = None, worker: Worker | None = None
 ) -> reloading.Reloader:
     loaded, store = load_tasks(given), MemoryStore()
-    handler = TaskHandler(loaded.registry, producer=store.jobs, logger_factory=silent)
+    handler = TaskHandler(loaded.registry, enqueue=store.jobs.enqueue, logger_factory=silent)
     return reloading.Reloader(given, loaded, handler, worker or Worker(store, handler), events or Events())
 
 

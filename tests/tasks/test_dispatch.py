@@ -383,7 +383,7 @@ def test_a_context_says_when_to_stop(app: App, run: Run) -> None:
 def folder_handler(store: MemoryStore, lines: Lines, name: str, function: Callable[..., Any]) -> TaskHandler:
     registry = Registry()
     registry.add(define(function, name, {}, positional=True))
-    return TaskHandler(registry, producer=store.jobs, logger_factory=lambda job: lines)
+    return TaskHandler(registry, enqueue=store.jobs.enqueue, logger_factory=lambda job: lines)
 
 
 def test_a_folder_task_takes_any_payload_and_helpers(store: MemoryStore, lines: Lines, run: Run) -> None:

@@ -398,7 +398,7 @@ async def working(
     load_folder(folder, registry)
     store, ended, events = MemoryStore(clock), list[JobEnded](), Events()
     events.on(JobEnded, ended.append)
-    handler = TaskHandler(registry, producer=store.jobs, logger_factory=lambda job: heard)
+    handler = TaskHandler(registry, enqueue=store.jobs.enqueue, logger_factory=lambda job: heard)
     worker = Worker(store, handler, WorkerOptions(tasks=registry.names, **options), clock=clock, events=events)
     running = asyncio.ensure_future(worker.run())
     try:
@@ -474,7 +474,7 @@ def test_a_suspect_program_is_not_run_in_a_child_between_it_and_the_worker(
     write(tmp_path, "hello", SH + "echo $PPID")
     registry = Registry()
     load_folder(tmp_path, registry)
-    handler = TaskHandler(registry, producer=MemoryStore().jobs, logger_factory=lambda job: heard)
+    handler = TaskHandler(registry, enqueue=MemoryStore().jobs.enqueue, logger_factory=lambda job: heard)
     settings = WorkerSettings(store=StoreSettings(connection=ResolvedStore("sqlite:///x.db", "test")))
     assert run(Quarantine(settings, "w", handler.is_program, handler, Events()).run(attempt_of())) is None
     assert heard.info_lines == [str(os.getpid())]

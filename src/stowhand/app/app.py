@@ -22,7 +22,7 @@ from stowhand.app.built_in import built_in
 from stowhand.app.draining import AtOnce
 from stowhand.app.options import StoreKeywords, WorkerKeywords, worker_options
 from stowhand.app.own_store import OwnStore
-from stowhand.app.results import AppJobs, gathered, listed
+from stowhand.app.results import gathered, listed
 from stowhand.app.start import (
     log_in_the_name_of,
     observed,
@@ -56,6 +56,7 @@ from stowhand.tasks.around import AroundThread, OnEnqueue, read_around
 from stowhand.tasks.context import Context, LoggerFactory
 from stowhand.tasks.declaration import declaring
 from stowhand.tasks.dispatch import TaskHandler
+from stowhand.tasks.handled_jobs import HandledJobs
 from stowhand.tasks.job_handle import JobHandle
 from stowhand.tasks.loading import import_modules, read_modules
 from stowhand.tasks.options import EnqueueOptions
@@ -298,8 +299,7 @@ class App:
 
     def _check(self, job: NewJob) -> NewJob:
         checked = limits.check_options(job)
-        if self.registry.around.on_enqueue:
-            checked = self.registry.enqueued(checked)
+        checked = self.registry.enqueued(checked)
         limits.refuse_reserved(checked)
         task = self.registry.find(checked.task)
         # What the task has just written, as ``Task.enqueue`` has it, was checked then.
@@ -546,7 +546,7 @@ def task_handler(
     """The handler that runs the app's tasks; close it when its worker has ended. ``events``: the worker's."""
     new_logger, connect = app._new_logger, app._borrow  # noqa: SLF001
     return TaskHandler(
-        app.registry, producer=app, logger_factory=new_logger, default=default, connect=connect,
+        app.registry, enqueue=app.enqueue, logger_factory=new_logger, default=default, connect=connect,
         built_in=built_in(app.open), events=events, given=given,
     )  # fmt: skip
 
@@ -565,7 +565,7 @@ class Connected:
         self.stores: dict[asyncio.AbstractEventLoop, asyncio.Task[QueueStore]] = {}
         self.unconnected: QueueStore | None = None
         """Need not be open."""
-        self.handled = AppJobs(partial(app._open_in, self), app.enqueue, app.registry)  # noqa: SLF001
+        self.handled = HandledJobs(partial(app._open_in, self), app.enqueue, app.registry)  # noqa: SLF001
 
 
 def kept_in(app: App, make: Callable[[], QueueStore]) -> AbstractContextManager[Connected]:

@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 
 from stowhand.events import Events
+from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.operating import BUILT_IN, PURGE, Ages
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore, lent_connection
 from stowhand.protocols.store import DAY, LONGEST_HISTORY
-from stowhand.tasks.around import EnqueuerOfApp
 from stowhand.tasks.context import LoggerFactory
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.registry import Registry, TaskDefinition, define
@@ -51,9 +51,12 @@ def handler_on(
     async def opened() -> QueueStore:
         return store
 
+    async def enqueue(job: NewJob) -> Job:
+        return await store.jobs.enqueue(tasks.enqueued(job))
+
     return TaskHandler(
         tasks,
-        producer=EnqueuerOfApp(store.jobs, tasks.enqueued) if tasks.around.on_enqueue else store.jobs,
+        enqueue=enqueue,
         logger_factory=new_logger,
         default=Policy(timeout=options.job_timeout, backoff=options.backoff),
         connect=partial(lent_connection, store),

@@ -7,16 +7,15 @@ on_enqueue   ``NewJob -> NewJob``, in order, before the job is checked and writt
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, a_type
-from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.job import NewJob
 from stowhand.protocols.handler import HOOKS, Handler, Middleware, bare, handler_of, is_async
-from stowhand.protocols.queue_store import Enqueuer
 
 AroundThread = Callable[[], AbstractContextManager[object]]
 OnEnqueue = Callable[[NewJob], NewJob]
@@ -59,25 +58,6 @@ class _Wrapped:
             found = getattr(outer, hook, None) or getattr(inner, hook, None)
             if found is not None:
                 setattr(self, hook, found)
-
-
-class EnqueuerOfApp:
-    """A store's producer, for what an App's tasks enqueue through their helpers."""
-
-    def __init__(self, inner: Enqueuer, enqueued: OnEnqueue) -> None:
-        self._inner = inner
-        self._enqueued = enqueued
-
-    async def enqueue(self, job: NewJob) -> Job:
-        return await self._inner.enqueue(self._enqueued(job))
-
-    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
-        if isinstance(jobs, AsyncIterable):
-            return await self._inner.enqueue_many(self._enqueued(job) async for job in jobs)
-        return await self._inner.enqueue_many(map(self._enqueued, jobs))
-
-    async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
-        return await self._inner.add_jobs([self._enqueued(job) for job in jobs])
 
 
 def read_around(thread: AroundThread | None, middleware: object, on_enqueue: object) -> Around:

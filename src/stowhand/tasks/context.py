@@ -13,7 +13,6 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt import Attempt
-from stowhand.protocols.queue_store import Enqueuer
 from stowhand.tasks.options import EnqueueOptions, TaskSpec, read_spec
 
 T = TypeVar("T")
@@ -60,6 +59,7 @@ class ScopedJobLogger(JobLogger, Protocol):
 
 LoggerFactory = Callable[[Job], JobLogger]
 NewJobMaker = Callable[[str, object, EnqueueOptions], NewJob]
+Enqueue = Callable[[NewJob], Awaitable[Job]]
 Connect = Callable[[], AbstractAsyncContextManager[Any]]
 """Borrows a connection of the store, for statements of a task's own."""
 
@@ -154,11 +154,11 @@ class Context:
 class Helpers:
     """What a folder task ``async def task(payload, helpers)`` gets."""
 
-    def __init__(self, context: Context, producer: Enqueuer, new_job: NewJobMaker) -> None:
+    def __init__(self, context: Context, enqueue: Enqueue, new_job: NewJobMaker) -> None:
         self.job = context.job
         """The job as it was claimed."""
         self._context = context
-        self._producer = producer
+        self._enqueue = enqueue
         self._new_job = new_job
 
     @property
@@ -168,7 +168,7 @@ class Helpers:
 
     async def add_job(self, task: str, payload: object = None, **spec: Unpack[TaskSpec]) -> Job:
         """Enqueue a job at once, outside of this one's transaction. Raises InvalidJob."""
-        return await self._producer.enqueue(limits.check(self._new_job(task, payload, read_spec(spec))))
+        return await self._enqueue(limits.check(self._new_job(task, payload, read_spec(spec))))
 
     async def with_pg_client(self, callback: Callable[[Any], Awaitable[T]]) -> T:
         """Call ``await callback(connection)`` with a connection of the pool, and give what it returns.

@@ -18,12 +18,11 @@ from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import Retry, Snooze
 from stowhand.jobs.outcomes import causes
 from stowhand.protocols.attempt import Attempt, Stop, control_of
-from stowhand.protocols.queue_store import Enqueuer
 from stowhand.protocols.store import Claim
 from stowhand.stores.database.borrower import BORROWER, Borrower
 from stowhand.tasks.around import AroundThread, OnEnqueue
 from stowhand.tasks.batch import judge_batch
-from stowhand.tasks.context import BlockingHelpers, Connect, Context, Helpers, LoggerFactory, no_connection
+from stowhand.tasks.context import BlockingHelpers, Connect, Context, Enqueue, Helpers, LoggerFactory, no_connection
 from stowhand.tasks.registry import Registry, TaskDefinition
 from stowhand.tasks.resource import Factory
 from stowhand.tasks.resources import WorkerResources
@@ -47,7 +46,7 @@ class TaskHandler:
         self,
         registry: Registry,
         *,
-        producer: Enqueuer,
+        enqueue: Enqueue,
         logger_factory: LoggerFactory,
         default: Policy | None = None,
         connect: Connect = no_connection,
@@ -56,13 +55,13 @@ class TaskHandler:
         worker: str = "",
         given: Mapping[Factory, object] | None = None,
     ) -> None:
-        """``given``: resources that are open already, by their factories."""
+        """``enqueue``: commits a job of ``helpers.add_job``. ``given``: resources that are open already, by factory."""
         self._registry = registry
         self.counted_as = registry.counted_as
         self._resources = WorkerResources(registry.resources, lambda tasks: self._registry.wanted(tasks), given)
         self._built_in = built_in or Registry()
         """Tasks for which the other has none of the same name."""
-        self._producer = producer
+        self._enqueue = enqueue
         self._new_logger = logger_factory
         self._connect = connect
         self._default = default or Policy()
@@ -179,7 +178,7 @@ class TaskHandler:
                 if shape.injected.context is not None:
                     given[shape.injected.context] = context
                 if shape.injected.helpers is not None:
-                    helpers = Helpers(context, self._producer, self._registry.new_job)
+                    helpers = Helpers(context, self._enqueue, self._registry.new_job)
                     given[shape.injected.helpers] = BlockingHelpers(helpers) if blocking else helpers
             return given
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
-from typing import Any, Generic, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 import msgspec
 
@@ -21,12 +21,14 @@ from stowhand.errors import (
     UnknownJob,
 )
 from stowhand.jobs.durations import Duration, seconds
-from stowhand.jobs.job import EXPIRED, Job, NewJob, State
+from stowhand.jobs.job import EXPIRED, Job, State
 from stowhand.jobs.tries import Try
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.results import Standing
-from stowhand.stores.kernel.results import ResultPoll
 from stowhand.worker.inside import refuse_inside
+
+if TYPE_CHECKING:
+    from stowhand.tasks.handled_jobs import HandledJobs
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
@@ -114,28 +116,6 @@ class JobFields:
         unseen = isinstance(self.seen, Unseen)
         state = "not looked at yet" if unseen else f"{self.state.value} when it was last seen"
         return f"<job {self.id} of {self.task!r}, {state}>"
-
-
-class HandledJobs(Protocol):
-    """Where the jobs are that handles speak of: an App's store on the loop of the call."""
-
-    async def poll(self) -> ResultPoll:
-        """Raises ConfigurationError where the store does not say how jobs ended."""
-
-    async def get(self, job_id: int) -> Job | None:
-        """As it is now."""
-
-    async def cancel(self, job_id: int) -> Answer:
-        """At once, or by its worker."""
-
-    async def tries(self, job_id: int) -> Sequence[Try]:
-        """What its attempts left that did not complete."""
-
-    async def enqueue_awaited(self, job: NewJob) -> Job:
-        """Commit one whose end is to be waited for.
-
-        Raises ConfigurationError where no results are kept: then no job is made.
-        """
 
 
 class JobHandle(JobFields, Generic[R_co]):

@@ -14,7 +14,8 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.connections import AsyncConnection, Connection
 from stowhand.protocols.queue_store import Enqueuer, Transactions
 from stowhand.tasks.context import Context
-from stowhand.tasks.job_handle import HandledJobs, JobHandle, Unseen
+from stowhand.tasks.handled_jobs import HandledJobs
+from stowhand.tasks.job_handle import JobHandle, Unseen
 from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.registry import TaskDefinition
 from stowhand.worker.inside import refuse_inside

@@ -46,7 +46,7 @@ async def run_task_list_once(
 async def _run(store: QueueStore, registry: Registry, concurrency: int, options: dict[str, Any]) -> Sequence[Ran]:
     handler = TaskHandler(
         registry,
-        producer=store.jobs,
+        enqueue=store.jobs.enqueue,
         logger_factory=log_in_the_name_of,
         connect=partial(lent_connection, store),
     )

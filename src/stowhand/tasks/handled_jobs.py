@@ -1,0 +1,119 @@
+"""The jobs of an App, as handles need them: on each loop one poll for all that wait there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from stowhand.clock import SystemClock
+from stowhand.errors import ConfigurationError, InvalidJob, Misuse, ResultNotKept, UnknownJob, a_type
+from stowhand.events import Settled
+from stowhand.jobs import strict_json
+from stowhand.jobs.durations import Duration
+from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.tries import Try
+from stowhand.protocols.queue_store import Answer, QueueStore, there
+from stowhand.stores.kernel.results import ResultPoll
+from stowhand.tasks.job_handle import JobHandle
+from stowhand.tasks.registry import Registry, TaskDefinition
+
+
+class HandledJobs:
+    """The jobs of an App, for handles. ``open_store``: the one on the loop of the call."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], Awaitable[QueueStore]],
+        enqueue: Callable[[NewJob], Awaitable[Job]],
+        registry: Registry,
+    ) -> None:
+        self._open, self._enqueue, self._registry = open_store, enqueue, registry
+        self._polls: dict[asyncio.AbstractEventLoop, ResultPoll] = {}
+
+    async def poll(self) -> ResultPoll:
+        """Of this loop. Raises ConfigurationError where the store does not say how jobs ended."""
+        store = await self._open()
+        loop = asyncio.get_running_loop()
+        poll = self._polls.get(loop)
+        if poll is None:
+            for ended in [one for one in self._polls if one.is_closed()]:
+                del self._polls[ended]
+            poll = self._polls[loop] = ResultPoll(there(store, "results", store.results), SystemClock())
+        return poll
+
+    def settled(self, event: Settled) -> None:
+        """A worker of this process has recorded how these ended: ask about them at once. From any thread."""
+        for loop, poll in list(self._polls.items()):
+            if poll.is_waiting:
+                with suppress(RuntimeError):  # the loop that waits is closed
+                    loop.call_soon_threadsafe(poll.ask_now, event.job_ids)
+
+    async def get(self, job_id: int) -> Job | None:
+        """As it is now."""
+        return await (await self._open()).jobs.get(job_id)
+
+    async def cancel(self, job_id: int) -> Answer:
+        """At once, or by its worker. Raises ConfigurationError where the store does not act on jobs."""
+        return await (await self._open()).admin.cancel(job_id)
+
+    async def tries(self, job_id: int) -> Sequence[Try]:
+        """What its attempts left that did not complete."""
+        return await (await self._open()).jobs.tries(job_id)
+
+    async def find(self, job_id: int, task: TaskDefinition | None) -> JobHandle[Any]:
+        """Raises UnknownJob; ResultNotKept for one that is not kept any more; InvalidJob for one of another task."""
+        while (job := await self.get(job_id)) is None:
+            for standing in await (await self.poll()).results.ask([job_id]):  # none: it has come since
+                if not standing.is_known or job_id < 1:
+                    raise UnknownJob(f"there is no job {job_id}, and there never was")
+                raise ResultNotKept(f"job {job_id} has ended or was removed; nothing more is kept of it", job_id)
+        if task is not None and task.name != job.task:
+            raise InvalidJob(f"job {job_id} is of task {job.task!r}, and not of {task.name!r}")
+        return self.handle_of(job, task)
+
+    async def result(self, job: object, timeout: Duration | None) -> Any:
+        """Of a handle, a job or an id. Raises Misuse for anything else, and as ``find`` and ``JobHandle.result``."""
+        match job:
+            case JobHandle():
+                handle = job
+            case Job():
+                handle = self.handle_of(job)
+            case int() if not isinstance(job, bool):
+                handle = await self.find(job, None)
+            case _:
+                raise Misuse(f"app.gather: {a_type(job)}; it takes handles, jobs and ids, as enqueueing returned them")
+        return await handle.result(timeout)
+
+    def handle_of(self, job: Job, task: TaskDefinition | None = None) -> JobHandle[Any]:
+        """``task``: whose result's type it has; else that of its own task, where it is declared here."""
+        definition = task or self._registry.find(job.task)
+        return JobHandle(job, self, _as_written if definition is None else definition.read_result)
+
+    async def enqueue_awaited(self, job: NewJob) -> Job:
+        """Commit one whose end is to be waited for. Raises ConfigurationError where no results are kept."""
+        if await (await self.poll()).results.retention() is None:
+            raise ConfigurationError(
+                f"enqueue_and_wait of task {job.task!r}: this store keeps no results (history = none), so there would"
+                " be nothing to wait for; give it a history, of an hour for example"
+            )
+        return await self._enqueue(job)
+
+    def leave(self) -> None:
+        """End the waits of every loop: nobody asks for these jobs any more."""
+        polls, self._polls = self._polls, {}
+        for loop, poll in polls.items():
+            if loop.is_running():
+                asyncio.run_coroutine_threadsafe(poll.close(), loop)
+
+    async def close(self) -> None:
+        """End the waits of this loop."""
+        poll = self._polls.pop(asyncio.get_running_loop(), None)
+        if poll is not None:
+            await poll.close()
+
+
+def _as_written(text: str | None) -> Any:
+    """The result of a task that is not declared here."""
+    return None if text is None else strict_json.decode(text)
