@@ -30,7 +30,7 @@ from benchmarks.report import Runs, by_column, save  # noqa: E402
 from stowhand.jobs.job import NewJob  # noqa: E402
 from stowhand.protocols.store import StoreOptions  # noqa: E402
 from stowhand.stores.postgres.queue.context import PostgresContext  # noqa: E402
-from stowhand.stores.postgres.queue.producer import bulk_values, plain_values_of  # noqa: E402
+from stowhand.stores.postgres.queue.new_jobs import bulk_values, plain_values_of  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 

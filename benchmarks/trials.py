@@ -30,7 +30,7 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import RESERVED_CONNECTIONS, ClaimRequest, StoreOptions
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.producer import plain_values_of
+from stowhand.stores.postgres.queue.new_jobs import plain_values_of
 
 TO_START, TO_END = 120.0, 600.0
 OURS = ("noop",)

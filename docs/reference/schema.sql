@@ -267,7 +267,8 @@ begin
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
-      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, null, null, now());
+      identifier, _payload, _run_at, job_key, _mode, null, null, null, now(), _serial => queue_name,
+      _max_attempts => _max_attempts, _priority => coalesce(priority, 0), _flags => _flags);
     _job := "stowhand".shown(_keyed);
   end if;
   _notified := pg_notify('stowhand:wake', '');
@@ -310,7 +311,8 @@ begin
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
-      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, null, null, now());
+      identifier, _payload, _run_at, job_key, _mode, null, null, null, now(), _serial => queue_name,
+      _max_attempts => _max_attempts, _priority => coalesce(priority, 0), _flags => _flags);
     _job := "stowhand".shown(_keyed);
   end if;
   _notified := pg_notify('stowhand:wake', '');
@@ -353,7 +355,8 @@ begin
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
-      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, null, null, now());
+      identifier, _payload, _run_at, job_key, _mode, null, null, null, now(), _serial => queue_name,
+      _max_attempts => _max_attempts, _priority => coalesce(priority, 0), _flags => _flags);
     _job := "stowhand".shown(_keyed);
   end if;
   _notified := pg_notify('stowhand:wake', '');
@@ -1141,14 +1144,13 @@ begin
     perform "stowhand".check_rules(_on_failure, _expires, _unique_period, _mode);
   end if;
   if _key is null then
-    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout, on_failure,
-                               expires_at, created_at, updated_at)
-    values (_task, _payload, _serial, _run_at, _max_attempts, _priority, _flags, _max_resets, _serial is not null, _on_failure,
+    insert into "stowhand".live (task, payload, run_at, serial, priority, max_attempts, max_resets, flags, scout, on_failure, expires_at, created_at, updated_at)
+    values (_task, _payload, _run_at, _serial, _priority, _max_attempts, _max_resets, _flags, _serial is not null, _on_failure,
             _run_at + _expires * interval '1 second', _at, _at)
     returning * into _job;
   else
-    _job := "stowhand".enqueue_keyed(_task, _payload, _serial, _run_at, _max_attempts, _key, _priority, _flags, _mode,
-                                   _max_resets, _on_failure, _expires, _unique_period, _at);
+    _job := "stowhand".enqueue_keyed(_task, _payload, _run_at, _key, _mode, _on_failure, _expires, _unique_period, _at,
+                                   _serial, _priority, _max_attempts, _max_resets, _flags);
     -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
     _job.token := null; _job.settled_token := null;
   end if;
@@ -1174,12 +1176,14 @@ begin
       using errcode = 'GWBKM';
   end if;
   _payload := coalesce(_payload, '{}');
+  _run_at := coalesce(_run_at, _at + _delay * interval '1 second', _at);
   _max_attempts := coalesce(_max_attempts, 25);
+  _priority := coalesce(_priority, 0);
+  _flags := nullif(_flags, '{}');
   perform "stowhand".check_job(
     _task, _payload, "stowhand".is_suspicious(_payload::text), _serial, _max_attempts, _key, _flags, _max_resets);
   _job := "stowhand".enqueue_keyed(
-    _task, _payload, _serial, coalesce(_run_at, _at + _delay * interval '1 second', _at), _max_attempts, _key,
-    coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, null, null, null, _at);
+    _task, _payload, _run_at, _key, coalesce(_mode, 'replace'), null, null, null, _at, _serial, _priority, _max_attempts, _max_resets, _flags);
   _job.token := null; _job.settled_token := null;
   perform pg_notify('stowhand:wake', '');
   return _job;
@@ -1192,19 +1196,15 @@ CREATE FUNCTION stowhand.enqueue_jobs(_jobs json, _now timestamp with time zone 
 begin
   return query
   select (added.job).* from (
-    select j.place, "stowhand".enqueue(
-      j.task, j.payload::json, j.serial, j.run_at, j.delay, j.max_attempts, j.key, j.priority, j.flags, j.key_mode,
-      j.max_resets, j.on_failure, j.expires, j.unique_period, _now) as job
+    select _new.ordinality as place, "stowhand".enqueue(_task => _new.task, _payload => _new.payload::json, _serial => _new.serial, _run_at => _new.run_at, _delay => _new.delay, _priority => _new.priority, _max_attempts => _new.max_attempts, _max_resets => _new.max_resets, _key => _new.key, _mode => _new.key_mode, _flags => _new.flags, _on_failure => _new.on_failure, _expires => _new.expires, _unique_period => _new.unique_period, _now => _now) as job
     from (
-      select * from rows from (json_populate_recordset(null::"stowhand".new_job, _jobs)) with ordinality
-        as u(task, payload, serial, run_at, delay, max_attempts, key, priority, flags, key_mode, max_resets, on_failure,
-             expires, unique_period, place)
-      order by u.key collate "C" nulls first, u.place offset 0
-    ) j offset 0
+      select * from rows from (json_populate_recordset(null::"stowhand".new_job, _jobs)) with ordinality as u
+      order by u.key collate "C" nulls first, u.ordinality offset 0
+    ) _new offset 0
   ) added order by added.place;
 end $$;
 
-CREATE FUNCTION stowhand.enqueue_keyed(_task text, _payload json, _serial text, _run_at timestamp with time zone, _max_attempts integer, _key text, _priority integer, _flags text[], _mode text, _max_resets integer, _on_failure json, _expires double precision, _period double precision, _at timestamp with time zone) RETURNS stowhand.live
+CREATE FUNCTION stowhand.enqueue_keyed(_task text, _payload json, _run_at timestamp with time zone, _key text, _mode text, _on_failure json, _expires double precision, _period double precision, _at timestamp with time zone, _serial text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _max_attempts integer DEFAULT NULL::integer, _max_resets integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[]) RETURNS stowhand.live
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1213,10 +1213,10 @@ declare
 begin
   loop
     if _mode = 'unsafe_dedupe' then
-      insert into "stowhand".live as old (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
-                                        on_failure, expires_at, key, created_at, updated_at)
-      values (_task, _payload, _serial, _run_at, _max_attempts, _priority, _flags, _max_resets, _serial is not null,
-              _on_failure, _run_at + _expires * interval '1 second', _key, _at, _at)
+      insert into "stowhand".live as old (task, payload, run_at, serial, priority, max_attempts, max_resets, flags, scout, on_failure, expires_at, key, created_at,
+                                        updated_at)
+      values (_task, _payload, _run_at, _serial, _priority, _max_attempts, _max_resets, _flags, _serial is not null, _on_failure,
+              _run_at + _expires * interval '1 second', _key, _at, _at)
       on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
         where (old.state = 'queued' and old.expires_at <= _at) is not true
       returning * into _job;
@@ -1230,28 +1230,27 @@ begin
       if _period is not null and _job.id is null then
         select t.job_id, t.enqueued_at into _taken from "stowhand".completed_within(_key, _at) t;
         if _taken.job_id is not null then
-          _job.key := _key; _job.task := _task; _job.payload := _payload; _job.serial := _serial; _job.max_attempts := _max_attempts;
-          _job.priority := _priority; _job.flags := _flags; _job.max_resets := _max_resets; _job.attempts := 0;
-          _job.resets := 0; _job.revision := 0; _job.epoch := 0; _job.cancel_requested := false; _job.scout := false;
+          select _serial, _priority, _max_attempts, _max_resets, _flags into _job.serial, _job.priority, _job.max_attempts, _job.max_resets, _job.flags;
+          _job.key := _key; _job.task := _task; _job.payload := _payload; _job.attempts := 0; _job.resets := 0;
+          _job.revision := 0; _job.epoch := 0; _job.cancel_requested := false; _job.scout := false;
           return "stowhand".as_completed(_taken.job_id, _taken.enqueued_at, _job);
         end if;
       end if;
     end if;
-    insert into "stowhand".live as old (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
-                                      on_failure, expires_at, key, created_at, updated_at)
-    values (_task, _payload, _serial, _run_at, _max_attempts, _priority, _flags, _max_resets, _serial is not null,
-            _on_failure, _run_at + _expires * interval '1 second', _key, _at, _at)
+    insert into "stowhand".live as old (task, payload, run_at, serial, priority, max_attempts, max_resets, flags, scout, on_failure, expires_at, key, created_at,
+                                      updated_at)
+    values (_task, _payload, _run_at, _serial, _priority, _max_attempts, _max_resets, _flags, _serial is not null, _on_failure,
+            _run_at + _expires * interval '1 second', _key, _at, _at)
     on conflict (key) where key is not null do update set
       task = _task,
       payload = case
         when old.state <> 'failed' and json_typeof(old.payload) = 'array' and json_typeof(_payload) = 'array'
           then "stowhand".check_size("stowhand".append_json(old.payload, _payload))
         else _payload end,
-      serial = _serial,
+      serial = _serial, priority = _priority, max_attempts = _max_attempts, max_resets = _max_resets, flags = _flags,
       run_at = case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
-      max_attempts = _max_attempts, priority = _priority, flags = _flags, max_resets = _max_resets,
       scout = _serial is not null, on_failure = _on_failure,
       expires_at = _expires * interval '1 second' + case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
@@ -1315,26 +1314,18 @@ declare
   _new "stowhand".new_job;
   _live "stowhand".live;
 begin
-  _given := _given - array['task', 'payload', 'serial', 'run_at', 'delay', 'max_attempts', 'key', 'priority', 'flags',
-                           'key_mode', 'max_resets', 'on_failure', 'expires', 'unique_period'];
+  _given := _given - array['task', 'payload', 'serial', 'run_at', 'delay', 'priority', 'max_attempts', 'max_resets', 'key', 'key_mode', 'flags', 'on_failure', 'expires', 'unique_period'];
   if _given - 'now' <> '{}' then
     raise exception 'This schema does not know %: it is older than the program. Run stowhand migrate.',
       to_json((select k from jsonb_object_keys(_given - 'now') k limit 1)) using errcode = '42883';
   end if;
   _new := json_populate_record(_new, _job::json);
-  _live := "stowhand".enqueue(
-    _new.task, _new.payload::json, _new.serial, _new.run_at, _new.delay, _new.max_attempts, _new.key, _new.priority,
-    _new.flags, _new.key_mode, _new.max_resets, _new.on_failure, _new.expires, _new.unique_period,
-    (_given->>'now')::timestamptz);
+  _live := "stowhand".enqueue(_task => _new.task, _payload => _new.payload::json, _serial => _new.serial, _run_at => _new.run_at, _delay => _new.delay, _priority => _new.priority, _max_attempts => _new.max_attempts, _max_resets => _new.max_resets, _key => _new.key, _mode => _new.key_mode, _flags => _new.flags, _on_failure => _new.on_failure, _expires => _new.expires, _unique_period => _new.unique_period, _now => (_given->>'now')::timestamptz);
   -- A run time may be infinite, or in a year that its reader does not know.
-  return row_to_json(j) from (
-    select _live.id, _live.task, _live.payload::text as payload, _live.state, _live.serial, _live.priority,
-      greatest(least(_live.run_at, timestamptz '9999-12-31 23:59:59.999999+00'), timestamptz '0001-01-01 00:00:00+00')
-        as run_at,
-      _live.attempts, _live.max_attempts, _live.created_at, _live.resets, _live.max_resets, _live.key,
-      coalesce(_live.flags, '{}') as flags, _live.last_error, _live.revision, _live.updated_at, _live.started_at,
-      _live.finished_at, _live.worker, _live.cancel_requested, coalesce(_live.worker, _live.last_worker) as last_worker,
-      _live.progress, _live.progress_text) j;
+  _live.run_at := greatest(least(_live.run_at, timestamptz '9999-12-31 23:59:59.999999+00'),
+                           timestamptz '0001-01-01 00:00:00+00');
+  _live.flags := coalesce(_live.flags, '{}');
+  return row_to_json(j) from (select id, task, payload::text as payload, state, serial, key, priority, run_at, attempts, max_attempts, resets, max_resets, flags, last_error, revision, created_at, updated_at, started_at, finished_at, worker, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text from (select _live.*) live) j;
 end $$;
 
 CREATE FUNCTION stowhand.expire(_at timestamp with time zone) RETURNS boolean
@@ -3513,6 +3504,7 @@ CREATE FUNCTION stowhand.tell_of_failures(_ids bigint[], _classes text[], _at ti
 declare
   _one record;
   _job "stowhand".live;
+  _new "stowhand".new_job;
   _told boolean := false;
 begin
   for _one in
@@ -3522,15 +3514,13 @@ begin
   loop
     _job := _one.job;
     begin
-      insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
-                                 created_at, updated_at)
-      select h.task, "stowhand".failure_payload(_job, _one.class), h.serial,
-        coalesce(h.run_at, _at + h.delay * interval '1 second', _at), coalesce(h.max_attempts, 25),
-        coalesce(h.priority, 0), case when h.flags is not null then array(select json_array_elements_text(h.flags)) end,
-        h.max_resets, h.serial is not null, _at, _at
-      from json_to_record(_job.on_failure) as h(
-        task text, serial text, run_at timestamptz, delay double precision, max_attempts int, priority int, flags json,
-        max_resets int);
+      _new := json_populate_record(null::"stowhand".new_job, _job.on_failure);
+      _new.priority := coalesce(_new.priority, 0);
+      _new.max_attempts := coalesce(_new.max_attempts, 25);
+      insert into "stowhand".live (task, payload, run_at, serial, priority, max_attempts, max_resets, flags, scout, created_at, updated_at)
+      values (_new.task, "stowhand".failure_payload(_job, _one.class),
+              coalesce(_new.run_at, _at + _new.delay * interval '1 second', _at), _new.serial, _new.priority, _new.max_attempts, _new.max_resets, _new.flags,
+              _new.serial is not null, _at, _at);
       _told := true;
     exception when others then
       if sqlstate ~ '^(08|25|40|53|55|57|58)' then raise; end if;

@@ -2,8 +2,8 @@
 
 Types, for checkers, are in job.py: ``Job`` and ``NewJob`` have a field under each name. A new field is a line in these
 and a line here, a column of each engine's tables, and, where a call sets it, a line in ``TaskSpec`` and in
-``JobHandle``. On PostgreSQL an option is also written in ``producer.py``, ``rows.new_job``, ``statements.sql`` and the
-functions ``enqueue``, ``add_job`` and ``flows``; ``tests/contract/test_options.py`` fails where one loses it.
+``JobHandle``. On PostgreSQL an option is also a parameter of the functions that programs call, and it is written in
+``new_jobs.py``; ``tests/contract/test_options.py`` fails where one loses it.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from stowhand.stores.postgres.queue.idle_announcement import (
     WINDOW,
     IdleAnnouncement,
 )
-from stowhand.stores.postgres.queue.producer import plain_values_of
+from stowhand.stores.postgres.queue.new_jobs import plain_values_of
 from stowhand.worker.worker import Worker
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim, cut_off

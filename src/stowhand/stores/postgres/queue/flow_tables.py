@@ -17,7 +17,7 @@ from stowhand.stores.database.link import Row, rows
 from stowhand.stores.database.trouble import PAUSE, TRIES, repeated
 from stowhand.stores.kernel.steps import FlowSteps
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.producer import bulk_values_of_each
+from stowhand.stores.postgres.queue.new_jobs import bulk_values_of_each
 from stowhand.stores.postgres.queue.reader import Reader
 from stowhand.stores.postgres.queue.rows import read_job
 from stowhand.stores.postgres.shared.array_literals import text_array

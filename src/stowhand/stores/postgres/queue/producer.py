@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
-from datetime import UTC, datetime
-from typing import TypeVar
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 
-import msgspec
 import psycopg
 
 from stowhand.clock import SystemClock
 from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
-from stowhand.jobs.limits import FLAG_LIMIT, FLAGS_LIMIT, RESERVED, SERIAL_LIMIT, TASK_LIMIT
+from stowhand.jobs.limits import RESERVED
 from stowhand.jobs.tries import Try
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.database import trouble
@@ -23,10 +20,18 @@ from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.database.trouble import repeated
 from stowhand.stores.group_commit import Board, GroupCommit
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.rows import new_job, read_job, read_try
-from stowhand.stores.postgres.shared.array_literals import plain_array, quoted, text_array
+from stowhand.stores.postgres.queue.new_jobs import (
+    built_in_values_of,
+    bulk_values,
+    call_of,
+    call_of_each,
+    has_rules,
+    is_plain,
+    new_job,
+    plain_values_of,
+)
+from stowhand.stores.postgres.queue.rows import read_job, read_try
 
-T = TypeVar("T")
 CHUNK = 1000
 _OF_LOCKS = (
     psycopg.errors.DeadlockDetected,
@@ -162,7 +167,7 @@ class Producer:
 
     async def add_built_in(self, job: NewJob) -> Job:
         """Commit one job of a built-in task: by a function that administrators and workers may call."""
-        values = (*_values_of(limits.check_built_in(job)), self._context.now())
+        values = built_in_values_of(limits.check_built_in(job), self._context.now())
         statement = self._context.statements["enqueue_built_in"]
         try:
             (row,) = await repeated(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
@@ -194,7 +199,7 @@ class Producer:
         ids = dict(zip(usual, await self.write(connection, [jobs[place] for place in usual]), strict=True))
         for place, job in enumerate(jobs):
             if place not in ids:
-                values = (*_values_of(job), self._context.now())
+                values = built_in_values_of(job, self._context.now())
                 ((ids[place], *_),) = await self.run(connection, "enqueue_built_in", values)
         return [ids[place] for place in range(len(jobs))]
 
@@ -230,80 +235,6 @@ def _is_divisible(error: Exception) -> bool:
     return isinstance(error, _OF_LOCKS) or not trouble.is_transient(error)
 
 
-def is_plain(job: NewJob) -> bool:
-    """Nothing about it needs the schema's own checks: no key, no escape in its payload, no limit near."""
-    return (
-        job.key is None
-        and (not job.flags or _are_short(job.flags))
-        and job.key_mode is KeyMode.REPLACE
-        and job.on_failure is None
-        and job.expires is None
-        and 0 < len(job.task) <= TASK_LIMIT
-        and job.task not in RESERVED
-        and (job.serial is None or len(job.serial) <= SERIAL_LIMIT)
-        and (job.max_attempts is None or job.max_attempts > 0)
-        and (job.max_resets is None or job.max_resets >= 0)
-        and len(job.payload) < 8192
-        and "\\u" not in job.payload
-    )
-
-
-def _are_short(flags: tuple[str, ...]) -> bool:
-    return len(flags) <= FLAGS_LIMIT and all(0 < len(flag) <= FLAG_LIMIT for flag in flags)
-
-
-def call_of(job: NewJob, now: datetime | None) -> tuple[str, tuple[object, ...]]:
-    """The statement for any job, and its values."""
-    if has_rules(job):
-        job = limits.check_options(job)
-    on_failure = None if job.on_failure is None else msgspec.json.encode(job.on_failure).decode()
-    return "enqueue", (*_values_of(job), on_failure, job.expires, job.unique_period, now)
-
-
-def call_of_each(jobs: Sequence[NewJob], now: datetime | None) -> tuple[str, tuple[object, ...]]:
-    """The same for several, in the order given."""
-    checked = [limits.check_options(job) for job in jobs]
-    return "enqueue_jobs", (msgspec.json.encode(checked).decode(), now)
-
-
-def has_rules(job: NewJob) -> bool:
-    """There is something about it that ``enqueue_many`` does not take, beside a key."""
-    return job.on_failure is not None or job.expires is not None or job.unique_period is not None
-
-
-def plain_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
-    """The values of the statement ``enqueue_plain``."""
-    return (
-        job.task,
-        job.payload,
-        job.serial,
-        job.run_at,
-        job.delay,
-        job.max_attempts,
-        job.priority,
-        list(dict.fromkeys(job.flags)) if job.flags else None,
-        job.max_resets,
-        now,
-    )
-
-
-def _values_of(job: NewJob) -> tuple[object, ...]:
-    """What the statements ``enqueue`` and ``enqueue_built_in`` begin with."""
-    return (
-        job.task,
-        job.payload,
-        job.serial,
-        job.run_at,
-        job.delay,
-        job.max_attempts,
-        job.key,
-        job.priority,
-        list(job.flags) or None,
-        job.key_mode.value,
-        job.max_resets,
-    )
-
-
 async def _chunks(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[NewJob]]:
     chunk: list[NewJob] = []
     if isinstance(jobs, AsyncIterable):
@@ -320,49 +251,3 @@ async def _chunks(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterat
                 chunk = []
     if chunk:
         yield chunk
-
-
-def bulk_values(jobs: Sequence[NewJob], now: datetime | None) -> tuple[object, ...]:
-    """The values of the statements ``enqueue_many`` and ``enqueue_group``, for jobs without keys."""
-    return (*_arrays(jobs), now)
-
-
-def bulk_values_of_each(jobs: Sequence[NewJob], now: datetime | None) -> tuple[object, ...]:
-    """The last values of the statement ``flow_create``."""
-    tasks, payloads, serials, run_ats, delays, max_attempts, priorities, flags, max_resets = _arrays(jobs)
-    keys = _unless_default([job.key for job in jobs], None, text_array)
-    modes = _unless_default([job.key_mode for job in jobs], KeyMode.REPLACE, text_array)
-    return (
-        *(tasks, payloads, serials, run_ats, delays, max_attempts),
-        *(keys, priorities, flags, modes, max_resets, now),
-    )
-
-
-def _arrays(jobs: Sequence[NewJob]) -> tuple[str | None, ...]:
-    """A few arrays. What is the same default for all jobs does not travel."""
-    tasks = {task: quoted(task) for task in {job.task for job in jobs}}
-    return (
-        "{" + ",".join([tasks[job.task] for job in jobs]) + "}",
-        text_array([job.payload for job in jobs]),
-        _unless_default([job.serial for job in jobs], None, text_array),
-        _unless_default([job.run_at for job in jobs], None, moments),
-        _unless_default([job.delay for job in jobs], None, plain_array),
-        _unless_default([job.max_attempts for job in jobs], None, plain_array),
-        _unless_default([job.priority for job in jobs], 0, plain_array),
-        _unless_default([job.flags for job in jobs], (), _flags),
-        _unless_default([job.max_resets for job in jobs], None, plain_array),
-    )
-
-
-def _unless_default(values: list[T], default: T, write: Callable[[list[T]], str]) -> str | None:
-    return None if values.count(default) == len(values) else write(values)
-
-
-def moments(values: Sequence[datetime | None]) -> str:
-    """An array literal of points in time."""
-    return plain_array([None if value is None else f'"{value.astimezone(UTC).isoformat()}"' for value in values])
-
-
-def _flags(values: Sequence[tuple[str, ...]]) -> str:
-    # One JSON array per job: PostgreSQL has no array of arrays of different lengths.
-    return text_array([msgspec.json.encode(list(dict.fromkeys(flags))).decode() if flags else None for flags in values])

@@ -1,4 +1,4 @@
-"""Which columns a job is made of; rows become jobs, and batches become array literals."""
+"""Which columns a job is made of; rows become jobs, and leases become array literals."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.tries import Try, TryEnd
 from stowhand.protocols.store import Claim
+from stowhand.stores.database.statements import quote_text
 from stowhand.stores.database.timestamps import Moments
 from stowhand.stores.kernel.columns import COLUMNS, DETAILS, KEPT, named, select
 
@@ -38,7 +39,7 @@ _TYPES = {
     Kind.MOMENT: "timestamptz",
     Kind.NAMES: "text[]",
 }
-_KINDS = {field.name: field.kind for field in FIELDS}
+_TYPE_OF = {field.name: _TYPES[field.kind] for field in FIELDS}
 
 _PROCESSING = State.PROCESSING
 _STATES = {state.value: state for state in State}
@@ -50,10 +51,16 @@ def column_fillings() -> dict[str, str]:
     # Reading a time costs more than anything else in a row, so one that is the same as another is left out.
     times = {"created_at": "nullif(created_at, run_at)", "updated_at": "nullif(updated_at, created_at)"}
     live = {"result": "null::text", "last_worker": "coalesce(worker, last_worker)"}
+    others = [name for name in DETAILS if name != "max_attempts"]
     return {
         "live_job": _columns(payload | live),
         "any_job": _columns(payload | {"result": "result::text"}),
         "claimed_job": f"{_columns(times, CLAIMED)}, epoch",
+        "details": named(DETAILS),
+        "detail_values": ", ".join(f"%s::{_TYPE_OF[name]}" for name in DETAILS),
+        "detail_arguments": ", ".join(f"_{name} => %s::{_TYPE_OF[name]}" for name in DETAILS),
+        "other_details": named(others),
+        "other_values": named(others, "v"),
     }
 
 
@@ -63,11 +70,17 @@ def function_fillings() -> dict[str, str]:
     live = {"result": "null::json", "last_worker": "coalesce(worker, last_worker)"}
     past = {"worker": "null::text", "last_worker": "worker"}
     past |= {"progress": "null::float8", "progress_text": "null::text"}
-    types = {"id": "bigint"} | {name: _TYPES[_KINDS[name]] for name in CLAIMED if name != "id"}
+    types = _TYPE_OF | {"id": "bigint"}
+    arguments = {"payload": "_payload => _new.payload::json", "key_mode": "_mode => _new.key_mode"}
+    new = NewJob.__struct_fields__
     return {
         "live_row": select(live),
         "past_row": select(past),
         "live_job": select(live | text | {"result": "null::text"}),
+        "unended_job": _columns(
+            {"payload": "payload::text as payload", "last_worker": "coalesce(worker, last_worker) as last_worker"},
+            [name for name in COLUMNS if name != "result"],
+        ),
         "past_job": select(past | text | {"result": "result::text"}),
         "shown": _columns({"last_worker": "coalesce(worker, last_worker) as last_worker"}, _SHOWN),
         "job_shown": ", ".join(
@@ -80,6 +93,12 @@ def function_fillings() -> dict[str, str]:
         "details": named(DETAILS),
         "old_details": named(DETAILS, "_old"),
         "job_details": named(DETAILS, "_job"),
+        "new_details": named(DETAILS, "_new"),
+        "given_details": ", ".join(f"_{name}" for name in DETAILS),
+        "set_details": ", ".join(f"{name} = _{name}" for name in DETAILS),
+        "detail_parameters": ", ".join(f"_{name} {_TYPE_OF[name]} default null" for name in DETAILS),
+        "new_names": ", ".join(map(quote_text, new)),
+        "new_arguments": ", ".join(arguments.get(name, f"_{name} => _new.{name}") for name in new),
     }
 
 
@@ -126,29 +145,6 @@ def read_try(row: Row) -> Try:
         outcome=TryEnd(outcome),
         error_class=error_class,
         error=error,
-    )
-
-
-def new_job(job: NewJob, row: Row) -> Job:
-    """One row of ``enqueue_plain`` or ``enqueue_group``: the rest of a new job is what was given, or a default.
-
-    A run time that is the moment of its creation is left out: reading it twice would cost as much as the rest.
-    """
-    id_, run_at, created_at, max_attempts, _ = row
-    return Job(
-        id=id_,
-        task=job.task,
-        payload_text=job.payload,
-        state=State.QUEUED,
-        serial=job.serial,
-        priority=job.priority,
-        run_at=run_at or created_at,
-        attempts=0,
-        max_attempts=max_attempts,
-        max_resets=job.max_resets,
-        flags=tuple(dict.fromkeys(job.flags)),
-        created_at=created_at,
-        updated_at=created_at,
     )
 
 

@@ -78,13 +78,14 @@ select {schema}.next_due(%s::text[], %s::timestamptz),
 
 -- name: enqueue
 select {live_job}
-from {schema}.enqueue(%s, %s::json, %s, %s::timestamptz, %s::float8, %s::int, %s, %s::int, %s::text[], %s, %s::int,
-  %s::json, %s::float8, %s::float8, %s::timestamptz)
+from {schema}.enqueue(_task => %s, _payload => %s::json, _run_at => %s::timestamptz, _delay => %s::float8, _key => %s,
+  _mode => %s, {detail_arguments}, _now => %s::timestamptz, _on_failure => %s::json, _expires => %s::float8,
+  _unique_period => %s::float8)
 
 -- name: enqueue_built_in
 select {live_job}
-from {schema}.enqueue_built_in(%s, %s::json, %s, %s::timestamptz, %s::float8, %s::int, %s, %s::int, %s::text[], %s,
-  %s::int, %s::timestamptz)
+from {schema}.enqueue_built_in(_task => %s, _payload => %s::json, _run_at => %s::timestamptz, _delay => %s::float8,
+  _key => %s, _mode => %s, {detail_arguments}, _now => %s::timestamptz)
 
 -- A sleeping worker holds the lock (idle_announcement.py) and is notified.
 -- part: wake_sleepers
@@ -94,16 +95,14 @@ case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({channel},
 
 -- name: enqueue_plain
 -- The commonest job: no key, short and plain. A function call and a row of 21 columns cost half as much again
--- as this whole insert; what its answer leaves out, the caller knows (rows.new_job). It is a transaction by itself, so
+-- as this whole insert; what its answer leaves out, the caller knows (new_jobs.py: new_job). It is a transaction by itself, so
 -- what it sees of sleepers is true but for the moment of its commit (idle_announcement.py): only if there is one it notifies.
-insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
-                           created_at, updated_at)
-select v.task, v.payload, v.serial, coalesce(v.run_at, v.at + v.delay * interval '1 second', v.at),
-  coalesce(v.max_attempts, (select s.max_attempts from {schema}.settings s)), v.priority, v.flags, v.max_resets,
+insert into {schema}.live (task, payload, run_at, max_attempts, {other_details}, scout, created_at, updated_at)
+select v.task, v.payload, coalesce(v.run_at, v.at + v.delay * interval '1 second', v.at),
+  coalesce(v.max_attempts, (select s.max_attempts from {schema}.settings s)), {other_values},
   v.serial is not null, v.at, v.at
-from (values (%s::text, %s::json, %s::text, %s::timestamptz, %s::float8, %s::int, %s::int, %s::text[], %s::int,
-              coalesce(%s::timestamptz, now())))
-  as v(task, payload, serial, run_at, delay, max_attempts, priority, flags, max_resets, at)
+from (values (%s::text, %s::json, %s::timestamptz, %s::float8, coalesce(%s::timestamptz, now()), {detail_values}))
+  as v(task, payload, run_at, delay, at, {details})
 returning id, nullif(run_at, created_at), created_at, max_attempts,
   {wake_sleepers}
 

@@ -10,7 +10,8 @@ from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULED_FOR, Enter
 from stowhand.protocols.validation import validate_items, validate_since, validate_ticks
 from stowhand.stores.database.trouble import repeated
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.queue.producer import Producer, moments
+from stowhand.stores.postgres.queue.new_jobs import moments
+from stowhand.stores.postgres.queue.producer import Producer
 from stowhand.stores.postgres.queue.rows import Row
 from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
 

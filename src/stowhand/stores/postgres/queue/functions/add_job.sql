@@ -41,7 +41,8 @@ begin
     into _job;
   else
     _keyed := {schema}.enqueue_keyed(
-      identifier, _payload, queue_name, _run_at, _max_attempts, job_key, coalesce(priority, 0), _flags, _mode, null, null, null, null, now());
+      identifier, _payload, _run_at, job_key, _mode, null, null, null, now(), _serial => queue_name,
+      _max_attempts => _max_attempts, _priority => coalesce(priority, 0), _flags => _flags);
     _job := {schema}.shown(_keyed);
   end if;
   _notified := pg_notify({channel}, '');

@@ -1,5 +1,6 @@
 -- Enqueueing. Plain jobs, one or many: `enqueue_many`. Any job: `enqueue`, which the others below call for each of theirs, but
--- `add_job`, whose body is its own (functions/add_job.sql).
+-- `add_job`, whose body is its own (functions/add_job.sql). `details` are the options of a job but its key (rows.py). The arguments of
+-- functions that programs call stay in their order: programs of an older version call them, too.
 -- Backslashes stand in E'' only: what they mean in '' is a setting of the session (standard_conforming_strings).
 
 create or replace function {schema}.wake() returns void
@@ -177,14 +178,13 @@ begin
     perform {schema}.check_rules(_on_failure, _expires, _unique_period, _mode);
   end if;
   if _key is null then
-    insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout, on_failure,
-                               expires_at, created_at, updated_at)
-    values (_task, _payload, _serial, _run_at, _max_attempts, _priority, _flags, _max_resets, _serial is not null, _on_failure,
+    insert into {schema}.live (task, payload, run_at, {details}, scout, on_failure, expires_at, created_at, updated_at)
+    values (_task, _payload, _run_at, {given_details}, _serial is not null, _on_failure,
             _run_at + _expires * interval '1 second', _at, _at)
     returning * into _job;
   else
-    _job := {schema}.enqueue_keyed(_task, _payload, _serial, _run_at, _max_attempts, _key, _priority, _flags, _mode,
-                                   _max_resets, _on_failure, _expires, _unique_period, _at);
+    _job := {schema}.enqueue_keyed(_task, _payload, _run_at, _key, _mode, _on_failure, _expires, _unique_period, _at,
+                                   {given_details});
     -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
     _job.token := null; _job.settled_token := null;
   end if;
@@ -202,9 +202,8 @@ end $$;
 -- seconds, so long after the first one's enqueueing a repeat finds what has completed, too.
 -- What has expired there, and no claim has canceled yet, will never run: in every mode it makes place.
 create or replace function {schema}.enqueue_keyed(
-  _task text, _payload json, _serial text, _run_at timestamptz, _max_attempts int, _key text, _priority int,
-  _flags text[], _mode text, _max_resets int, _on_failure json, _expires double precision, _period double precision,
-  _at timestamptz
+  _task text, _payload json, _run_at timestamptz, _key text, _mode text, _on_failure json, _expires double precision,
+  _period double precision, _at timestamptz, {detail_parameters}
 ) returns {schema}.live
 language plpgsql as $$
 declare
@@ -213,10 +212,10 @@ declare
 begin
   loop
     if _mode = 'unsafe_dedupe' then
-      insert into {schema}.live as old (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
-                                        on_failure, expires_at, key, created_at, updated_at)
-      values (_task, _payload, _serial, _run_at, _max_attempts, _priority, _flags, _max_resets, _serial is not null,
-              _on_failure, _run_at + _expires * interval '1 second', _key, _at, _at)
+      insert into {schema}.live as old (task, payload, run_at, {details}, scout, on_failure, expires_at, key, created_at,
+                                        updated_at)
+      values (_task, _payload, _run_at, {given_details}, _serial is not null, _on_failure,
+              _run_at + _expires * interval '1 second', _key, _at, _at)
       on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
         where (old.state = 'queued' and old.expires_at <= _at) is not true
       returning * into _job;
@@ -230,28 +229,27 @@ begin
       if _period is not null and _job.id is null then
         select t.job_id, t.enqueued_at into _taken from {schema}.completed_within(_key, _at) t;
         if _taken.job_id is not null then
-          _job.key := _key; _job.task := _task; _job.payload := _payload; _job.serial := _serial; _job.max_attempts := _max_attempts;
-          _job.priority := _priority; _job.flags := _flags; _job.max_resets := _max_resets; _job.attempts := 0;
-          _job.resets := 0; _job.revision := 0; _job.epoch := 0; _job.cancel_requested := false; _job.scout := false;
+          select {given_details} into {job_details};
+          _job.key := _key; _job.task := _task; _job.payload := _payload; _job.attempts := 0; _job.resets := 0;
+          _job.revision := 0; _job.epoch := 0; _job.cancel_requested := false; _job.scout := false;
           return {schema}.as_completed(_taken.job_id, _taken.enqueued_at, _job);
         end if;
       end if;
     end if;
-    insert into {schema}.live as old (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
-                                      on_failure, expires_at, key, created_at, updated_at)
-    values (_task, _payload, _serial, _run_at, _max_attempts, _priority, _flags, _max_resets, _serial is not null,
-            _on_failure, _run_at + _expires * interval '1 second', _key, _at, _at)
+    insert into {schema}.live as old (task, payload, run_at, {details}, scout, on_failure, expires_at, key, created_at,
+                                      updated_at)
+    values (_task, _payload, _run_at, {given_details}, _serial is not null, _on_failure,
+            _run_at + _expires * interval '1 second', _key, _at, _at)
     on conflict (key) where key is not null do update set
       task = _task,
       payload = case
         when old.state <> 'failed' and json_typeof(old.payload) = 'array' and json_typeof(_payload) = 'array'
           then {schema}.check_size({schema}.append_json(old.payload, _payload))
         else _payload end,
-      serial = _serial,
+      {set_details},
       run_at = case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
-      max_attempts = _max_attempts, priority = _priority, flags = _flags, max_resets = _max_resets,
       scout = _serial is not null, on_failure = _on_failure,
       expires_at = _expires * interval '1 second' + case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
@@ -301,12 +299,14 @@ begin
       using errcode = 'GWBKM';
   end if;
   _payload := coalesce(_payload, '{}');
+  _run_at := coalesce(_run_at, _at + _delay * interval '1 second', _at);
   _max_attempts := coalesce(_max_attempts, {max_attempts});
+  _priority := coalesce(_priority, 0);
+  _flags := nullif(_flags, '{}');
   perform {schema}.check_job(
     _task, _payload, {schema}.is_suspicious(_payload::text), _serial, _max_attempts, _key, _flags, _max_resets);
   _job := {schema}.enqueue_keyed(
-    _task, _payload, _serial, coalesce(_run_at, _at + _delay * interval '1 second', _at), _max_attempts, _key,
-    coalesce(_priority, 0), nullif(_flags, '{}'), coalesce(_mode, 'replace'), _max_resets, null, null, null, _at);
+    _task, _payload, _run_at, _key, coalesce(_mode, 'replace'), null, null, null, _at, {given_details});
   _job.token := null; _job.settled_token := null;
   perform pg_notify({channel}, '');
   return _job;
@@ -346,15 +346,11 @@ language plpgsql {definer} as $$
 begin
   return query
   select (added.job).* from (
-    select j.place, {schema}.enqueue(
-      j.task, j.payload::json, j.serial, j.run_at, j.delay, j.max_attempts, j.key, j.priority, j.flags, j.key_mode,
-      j.max_resets, j.on_failure, j.expires, j.unique_period, _now) as job
+    select _new.ordinality as place, {schema}.enqueue({new_arguments}, _now => _now) as job
     from (
-      select * from rows from (json_populate_recordset(null::{schema}.new_job, _jobs)) with ordinality
-        as u(task, payload, serial, run_at, delay, max_attempts, key, priority, flags, key_mode, max_resets, on_failure,
-             expires, unique_period, place)
-      order by u.key collate "C" nulls first, u.place offset 0
-    ) j offset 0
+      select * from rows from (json_populate_recordset(null::{schema}.new_job, _jobs)) with ordinality as u
+      order by u.key collate "C" nulls first, u.ordinality offset 0
+    ) _new offset 0
   ) added order by added.place;
 end $$;
 
@@ -368,24 +364,16 @@ declare
   _new {schema}.new_job;
   _live {schema}.live;
 begin
-  _given := _given - array['task', 'payload', 'serial', 'run_at', 'delay', 'max_attempts', 'key', 'priority', 'flags',
-                           'key_mode', 'max_resets', 'on_failure', 'expires', 'unique_period'];
+  _given := _given - array[{new_names}];
   if _given - 'now' <> '{}' then
     raise exception 'This schema does not know %: it is older than the program. Run stowhand migrate.',
       to_json((select k from jsonb_object_keys(_given - 'now') k limit 1)) using errcode = '42883';
   end if;
   _new := json_populate_record(_new, _job::json);
-  _live := {schema}.enqueue(
-    _new.task, _new.payload::json, _new.serial, _new.run_at, _new.delay, _new.max_attempts, _new.key, _new.priority,
-    _new.flags, _new.key_mode, _new.max_resets, _new.on_failure, _new.expires, _new.unique_period,
-    (_given->>'now')::timestamptz);
+  _live := {schema}.enqueue({new_arguments}, _now => (_given->>'now')::timestamptz);
   -- A run time may be infinite, or in a year that its reader does not know.
-  return row_to_json(j) from (
-    select _live.id, _live.task, _live.payload::text as payload, _live.state, _live.serial, _live.priority,
-      greatest(least(_live.run_at, timestamptz '9999-12-31 23:59:59.999999+00'), timestamptz '0001-01-01 00:00:00+00')
-        as run_at,
-      _live.attempts, _live.max_attempts, _live.created_at, _live.resets, _live.max_resets, _live.key,
-      coalesce(_live.flags, '{}') as flags, _live.last_error, _live.revision, _live.updated_at, _live.started_at,
-      _live.finished_at, _live.worker, _live.cancel_requested, coalesce(_live.worker, _live.last_worker) as last_worker,
-      _live.progress, _live.progress_text) j;
+  _live.run_at := greatest(least(_live.run_at, timestamptz '9999-12-31 23:59:59.999999+00'),
+                           timestamptz '0001-01-01 00:00:00+00');
+  _live.flags := coalesce(_live.flags, '{}');
+  return row_to_json(j) from (select {unended_job} from (select _live.*) live) j;
 end $$;

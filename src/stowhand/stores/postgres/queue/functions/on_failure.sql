@@ -40,6 +40,7 @@ language plpgsql as $$
 declare
   _one record;
   _job {schema}.live;
+  _new {schema}.new_job;
   _told boolean := false;
 begin
   for _one in
@@ -49,15 +50,13 @@ begin
   loop
     _job := _one.job;
     begin
-      insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
-                                 created_at, updated_at)
-      select h.task, {schema}.failure_payload(_job, _one.class), h.serial,
-        coalesce(h.run_at, _at + h.delay * interval '1 second', _at), coalesce(h.max_attempts, {max_attempts}),
-        coalesce(h.priority, 0), case when h.flags is not null then array(select json_array_elements_text(h.flags)) end,
-        h.max_resets, h.serial is not null, _at, _at
-      from json_to_record(_job.on_failure) as h(
-        task text, serial text, run_at timestamptz, delay double precision, max_attempts int, priority int, flags json,
-        max_resets int);
+      _new := json_populate_record(null::{schema}.new_job, _job.on_failure);
+      _new.priority := coalesce(_new.priority, 0);
+      _new.max_attempts := coalesce(_new.max_attempts, {max_attempts});
+      insert into {schema}.live (task, payload, run_at, {details}, scout, created_at, updated_at)
+      values (_new.task, {schema}.failure_payload(_job, _one.class),
+              coalesce(_new.run_at, _at + _new.delay * interval '1 second', _at), {new_details},
+              _new.serial is not null, _at, _at);
       _told := true;
     exception when others then
       if sqlstate ~ '^(08|25|40|53|55|57|58)' then raise; end if;

@@ -1,0 +1,152 @@
+"""How new jobs travel: a job becomes the values of a statement, and its answer becomes a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from operator import attrgetter
+from typing import Any, TypeVar
+
+import msgspec
+
+from stowhand.jobs import limits
+from stowhand.jobs.job import Job, KeyMode, NewJob, State
+from stowhand.jobs.limits import FLAG_LIMIT, FLAGS_LIMIT, RESERVED, SERIAL_LIMIT, TASK_LIMIT
+from stowhand.stores.kernel.columns import DETAILS
+from stowhand.stores.postgres.queue.rows import Row
+from stowhand.stores.postgres.shared.array_literals import plain_array, quoted, text_array
+
+T = TypeVar("T")
+_details: Callable[[NewJob], tuple[Any, ...]] = attrgetter(*DETAILS)
+_FLAGS = DETAILS.index("flags")
+
+
+def is_plain(job: NewJob) -> bool:
+    """Nothing about it needs the schema's own checks: no key, no escape in its payload, no limit near."""
+    return (
+        job.key is None
+        and (not job.flags or _are_short(job.flags))
+        and job.key_mode is KeyMode.REPLACE
+        and job.on_failure is None
+        and job.expires is None
+        and 0 < len(job.task) <= TASK_LIMIT
+        and job.task not in RESERVED
+        and (job.serial is None or len(job.serial) <= SERIAL_LIMIT)
+        and (job.max_attempts is None or job.max_attempts > 0)
+        and (job.max_resets is None or job.max_resets >= 0)
+        and len(job.payload) < 8192
+        and "\\u" not in job.payload
+    )
+
+
+def _are_short(flags: tuple[str, ...]) -> bool:
+    return len(flags) <= FLAGS_LIMIT and all(0 < len(flag) <= FLAG_LIMIT for flag in flags)
+
+
+def call_of(job: NewJob, now: datetime | None) -> tuple[str, tuple[object, ...]]:
+    """The statement for any job, and its values."""
+    if has_rules(job):
+        job = limits.check_options(job)
+    on_failure = None if job.on_failure is None else msgspec.json.encode(job.on_failure).decode()
+    return "enqueue", (*built_in_values_of(job, now), on_failure, job.expires, job.unique_period)
+
+
+def call_of_each(jobs: Sequence[NewJob], now: datetime | None) -> tuple[str, tuple[object, ...]]:
+    """The same for several, in the order given."""
+    checked = [limits.check_options(job) for job in jobs]
+    return "enqueue_jobs", (msgspec.json.encode(checked).decode(), now)
+
+
+def has_rules(job: NewJob) -> bool:
+    """There is something about it that ``enqueue_many`` does not take, beside a key."""
+    return job.on_failure is not None or job.expires is not None or job.unique_period is not None
+
+
+def plain_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
+    """The values of the statement ``enqueue_plain``."""
+    return (job.task, job.payload, job.run_at, job.delay, now, *_detail_values(job))
+
+
+def built_in_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
+    """The values of the statement ``enqueue_built_in``, with which those of ``enqueue`` begin."""
+    return (
+        *(job.task, job.payload, job.run_at, job.delay, job.key, job.key_mode.value),
+        *_detail_values(job),
+        now,
+    )
+
+
+def _detail_values(job: NewJob) -> list[object]:
+    values: list[object] = list(_details(job))
+    values[_FLAGS] = list(dict.fromkeys(job.flags)) if job.flags else None
+    return values
+
+
+def bulk_values(jobs: Sequence[NewJob], now: datetime | None) -> tuple[object, ...]:
+    """The values of the statements ``enqueue_many`` and ``enqueue_group``, for jobs without keys."""
+    return (*_arrays(jobs), now)
+
+
+def bulk_values_of_each(jobs: Sequence[NewJob], now: datetime | None) -> tuple[object, ...]:
+    """The last values of the statement ``flow_create``."""
+    tasks, payloads, serials, run_ats, delays, max_attempts, priorities, flags, max_resets = _arrays(jobs)
+    keys = _unless_default([job.key for job in jobs], None, text_array)
+    modes = _unless_default([job.key_mode for job in jobs], KeyMode.REPLACE, text_array)
+    return (
+        *(tasks, payloads, serials, run_ats, delays, max_attempts),
+        *(keys, priorities, flags, modes, max_resets, now),
+    )
+
+
+def _arrays(jobs: Sequence[NewJob]) -> tuple[str | None, ...]:
+    """A few arrays. What is the same default for all jobs does not travel."""
+    tasks = {task: quoted(task) for task in {job.task for job in jobs}}
+    return (
+        "{" + ",".join([tasks[job.task] for job in jobs]) + "}",
+        text_array([job.payload for job in jobs]),
+        _unless_default([job.serial for job in jobs], None, text_array),
+        _unless_default([job.run_at for job in jobs], None, moments),
+        _unless_default([job.delay for job in jobs], None, plain_array),
+        _unless_default([job.max_attempts for job in jobs], None, plain_array),
+        _unless_default([job.priority for job in jobs], 0, plain_array),
+        _unless_default([job.flags for job in jobs], (), _flags),
+        _unless_default([job.max_resets for job in jobs], None, plain_array),
+    )
+
+
+def _unless_default(values: list[T], default: T, write: Callable[[list[T]], str]) -> str | None:
+    return None if values.count(default) == len(values) else write(values)
+
+
+def moments(values: Sequence[datetime | None]) -> str:
+    """An array literal of points in time."""
+    return plain_array([None if value is None else f'"{value.astimezone(UTC).isoformat()}"' for value in values])
+
+
+def _flags(values: Sequence[tuple[str, ...]]) -> str:
+    # One JSON array per job: PostgreSQL has no array of arrays of different lengths.
+    return text_array([msgspec.json.encode(list(dict.fromkeys(flags))).decode() if flags else None for flags in values])
+
+
+def new_job(job: NewJob, row: Row) -> Job:
+    """The job, from one row of ``enqueue_plain`` or ``enqueue_group``: the rest is what was given, or a default.
+
+    A run time that is the moment of its creation is left out: reading it twice would cost as much as the rest.
+    The details are written out: by a dictionary of them the call takes three times as long.
+    """
+    id_, run_at, created_at, max_attempts, _ = row
+    return Job(
+        id=id_,
+        task=job.task,
+        payload_text=job.payload,
+        state=State.QUEUED,
+        serial=job.serial,
+        priority=job.priority,
+        run_at=run_at or created_at,
+        attempts=0,
+        max_attempts=max_attempts,
+        max_resets=job.max_resets,
+        flags=tuple(dict.fromkeys(job.flags)),
+        created_at=created_at,
+        updated_at=created_at,
+    )
