@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from stowhand.cli import main
-from stowhand.service import stop_requests
+from stowhand.service import signals
 
-ADD = stop_requests.StopRequests.add
+ADD = signals.StopRequests.add
 
 
-def add(self: stop_requests.StopRequests) -> bool:
+def add(self: signals.StopRequests) -> bool:
     """As it is; in a signal's handler too, so it is written at once."""
     counts = ADD(self)
     if counts:
@@ -19,5 +19,5 @@ def add(self: stop_requests.StopRequests) -> bool:
 
 
 if __name__ == "__main__":
-    stop_requests.StopRequests.add = add  # type: ignore[method-assign]
+    signals.StopRequests.add = add  # type: ignore[method-assign]
     main()

@@ -19,11 +19,17 @@ from msgspec.structs import replace
 
 from stowhand.app.settings.resolver import read_settings
 from stowhand.cli.health import asked
+from stowhand.clock import SystemClock
 from stowhand.events import Events
+from stowhand.protocols.options import WorkerOptions
 from stowhand.service.children import Child
 from stowhand.service.health import SILENT, STARTING, Process, Report, bounds, stuck, stuck_processes, unready_processes
 from stowhand.service.health_reporter import HealthReporter
 from stowhand.service.supervisor import Supervisor
+from stowhand.service.table_run import joint_bounds, joint_report
+from stowhand.stores.sqlite.queue.memory import MemoryStore
+from stowhand.testing.clock import FakeClock
+from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.service.manager import Manager
 from tests.service.pages import Pages
@@ -238,6 +244,39 @@ def test_what_is_stuck_is_named() -> None:
         "loop: nothing for 6 s, at most 5 s",
         "claiming: nothing for 75 s, at most 60 s",
     ]
+
+
+def test_each_worker_of_a_process_is_judged_by_its_own_bounds(run: Run) -> None:
+    clock = FakeClock()
+
+    async def handle(ctx: object, record: object) -> None: ...
+
+    def worker(lease: float, clock: FakeClock) -> Worker:
+        return Worker(MemoryStore(), handle, WorkerOptions(lease=lease), clock=clock)
+
+    patient, impatient = worker(300, clock), worker(30, clock)
+    run(clock.advance(100))
+    workers = [patient, impatient, worker(30, FakeClock())]
+    process = Process("process 1", 0.0, joint_report(workers, clock))
+    assert stuck_processes([process], joint_bounds(workers), clock.monotonic()) == [
+        "process 1, worker 2, loop: nothing for 100 s, at most 30 s",
+        "process 1, worker 2, heartbeat: nothing for 100 s, at most 60 s",
+    ]
+    alone = Process("", 0.0, joint_report([impatient], clock))
+    assert stuck_processes([alone], joint_bounds([impatient]), clock.monotonic())[0].startswith("loop: nothing")
+
+
+def test_a_process_is_ready_when_each_of_its_workers_is(run: Run) -> None:
+    store = MemoryStore()
+
+    async def handle(ctx: object, record: object) -> None: ...
+
+    ready, starting = (Worker(store, handle, WorkerOptions(once=True)) for _ in range(2))
+    run(ready.run())
+    clock = SystemClock()
+    assert joint_report([ready], clock).claimed
+    assert not joint_report([ready, starting], clock).claimed
+    assert joint_report([ready, starting], clock).heard == ready.internals.liveness.heard
 
 
 def test_a_process_that_is_silent_is_stuck_however_well_it_was() -> None:

@@ -26,8 +26,8 @@ from stowhand.protocols.attempt import Attempt, Progress
 from stowhand.protocols.handler import handler
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest
-from stowhand.service.child_pipe import BEGUN, Answer, AnswerPipe, read_answer
-from stowhand.service.quarantine import Quarantine
+from stowhand.service.quarantine import BEGUN, Answer, Quarantine, read_answer
+from stowhand.service.quarantine_child import AnswerPipe
 from tests.service.processes import QUICK, Workers, children_of, enqueue_suspect, job_of, with_store
 
 LEASE = Lease(1, "token", 1)

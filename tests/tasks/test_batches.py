@@ -20,7 +20,7 @@ from stowhand.jobs.outcomes import from_returned
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant
-from stowhand.service.quarantine import answer_of
+from stowhand.service.quarantine_child import answer_of
 from stowhand.tasks.batch import judge_batch
 from stowhand.tasks.retry_rules import RetryRules
 from stowhand.testing import MemoryStore

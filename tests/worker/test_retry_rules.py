@@ -17,7 +17,8 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Fail, Retry
 from stowhand.retry import exponential
-from stowhand.service.quarantine import Assignment, attempt_in_child
+from stowhand.service.quarantine import Assignment
+from stowhand.service.quarantine_child import attempt_in_child
 from stowhand.testing import MemoryStore, run_task_list_once
 from stowhand.worker.worker import Worker
 from tests.worker.worker_harness import WorkerHarness, at_work

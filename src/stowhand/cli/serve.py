@@ -30,9 +30,8 @@ from stowhand.protocols.queue_store import AnyStore
 from stowhand.service import exit_codes
 from stowhand.service.opening import store_of
 from stowhand.service.process import collect_less, hard_exit
-from stowhand.service.signals import handle_signals
+from stowhand.service.signals import StopRequests, handle_signals
 from stowhand.service.status_server import Answer, StatusServer, verdict
-from stowhand.service.stop_requests import StopRequests
 from stowhand.tasks.loading import load_object
 from stowhand.tasks.registry import Registry
 

@@ -8,23 +8,32 @@ taken back.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from stowhand.app.settings.settings import WorkerSettings
+from stowhand.clock import Clock, SystemClock, Ticker
+from stowhand.cron.scheduler import Scheduler
 from stowhand.errors import ResourceUnavailable, StowhandError
+from stowhand.events import Events
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
-from stowhand.service.child_reports import ChildReporter
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.exit_codes import exit_code
+from stowhand.service.health import report_of, write_report
 from stowhand.service.process import LAST_WORDS, Stopper, finished, hard_exit, run_process
-from stowhand.service.process_observer import ProcessObserver
+from stowhand.service.process_observer import ProcessObserver, count
 from stowhand.service.supervisor import HUNG, IN_ORDER_OFFSET, RENEWED, UNOPENED, Order
+from stowhand.worker.host import Liveness
+from stowhand.worker.worker import Worker
 
 
 def main() -> None:
@@ -44,6 +53,49 @@ def main() -> None:
         sys.stderr.write(f"error: {scrub(str(error))}\n")
         code = UNOPENED if isinstance(error, ResourceUnavailable) else exit_code(error)
     hard_exit(finished(IN_ORDER_OFFSET + code))
+
+
+class ChildReporter(ProcessObserver):
+    """Writes the reports of this child. Its metrics are in the same folder, by prometheus' multiprocess mode.
+
+    ``folder``: removed by the supervisor, or by a child once that is gone. ``is_alone``: whether that is gone.
+    """
+
+    def __init__(
+        self, folder: Path, settings: WorkerSettings, is_alone: Callable[[], bool], clock: Clock | None = None
+    ) -> None:
+        self._folder, self._settings, self._clock = folder, settings, clock or SystemClock()
+        self._is_alone = is_alone
+        self._late: Callable[[float], None] = lambda late: None
+        self._ticker: Ticker | None = None
+
+    def listen(self, events: Events) -> None:
+        self._late = count(self._settings, events)
+
+    def follow(self, store: QueueStore, *, worker: Worker | None = None, scheduler: Scheduler | None = None) -> None:
+        del store, scheduler
+        if worker is not None:
+            liveness = worker.internals.liveness
+            self._ticker = self._clock.ticker("stowhand report", lambda: self._report(liveness))
+
+    def close(self) -> None:
+        """Called as the last thing of the process."""
+        if self._ticker is not None:
+            self._ticker.stop()
+        if self._is_alone():
+            _remove(self._folder)
+
+    async def _report(self, liveness: Liveness) -> float:
+        self._late(liveness.lag())
+        write_report(self._folder, report_of(liveness, self._clock))
+        return self._settings.timings.report_every
+
+
+def _remove(folder: Path) -> None:
+    """Under another name, for those that still write into it."""
+    with suppress(OSError):  # another child was first
+        folder = folder.rename(folder.with_suffix(".gone"))
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _observer(order: Order, settings: WorkerSettings, alone: threading.Event) -> ProcessObserver:

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Self
 
 from stowhand.clock import Cancelable, SystemClock, stopwatch
-from stowhand.service import child_reports
-from stowhand.service.health import Process
-from stowhand.service.stop_requests import StopRequests
+from stowhand.service.health import Process, read_report
+from stowhand.service.signals import StopRequests
 from stowhand.worker.host import USUAL, Timings
 
 LAST_WRITE = 2.0
@@ -216,7 +215,7 @@ class Children:
             Process(
                 f"process {slot.number + 1}",
                 stopwatch() - slot.moment,
-                child_reports.read(folder, slot.child.pid) if slot.child is not None and slot.is_running else None,
+                read_report(folder, slot.child.pid) if slot.child is not None and slot.is_running else None,
             )
             for slot in self.slots
             if not slot.is_done

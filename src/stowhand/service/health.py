@@ -1,12 +1,17 @@
-"""The rules of health: ages of loops against their bounds, processes against their latest report. Pure.
+"""The rules of health: ages of loops against their bounds, processes against their latest report.
 
 A loop that waits is alive, and so is one whose store does not answer: it tries again. A loop that has not moved for
 longer than any call or handler may take is stuck; only a restart of the process helps then.
+
+A child process writes its report to a file every second (``report_every``), and its parent reads it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
@@ -134,3 +139,31 @@ def age_of(process: Process, now: float) -> float:
 def rounded(ages: Mapping[str, float]) -> dict[str, float]:
     """For people."""
     return {name: round(age, 1) for name, age in ages.items()}
+
+
+def write_report(folder: Path, report: Report) -> None:
+    """Write the report of this process, whole or not at all."""
+    with suppress(OSError):
+        new = folder / f"{os.getpid()}.new"
+        new.write_bytes(msgspec.json.encode(report))
+        new.replace(_file(folder, os.getpid()))
+
+
+def read_report(folder: Path | None, pid: int) -> Report | None:
+    """The latest report of a process, if there is one."""
+    if folder is None:
+        return None
+    try:
+        return msgspec.json.decode(_file(folder, pid).read_bytes(), type=Report)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def forget_report(folder: Path | None, pid: int) -> None:
+    """Delete the report of a process that has died."""
+    if folder is not None:
+        _file(folder, pid).unlink(missing_ok=True)
+
+
+def _file(folder: Path, pid: int) -> Path:
+    return folder / f"{pid}.json"

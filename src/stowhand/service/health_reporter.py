@@ -25,11 +25,11 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import ChildDied, ChildRenewed, Events
 from stowhand.observe.job_logger import core_logger
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.service import child_reports
 from stowhand.service.health import (
     Process,
     age_of,
     bounds,
+    forget_report,
     report_of,
     rounded,
     starting,
@@ -155,7 +155,7 @@ class HealthReporter(ProcessObserver):
             await self._clock.sleep(SEEN_EVERY)
 
     def _child_ended(self, event: ChildDied | ChildRenewed) -> None:
-        child_reports.forget(self.folder, event.pid)
+        forget_report(self.folder, event.pid)
         if self._exposition is not None:
             self._exposition.bury(event.pid)
 

@@ -41,8 +41,7 @@ from stowhand.service.process_observer import ProcessObserver
 from stowhand.service.quarantine import Quarantine
 from stowhand.service.recurring import Recurring
 from stowhand.service.reloading import Changes, Reloader
-from stowhand.service.signals import handle_signals, to_the_end
-from stowhand.service.stop_requests import StopRequests
+from stowhand.service.signals import StopRequests, handle_signals, to_the_end
 from stowhand.tasks.program import kill_programs
 from stowhand.worker.host import USUAL, Host, Timings
 from stowhand.worker.worker import Worker, new_identity

@@ -1,9 +1,14 @@
 """Suspects of ``stowhand worker`` run in a child process, so that they cannot take a worker with them.
 
-The child runs one suspect after another, until one kills it: it gets the jobs on its standard input and answers through
-a pipe. The worker keeps the leases and beats for them. If the child dies before it has answered, the job that it was
-running is reset once more. A child that dies or gives up before it has begun a job is no death of that job: it is
-released.
+The child (quarantine_child.py) runs one suspect after another, until one kills it. The worker keeps the leases and
+beats for them. If the child dies before it has answered, the job that it was running is reset once more. A child that
+dies or gives up before it has begun a job is no death of that job: it is released.
+
+The child gets a Setup and then jobs on its standard input. It answers through a pipe, a line each:
+
+    begun            the handler starts: from now on the death of the child counts as a death of the job
+    progress [...]   noted by the worker as it notes those of its own handlers, under its lease
+    {...}            the answer
 """
 
 from __future__ import annotations
@@ -11,26 +16,26 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Self
 
 import msgspec
 
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.clock import Cancelable, SystemClock
+from stowhand.errors import ConfigurationError
 from stowhand.events import Events, TasksReloaded
-from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
-from stowhand.jobs.outcomes import from_returned, hopeless
 from stowhand.observe.propagation import current_correlation_id, handed_on
-from stowhand.protocols.attempt import Attempt, Report, control_of, report_of
+from stowhand.protocols.attempt import Attempt, Report, read_progress, report_of
 from stowhand.protocols.handler import ChildCrashed, ChildUnable, Handler
-from stowhand.protocols.store import Claim
-from stowhand.service.child_pipe import Answer, read_answer
 from stowhand.service.children import Child
-from stowhand.worker.policy import Policy, outcome_of
 
+BEGUN = b"begun\n"
+MARK = b"progress "
+"""Begins a line of progress; an answer begins with a brace."""
 ANSWER_LIMIT = 4 * 1024 * 1024
 LAST_WORDS = 1.0
 """Seconds between a child's answer and its death, whichever comes first; and between its dismissal and its death."""
@@ -84,6 +89,15 @@ class ChildAnswer(msgspec.Struct, frozen=True):
                 return Cancel(self.text)
             case kind:
                 return Fail(self.text, kind == "poison", self.payload, self.error_class)
+
+
+class Answer:
+    """What the worker has read of one attempt."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.line: bytes | None = None
+        """``None``: there is no whole answer."""
 
 
 class Quarantine:
@@ -249,37 +263,15 @@ async def _open_pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int
     return stream, transport, writing
 
 
-def answer_of(outcome: Outcome, result: str | None, then: tuple[NewJob, ...]) -> ChildAnswer:
-    """An outcome, ready to be sent to the parent."""
-    match outcome:
-        case Complete():
-            return ChildAnswer("complete", result=result, then=then)
-        case Retry(error, after, payload, kind):
-            later = None if after is None else seconds(after)
-            return ChildAnswer("retry", error, later, payload=payload, error_class=kind)
-        case Snooze(delay):
-            return ChildAnswer("snooze", seconds=seconds(delay))
-        case Cancel(reason):
-            return ChildAnswer("cancel", reason)
-        case Fail(error, poison, payload, kind):
-            return ChildAnswer("poison" if poison else "fail", error, payload=payload, error_class=kind)
-
-
-async def attempt_in_child(handler: Handler[Job], assignment: Assignment, report: Report | None = None) -> ChildAnswer:
-    """The child's side: run the handler once. Its hooks run beside the worker; but for what judges and encodes."""
-    job = assignment.job
-    claim: Claim[Job] = Claim(assignment.lease, job, job.task, job.attempts, job.max_attempts, job.serial)
-    attempt: Attempt[Job] = Attempt(claim, 0.0, report=report)
-    control_of(attempt).on_enqueue = getattr(handler, "on_enqueue", None)
-    encode: Callable[[object], str] | None = getattr(handler, "encode", None)
-    policy: Callable[[Claim[Any]], Policy] = getattr(handler, "policy", lambda claim: Policy())
-    retryable: Callable[[BaseException], bool] | None = getattr(handler, "retryable", None)
-    result = None
-    try:
-        outcome = from_returned(await handler.handle(attempt, attempt.record))
-        if isinstance(outcome, Complete) and outcome.result is not None and encode is not None:
-            result = encode(outcome.result)
-    except BaseException as error:  # noqa: BLE001 - boundary: whatever it raises is an outcome
-        final = isinstance(error, Exception) and retryable is not None and not retryable(error)
-        outcome = hopeless(error) if final else outcome_of(error, claim, policy)
-    return answer_of(outcome, result, tuple(attempt.then))
+async def read_answer(stream: asyncio.StreamReader, answer: Answer, lease: Lease, report: Report | None) -> None:
+    """The worker's end: read until there is an answer, or the pipe has ended. Progress is reported on the way."""
+    while (line := await stream.readline()).endswith(b"\n"):
+        if line == BEGUN:
+            answer.begun = True
+        elif not line.startswith(MARK):
+            answer.line = line
+            return
+        elif report is not None:
+            with suppress(msgspec.MsgspecError, ConfigurationError):
+                done, text = msgspec.json.decode(line[len(MARK) :], type=tuple[float, str | None])
+                report(read_progress(lease, done, text))

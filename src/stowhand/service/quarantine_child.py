@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import msgspec
 
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.app.start import traced
-from stowhand.jobs.job import Job
-from stowhand.jobs.outcomes import describe
+from stowhand.clock import sleep_blocking
+from stowhand.jobs.durations import seconds
+from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.lease import Lease
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
+from stowhand.jobs.outcomes import describe, from_returned, hopeless
 from stowhand.observe.about import About, bind
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.propagation import bound_correlation_id
 from stowhand.observe.safe_text import telling_line
 from stowhand.observe.traces import Traces
+from stowhand.protocols.attempt import Attempt, Progress, Report, control_of
 from stowhand.protocols.handler import Handler
+from stowhand.protocols.store import Claim
 from stowhand.service import exit_codes
-from stowhand.service.child_pipe import AnswerPipe
 from stowhand.service.loading import load_tasks, make_handler
 from stowhand.service.opening import store_of
 from stowhand.service.process import hand_over_at_the_end, hard_exit
-from stowhand.service.quarantine import Assignment, ChildAnswer, Setup, attempt_in_child
+from stowhand.service.quarantine import BEGUN, MARK, Assignment, ChildAnswer, Setup
 from stowhand.tasks.resources import WorkerResources
 from stowhand.worker.inside import inside_a_worker
+from stowhand.worker.policy import Policy, outcome_of
 
 CLOSING = 1.0
 """Seconds that each resource has to close: the worker waits for the answer."""
+PROGRESS_PAUSE_SECONDS = 0.25
+"""Between two lines of progress, at least."""
 
 
 def main() -> None:
@@ -109,6 +119,99 @@ class _Server:
         for line in iter(sys.stdin.buffer.readline, b""):
             loop.call_soon_threadsafe(self._assignments.put_nowait, msgspec.json.decode(line, type=Assignment))
         hard_exit(exit_codes.FAILURE)
+
+
+class AnswerPipe:
+    """The child's end of the pipe. Its methods may be called from any thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lease: Lease | None = None
+        """Of the job that runs."""
+        self._newest: Progress | None = None
+        self._noted = threading.Event()
+        self._writing = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, lease: Lease) -> None:
+        """The handler of this job starts."""
+        with self._writing:
+            self._lease = lease
+            self._write(BEGUN)
+
+    def answer(self, answer: msgspec.Struct) -> None:
+        """The job is over. Progress that has not been sent is dropped."""
+        with self._writing:
+            self._lease = self._newest = None
+            self._write(msgspec.json.encode(answer) + b"\n")
+
+    def note(self, progress: Progress) -> None:
+        """Send progress at once, or a quarter of a second after the line before. Of what comes sooner the newest is
+        sent; what finds the pipe full is dropped."""
+        if progress.lease != self._lease:
+            return  # of a job that is over
+        self._newest = progress
+        self._noted.set()
+        if self._thread is None:
+            with self._writing:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._send, name="stowhand progress", daemon=True)
+                    self._thread.start()
+
+    def _write(self, line: bytes) -> None:
+        os.set_blocking(self._descriptor, True)
+        left = memoryview(line)
+        while left:
+            left = left[os.write(self._descriptor, left) :]
+
+    def _send(self) -> None:
+        while True:
+            self._noted.wait()
+            self._noted.clear()
+            with self._writing:
+                newest = self._newest
+                if newest is not None and newest.lease == self._lease:
+                    # A line is shorter than PIPE_BUF: written whole or not at all.
+                    os.set_blocking(self._descriptor, False)
+                    with suppress(OSError):
+                        os.write(self._descriptor, MARK + msgspec.json.encode((newest.done, newest.text)) + b"\n")
+            sleep_blocking(PROGRESS_PAUSE_SECONDS)
+
+
+def answer_of(outcome: Outcome, result: str | None, then: tuple[NewJob, ...]) -> ChildAnswer:
+    """An outcome, ready to be sent to the parent."""
+    match outcome:
+        case Complete():
+            return ChildAnswer("complete", result=result, then=then)
+        case Retry(error, after, payload, kind):
+            later = None if after is None else seconds(after)
+            return ChildAnswer("retry", error, later, payload=payload, error_class=kind)
+        case Snooze(delay):
+            return ChildAnswer("snooze", seconds=seconds(delay))
+        case Cancel(reason):
+            return ChildAnswer("cancel", reason)
+        case Fail(error, poison, payload, kind):
+            return ChildAnswer("poison" if poison else "fail", error, payload=payload, error_class=kind)
+
+
+async def attempt_in_child(handler: Handler[Job], assignment: Assignment, report: Report | None = None) -> ChildAnswer:
+    """Run the handler once. Its hooks run beside the worker; but for what judges and encodes."""
+    job = assignment.job
+    claim: Claim[Job] = Claim(assignment.lease, job, job.task, job.attempts, job.max_attempts, job.serial)
+    attempt: Attempt[Job] = Attempt(claim, 0.0, report=report)
+    control_of(attempt).on_enqueue = getattr(handler, "on_enqueue", None)
+    encode: Callable[[object], str] | None = getattr(handler, "encode", None)
+    policy: Callable[[Claim[Any]], Policy] = getattr(handler, "policy", lambda claim: Policy())
+    retryable: Callable[[BaseException], bool] | None = getattr(handler, "retryable", None)
+    result = None
+    try:
+        outcome = from_returned(await handler.handle(attempt, attempt.record))
+        if isinstance(outcome, Complete) and outcome.result is not None and encode is not None:
+            result = encode(outcome.result)
+    except BaseException as error:  # noqa: BLE001 - boundary: whatever it raises is an outcome
+        final = isinstance(error, Exception) and retryable is not None and not retryable(error)
+        outcome = hopeless(error) if final else outcome_of(error, claim, policy)
+    return answer_of(outcome, result, tuple(attempt.then))
 
 
 @contextmanager

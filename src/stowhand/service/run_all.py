@@ -20,7 +20,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import Events, WorkerStarted
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.observe.listener import LogListener
-from stowhand.service.stop_requests import StopRequests
+from stowhand.service.signals import StopRequests
 
 LAST_PAUSE = 20.0
 """Seconds beyond a worker's grace: for handing back, for the store, for threads."""

@@ -1,4 +1,4 @@
-"""Signals to a process of the command line: they stop it while it works, and cannot change its exit code after that."""
+"""Signals to a process: each is a request to stop while it works, and cannot change its exit code after that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,28 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from stowhand.clock import stopwatch
+from stowhand.worker.host import USUAL
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+class StopRequests:
+    """Counts requests to stop a process: signals that come close together are one request."""
+
+    def __init__(self, within: float = USUAL.same_signal) -> None:
+        self.count = 0
+        self._within = within
+        self._last = float("-inf")
+
+    def add(self) -> bool:
+        """Count one more. False when it belongs to the one before."""
+        now = stopwatch()
+        if now - self._last < self._within:
+            return False
+        self._last = now
+        self.count += 1
+        return True
 
 
 def handle_signals(
@@ -28,8 +49,10 @@ def handle_signals(
     # With one handler of its own the loop is woken by any signal; a handler of Python's runs even while the loop is
     # blocked. A signal while one is changed for the other would be lost, so TERM and INT never have one of the loop's.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, (lambda: None) if terminal else reload)
-    for number in [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT] + [signal.SIGHUP] * terminal:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, lambda *_: stop())
+    if terminal:
+        signal.signal(signal.SIGHUP, lambda *_: stop())
 
 
 def _show_stacks_on_usr1() -> None:
@@ -71,6 +94,7 @@ atexit.register(_ignore_late_signals)  # early, so that it is called late
 
 
 def has_terminal() -> bool:
+    """Whether a terminal may send HUP to this process."""
     try:
         return os.isatty(0)
     except OSError:

@@ -24,10 +24,20 @@ from stowhand.errors import ConfigurationError, StowhandError, a_type
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
-from stowhand.service import child_reports, exit_codes
+from stowhand.service import exit_codes
 from stowhand.service.children import Child, Children, Next, Slot, stop_with_parent
 from stowhand.service.exit_codes import exit_code
-from stowhand.service.health import Process, bounds, report_of, starting, stuck, stuck_processes, unready_processes
+from stowhand.service.health import (
+    Process,
+    Report,
+    bounds,
+    forget_report,
+    report_of,
+    starting,
+    stuck_processes,
+    unready_processes,
+    write_report,
+)
 from stowhand.service.run_all import Routine, is_routine, longest_end, run_all
 from stowhand.service.status_server import Answer, Pages, StatusServer, verdict
 from stowhand.service.supervisor import RENEWED, SETTLED_CODES
@@ -94,13 +104,13 @@ def workers_of(routines: Iterable[Routine]) -> list[Worker]:
 async def _work(options: TableRunOptions) -> int:
     routines = routines_of(options.target)
     workers, clock = workers_of(routines), SystemClock()
+
+    def processes() -> list[Process]:
+        return [Process("", 0.0, joint_report(workers, clock))]
+
     pages: Pages = {
-        "/healthz": lambda: _health(
-            [text for one in workers for text in stuck(one.internals.liveness.ages(), bounds(one.options))]
-        ),
-        "/readyz": lambda: _ready(
-            _unready([Process("", 0.0, report_of(one.internals.liveness, clock)) for one in workers], clock)
-        ),
+        "/healthz": lambda: _health(stuck_processes(processes(), joint_bounds(workers), clock.monotonic())),
+        "/readyz": lambda: _ready(_unready(processes(), clock)),
         "/metrics": partial(_metrics, None),
     }
     with _shown(options.http, pages), _reported(options.folder, workers, clock):
@@ -111,20 +121,43 @@ async def _work(options: TableRunOptions) -> int:
     return RENEWED if is_renewed else exit_codes.OK
 
 
+def joint_report(workers: Sequence[Worker], clock: Clock) -> Report:
+    """The health of all workers of this process. Where there are several, each loop has the number of its worker."""
+    reports = [report_of(one.internals.liveness, clock) for one in workers]
+    labelled = list(zip(_labels(workers), reports, strict=True))
+    return Report(
+        at=clock.monotonic(),
+        ages={label + name: age for label, one in labelled for name, age in one.ages.items()},
+        heard=max((one.heard for one in reports if one.heard is not None), default=None),
+        claimed=all(one.claimed for one in reports),
+        refused={label + name: age for label, one in labelled for name, age in one.refused.items()},
+        unready="; ".join(f"{label}{one.unready}" for label, one in labelled if one.unready) or None,
+    )
+
+
+def joint_bounds(workers: Sequence[Worker]) -> dict[str, float]:
+    """By loop of a joint report: the age in seconds above which it is not alive."""
+    labelled = zip(_labels(workers), workers, strict=True)
+    return {label + name: bound for label, one in labelled for name, bound in bounds(one.options).items()}
+
+
+def _labels(workers: Sequence[Worker]) -> list[str]:
+    return [""] if len(workers) == 1 else [f"worker {number}, " for number in range(1, len(workers) + 1)]
+
+
 def _unready(processes: Sequence[Process], clock: Clock) -> list[str]:
     return starting(processes, "table") + unready_processes(processes, clock.monotonic())
 
 
 @contextmanager
 def _reported(folder: Path | None, workers: list[Worker], clock: Clock) -> Iterator[None]:
-    """Write a report of the child's first worker every second."""
+    """Write a report of the child's workers every second."""
     if folder is None:
         yield
         return
-    liveness = workers[0].internals.liveness
 
     async def report() -> float:
-        child_reports.write(folder, liveness, clock)
+        write_report(folder, joint_report(workers, clock))
         return USUAL.report_every
 
     ticker = clock.ticker("stowhand report", report)
@@ -143,7 +176,7 @@ class _TableWorkers:
     def __init__(self, options: TableRunOptions) -> None:
         # A mistake in the program is reported once, here, and not by every child.
         routines = routines_of(options.target, options.processes)
-        self._bounds = bounds(workers_of(routines)[0].options)
+        self._bounds = joint_bounds(workers_of(routines))
         self._options, self._clock = options, SystemClock()
         self._children = Children(options.processes, self._start, self._on_end, grace=longest_end(routines))
         self._code = exit_codes.OK
@@ -175,7 +208,7 @@ class _TableWorkers:
     async def _on_end(self, slot: Slot, code: int) -> Next:
         """Replace the child until it has done its work, or all are to stop."""
         assert slot.child is not None
-        child_reports.forget(self._folder, slot.child.pid)
+        forget_report(self._folder, slot.child.pid)
         if code == RENEWED:
             return Next.AT_ONCE
         if code == exit_codes.OK:
