@@ -34,6 +34,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import WorkerStopped
 from stowhand.flows import Flow, Position, QueueCount, Stage
 from stowhand.flows.flow import MOST_CHILDREN
+from stowhand.flows.monitor import MAX_SEARCHED
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.safe_text import escape
 from stowhand.observe.traces import Traces
@@ -41,8 +42,6 @@ from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.service.run_all import run_all
 from stowhand.tasks.loading import load_object
 
-MAX_POSITIONS = 1_000_000
-"""Positions of each state that are searched for one job."""
 PAGE = 10_000
 BATCH = 500
 """Jobs in one call."""
@@ -327,11 +326,10 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 async def _find(flow: Flow, queue: str, job_id: str) -> Position | None:
-    positions = await flow.monitor.positions(queue, MAX_POSITIONS)
-    found = next((position for position in positions if position.job_id == job_id), None)
-    if found is None and max(Counter(one.state for one in positions).values(), default=0) == MAX_POSITIONS:
-        click.echo(f"Only the first {MAX_POSITIONS} of {queue} were looked at: it may be behind them.", err=True)
-    return found
+    position, is_complete = await flow.monitor.position_of(queue, job_id)
+    if position is None and not is_complete:
+        click.echo(f"Only the first {MAX_SEARCHED} of {queue} were searched: it may be behind them.", err=True)
+    return position
 
 
 async def _families(flow: Flow, job: Job) -> dict[str, Counter[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from stowhand.clock import Clock, SystemClock
@@ -12,6 +13,8 @@ from stowhand.jobs.durations import Duration, seconds
 
 INTERVAL = 1.0
 POSITIONS = 100
+MAX_SEARCHED = 1_000_000
+"""Jobs of each state that are searched for one."""
 
 
 class FlowMonitor:
@@ -62,6 +65,13 @@ class FlowMonitor:
         if type(limit) is not int or limit < 1:
             raise ConfigurationError(f"limit: {limit!r} given; give a whole number from 1")
         return await self._engine.positions(queue, limit)
+
+    async def position_of(self, queue: str, job_id: str) -> tuple[Position | None, bool]:
+        """The position of a job in its queue, and whether the whole queue was searched for it."""
+        positions = await self.positions(queue, MAX_SEARCHED)
+        position = next((position for position in positions if position.job_id == job_id), None)
+        largest = max(Counter(position.state for position in positions).values(), default=0)
+        return position, largest < MAX_SEARCHED
 
     async def sweep(self) -> int:
         """Take back the jobs of dead workers; returns how many they were."""
