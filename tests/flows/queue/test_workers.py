@@ -16,7 +16,7 @@ from stowhand.errors import StoreUnreachable
 from stowhand.flows.flow import Flow
 from stowhand.flows.job import FlowJob
 from stowhand.flows.queue import QueueEngine, parents
-from stowhand.flows.queue.queues import FlowQueueStore, SharedListener
+from stowhand.flows.queue.store import FlowQueueStore, SharedListener
 from stowhand.jobs.job import NewJob
 from stowhand.protocols import options
 from stowhand.protocols.flow_shape import FlowShape, Queue

@@ -16,10 +16,9 @@ from stowhand.flows.batching import Batching
 from stowhand.flows.engine import MOST_CREATED, NewFlowJob, Position, QueueCount
 from stowhand.flows.ids import Ids
 from stowhand.flows.job import FlowJob
+from stowhand.flows.queue.attributes import children_named, gathered, show, stage_of
 from stowhand.flows.queue.lists import long_apart, read_lists
 from stowhand.flows.queue.parents import Children
-from stowhand.flows.queue.queues import FlowQueueStore, SharedListener
-from stowhand.flows.queue.reading import children_named, gathered, show, stage_of
 from stowhand.flows.queue.step import (
     Step,
     StepJob,
@@ -33,6 +32,7 @@ from stowhand.flows.queue.step import (
     task_of,
     too_much,
 )
+from stowhand.flows.queue.store import FlowQueueStore, SharedListener
 from stowhand.flows.view import FlowJobView, Stage, created_at
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
