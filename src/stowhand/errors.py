@@ -19,7 +19,6 @@ StowhandError
 ├── UndecodablePayload        a row whose payload no worker can read; that job alone fails
 ├── StoreError
 │   ├── StoreUnreachable      the store does not answer                                (exit code 3)
-│   │   └── NoConnectionFree  no free connection for an attempt that has none yet: its job goes back unspent
 │   ├── StoreRefused          the login, or the worker token, has no right to this
 │   ├── StoreTooSlow          a store that is only read did not answer within its ``read_timeout``
 │   ├── QueueFull             a flow's queue holds as many jobs as it may: nothing was created
@@ -136,10 +135,6 @@ class StoreError(StowhandError):
 
 class StoreUnreachable(StoreError):
     """The store does not answer. The message never contains a password."""
-
-
-class NoConnectionFree(StoreUnreachable):
-    """Every connection of the pool is in use, and this attempt has none yet: its job goes back unspent."""
 
 
 class StoreRefused(StoreError):

@@ -206,18 +206,6 @@ class ThreadsExhausted(Event, frozen=True):
     threads: int
 
 
-class ConnectionAwaited(Event, frozen=True):
-    """The pool had no connection for an attempt that needed its first one: the job goes back unspent, due in ``later``
-    seconds. This is the ``times``-th time; after ``most`` it is an error of the attempt."""
-
-    worker: str
-    job_id: JobId
-    task: str
-    times: int
-    most: int
-    later: float
-
-
 class LeaseEnding(Event, frozen=True):
     """No beat has reached the store for so long that the lease may be given away: the handler is stopped."""
 

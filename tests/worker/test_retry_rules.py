@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from stowhand.app.app import App, task_handler
-from stowhand.errors import ConfigurationError, InvalidJob, NoConnectionFree, NonRetryable, Poison
+from stowhand.errors import ConfigurationError, InvalidJob, NonRetryable, Poison, StoreUnreachable
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Fail, Retry
@@ -58,7 +58,7 @@ NOT_TRIED = "(not tried again: retry_on has only OSError)"
         (ConnectionResetError("cut"), None),
         (caused_by(ConnectionResetError("cut")), None),
         (ExceptionGroup("several", [ValueError("a"), ConnectionResetError("cut")]), None),
-        (NoConnectionFree("a busy pool is no error of the task"), None),
+        (StoreUnreachable("a busy pool is no error of the task"), None),
         (ValueError("wrong"), NOT_TRIED),
         (SystemExit(3), NOT_TRIED),
         (FileNotFoundError("gone"), GIVEN_UP),
@@ -72,7 +72,7 @@ async def test_an_error_counts_as_all_that_caused_it_and_giving_up_wins(error: B
         job = await harness.does()
         assert job.state is (State.ERRORED if note is None else State.FAILED)
         lines = str(job.last_error).splitlines()
-        assert lines[0].startswith(type(error).__name__) or isinstance(error, ExceptionGroup | NoConnectionFree)
+        assert lines[0].startswith(type(error).__name__) or isinstance(error, ExceptionGroup | StoreUnreachable)
         assert (lines[1] if note else None) == note
         assert ("not tried again" in str(job.last_error)) is (note is not None)
 

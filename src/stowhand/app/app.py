@@ -459,7 +459,7 @@ class App:
         policy = Policy(timeout=chosen.job_timeout, backoff=chosen.backoff)
         for factory in resources or ():
             self.registry.asking(factory)
-        handler = task_handler(self, policy, events=events, given=resources)
+        handler = task_handler(self, policy, given=resources)
         self._handlers.append(handler)
         around = self.registry.around.handler(handler)
         if items := schedulable(items, store):
@@ -540,14 +540,13 @@ def task_handler(
     app: App,
     default: Policy | None = None,
     *,
-    events: Events | None = None,
     given: Mapping[Factory, object] | None = None,
 ) -> TaskHandler:
-    """The handler that runs the app's tasks; close it when its worker has ended. ``events``: the worker's."""
+    """The handler that runs the app's tasks; close it when its worker has ended."""
     new_logger, connect = app._new_logger, app._borrow  # noqa: SLF001
     return TaskHandler(
         app.registry, enqueue=app.enqueue, logger_factory=new_logger, default=default, connect=connect,
-        built_in=built_in(app.open), events=events, given=given,
+        built_in=built_in(app.open), given=given,
     )  # fmt: skip
 
 

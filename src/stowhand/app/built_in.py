@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from stowhand.events import Events
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.operating import BUILT_IN, PURGE, Ages
 from stowhand.protocols.options import WorkerOptions
@@ -37,15 +36,7 @@ def with_built_in(names: Sequence[str], *, lent: bool) -> tuple[str, ...]:
     return tuple(names) if lent else (*names, *BUILT_IN)
 
 
-def handler_on(
-    store: QueueStore,
-    tasks: Registry,
-    new_logger: LoggerFactory,
-    options: WorkerOptions,
-    *,
-    events: Events | None,
-    worker: str,
-) -> TaskHandler:
+def handler_on(store: QueueStore, tasks: Registry, new_logger: LoggerFactory, options: WorkerOptions) -> TaskHandler:
     """What runs these tasks, and those that are built in, for a worker of this store."""
 
     async def opened() -> QueueStore:
@@ -61,8 +52,6 @@ def handler_on(
         default=Policy(timeout=options.job_timeout, backoff=options.backoff),
         connect=partial(lent_connection, store),
         built_in=built_in(opened),
-        events=events,
-        worker=worker,
     )
 
 

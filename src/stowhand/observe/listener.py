@@ -17,7 +17,6 @@ from stowhand.events import (
     ChangeRefused,
     ChildDied,
     ChildRenewed,
-    ConnectionAwaited,
     CronClockMoved,
     CronConflict,
     CronReloaded,
@@ -71,7 +70,6 @@ OF_A_JOB = (
     HookFailed,
     ResultDropped,
     LoopBlocked,
-    ConnectionAwaited,
 )
 """Events whose lines are about the job that they name."""
 DONE = {"beat": "renew the lease of", "release": "hand back", "reset": "take back"}
@@ -123,7 +121,6 @@ class LogListener:
             ThreadAbandoned: ("warning", self._thread_abandoned),
             ThreadEnded: ("info", self._thread_ended),
             ThreadsExhausted: ("error", self._threads_exhausted),
-            ConnectionAwaited: ("warning", self._connection_awaited),
             ChildDied: ("error", self._child_died),
             ChildRenewed: ("info", self._child_renewed),
             TasksReloaded: ("error", self._reloaded),
@@ -287,16 +284,6 @@ class LogListener:
             " at once; claiming nothing until one of them ends"
         )
 
-    def _connection_awaited(self, event: ConnectionAwaited) -> None:
-        none = f"No connection of the pool became free for task {job(event)}"
-        if event.times > event.most:
-            became = f"after {event.most} times that is an error of the attempt"
-        else:
-            became = (
-                f"it goes back unspent, to be tried again in {event.later:g} s ({event.times} of {event.most} times)"
-            )
-        self._worker(event.worker).warning(f"{none}: {became}; allow more connections, or fewer jobs at once")
-
     def _child_died(self, event: ChildDied) -> None:
         back = count(event.jobs, "job")
         self._worker(event.worker).error(f"Worker process {event.pid} ended unasked ({event.how}); {back} came back")
@@ -392,9 +379,7 @@ def _about_its_job(report: Callable[[Any], None]) -> Callable[[Any], None]:
     return listener
 
 
-AboutAJob = (
-    JobStarted | JobEnded | JobLost | JobUnknown | ResultDropped | ThreadAbandoned | ThreadEnded | ConnectionAwaited
-)
+AboutAJob = JobStarted | JobEnded | JobLost | JobUnknown | ResultDropped | ThreadAbandoned | ThreadEnded
 
 
 def job(event: AboutAJob) -> str:

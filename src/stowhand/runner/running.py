@@ -203,7 +203,7 @@ class Runner:
             scope = Scope("job", worker, job.task, job.id)
             return ScopedLogger(scope) if plan.logger is None else plan.logger.of(scope)
 
-        return handler_on(plan.store, plan.registry, logger_of, plan.worker, events=self._core, worker=worker)
+        return handler_on(plan.store, plan.registry, logger_of, plan.worker)
 
 
 _listening: list[Signals] = []

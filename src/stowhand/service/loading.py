@@ -10,10 +10,11 @@ from stowhand.app.settings.settings import WorkerSettings
 from stowhand.app.start import warn_of_long_tasks
 from stowhand.cron.item import ParsedItem
 from stowhand.errors import ConfigurationError, UnknownTask
-from stowhand.events import Events
+from stowhand.jobs.job import Job
 from stowhand.observe.job_logger import core_logger, job_logger
 from stowhand.observe.traces import Traces
 from stowhand.protocols.queue_store import QueueStore
+from stowhand.tasks.context import JobLogger
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.loading import load_object
@@ -93,19 +94,13 @@ def load_app(where: str) -> App:
     return load_object(where, App)
 
 
-def make_handler(
-    loaded: LoadedTasks, settings: WorkerSettings, store: QueueStore, worker: str, events: Events | None = None
-) -> TaskHandler:
+def make_handler(loaded: LoadedTasks, settings: WorkerSettings, store: QueueStore, worker: str) -> TaskHandler:
     """The handler that runs them, with loggers that know their job."""
 
-    return handler_on(
-        store,
-        loaded.registry,
-        lambda job: job_logger(worker, job.task, job.id, job.attempts),
-        settings.worker,
-        events=events,
-        worker=worker,
-    )
+    def logger_of(job: Job) -> JobLogger:
+        return job_logger(worker, job.task, job.id, job.attempts)
+
+    return handler_on(store, loaded.registry, logger_of, settings.worker)
 
 
 def report_problems(loaded: LoadedTasks, settings: WorkerSettings) -> None:

@@ -181,7 +181,7 @@ async def _work(
     loaded = load_tasks(settings, may_be_empty=settings.watch)
     report_problems(loaded, settings)
     store = traced(store_of(settings.store), loaded.traces)
-    handler = make_handler(loaded, settings, store, name, events)
+    handler = make_handler(loaded, settings, store, name)
     unrecorded = _listen(events, loaded.traces, observer)
     around = loaded.registry.around.handler(handler)
     quarantine = Quarantine(settings, name, handler.is_program, around, events)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from stowhand.errors import NoConnectionFree, suggest
-from stowhand.events import ConnectionAwaited, Events
+from stowhand.errors import suggest
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
-from stowhand.jobs.lease import JobId
-from stowhand.jobs.lifecycle import Retry, Snooze
-from stowhand.jobs.outcomes import causes
-from stowhand.protocols.attempt import Attempt, Stop, control_of
+from stowhand.jobs.lifecycle import Retry
+from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.store import Claim
-from stowhand.stores.database.borrower import BORROWER, Borrower
 from stowhand.tasks.around import AroundThread, OnEnqueue
 from stowhand.tasks.batch import judge_batch
 from stowhand.tasks.context import BlockingHelpers, Connect, Context, Enqueue, Helpers, LoggerFactory, no_connection
@@ -28,13 +22,6 @@ from stowhand.tasks.resource import Factory
 from stowhand.tasks.resources import WorkerResources
 from stowhand.tasks.threads import Threads
 from stowhand.worker.policy import Policy
-
-LATER = 30.0
-"""Seconds until such a job is due again."""
-TIMES = 5
-"""How often it goes back; then it is an error of the attempt."""
-REMEMBERED = 10_000
-"""Jobs, at most."""
 
 Run = Callable[[Attempt[Job]], Awaitable[object]]
 
@@ -51,8 +38,6 @@ class TaskHandler:
         default: Policy | None = None,
         connect: Connect = no_connection,
         built_in: Registry | None = None,
-        events: Events | None = None,
-        worker: str = "",
         given: Mapping[Factory, object] | None = None,
     ) -> None:
         """``enqueue``: commits a job of ``helpers.add_job``. ``given``: resources that are open already, by factory."""
@@ -71,7 +56,6 @@ class TaskHandler:
         self._runs: dict[str, Run] = {}
         self._policies: dict[str, Policy] = {}
         self._threads = Threads()
-        self._first_connection = FirstConnection(events or Events(), worker)
 
     async def handle(self, attempt: Attempt[Job], job: Job) -> object:
         """Call the task. Raises UndecodablePayload, PayloadMismatch when it cannot be called with the payload."""
@@ -83,14 +67,7 @@ class TaskHandler:
                 known = suggest(task, self._registry.names)
                 return Retry(f"unsupported task {task!r}: this worker has no such task{known}")
             run = self._runs[task] = self._prepare(definition)
-        try:
-            returned = await run(attempt)
-        except BaseException as error:
-            if (back := self._first_connection.judge(attempt, error)) is None:
-                raise
-            return back
-        if self._first_connection.times:
-            self._first_connection.found(attempt)
+        returned = await run(attempt)
         if type(returned) is list:
             return await judge_batch(
                 attempt.claim, self.policy(attempt.claim), returned, lambda words: self._new_logger(job).warning(words)
@@ -173,7 +150,6 @@ class TaskHandler:
             for name, asked in resources:
                 given[name] = self._resources.value(asked)
             if injects:
-                borrowing(attempt)
                 context = Context(attempt, self._new_logger, self._connect)
                 if shape.injected.context is not None:
                     given[shape.injected.context] = context
@@ -212,47 +188,3 @@ async def _at_once(call: Callable[[], object]) -> object:
 async def _finished(result: object) -> object:
     """A plain function may hand on what an async one gave it (a decorator does)."""
     return await result if inspect.isawaitable(result) else result
-
-
-def borrowing(attempt: Attempt[Any]) -> None:
-    """From here on, in this context, what is borrowed from a pool is borrowed by this attempt."""
-    BORROWER.set(Borrower(attempt.until_canceled, lambda: attempt.cancel_reason == Stop.TIMEOUT))
-
-
-class FirstConnection:
-    """What becomes of a job that found no first connection in the pool: it goes back unspent, though not for ever.
-
-    Which connections a task wants is known only when it runs. How often a job went back is kept in this worker's memory
-    alone: it serves to report a pool that never has one, and is forgotten when the job has found one.
-    """
-
-    def __init__(self, events: Events, worker: str) -> None:
-        self._events = events
-        self._worker = worker
-        self.times: OrderedDict[JobId, int] = OrderedDict()
-        """How often each job went back."""
-
-    def judge(self, attempt: Attempt[Any], error: BaseException) -> Snooze | None:
-        """``None``: what the attempt raised has other reasons, or has had this one too often."""
-        borrower = BORROWER.get()
-        if borrower is None or not _is_of_the_pool(borrower, error):
-            return None
-        job_id, times = attempt.lease.job_id, self.times.pop(attempt.lease.job_id, 0) + 1
-        if times <= TIMES:
-            self.times[job_id] = times
-            if len(self.times) > REMEMBERED:
-                self.times.popitem(last=False)
-        self._events.emit(ConnectionAwaited(self._worker, job_id, attempt.claim.task, times, TIMES, LATER))
-        return Snooze(LATER) if times <= TIMES else None
-
-    def found(self, attempt: Attempt[Any]) -> None:
-        """The attempt is over otherwise."""
-        self.times.pop(attempt.lease.job_id, None)
-
-
-def _is_of_the_pool(borrower: Borrower, error: BaseException) -> bool:
-    """The refusal itself, whatever it was made of on its way; or the time ran out while a thread waited."""
-    if any(isinstance(one, NoConnectionFree) for one in causes(error)):
-        return True
-    waited = borrower.waiting > 0 or borrower.refused
-    return isinstance(error, asyncio.CancelledError) and borrower.timed_out() and waited

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, Misuse, NoConnectionFree, NonRetryable, a_type
+from stowhand.errors import ConfigurationError, Misuse, NonRetryable, StoreUnreachable, a_type
 from stowhand.jobs.outcomes import causes
 
 Errors = type[BaseException] | Iterable[type[BaseException]]
@@ -18,7 +18,7 @@ class RetryRules(msgspec.Struct, frozen=True):
     """Of one task. An error counts as all that is in its chain of causes, as with ``NonRetryable``."""
 
     retry_on: Types | None
-    """All else fails at once; ``None``: nothing else does. A pool that has no connection is no error of the task's."""
+    """All else fails at once; ``None``: nothing else does. A store that does not answer is no error of the task's."""
     give_up_on: Types
     """These fail at once; they win."""
 
@@ -29,7 +29,7 @@ class RetryRules(msgspec.Struct, frozen=True):
             for kind in self.give_up_on:
                 if isinstance(one, kind):
                     return f"give_up_on has {kind.__qualname__}"
-        if self.retry_on is None or any(isinstance(one, (*self.retry_on, NoConnectionFree)) for one in chain):
+        if self.retry_on is None or any(isinstance(one, (*self.retry_on, StoreUnreachable)) for one in chain):
             return None
         return f"retry_on has only {_named(self.retry_on)}"
 

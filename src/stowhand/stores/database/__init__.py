@@ -5,7 +5,6 @@ statements  named statements from .sql files, identifiers filled in
 trouble     what an error means: try again (which it does), reconnect, or the caller's values are at fault
 refused_rows  finds by halves which rows of a write the database refuses
 link        one asynchronous connection that comes back by itself, and a pool of them
-borrower    who waits for a connection of a pool, and how long
 pool_places  how many connections of a pool are in use
 borrowed    a pool of the application's in the shape of ours
 

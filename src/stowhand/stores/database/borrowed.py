@@ -12,8 +12,8 @@ from psycopg.rows import tuple_row
 
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.stores.database.address import DEADLINE, Address
-from stowhand.stores.database.borrower import holding, turn
 from stowhand.stores.database.link import ONE_SNAPSHOT, READ_ONLY, Row, Session, Values, is_idle, rows
+from stowhand.stores.database.pool_places import MORE_CONNECTIONS
 from stowhand.stores.database.timestamps import read_timestamps_as_utc
 
 _OF_PSYCOPG = ("autocommit", "prepare_threshold", "context", "row_factory", "cursor_factory")
@@ -74,8 +74,7 @@ class BorrowedPool:
             before = connection.autocommit
             await connection.set_autocommit(autocommit)
             try:
-                with holding():
-                    yield connection
+                yield connection
             finally:
                 if is_idle(connection):
                     await connection.set_autocommit(before)
@@ -94,18 +93,17 @@ class BorrowedPool:
                 " other process: open a pool, and make its App, in each process"
             )
 
-        async def get(seconds: float) -> psycopg.AsyncConnection[Any]:
-            try:
-                connection: psycopg.AsyncConnection[Any] = await self._pool.getconn(seconds)
-            except PoolTimeout:
-                raise TimeoutError from None
-            return connection
-
-        message = f"{self.address}: the pool gives no connection"
+        patience = min(self._pool.timeout, DEADLINE)
         try:
-            return await turn(get, self._pool.putconn, message, min(self._pool.timeout, DEADLINE))
+            connection: psycopg.AsyncConnection[Any] = await self._pool.getconn(patience)
+        except PoolTimeout:
+            raise StoreUnreachable(
+                f"{self.address}: the pool gives no connection: none became free within {patience:g} s"
+                f"{MORE_CONNECTIONS}"
+            ) from None
         except psycopg.OperationalError as error:
-            raise StoreUnreachable(f"{message}: {error}") from None
+            raise StoreUnreachable(f"{self.address}: the pool gives no connection: {error}") from None
+        return connection
 
 
 class Guest:

@@ -26,8 +26,7 @@ from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.fork import lead_nowhere
 from stowhand.stores.database.address import DEADLINE, Address
-from stowhand.stores.database.borrower import BORROWER, holding, turn
-from stowhand.stores.database.pool_places import Places
+from stowhand.stores.database.pool_places import MORE_CONNECTIONS, Places
 from stowhand.stores.database.timestamps import read_timestamps_as_utc
 from stowhand.stores.database.trouble import ends_connection, first_line, is_own
 
@@ -281,7 +280,7 @@ class Pool:
 
     async def rows(self, role: str, statement: bytes, values: Values = ()) -> list[Row]:
         """Run one statement in a transaction of its own."""
-        if self._places.fits(lent=False) and BORROWER.get() is None:
+        if self._places.fits(lent=False):
             return await self._rows_at_once(role, statement, values)
         async with self.connection(role) as connection:
             return await rows(connection, statement, values, prepare=self._dialer.prepared or None)
@@ -345,8 +344,7 @@ class Pool:
         try:
             connection = await self._take(role, free, others, dial)
             try:
-                with holding():
-                    yield connection
+                yield connection
             except BaseException as error:
                 if not is_usable(connection, error):
                     await hang_up(connection)
@@ -363,12 +361,15 @@ class Pool:
             free.append(connection)
 
     async def _queue_up(self, *, lent: bool) -> None:
-        async def undo(_: object) -> None:
-            self._places.leave(lent=lent)
-
-        number = f"{self._places.lendable} that tasks may have" if lent else f"{self._places.size} of the pool"
-        message = f"{self._dialer.address}: all connections ({number}) are in use"
-        await turn(lambda seconds: self._places.wait(lent=lent), undo, message, DEADLINE)
+        try:
+            async with asyncio.timeout(DEADLINE):
+                await self._places.wait(lent=lent)
+        except TimeoutError:
+            number = f"{self._places.lendable} that tasks may have" if lent else f"{self._places.size} of the pool"
+            raise StoreUnreachable(
+                f"{self._dialer.address}: all connections ({number}) are in use, and none became free within"
+                f" {DEADLINE:g} s{MORE_CONNECTIONS}"
+            ) from None
 
     async def _take(
         self,

@@ -9,6 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+MORE_CONNECTIONS = (
+    "; allow the pool more, or run fewer jobs at once, and let no task wait for a second connection while it holds one"
+)
+"""The end of a message about a pool whose connections are all in use."""
+
 
 class Places:
     """Of one pool, on one event loop."""

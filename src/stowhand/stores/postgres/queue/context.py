@@ -50,7 +50,6 @@ class PostgresContext:
         self.options = options
         self.schema = _checked(options.schema)
         self.pool: Pool | BorrowedPool
-        self.borrows = options.pool is not None
         """The pool is the application's."""
         within = options.read_timeout if options.read_only else None
         if options.pool is not None:

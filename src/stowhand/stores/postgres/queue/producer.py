@@ -15,7 +15,6 @@ from stowhand.jobs.limits import RESERVED
 from stowhand.jobs.tries import Try
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.database import trouble
-from stowhand.stores.database.borrower import BORROWER
 from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.database.trouble import repeated
 from stowhand.stores.group_commit import Board, GroupCommit
@@ -57,9 +56,9 @@ class Producer:
         Raises OutcomeUnknown where the reply was lost, InvalidJob, StoreError.
         """
         job = self._context.options.whole(job)
-        # Keys could deadlock. An attempt waits for a connection of an application's pool in its own way (borrower.py).
-        in_company = is_plain(job) and not (self._context.borrows and BORROWER.get() is not None)
-        return await (self._group_commit.enqueue(job) if in_company else self._alone(job))
+        if not is_plain(job):  # keys could deadlock
+            return await self._alone(job)
+        return await self._group_commit.enqueue(job)
 
     async def close(self) -> None:
         """Wait for what is on its way."""
