@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 import msgspec
 
-from stowhand.app.own_store import UNNAMED, ResolvedStore
+from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.resolver import resolve_store_url
 from stowhand.app.settings.settings import StoreSettings, WorkerSettings
-from stowhand.cli.demo.files import describe, name_of, walk
-from stowhand.cli.demo.report import KindTotal, Report
+from stowhand.cli.columns import Column, page
+from stowhand.cli.demo.files import checksum_of, walk
+from stowhand.cli.demo.report import Report
 from stowhand.cli.session import remove_file
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import StoreError
 from stowhand.events import ChildDied, Events, JobsReset
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.observe.safe_text import escape, fit, telling_line
+from stowhand.observe.safe_text import escape, scrub
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.protocols.store import StoreOptions
-from stowhand.service import exit_codes
+from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.service.signals import handle_signals
 from stowhand.service.supervisor import Supervisor
 from stowhand.stores.url import open_store
@@ -42,14 +43,12 @@ TAKES_ABOUT = 4.0
 AT_ONCE = 8
 GIVE_UP = 90.0
 """Seconds without any job ending; a big folder may take longer than that as a whole."""
-BAR = 32
-"""Characters."""
 LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED)
 
 
 @click.command("demo")
 @click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path())
-@click.option("-c", "--connection", metavar="STORE", help="Another store than a file in --state.")
+@click.option("-c", "--connection", metavar="STORE", help="A PostgreSQL database, instead of a file in --state.")
 @click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
@@ -57,80 +56,83 @@ LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED)
     show_default=True,
     help="Where the demo keeps its queue and its report.",
 )
-def command(path: Path, connection: str | None, state: Path) -> None:
-    """Describe every file below PATH (here) with one job each, on two workers, one of which is killed.
+def command(path: Path, connection: str | None, state: Path) -> int:
+    """Compute the checksum of every file below PATH (here) with one job each, on two workers, one of which is killed.
 
-    A few files fail first and are retried, one job is poison, one is scheduled a second ahead. The report is compared
-    with a direct walk: nothing lost, nothing doubled.
+    A few files fail first and are retried, one job is poison, one is scheduled a second ahead. The checksums are
+    compared with a direct walk: nothing lost, nothing doubled.
     """
     state.mkdir(parents=True, exist_ok=True)
-    store = _store(connection, state)
-    click.echo(f"store: {store.scheme} ({store.source})   folder: {path.resolve()}")
-    bar = _Bar()
-    try:
-        result = asyncio.run(Demo(path, store, state.resolve(), bar.show).run())
-    finally:
-        bar.end()
-    _print(result)
+    store = _store(connection, state.resolve())
+    click.echo(f"store: {scrub(store.url)} ({store.source})   folder: {path.resolve()}")
+    result = asyncio.run(Demo(path.resolve(), store, Report(state.resolve() / "report.db")).run())
+    click.echo(f"\n{page(RESULT, result)}\n")
+    for problem in result.problems:
+        click.echo(f"WRONG: {escape(problem)}")
     if result.problems:
-        sys.exit(exit_codes.FAILURE)
+        return FAILURE
+    click.echo(f"checked against a direct walk: nothing lost, nothing doubled ({result.seconds:.1f} s)")
+    return OK
 
 
 def _store(connection: str | None, state: Path) -> ResolvedStore:
     """The database that was named (also by DATABASE_URL), in a schema of the demo's own; else a file of its own.
 
-    The demo empties its store first, so an SQLite file that was named is never used itself: it may hold a queue in use.
-    The demo's file is made beside it.
+    The demo empties its store first, so an SQLite file that was named is never used: it may hold a queue in use.
     """
-    resolved = resolve_store_url(connection)
-    if resolved.scheme != "sqlite":
-        return resolved
-    if resolved.source == UNNAMED:
-        file, source = (state / "queue.db").resolve(), "the embedded default"
-    else:
-        named = Path(resolved.url.removeprefix("sqlite:///").partition("?")[0])
-        file, source = named.absolute().with_name("stowhand_demo.db"), f"beside {named.name}: {resolved.source}"
+    named = resolve_store_url(connection)
+    if named.scheme != "sqlite":
+        return named
+    file = state / "queue.db"
     remove_file(file)
-    return ResolvedStore(f"sqlite:///{file}", source)
-
-
-class Progress(msgspec.Struct):
-    """What a progress bar shows."""
-
-    total: int
-    done: int = 0
-    note: str = ""
+    return ResolvedStore(f"sqlite:///{file}", "the demo's own file")
 
 
 class DemoResult(msgspec.Struct, frozen=True):
-    """What the demo found, for the table and the exit code."""
+    """The result of a run."""
 
-    totals: list[KindTotal]
     files: int
-    completed: int
-    retried: int
-    waited: float | None
-    """Seconds from adding the scheduled job to its start."""
+    completed: Sequence[Job]
+    failed: Sequence[Job]
     killed: str
-    came_back: int
+    reset: int
     repeats: int
-    failed: list[Job]
     seconds: float
     problems: list[str]
     """Empty when nothing was lost and nothing doubled."""
 
+    @property
+    def retried(self) -> int:
+        """Jobs that failed once. A job whose worker was killed got its attempt back, so it does not count."""
+        return sum(1 for job in self.completed if job.attempts > 1)
+
+    @property
+    def waited(self) -> float:
+        """Seconds from adding the scheduled job, the last one, to its start."""
+        last = max(self.completed, key=lambda job: job.id)
+        return (last.started_at - last.created_at).total_seconds() if last.started_at is not None else 0.0
+
+
+RESULT: list[Column[DemoResult]] = [
+    Column("jobs completed", text=lambda result: f"{len(result.completed)} of {result.files} files"),
+    Column("failed first, then retried", text=lambda result: str(result.retried)),
+    Column("scheduled a second ahead", text=lambda result: f"started {result.waited:.2f} s after it was added"),
+    Column("permanently failed", text=lambda result: ", ".join(f"job {job.id} (poison)" for job in result.failed)),
+    Column("worker killed", text=lambda result: f"{result.killed}; {result.reset} jobs reset at once"),
+    Column("runs repeated by the kill", text=lambda result: f"{result.repeats} (each entered once)"),
+]
+
 
 class Demo:
-    """One run. ``show`` is called with the progress now and then."""
+    """One run."""
 
-    def __init__(self, folder: Path, store: ResolvedStore, state: Path, show: Callable[[Progress], None]) -> None:
+    def __init__(self, folder: Path, store: ResolvedStore, report: Report) -> None:
         self._folder = folder
-        self._show = show
-        self._report = Report(state / "report.db")
+        self._report = report
         self._clock = SystemClock()
         self._events = Events()
         self._killed = ""
-        self._came_back = 0
+        self._reset = 0
         self._settings = WorkerSettings(
             store=StoreSettings(connection=store, options=StoreOptions(schema="stowhand_demo")),
             app="stowhand.cli.demo.tasks:app",
@@ -149,179 +151,98 @@ class Demo:
             await store.schema.uninstall()
             await store.schema.install()
             await store.open()
-            await store.jobs.enqueue_many(self._jobs(files))
-            await self._work(store, len(files))
-            return await self._result(store, files, began)
+            jobs = self._jobs(files)
+            await store.jobs.enqueue_many(jobs)
+            await self._work(store, len(jobs))
+            failed = await store.inspect.list(JobFilter(states=(State.FAILED,)))
+            completed = await store.inspect.list(JobFilter(states=(State.COMPLETED,), limit=len(jobs)))
         finally:
             await store.close()
+        result = DemoResult(
+            files=len(files),
+            completed=completed,
+            failed=failed,
+            killed=self._killed,
+            reset=self._reset,
+            repeats=self._report.repeats(),
+            seconds=stopwatch() - began,
+            problems=[],
+        )
+        return msgspec.structs.replace(result, problems=self._problems(files, result))
 
     def _jobs(self, files: list[Path]) -> list[NewJob]:
         pause = min(0.3, TAKES_ABOUT * AT_ONCE / max(len(files), 1))
-        report = str(self._report.path)
-        jobs = []
-        for number, path in enumerate(files):
-            payload = {"path": name_of(path), "report": report, "pause": pause, "fail_first": number < FAIL_FIRST}
-            delay = AHEAD if number == len(files) - 1 else None
-            jobs.append(NewJob(task="describe_file", payload=msgspec.json.encode(payload).decode(), delay=delay))
-        ghost = {"path": name_of(self._folder / "no-such-file"), "report": report}
-        jobs.insert(len(jobs) // 2, NewJob(task="describe_file", payload=msgspec.json.encode(ghost).decode()))
+        jobs = [self._job(path, pause=pause, fail_first=number < FAIL_FIRST) for number, path in enumerate(files)]
+        jobs.insert(len(jobs) // 2, self._job(self._folder / "no-such-file"))
+        jobs[-1] = msgspec.structs.replace(jobs[-1], delay=AHEAD)
         return jobs
 
-    # -- work ------------------------------------------------------------------------------------
+    def _job(self, path: Path, **details: object) -> NewJob:
+        payload = {"path": str(path), "report": str(self._report.path), **details}
+        return NewJob(task="checksum", payload=msgspec.json.encode(payload).decode())
 
-    async def _work(self, store: QueueStore, files: int) -> None:
-        """Two workers, until nothing is live any more; one of them dies on the way and is replaced."""
+    async def _work(self, store: QueueStore, jobs: int) -> None:
+        """Two workers, until no job is live any more; one of them is killed on the way and is replaced."""
         self._events.on(ChildDied, self._child_died)
         self._events.on(JobsReset, self._jobs_reset)
         supervisor = Supervisor(self._settings, store.heartbeats, self._events)
         handle_signals(supervisor.request_stop)
         working = asyncio.create_task(supervisor.run())
         try:
-            await self._watch(store, supervisor, working, files)
+            await self._watch(store, supervisor, working, jobs)
         finally:
             supervisor.request_stop()
             await working
 
-    async def _watch(self, store: QueueStore, supervisor: Supervisor, working: asyncio.Task[int], files: int) -> None:
-        progress = Progress(total=files + 1)
+    async def _watch(self, store: QueueStore, supervisor: Supervisor, working: asyncio.Task[int], jobs: int) -> None:
         deadline = stopwatch() + GIVE_UP
-        killed = False
-        while stopwatch() < deadline and not working.done():
-            counts = await store.inspect.counts()
-            live = sum(counts[state] for state in LIVE)
-            if progress.total - live > progress.done:
-                deadline = stopwatch() + GIVE_UP
-            progress.done, progress.note = progress.total - live, self._killed
-            self._show(progress)
-            if not killed and progress.done >= KILL_AT * progress.total:
-                killed = self._kill(supervisor)
-            if not live and killed:
-                return
-            await self._clock.sleep(0.05)
+        is_killed = False
+        with click.progressbar(length=jobs, file=sys.stderr, show_eta=False, show_pos=True) as bar:
+            while stopwatch() < deadline and not working.done():
+                counts = await store.inspect.counts()
+                live = sum(counts[state] for state in LIVE)
+                ended = jobs - live - bar.pos
+                if ended > 0:
+                    bar.update(ended)
+                    deadline = stopwatch() + GIVE_UP
+                if not is_killed and bar.pos >= KILL_AT * jobs:
+                    is_killed = _kill(supervisor)
+                if not live and is_killed:
+                    return
+                await self._clock.sleep(0.05)
         raise StoreError(
             f"the demo gave up: no job ended for {GIVE_UP:g} s; jobs by state: {await store.inspect.counts()}"
         )
-
-    def _kill(self, supervisor: Supervisor) -> bool:
-        slot = supervisor.children.slots[0]
-        if slot.child is None or not slot.is_running:
-            return False
-        slot.child.kill()
-        return True
 
     def _child_died(self, event: ChildDied) -> None:
         self._killed = f"process {event.pid} {event.how}"
 
     def _jobs_reset(self, event: JobsReset) -> None:
-        self._came_back += len(event.jobs)
+        self._reset += len(event.jobs)
 
-    # -- check -----------------------------------------------------------------------------------
-
-    async def _result(self, store: QueueStore, files: list[Path], began: float) -> DemoResult:
-        counts = await store.inspect.counts()
-        failed = list(await store.inspect.list(JobFilter(states=(State.FAILED,))))
-        completed = list(await store.inspect.list(JobFilter(states=(State.COMPLETED,), limit=len(files) + 10)))
-        return DemoResult(
-            totals=self._report.totals(),
-            files=len(files),
-            completed=counts[State.COMPLETED],
-            retried=retried(completed),
-            waited=waited(completed),
-            killed=self._killed,
-            came_back=self._came_back,
-            repeats=self._report.repeats(),
-            failed=failed,
-            seconds=stopwatch() - began,
-            problems=self._problems(counts, failed, completed, files),
-        )
-
-    def _problems(
-        self, counts: dict[State, int], failed: list[Job], completed: list[Job], files: list[Path]
-    ) -> list[str]:
+    def _problems(self, files: list[Path], result: DemoResult) -> list[str]:
         """Compare the queue and the report with a direct walk that had nothing to do with either."""
-        walked = {name_of(path): _digest(path) for path in files}
-        entered = self._report.digests()
+        walked = {str(path): checksum_of(path) for path in files}
+        entered = self._report.checksums()
         problems = [f"lost: {path} is not in the report" for path in walked.keys() - entered.keys()]
         problems += [f"invented: {path} is in the report" for path in entered.keys() - walked.keys()]
         problems += [f"wrong: {path}" for path in walked.keys() & entered.keys() if walked[path] != entered[path]]
-        ids = [job.id for job in completed]
-        if len(ids) != len(set(ids)) or counts[State.COMPLETED] != len(files):
-            problems.append(f"{len(files)} files, but {counts[State.COMPLETED]} jobs completed")
-        if len(failed) != 1 or "no such file" not in (failed[0].last_error or ""):
-            problems.append(f"one poison job was to fail; {len(failed)} did")
-        if retried(completed) != min(FAIL_FIRST, len(files)):
-            problems.append(f"{min(FAIL_FIRST, len(files))} jobs were to fail first; {retried(completed)} were retried")
-        if (wait := waited(completed)) is not None and wait < AHEAD:
-            problems.append(f"a job scheduled {AHEAD} s ahead was started after {wait:.3f} s")
+        if len({job.id for job in result.completed}) != len(files):
+            problems.append(f"{len(files)} files, but {len(result.completed)} jobs completed")
+        if len(result.failed) != 1 or "no such file" not in (result.failed[0].last_error or ""):
+            problems.append(f"one poison job was to fail; {len(result.failed)} did")
+        if result.retried != min(FAIL_FIRST, len(files)):
+            problems.append(f"{min(FAIL_FIRST, len(files))} jobs were to fail first; {result.retried} were retried")
+        if result.waited < AHEAD:
+            problems.append(f"a job scheduled {AHEAD} s ahead was started after {result.waited:.3f} s")
         if not self._killed:
             problems.append("no worker was killed")
         return problems
 
 
-def retried(completed: list[Job]) -> int:
-    """Jobs that failed once. A job whose worker was killed got its attempt back, so it does not count."""
-    return sum(1 for job in completed if job.attempts > 1)
-
-
-def waited(completed: list[Job]) -> float | None:
-    """How long after it was added the scheduled job, the last one, was started."""
-    last = max(completed, key=lambda job: job.id, default=None)
-    if last is None or last.started_at is None:
-        return None
-    return (last.started_at - last.created_at).total_seconds()
-
-
-def _digest(path: Path) -> str:
-    """What a direct walk finds; of a file that went away while the demo ran, nothing."""
-    try:
-        return describe(path).digest
-    except OSError as error:
-        return f"unreadable: {error}"
-
-
-class _Bar:
-    """A progress bar on a terminal; elsewhere a line at each quarter."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._quarter = 0
-
-    def show(self, progress: Progress) -> None:
-        share = progress.done / max(progress.total, 1)
-        if self._terminal:
-            filled = int(BAR * share)
-            bar = "█" * filled + "·" * (BAR - filled)
-            print(
-                f"\r\x1b[2K{bar} {progress.done}/{progress.total}  {progress.note}", end="", file=sys.stderr, flush=True
-            )
-        elif int(share * 4) > self._quarter:
-            self._quarter = int(share * 4)
-            print(f"{progress.done}/{progress.total} jobs ended  {progress.note}", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self._terminal:
-            print(file=sys.stderr)
-
-
-def _print(result: DemoResult) -> None:
-    click.echo(f"\n{'kind':<24}{'files':>8}{'lines':>10}{'longest':>9}{'bytes':>12}")
-    for total in result.totals:
-        click.echo(
-            f"{fit(escape(total.kind), 23):<24}{total.files:>8}{total.lines:>10}{total.longest:>9}{total.size:>12}"
-        )
-    lines, size = sum(total.lines for total in result.totals), sum(total.size for total in result.totals)
-    files = sum(total.files for total in result.totals)
-    click.echo(f"{'all':<24}{files:>8}{lines:>10}{'':>9}{size:>12}\n")
-    click.echo(f"jobs completed            {result.completed} of {result.files} files")
-    click.echo(f"failed first, retried     {result.retried}")
-    if result.waited is not None:
-        click.echo(f"scheduled a second ahead  started {result.waited:.2f} s after it was added")
-    for job in result.failed:
-        click.echo(f"poison, failed at once    job {job.id}: {escape(telling_line(job.last_error or ''))}")
-    click.echo(f"worker killed             {result.killed}; {result.came_back} jobs came back at once")
-    click.echo(f"runs repeated by the kill {result.repeats} (each entered once)")
-    if result.problems:
-        for problem in result.problems:
-            click.echo(f"WRONG: {escape(problem)}")
-    else:
-        click.echo(f"\nchecked against a direct walk: nothing lost, nothing doubled ({result.seconds:.1f} s)")
+def _kill(supervisor: Supervisor) -> bool:
+    slot = supervisor.children.slots[0]
+    if slot.child is None or not slot.is_running:
+        return False
+    slot.child.kill()
+    return True
