@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 import msgspec
 
-from stowhand.cli.columns import Column, fields, table
+from stowhand.cli.columns import Column, fields
 from stowhand.jobs.moments import say_brief
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.throughput import Period, Tally, tally_of
@@ -64,16 +64,6 @@ async def read_counted(store: QueueStore) -> Counted:
         {task: tasks[task] for task in busiest if tasks[task].tally != Tally()},
         {minutes: ended(minutes, periods) for minutes in SPANS},
     )
-
-
-def counted_lines(counted: Counted, most: int | None = None) -> Iterator[str]:
-    """A table of the busiest tasks, after an empty line; nothing where nothing was counted."""
-    if not counted.tasks:
-        return
-    yield ""
-    yield from table(TASK_ENDED, [*counted.tasks.items()][:most])
-    if most is not None and len(counted.tasks) > most:
-        yield f"and {len(counted.tasks) - most} more tasks"
 
 
 def counted_json(counted: Counted) -> dict[str, object]:

@@ -6,8 +6,7 @@ import asyncio
 import os
 import platform
 import sys
-from collections.abc import AsyncIterator, Iterator
-from datetime import datetime
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
@@ -27,11 +26,10 @@ from stowhand.cli.stats import Stats, WorkerLine, read_stats, state_line
 from stowhand.clock import wall_clock
 from stowhand.cron.known_items import cron_figures
 from stowhand.errors import SchemaError, StowhandError
-from stowhand.jobs.moments import say, say_span
+from stowhand.jobs.moments import say
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
 from stowhand.protocols.figures import Amount, CronFigures
-from stowhand.protocols.operating import Reason
 from stowhand.protocols.queue_store import QueueStore, SchemaStatus
 from stowhand.service.exit_codes import FAILURE, OK, SCHEMA_UNSUITABLE, STORE_UNREACHABLE, exit_code
 from stowhand.service.opening import attempts_apart
@@ -52,27 +50,25 @@ def command(**typed: Any) -> int:
 
     Exit code: 0 nothing is broken, 1 something is, 3 the store cannot be reached, 4 its schema is unsuitable.
     """
-    settings = settings_of(typed)
+    return asyncio.run(_examine(settings_of(typed)))
+
+
+async def _examine(settings: WorkerSettings) -> int:
+    """Print the findings in the order in which things are needed. Returns the worst exit code."""
     worst = OK
 
-    async def examine() -> None:
+    def report(findings: Iterable[Finding]) -> None:
         nonlocal worst
-        async for finding in examine_everything(settings):
+        for finding in findings:
             worst = max(worst, finding.code)
             _show(finding)
 
-    asyncio.run(examine())
-    return worst
-
-
-async def examine_everything(settings: WorkerSettings) -> AsyncIterator[Finding]:
-    """In the order in which things are needed."""
-    for finding in (*examine_machine(), *examine_settings(settings)):
-        yield finding
+    report(examine_machine())
+    report(examine_settings(settings))
     async for finding in examine_store(settings):
-        yield finding
-    for finding in examine_tasks(settings):
-        yield finding
+        report([finding])
+    report(examine_tasks(settings))
+    return worst
 
 
 class Mark(StrEnum):
@@ -109,9 +105,10 @@ def fail(what: str, said: str, code: int = FAILURE) -> Finding:
 
 def examine_machine() -> Iterator[Finding]:
     """Python and the packages."""
-    versions = ", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name)))
+    installed = {found.name: found.version for found in metadata.distributions()}
+    packages = ", ".join(f"{name} {installed[name]}" for name in PACKAGES if name in installed)
     yield ok("Python", f"{platform.python_version()} on {platform.system()}")
-    yield ok("stowhand", f"{__version__} ({versions})")
+    yield ok("stowhand", f"{__version__} ({packages})")
 
 
 def examine_settings(settings: WorkerSettings) -> Iterator[Finding]:
@@ -136,12 +133,12 @@ async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
             if settings.store.connection.is_lent:
                 await store.open()
                 yield ok("reached", f"{store.description}, which lends it; what is in it is examined there")
-                yield await _listen(store, settings)
+                yield await _listen(store)
                 return
             status = await store.schema.status()
             yield ok("reached", store.description)
             if settings.store.connection.scheme == "postgresql":
-                for finding in await examine_server(settings):
+                for finding in judge_server(await _look(settings.store.url), settings):
                     yield finding
             schema = examine_schema(status)
             yield schema
@@ -166,7 +163,7 @@ async def examine_contents(store: QueueStore, settings: WorkerSettings) -> Async
     found, cron = await read_stats(store), await cron_figures(store.timetable)
     for finding in (*examine_work(found), *await examine_overdue(store, found), *examine_cron(cron)):
         yield finding
-    yield await _listen(store, settings)
+    yield await _listen(store)
 
 
 def examine_schema(status: SchemaStatus) -> Finding:
@@ -205,25 +202,17 @@ async def _defaults(store: QueueStore, settings: WorkerSettings) -> Finding:
     return ok("attempts", f"{attempts} for a job of which neither call, task, preset nor App says a number")
 
 
-async def _listen(store: QueueStore, settings: WorkerSettings) -> Finding:
+async def _listen(store: QueueStore) -> Finding:
     """A worker that hears nothing polls: slower to wake, never wrong."""
     for _ in range(LISTEN_LOOKS):
         if store.is_listening:
             return ok("wake-ups", "heard")
         await store.wait(LISTEN_PATIENCE / LISTEN_LOOKS)
-    if settings.store.options.listen_url:
-        return warn("wake-ups", "not heard: workers poll")
-    # The first to come through such a pooler mixes nothing up yet, so that nothing else here fails.
-    prepared = settings.store.options.prepared_statements
-    kept = "" if not prepared else ", and --no-prepared-statements if it is a PgBouncer before 1.21"
-    return warn("wake-ups", f"not heard: workers poll; behind a transaction pooler give --listen-url{kept}")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return warn(
+        "wake-ups",
+        "not heard: workers poll; behind a transaction pooler give --listen-url, and --no-prepared-statements if it is"
+        " a PgBouncer before 1.21",
+    )
 
 
 def _show(finding: Finding) -> None:
@@ -264,18 +253,17 @@ def _workers(found: Stats, alive: list[WorkerLine]) -> Iterator[Finding]:
         busy, slots = sum(line.busy for line in alive), sum(line.row.card.concurrency for line in alive)
         yield ok("workers", f"{len(alive)} alive, {busy} of {slots} slots busy, {due} jobs due")
     elif due.number:
-        late = f", the oldest for {say_span(found.oldest_due)}" if found.oldest_due else ""
         tasks = _some([f"{one.name} ({one.due})" for one in found.figures.tasks if one.due.number])
         start = f"start one that has their tasks: {tasks} (stowhand worker --app MODULE:APP)"
-        yield warn("workers", f"none is alive, and {due} jobs are due{late}: {start}")
+        yield warn("workers", f"none is alive, and {due} jobs are due: {start}")
     else:
         yield ok("workers", "none is alive, and nothing is due")
 
 
 def _tasks_without_workers(found: Stats, alive: list[WorkerLine]) -> Iterator[Finding]:
-    if not alive or any(line.row.card.tasks is None for line in alive):
+    known = _tasks_of(alive)
+    if not alive or known is None:
         return
-    known = {task for line in alive for task in line.row.card.tasks or ()}
     orphaned = [f"{one.name} ({one.due})" for one in found.figures.tasks if one.due.number and one.name not in known]
     if orphaned:
         yield warn("tasks", f"due, and no live worker has it (or claims it: --group, --task): {_some(orphaned)}")
@@ -283,17 +271,25 @@ def _tasks_without_workers(found: Stats, alive: list[WorkerLine]) -> Iterator[Fi
 
 async def examine_overdue(store: QueueStore, found: Stats) -> list[Finding]:
     """Jobs that wait although a slot is free, and no reason for that is known."""
-    cards = [line.row.card for line in found.workers if line.row.alive]
-    if not cards:
+    alive = [line for line in found.workers if line.row.alive]
+    if not alive:
         return []
-    any_task = any(card.tasks is None for card in cards)
-    tasks = None if any_task else sorted({task for card in cards for task in card.tasks or ()})
-    overdue: list[tuple[int, Reason]] = []
-    for job_id in await store.inspect.overdue(tasks):
+    findings: list[Finding] = []
+    for job_id in await store.inspect.overdue(_tasks_of(alive)):
         explanation = await store.inspect.explain(job_id)
         reasons = () if explanation is None else explanation.reasons
-        overdue += [(job_id, reason) for reason in reasons if reason.code == "overdue"]
-    return [warn("overdue", f"job {job_id}: {reason.what}; {reason.todo}") for job_id, reason in overdue[:SHOWN]]
+        findings += [
+            warn("overdue", f"job {job_id}: {reason.what}; {reason.todo}")
+            for reason in reasons
+            if reason.code == "overdue"
+        ]
+    return findings[:SHOWN]
+
+
+def _tasks_of(workers: Sequence[WorkerLine]) -> list[str] | None:
+    """The tasks that these workers have; ``None``: any task."""
+    tasks = [line.row.card.tasks for line in workers]
+    return None if None in tasks else sorted({task for some in tasks for task in some or ()})
 
 
 def _some(names: list[str]) -> str:
@@ -304,8 +300,8 @@ def _some(names: list[str]) -> str:
 OLDEST = 13
 SKEW_LIMIT = 1.0
 """Seconds."""
-# What a login that is no superuser may have: a database and a role may allow fewer than the server. Connections of ours
-# are those of workers that a new start replaces, or of other hosts: they are named apart.
+# What a login that is no superuser may have: a database and a role may allow fewer than the server. Connections of
+# workers do not count: a new start replaces them.
 _LOOK = b"""
     SELECT current_setting('server_version_num')::int,
            clock_timestamp(),
@@ -314,7 +310,6 @@ _LOOK = b"""
                  (SELECT nullif(datconnlimit, -1) FROM pg_database WHERE datname = current_database()),
                  (SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user)),
            count(*) FILTER (WHERE application_name NOT LIKE 'stowhand:%%' AND pid <> pg_backend_pid())::int,
-           count(*) FILTER (WHERE application_name LIKE 'stowhand:%%')::int,
            current_setting('transaction_read_only')::bool
     FROM pg_stat_activity
     WHERE backend_type = 'client backend'
@@ -324,22 +319,16 @@ PARENT = 3
 
 
 class Server(msgspec.Struct, frozen=True):
-    """One look at a server. ``skew``: seconds that its clock is ahead of ours. ``most``: connections that it gives.
-
-    ``used``: those of others than us; ``ours``: those of workers.
-    """
+    """The facts about a PostgreSQL server that one query shows."""
 
     version: int
     skew: float
-    most: int
+    """Seconds that its clock is ahead of ours."""
+    max_connections: int
+    """Connections that it gives to this login."""
     used: int
-    ours: int = 0
+    """Connections of other programs."""
     read_only: bool = False
-
-
-async def examine_server(settings: WorkerSettings) -> Iterator[Finding]:
-    """One short query. Raises StoreUnreachable."""
-    return judge_server(await _look(settings.store.url), settings)
 
 
 def judge_server(server: Server, settings: WorkerSettings) -> Iterator[Finding]:
@@ -357,12 +346,11 @@ def judge_server(server: Server, settings: WorkerSettings) -> Iterator[Finding]:
         yield warn("clock", f"the server's is {abs(server.skew):.1f} s {word} this machine's; jobs run by the server's")
     else:
         yield ok("clock", "the server's and this machine's agree")
-    processes, each = settings.processes, settings.pool_size
-    parent = PARENT if processes > 1 else 0
-    wanted = processes * each + parent
-    added = f"{processes} x {each}{f' + {parent} of their parent' if parent else ''} = {wanted} at most"
-    said = f"{added}; the server gives {server.most}, of which others use {server.used} and workers {server.ours}"
-    if wanted > server.most - server.used:
+    wanted, added = settings.processes * settings.pool_size, f"{settings.processes} x {settings.pool_size}"
+    if settings.processes > 1:
+        wanted, added = wanted + PARENT, f"{added} + {PARENT} of their parent"
+    said = f"{added} = {wanted} at most; the server gives {server.max_connections}, of which others use {server.used}"
+    if wanted > server.max_connections - server.used:
         yield warn("connections", f"{said}: lower -j, -m or --processes, or raise max_connections")
     else:
         yield ok("connections", said)
@@ -378,15 +366,11 @@ async def _look(url: str) -> Server:
     try:
         before = wall_clock()
         ((version, now, *facts),) = await link.rows(_LOOK)
-        return Server(version, _ahead(now, before, wall_clock()), *facts)
+        asked = before + (wall_clock() - before) / 2  # it was answered at some moment between the two
+        return Server(version, (now - asked).total_seconds(), *facts)
     except StoreError:
         raise
     except Exception as error:  # noqa: BLE001  boundary: a driver's error becomes one of ours
         raise StoreError(first_line(error)) from None
     finally:
         await link.close()
-
-
-def _ahead(theirs: datetime, before: datetime, after: datetime) -> float:
-    """The answer was made at some moment between the two; the middle is the best guess."""
-    return (theirs - before).total_seconds() - (after - before).total_seconds() / 2

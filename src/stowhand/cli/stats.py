@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from textwrap import wrap
+from typing import Any, TypeVar
 
 import click
 import msgspec
 
 from stowhand.cli.columns import Column, fields, json_line, table
-from stowhand.cli.counted import OTHERS, Counted, Ended, counted_json, counted_lines, read_counted
+from stowhand.cli.counted import OTHERS, TASK_ENDED, Counted, Ended, counted_json, read_counted
 from stowhand.cli.options import settings_of, store_options
+from stowhand.cli.screen import output_width
 from stowhand.cli.session import with_store
 from stowhand.clock import wall_clock
+from stowhand.jobs.job import State
 from stowhand.jobs.moments import ago, say_span
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.figures import Figures, LiveCounts
 from stowhand.protocols.operating import WorkerCard, WorkerRow
 from stowhand.protocols.queue_store import QueueStore
+
+T = TypeVar("T")
 
 
 class WorkerLine(msgspec.Struct, frozen=True):
@@ -67,7 +73,7 @@ def command(as_json: bool, **typed: Any) -> None:
     Numbers are exact up to 10,000, and beyond it "more than 10,000"; in tables >10000.
     """
     found = with_store(settings_of(typed).store, read_stats)
-    click.echo(json_line(_object(found)) if as_json else "\n".join(_lines(found)))
+    click.echo(json_line(_object(found)) if as_json else "\n".join(stats_lines(found)))
 
 
 async def read_stats(store: QueueStore) -> Stats:
@@ -85,42 +91,50 @@ async def read_stats(store: QueueStore) -> Stats:
 
 def state_line(found: Stats) -> str:
     """``3 queued, 8 processing (5 of them ahead), …``"""
-    parts = [f"{amount.words} {state.value}" for state, amount in found.figures.states.items()]
-    if found.ahead:
-        parts[1] += f" ({found.ahead} of them claimed ahead)"
+    parts = []
+    for state, amount in found.figures.states.items():
+        ahead = f" ({found.ahead} of them claimed ahead)" if state is State.PROCESSING and found.ahead else ""
+        parts.append(f"{amount.words} {state.value}{ahead}")
     return ", ".join(parts)
 
 
-def _lines(found: Stats) -> Iterator[str]:
-    yield state_line(found)
+def stats_lines(found: Stats, max_rows: int | None = None) -> Iterator[str]:
+    """The figures as a page; ``max_rows``: of the tables of tasks and serial keys, the busiest first."""
+    yield from wrap(state_line(found), output_width() or sys.maxsize)
     yield f"oldest due: {say_span(found.oldest_due)}" if found.oldest_due else "oldest due: nothing is due"
+    if paused := [*found.figures.paused, *found.figures.pauses.names()]:
+        yield from wrap(f"paused: {', '.join(map(escape, paused))}", output_width() or sys.maxsize)
     yield from table(LATELY, found.counted.lately.items())
-    if found.figures.paused:
-        yield f"paused serial keys: {', '.join(map(escape, found.figures.paused))}"
-    if names := found.figures.pauses.names():
-        yield f"paused: {', '.join(map(escape, names))}"
-    if found.figures.tasks:
-        yield ""
-        yield from table(TASK, by_name(found.figures.tasks))
-    yield from counted_lines(found.counted)
+    yield from _busiest(TASK, sorted(found.figures.tasks, key=_by_business), max_rows)
+    yield from _busiest(TASK_ENDED, [*found.counted.tasks.items()], max_rows)
+    yield from _busiest(serial_columns(found.figures), sorted(found.figures.serials, key=_by_business), max_rows)
     yield ""
     yield from table(worker_columns(found.now), found.workers) if found.workers else ["No workers."]
 
 
-def by_name(counts: Sequence[LiveCounts]) -> list[LiveCounts]:
-    """In order, those without a name last."""
-    return sorted(counts, key=lambda one: (one.name is None, one.name or ""))
+def _busiest(columns: Sequence[Column[T]], rows: Sequence[T], max_rows: int | None) -> Iterator[str]:
+    shown = rows[:max_rows]
+    if shown:
+        yield ""
+        yield from table(columns, shown)
+    if len(shown) < len(rows):
+        yield f"and {len(rows) - len(shown)} more"
+
+
+def _by_business(one: LiveCounts) -> tuple[object, ...]:
+    return (*(-amount.number for amount in (one.processing, one.due, one.waiting)), one.name or "")
 
 
 def _object(found: Stats) -> dict[str, Any]:
     """Numbers of which there are more are named in ``more_than``."""
     states = found.figures.states
     serial = serial_columns(found.figures)
+    tasks = sorted(found.figures.tasks, key=lambda one: (one.name is None, one.name or ""))
     return {
         "states": states,
         "more_than": [state for state, amount in states.items() if amount.least],
         "claimed_ahead": found.ahead,
-        "tasks": [fields(TASK, one) for one in by_name(found.figures.tasks)],
+        "tasks": [fields(TASK, one) for one in tasks],
         "serials": [fields(serial, one) for one in found.figures.serials],
         "oldest_due": found.oldest_due,
         "finished": {

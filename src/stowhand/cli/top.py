@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
-from textwrap import wrap
 from typing import Any
 
 import click
+import msgspec
 
 from stowhand.cli.columns import Column, table
-from stowhand.cli.counted import counted_lines
 from stowhand.cli.job_views import ATTEMPTS, JOB
 from stowhand.cli.options import settings_of, store_options
-from stowhand.cli.screen import Screen, output_width
+from stowhand.cli.screen import Screen
 from stowhand.cli.session import with_store
-from stowhand.cli.stats import TASK, Stats, read_stats, serial_columns, state_line, worker_columns
+from stowhand.cli.stats import read_stats, stats_lines
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.moments import say, say_span
 from stowhand.observe.job_logger import core_logger
-from stowhand.observe.safe_text import escape
-from stowhand.protocols.figures import LiveCounts
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.service.run_all import run_all
 
-MAX_RUNNING = 10
-MAX_TASKS = 10
-MAX_SERIALS = 5
+MAX_ROWS = 10
+"""Of each table."""
 LAST_LOOK = 2.0
 """Seconds that a look under way has to end."""
 REST = 4.0
@@ -86,57 +81,17 @@ class _Top:
     async def look(self) -> None:
         """One page. Raises StoreError."""
         stats = await read_stats(self._store)
-        running = await self._store.inspect.list(JobFilter(states=(State.PROCESSING,), limit=MAX_RUNNING))
-        self._screen.show(list(self._page(stats, running)))
-
-    def _page(self, stats: Stats, running: Sequence[Job]) -> Iterator[str]:
-        width = output_width() or 10_000
-        yield f"{self._store.description}  {say(stats.now)}"
-        yield from wrap(state_line(stats), width)
-        due = say_span(stats.oldest_due) if stats.oldest_due else "nothing"
-        rates = ", ".join(f"{ended.rate:.1f}/s in {minutes}m" for minutes, ended in stats.counted.lately.items())
-        yield f"oldest due: {due}   ended: {rates}"
-        if paused := [*stats.figures.paused, *stats.figures.pauses.names()]:
-            yield from wrap(f"paused: {', '.join(map(escape, paused))}", width)
-        yield ""
-        yield from _tasks(stats)
-        yield from counted_lines(stats.counted, MAX_TASKS)
-        if stats.figures.serials:
-            yield ""
-            yield from _serials(stats)
-        yield ""
-        yield from _workers(stats)
+        stats = msgspec.structs.replace(stats, workers=[line for line in stats.workers if line.row.alive])
+        running = await self._store.inspect.list(JobFilter(states=(State.PROCESSING,), limit=MAX_ROWS))
+        lines = [f"{self._store.description}  {say(stats.now)}", *stats_lines(stats, MAX_ROWS)]
         if running:
-            yield ""
-            yield from table(_running(stats.now), running)
+            lines += ["", *table(_running(stats.now), running)]
+        self._screen.show(lines)
 
 
 def pause_after(took: float, interval: float) -> float:
     """Seconds until the next look begins."""
     return max(interval, REST * took)
-
-
-def _tasks(stats: Stats) -> Iterator[str]:
-    busiest = sorted(stats.figures.tasks, key=_by_business)
-    yield from table(TASK, busiest[:MAX_TASKS]) if busiest else ["No jobs."]
-    if len(busiest) > MAX_TASKS:
-        yield f"and {len(busiest) - MAX_TASKS} more tasks"
-
-
-def _serials(stats: Stats) -> Iterator[str]:
-    fullest = sorted(stats.figures.serials, key=_by_business)
-    yield from table(serial_columns(stats.figures), fullest[:MAX_SERIALS])
-    if len(fullest) > MAX_SERIALS:
-        yield f"and {len(fullest) - MAX_SERIALS} more serial keys"
-
-
-def _by_business(one: LiveCounts) -> tuple[object, ...]:
-    return (*(-amount.number for amount in (one.processing, one.due, one.waiting)), one.name or "")
-
-
-def _workers(stats: Stats) -> Iterator[str]:
-    alive = [line for line in stats.workers if line.row.alive]
-    yield from table(worker_columns(stats.now), alive) if alive else ["No workers are alive."]
 
 
 def _running(now: datetime) -> list[Column[Job]]:
