@@ -23,7 +23,7 @@ from stowhand.cli.session import remove_file
 from stowhand.errors import ConfigurationError
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
-from stowhand.protocols.store import DAY, StoreOptions
+from stowhand.protocols.store import StoreOptions
 
 SCHEMA = "stowhand_bench"
 WIDTH = 48
@@ -37,14 +37,10 @@ DEFAULT = Plan()
 @click.option("--quick", is_flag=True, help="Rough figures in some seconds.")
 @click.option("--only", "measures", multiple=True, type=Choice(MEASURES), help="These measurements. Repeatable.")
 @click.option("--jobs", type=COUNT, help=f"The backlog to drain.  [default: {DEFAULT.jobs}]")
-@click.option("--many", type=COUNT, help=f"Jobs enqueued in one call.  [default: {DEFAULT.many}]")
 @click.option("--runs", type=COUNT, help=f"Repetitions; the median counts.  [default: {DEFAULT.runs}]")
-@click.option("--window", type=click.FloatRange(min=0.1), help=f"Idle seconds.  [default: {DEFAULT.window:g}]")
 @click.option("--concurrency", type=COUNT, help=f"Jobs at once in a process.  [default: {DEFAULT.concurrency}]")
-@click.option("--history", is_flag=True, help="Keep completed jobs.")
-@click.option("--synchronous", type=Choice(["FULL", "NORMAL"]), default="FULL", help="SQLite only.")
-def command(connection: str | None, as_json: bool, quick: bool, synchronous: str, **chosen: Any) -> None:
-    """Measure how fast the store is on this machine: enqueueing, draining, starting, idling.
+def command(connection: str | None, as_json: bool, quick: bool, **chosen: Any) -> None:
+    """Measure how fast the store is on this machine: enqueueing, draining, starting.
 
     Works in a schema of its own (stowhand_bench), or in a file of its own beside the SQLite file, and removes it.
     """
@@ -58,21 +54,21 @@ def command(connection: str | None, as_json: bool, quick: bool, synchronous: str
         )
     if not as_json:
         click.echo(_heading(named, plan))
-    with _own_store(named, history=plan.history, synchronous=synchronous) as store:
+    with _own_store(named) as store:
         asyncio.run(_measure(Bench(store, plan), as_json))
 
 
 @contextmanager
-def _own_store(named: ResolvedStore, *, history: bool, synchronous: str) -> Iterator[StoreSettings]:
+def _own_store(named: ResolvedStore) -> Iterator[StoreSettings]:
     """A schema of its own in that database, or a file of its own in the folder of that file, removed afterwards."""
-    kept = DAY if history else None
+    options = StoreOptions(schema=SCHEMA, history=None)
     if named.scheme != "sqlite":
-        yield StoreSettings(connection=named, options=StoreOptions(schema=SCHEMA, history=kept))
+        yield StoreSettings(connection=named, options=options)
         return
     file = Path(named.url.removeprefix("sqlite:///").partition("?")[0]).absolute().with_name(f"{SCHEMA}.db")
     connection = ResolvedStore(f"sqlite:///{file}", named.source)
     try:
-        yield StoreSettings(connection=connection, options=StoreOptions(history=kept, synchronous=synchronous))
+        yield StoreSettings(connection=connection, options=options)
     finally:
         remove_file(file)
 
@@ -86,12 +82,10 @@ def _heading(named: ResolvedStore, plan: Plan) -> str:
     return (
         f"{scrub(named.url)} ({named.source})\n"
         f"Python {platform.python_version()}, {os.cpu_count()} cores; {plan.concurrency} jobs at once;"
-        f" history {'kept' if plan.history else 'off'}; medians of {plan.runs}\n"
+        f" no history; medians of {plan.runs}\n"
     )
 
 
 def _line(row: Row) -> str:
-    value = "n/a" if row.value is None else f"{row.value:,.6g}"
     runs = f"  ({', '.join(f'{run:,.0f}' for run in row.runs)})" if len(row.runs) > 1 else ""
-    note = f"  {row.note}" if row.note else ""
-    return f"{row.measure:<{WIDTH}}{value:>10} {row.unit}{runs}{note}"
+    return f"{row.measure:<{WIDTH}}{row.value:>10,.6g} {row.unit}{runs}"

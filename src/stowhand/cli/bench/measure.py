@@ -30,7 +30,6 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Heartbeats
 from stowhand.service.supervisor import Supervisor
-from stowhand.stores.database.address import Address
 from stowhand.stores.url import open_store
 
 LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED)
@@ -38,12 +37,6 @@ WARM_UP = 5
 """First jobs of an idle worker, which are not counted."""
 TO_START, TO_END = 30.0, 600.0
 RATE = "jobs/s"
-REPORTING_DELAY = 11.0
-"""Seconds after which what a connection of PostgreSQL did is surely counted: an idle one reports after ten."""
-TRANSACTIONS = b"""
-    select xact_commit + xact_rollback from pg_catalog.pg_stat_database
-    where datname = pg_catalog.current_database()
-"""
 
 
 class Bench:
@@ -76,14 +69,8 @@ class Bench:
                 await self._clean()
 
     def _measures(self) -> list[Callable[[], AsyncIterator[Row]]]:
-        wanted = set(self._plan.measures)
-        known = [
-            ({"enqueue"}, self._enqueue),
-            ({"many"}, self._many),
-            ({"drain"}, self._drain),
-            ({"latency", "idle"}, self._idle_worker),
-        ]
-        return [measure for names, measure in known if names & wanted]
+        known = {"enqueue": self._enqueue, "many": self._many, "drain": self._drain, "latency": self._latency}
+        return [measure for name, measure in known.items() if name in self._plan.measures]
 
     # -- enqueue ---------------------------------------------------------------------------------
 
@@ -136,12 +123,13 @@ class Bench:
             await self._clock.sleep(LOOK_EVERY)
         return wanted / (self._clock.monotonic() - probe.look(self._folder).first)
 
-    # -- one idle worker -------------------------------------------------------------------------
+    # -- latency ---------------------------------------------------------------------------------
 
-    async def _idle_worker(self) -> AsyncIterator[Row]:
+    async def _latency(self) -> AsyncIterator[Row]:
+        """Of jobs that are sent to an idle worker, one after another."""
         store = await self._fresh()
         async with self._workers(store, 1) as workers:
-            for number in range(self._plan.samples + WARM_UP if "latency" in self._plan.measures else WARM_UP):
+            for number in range(self._plan.samples + WARM_UP):
                 await noop.enqueue(number=number, sent=self._clock.monotonic())
                 await workers.until(
                     lambda number=number: probe.look(self._folder).count > number,  # type: ignore[misc]
@@ -149,39 +137,10 @@ class Bench:
                     "an idle worker begins a job",
                 )
                 await self._clock.sleep(_gap(number))
-            if "latency" in self._plan.measures:
-                for row in self._delays():
-                    yield row
-            if "idle" in self._plan.measures:
-                yield Row(measure="memory of an idle worker", value=round(workers.memory(), 1), unit="MB")
-                yield await self._idle_transactions()
-
-    def _delays(self) -> list[Row]:
         delays = sorted(1000 * delay for delay in probe.look(self._folder).delays[WARM_UP:])
         name = f"enqueue to start on an idle queue, {len(delays)} jobs"
-        return [
-            Row(measure=f"{name}, {label}", value=round(delays[int(len(delays) * share)], 2), unit="ms")
-            for label, share in (("p50", 0.5), ("p99", 0.99))
-        ]
-
-    async def _idle_transactions(self) -> Row:
-        name, unit = "transactions of an idle worker", "per minute"
-        if self._store.connection.scheme != "postgresql":
-            return Row(measure=name, value=None, unit=unit, note="no server that counts them")
-        from stowhand.stores.database.link import Dialer, hang_up, rows  # needs a driver
-
-        window = self._plan.window
-        server = await Dialer(Address(self._store.url)).dial("statistics")
-        try:
-            await self._clock.sleep(min(REPORTING_DELAY, window))
-            ((before,),), began = await rows(server, TRANSACTIONS), stopwatch()
-            await self._clock.sleep(window)
-            ((after,),) = await rows(server, TRANSACTIONS)
-        finally:
-            await hang_up(server)
-        counted = max(int(after) - int(before) - 1, 0)  # without the first of these two statements
-        rate = round(60 * counted / (stopwatch() - began), 1)
-        return Row(measure=name, value=rate, unit=unit, note="other users of this database are counted too")
+        for label, share in (("p50", 0.5), ("p99", 0.99)):
+            yield Row(measure=f"{name}, {label}", value=round(delays[int(len(delays) * share)], 2), unit="ms")
 
     # -- the place -------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-MEASURES = ("enqueue", "many", "drain", "latency", "idle")
+MEASURES = ("enqueue", "many", "drain", "latency")
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,23 +22,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[int, ...] = (1, 2)
     samples: int = 200
     """Jobs sent to an idle worker."""
-    window: float = 20.0
-    """Seconds of idleness that are watched."""
     concurrency: int = 24
-    history: bool = False
-    """Keep completed jobs."""
 
     def quick(self) -> Plan:
         """Rough figures in some seconds."""
-        return msgspec.structs.replace(self, enqueued=200, many=5_000, jobs=5_000, runs=1, samples=30, window=5.0)
+        return msgspec.structs.replace(self, enqueued=200, many=5_000, jobs=5_000, runs=1, samples=30)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One finding."""
 
     measure: str
-    value: float | None
-    """The median of ``runs`` where there were several; ``None`` where this store has no such thing."""
+    value: float
+    """The median of ``runs`` where there were several."""
     unit: str
     runs: list[float] = []
-    note: str = ""
