@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from stowhand.stores.postgres.queue import texts
+from stowhand.stores.postgres.queue import function_texts
 from stowhand.stores.sqlite.queue import schema
 from tests.support.sources import PACKAGE
 
@@ -33,7 +33,7 @@ def there() -> list[tuple[Path, tuple[int, int]]]:
 
 def now() -> tuple[int, int]:
     """The numbers of this version."""
-    return texts.MIGRATIONS.newest, schema.MIGRATIONS.newest
+    return function_texts.MIGRATIONS.newest, schema.MIGRATIONS.newest
 
 
 def write() -> None:

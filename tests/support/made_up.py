@@ -11,8 +11,8 @@ from stowhand.protocols.queue_store import Schema
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database.migrations import Migrations
 from stowhand.stores.postgres.queue.context import PostgresContext
+from stowhand.stores.postgres.queue.function_texts import MIGRATIONS as POSTGRES
 from stowhand.stores.postgres.queue.installer import Installer as PostgresInstaller
-from stowhand.stores.postgres.queue.texts import MIGRATIONS as POSTGRES
 from stowhand.stores.sqlite.queue import schema as sqlite_schema
 from stowhand.stores.sqlite.queue.connections import FileConnections
 from stowhand.stores.sqlite.queue.installer import Installer as SqliteInstaller

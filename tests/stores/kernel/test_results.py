@@ -212,7 +212,7 @@ def test_a_settlement_in_the_same_process_asks_at_once(
     kind: str, request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = App(store=MemoryStore()) if kind == "memory" else App(request.getfixturevalue("postgres_url"))
-    results = "postgres.queue.reader.Results" if kind == "postgres" else "sqlite.queue.results.Results"
+    results = "postgres.queue.results.Results" if kind == "postgres" else "sqlite.queue.results.Results"
     monkeypatch.setattr(f"stowhand.stores.{results}.min_pause", 600.0)
 
     @app.task

@@ -28,7 +28,7 @@ from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.database.migrations import Migration, Migrations
 from stowhand.stores.database.statements import quote_identifier, quote_text
 from stowhand.stores.postgres.queue.context import PostgresContext, fillings_of
-from stowhand.stores.postgres.queue.texts import MIGRATIONS, digest, filled, read_functions, read_text, sources
+from stowhand.stores.postgres.queue.function_texts import MIGRATIONS, digest, filled, read_functions, read_text, sources
 
 Step = Callable[[Session], Awaitable[None]]
 """What runs in a transaction of the installer's."""

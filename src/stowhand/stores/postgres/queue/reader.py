@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
 
-from stowhand.jobs.job import Job, State
-from stowhand.protocols.results import Standing
+from stowhand.jobs.job import Job
 from stowhand.stores.database.link import Session, fetch
 from stowhand.stores.kernel.dialect import Dialect
 from stowhand.stores.kernel.question import Question, Row
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import read_job
-from stowhand.stores.postgres.shared.array_literals import plain_array
 
 T = TypeVar("T")
 # Statistics are wrong at the worst of times, and two processes take longer to start than what they would read.
@@ -132,36 +130,3 @@ class Reader:
 
     def read_names(self, value: Any) -> tuple[str, ...] | None:
         return None if value is None else tuple(value)
-
-
-_GONE, _UNKNOWN = "gone", "unknown"
-
-
-class Results:
-    """Of one store."""
-
-    min_pause = 0.01
-    hear = None
-
-    def __init__(self, context: PostgresContext) -> None:
-        self._context = context
-
-    async def retention(self) -> float | None:
-        """As this store's options say."""
-        return self._context.options.history
-
-    async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
-        """One statement."""
-        with self._context.translated():
-            rows = await self._context.ask("inspect", "job_ends", (plain_array(job_ids),))
-        return [_standing(row) for row in rows]
-
-
-def _standing(row: Row) -> Standing:
-    job_id, state, attempts, resets, last_error, result, started_at, finished_at, revision, replaced = row
-    if state in (_GONE, _UNKNOWN):
-        return Standing(job_id, is_known=state == _GONE)
-    return Standing(
-        job_id, State(state), attempts=attempts, resets=resets, last_error=last_error, result_text=result,
-        started_at=started_at, finished_at=finished_at, revision=revision, replaced=replaced,
-    )  # fmt: skip

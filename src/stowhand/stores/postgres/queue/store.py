@@ -23,7 +23,8 @@ from stowhand.stores.postgres.queue.in_transaction import InTransaction
 from stowhand.stores.postgres.queue.installer import Installer
 from stowhand.stores.postgres.queue.operations import Operator
 from stowhand.stores.postgres.queue.producer import Producer
-from stowhand.stores.postgres.queue.reader import Reader, Results
+from stowhand.stores.postgres.queue.reader import Reader
+from stowhand.stores.postgres.queue.results import Results
 from stowhand.stores.postgres.queue.settlements import Settlements
 from stowhand.stores.postgres.queue.timetable import Timetable
 from stowhand.stores.postgres.shared.listener import Listener

@@ -1,4 +1,4 @@
--- Made three times (texts.py): for a payload of json, of jsonb, and of text. With two candidates, a literal would fit both and be
+-- Made three times (function_texts.py): for a payload of json, of jsonb, and of text. With two candidates, a literal would fit both and be
 -- refused as ambiguous; of three it takes `text`, which PostgreSQL prefers for what has no type yet.
 --
 -- As `enqueue`, in a body of its own: of a call from a trigger, a second function that takes its owner's rights, and a row of
