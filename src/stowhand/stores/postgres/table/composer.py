@@ -1,6 +1,6 @@
 """The one place where a user's names, and SQL of the program's own, become part of a statement.
 
-Names are quoted; values become parameters; text is a programmer's (``Sql``, ``psycopg.sql``), never data (writer.py).
+Names are quoted; values become parameters; text is a programmer's (``Sql``, ``psycopg.sql``), never data (user_sql.py).
 Expressions name the view by its alias. Where the table has another one, they may name it too: it is joined beside
 the view then. What is locked is the table under names that no expression can mean.
 """
@@ -18,7 +18,7 @@ from stowhand.jobs.conditions import apart
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
 from stowhand.stores.database.statements import fill, load_statements, quote_text
 from stowhand.stores.postgres.table.dialect import INTEGERS
-from stowhand.stores.postgres.table.writer import Writer, names_relation, plain, quote_
+from stowhand.stores.postgres.table.user_sql import Writer, names_relation, plain, quote_
 from stowhand.stores.table.backend import MOST_RESETS
 from stowhand.stores.table.check import Facts
 from stowhand.stores.table.expressions import order_of, selected

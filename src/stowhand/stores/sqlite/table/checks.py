@@ -11,11 +11,11 @@ import msgspec
 from stowhand.errors import TableUnsuitable
 from stowhand.stores.database.sqlite_trouble import is_busy
 from stowhand.stores.sqlite.table.catalog import is_strict, survey
+from stowhand.stores.sqlite.table.composer import compose, kinds_of
 from stowhand.stores.sqlite.table.dialect import SqliteDialect
 from stowhand.stores.sqlite.table.moments import Kind, kind_of
-from stowhand.stores.sqlite.table.queries import Queries
-from stowhand.stores.sqlite.table.statements import compose, kinds_of
 from stowhand.stores.sqlite.table.transaction import Table
+from stowhand.stores.sqlite.table.user_sql import Queries
 from stowhand.stores.table.arguments import Key
 from stowhand.stores.table.backend import Finding, refuse_fatal
 from stowhand.stores.table.check import Facts, judge, sample_findings, sample_statement

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from stowhand.stores.sqlite.table.composer import Kinds
 from stowhand.stores.sqlite.table.moments import parameters
-from stowhand.stores.sqlite.table.queries import Queries, Query
-from stowhand.stores.sqlite.table.statements import Kinds
+from stowhand.stores.sqlite.table.user_sql import Queries, Query
 from stowhand.stores.table.arguments import Key
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions

@@ -1,13 +1,12 @@
 """The one place where statements are composed of a user's names; values are parameters always.
 
-What is the same for every table is in ``sql/*.sql``, with places for names and for what depends on the table: which
+What is the same for every table is in statements.sql, with places for names and for what depends on the table: which
 columns it has, how it keeps moments, where the claim's token is. What the user's own expressions and conditions are
-part of is composed in ``queries``.
+part of is composed in user_sql.py.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
@@ -24,6 +23,8 @@ A_TOKEN = "/????????-????-????-????-????????????"
 OUR_TEXT = "????-??-?? ??:??:??.[0-9][0-9][0-9][0-9][0-9][0-9]"
 """Moments as they are written here (GLOB): such texts compare as the moments do."""
 
+_FILE = files(__package__).joinpath("statements.sql")
+
 Kinds = Mapping[str, Kind]
 
 
@@ -34,9 +35,7 @@ def compose(shape: Shape, options: TableOptions[Any], kinds: Kinds, *, may_lack_
     key, row = quote(shape.columns["id"]), quote(shape.table.name)
     seen = f" AND EXISTS (SELECT 1 FROM {shape.view.quoted} AS stowhand_seen WHERE stowhand_seen.{key} = {row}.{key})"
     places["seen"] = seen if shape.viewed else ""
-    folder = files("stowhand.stores.sqlite.table").joinpath("sql")
-    texts = [load_statements(folder.joinpath(name), places) for name in ("record.sql", "many.sql")]
-    return {name: text.decode() for found in texts for name, text in found.items()}
+    return {name: text.decode() for name, text in load_statements(_FILE, places).items()}
 
 
 def kinds_of(shape: Shape, declared: Mapping[str, str]) -> dict[str, Kind]:
@@ -135,8 +134,3 @@ def _beaten(of: Mapping[str, str], kinds: Kinds) -> str:
     """When the heartbeat was. A whole second counts to its end."""
     beat = f"stowhand_micros({of['last_heartbeat_at']})"
     return f"{beat} + {SECOND}" if kinds["last_heartbeat_at"] is Kind.INTEGER else beat
-
-
-def is_mentioned(label: str, text: str) -> bool:
-    """May this SQL name a relation by that label? Rather yes than no."""
-    return re.search(rf'(?<![\w$]){re.escape(label)}"?\s*\.', text, re.IGNORECASE) is not None

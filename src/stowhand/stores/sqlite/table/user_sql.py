@@ -7,6 +7,7 @@ Names are always quoted and behind their relation: a quoted name that no column 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -19,8 +20,8 @@ from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.conditions import TOGETHER, Sql, Where, apart
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
+from stowhand.stores.sqlite.table.composer import Kinds, identified, reached, truth
 from stowhand.stores.sqlite.table.moments import LARGEST_SECONDS, Kind, as_text, to_micros
-from stowhand.stores.sqlite.table.statements import Kinds, identified, is_mentioned, reached, truth
 from stowhand.stores.table.expressions import Selected
 from stowhand.stores.table.names import OUR_ALIAS, Column, Read, Shape, quote
 
@@ -73,7 +74,7 @@ class Queries:
         ``passing``: those whose keys, as texts, are in ``:passed`` (JSON) are passed over.
         """
         conditions, together = apart(conditions)
-        query = _Composer(self._shape, (*self._order, *conditions))
+        query = _Writer(self._shape, (*self._order, *conditions))
         at = query.at
         order = ", ".join(query.expression(one) for one in self._order)
         costs = "".join(f", {query.expression(self._shape.column(one.column))}" for one in together)
@@ -92,7 +93,7 @@ class Queries:
     def records(self) -> Query:
         """Key and columns of those whose keys are in ``:ids`` (JSON)."""
         given = tuple(one.expression for one in self._columns)
-        query = _Composer(self._shape, given, beside=False)
+        query = _Writer(self._shape, given, beside=False)
         key = f"{quote(self._shape.view_label)}.{self._shape['id']}"
         listed = "".join(
             f", {query.expression(one.expression)}" + ("" if one.name is None else f" AS {quote(one.name)}")
@@ -102,16 +103,16 @@ class Queries:
 
     def counts(self, states: Sequence[State], conditions: Sequence[Any]) -> Query:
         """State and number."""
-        query = _Composer(self._shape, conditions)
+        query = _Writer(self._shape, conditions)
         state = query.at["state"]
         return query.whole(f"SELECT {state}, count(*)", self._among(query, states), conditions, f"GROUP BY {state}")
 
     def exists(self, states: Sequence[State], conditions: Sequence[Any]) -> Query:
         """One row, or none."""
-        query = _Composer(self._shape, conditions)
+        query = _Writer(self._shape, conditions)
         return query.whole("SELECT 1", self._among(query, states), conditions, "LIMIT 1")
 
-    def _among(self, query: _Composer, states: Sequence[State]) -> list[str]:
+    def _among(self, query: _Writer, states: Sequence[State]) -> list[str]:
         named = f"{query.at['state']} IN ({', '.join(repr(State(one).value) for one in states)})"
         return [named, f"{query.at['id']} IS NOT NULL"] if self._may_lack_id else [named]
 
@@ -156,7 +157,7 @@ def _retried(finished_at: str) -> str:
     return f"({finished_at} IS NULL OR {reached(finished_at, 'late')})"
 
 
-class _Composer:
+class _Writer:
     """One statement: what it is FROM, what the user's parts become, and the values among them."""
 
     def __init__(self, shape: Shape, parts: Iterable[Any], *, beside: bool = True) -> None:
@@ -232,7 +233,12 @@ class _Composer:
 def _mentions(part: Any, label: str) -> bool:
     if isinstance(part, Column):
         return part.qualifier is not None and part.qualifier.lower() == label.lower()
-    return is_mentioned(label, part.column if isinstance(part, Where) else str(part))
+    return names_relation(label, part.column if isinstance(part, Where) else str(part))
+
+
+def names_relation(label: str, text: str) -> bool:
+    """May this SQL name a relation by that label? Rather yes than no."""
+    return re.search(rf'(?<![\w$]){re.escape(label)}"?\s*\.', text, re.IGNORECASE) is not None
 
 
 def _bound(value: Any) -> Any:
