@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, cast, overload
 
+import msgspec
+
 from stowhand.errors import ConfigurationError, suggest
 from stowhand.observe.job_logger import core_logger
 from stowhand.runner.payloads import (
@@ -88,7 +90,7 @@ class WorkerEvents:
     """
 
     def __init__(self) -> None:
-        self._listeners: dict[str, list[Listener]] = {}
+        self._listeners: dict[str, list[_Subscription]] = {}
         self._running: set[asyncio.Future[Any]] = set()
         self._curious: list[Callable[[str], None]] = []
         self.on = cast("Subscribe", self._on)
@@ -100,11 +102,10 @@ class WorkerEvents:
 
     def off(self, name: str, listener: Listener) -> None:
         """Call it no more. Harmless when it was never there."""
-        named = self._listeners.get(_known(name), [])
-        found = next((one for one in named if listener in (one, getattr(one, "listener", None))), None)
-        if found is not None:
-            # A new list: an emit that is under way goes through the old one.
-            self._listeners[name] = [one for one in named if one is not found]
+        for one in self._listeners.get(_known(name), []):
+            if one.listener == listener:
+                self._remove(name, one)
+                return
 
     def wants(self, *names: str) -> bool:
         """Is there a listener to one of them?"""
@@ -116,9 +117,11 @@ class WorkerEvents:
         if not listeners:
             return
         payload = PAYLOADS[name](*facts)
-        for listener in tuple(listeners):
+        for one in listeners:
+            if one.is_once:
+                self._remove(name, one)
             try:
-                result = listener(payload)
+                result = one.listener(payload)
                 if inspect.isawaitable(result):
                     self._follow(name, result)
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - boundary: the application's code
@@ -141,12 +144,19 @@ class WorkerEvents:
         self._curious.remove(curious)
 
     def _on(self, name: str, listener: Listener, /) -> None:
-        self._listeners[_known(name)] = [*self._listeners.get(name, ()), listener]
+        self._add(name, _Subscription(listener, is_once=False))
+
+    def _once(self, name: str, listener: Listener, /) -> None:
+        self._add(name, _Subscription(listener, is_once=True))
+
+    def _add(self, name: str, subscription: _Subscription) -> None:
+        self._listeners[_known(name)] = [*self._listeners.get(name, ()), subscription]
         for curious in self._curious:
             curious(name)
 
-    def _once(self, name: str, listener: Listener, /) -> None:
-        self._on(name, _Once(self, name, listener))
+    def _remove(self, name: str, subscription: _Subscription) -> None:
+        # A new list: an emit that is under way goes through the old one.
+        self._listeners[name] = [one for one in self._listeners[name] if one is not subscription]
 
     def _follow(self, name: str, result: Any) -> None:
         running = asyncio.ensure_future(result)
@@ -163,17 +173,9 @@ class WorkerEvents:
         self.on_listener_error(f"A listener to {name!r} raised {type(error).__name__}: {error}")
 
 
-class _Once:
-    """Calls its listener one time."""
-
-    def __init__(self, events: WorkerEvents, name: str, listener: Listener) -> None:
-        self._events = events
-        self._name = name
-        self.listener = listener
-
-    def __call__(self, payload: Any) -> object:
-        self._events.off(self._name, self)
-        return self.listener(payload)
+class _Subscription(msgspec.Struct, frozen=True, eq=False):
+    listener: Listener
+    is_once: bool
 
 
 def _known(name: str) -> str:

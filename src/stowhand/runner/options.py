@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 
@@ -15,7 +15,7 @@ from stowhand.app.own_store import UNNAMED
 from stowhand.app.settings.resolver import read_setting, resolve_store_url
 from stowhand.app.start import traced
 from stowhand.cron.item import ParsedItem
-from stowhand.cron.sources import declared, items_of
+from stowhand.cron.sources import CronSources, declared, items_of
 from stowhand.errors import ConfigurationError, StowhandError, suggest
 from stowhand.observe.log_factory import Logger
 from stowhand.observe.traces import Traces
@@ -108,17 +108,15 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def find_store(whose: str, given: Mapping[str, Any], known: type = WorkerUtilsOptions) -> QueueStore:
-    """The store that is meant, not connected yet. Raises ConfigurationError with every mistake in ``given``."""
+    """The store that is meant, not connected yet. ``known``: the class that declares the options.
+
+    Raises ConfigurationError with every mistake in ``given``.
+    """
     given, problems = _sound(given, known)
     store = _store(given, problems)
     _finish(whose, problems)
     assert store is not None
     return store
-
-
-def find_store_for_migrations(given: Mapping[str, Any]) -> QueueStore:
-    """The same for options that may also say what a runner needs."""
-    return find_store("run_migrations", given, RunnerOptions)
 
 
 def make_plan(whose: str, given: Mapping[str, Any], *, once: bool) -> Plan:
@@ -168,7 +166,8 @@ def _sound(given: Mapping[str, Any], declaring: type) -> tuple[dict[str, Any], l
             sound[name] = options[name].read(value) if value is not None and name in options else value
         except ValueError as error:
             problems.append(complaint(name, error))
-            sound |= {name: WRONG} if name in _SOURCES else {}
+            if name in _SOURCES:
+                sound[name] = WRONG
     poll = given.get("poll_interval")
     if isinstance(poll, int | float) and MILLISECONDS <= poll <= LONGEST:
         problems.append(
@@ -209,7 +208,9 @@ def _store(given: Mapping[str, Any], problems: list[str], *, worker: bool = Fals
         url = store_url(given["connection_string"]) if source is not None else _from_environment()
         size = options.pool_size
         if worker and url.startswith("postgresql:") and size is not None:
-            problems += [said] if (said := pool_refusal(f"max_pool_size: {size} given", size)) else []
+            refusal = pool_refusal(f"max_pool_size: {size} given", size)
+            if refusal is not None:
+                problems.append(refusal)
         return traced(open_store(url, options), traces)
     except StowhandError as error:
         problems.append(str(error))
@@ -219,7 +220,7 @@ def _store(given: Mapping[str, Any], problems: list[str], *, worker: bool = Fals
 def _from_environment() -> str:
     found = resolve_store_url()
     if found.source == UNNAMED:
-        raise ConfigurationError(f"{NO_STORE}{'; ' * bool(found.note)}{found.note}")
+        raise ConfigurationError(f"{NO_STORE}; {found.note}" if found.note else NO_STORE)
     return found.url
 
 
@@ -234,15 +235,12 @@ def _tasks(given: Mapping[str, Any], problems: list[str]) -> tuple[Registry, tup
     registry = Registry()
     source = _one_of(given, ("task_list", "task_directory"), "tasks are named", problems)
     try:
-        match source:
-            case str() if given[source] is WRONG:
-                pass
-            case "task_directory":
-                return registry, load_folder(given["task_directory"], registry).passed_over
-            case "task_list":
-                return read_task_list(given["task_list"]), ()
-            case _:
-                problems.append(NO_TASKS)
+        if source is None:
+            problems.append(NO_TASKS)
+        elif source == "task_list":
+            return read_task_list(given["task_list"]), ()
+        elif given["task_directory"] is not WRONG:
+            return registry, load_folder(given["task_directory"], registry).passed_over
     except StowhandError as error:
         problems.append(str(error))
     return registry, ()
@@ -259,14 +257,11 @@ def _worker(given: Mapping[str, Any], registry: Registry, problems: list[str], *
 
 def _cron(given: Mapping[str, Any], registry: Registry, problems: list[str]) -> tuple[ParsedItem, ...]:
     source = _one_of(given, ("crontab", "crontab_file", "parsed_cron_items"), "what recurs is named", problems)
+    if source is None:
+        return ()
+    name = "cron_items" if source == "parsed_cron_items" else source
     try:
-        match source:
-            case "crontab":
-                return declared(items_of({"crontab": given[source]}), registry)
-            case "crontab_file":
-                return declared(items_of({"crontab_file": given[source]}), registry)
-            case "parsed_cron_items":
-                return declared(items_of({"cron_items": given[source]}), registry)
+        return declared(items_of(cast("CronSources", {name: given[source]})), registry)
     except StowhandError as error:
         problems.append(str(error))
-    return ()
+        return ()

@@ -25,8 +25,8 @@ from stowhand.observe.listener import LogListener
 from stowhand.observe.logs import Scope, configure_unless_configured
 from stowhand.protocols.options import WorkerOptions
 from stowhand.runner.events import WorkerEvents
-from stowhand.runner.options import Plan, RunnerOptions, find_store_for_migrations, make_plan
-from stowhand.runner.pool import WorkerPool
+from stowhand.runner.options import Plan, RunnerOptions, find_store, make_plan
+from stowhand.runner.payloads import WorkerPool
 from stowhand.runner.watching import RunObserver, WatchedHandler
 from stowhand.service.process import Stopper, hand_over_at_the_end, leave
 from stowhand.service.signals import has_terminal
@@ -58,7 +58,7 @@ async def run_migrations(**options: Unpack[RunnerOptions]) -> None:
 
     Raises ConfigurationError, StoreUnreachable, SchemaTooNew.
     """
-    store = find_store_for_migrations(options)
+    store = find_store("run_migrations", options, RunnerOptions)
     try:
         await store.schema.install()
     finally:
@@ -97,8 +97,10 @@ class Runner:
         plan.events.on_listener_error = new_logger(Scope("core")).error
         connections = plan.store.connections
         shortage = None if connections is None else connections.seat(options.concurrency)
-        for problem in (*plan.passed_over, *([shortage] if shortage else [])):
+        for problem in plan.passed_over:
             new_logger(Scope("core")).warning(problem)
+        if shortage is not None:
+            new_logger(Scope("core")).warning(shortage)
         self._handler = self._make_handler(options.name)
         self._worker = self._make_worker(options, core)
         self._watch.listen(plan.store)
@@ -222,8 +224,10 @@ class Signals:
         """Raises ConfigurationError where no signal can be heard."""
         if threading.current_thread() is not threading.main_thread():
             raise ConfigurationError("signals are heard in the main thread only; give no_handle_signals=True")
-        # A HUP without a terminal asks the program to reread its configuration, and is left to it.
-        for number in (signal.SIGTERM, signal.SIGINT, *[signal.SIGHUP] * has_terminal()):
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if has_terminal():  # without one a HUP asks the program to reread its configuration, and is left to it
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
             before = signal.getsignal(number)
             if before is not _dispatch:
                 _before[number] = before
@@ -237,10 +241,12 @@ class Signals:
         if _listening:
             return
         for number, before in _before.items():
-            now = signal.getsignal(number)
-            self.loop.remove_signal_handler(number)
-            # The program may have set another since.
-            signal.signal(number, now if now is not _dispatch else signal.SIG_DFL if before is None else before)
+            current = signal.getsignal(number)
+            self.loop.remove_signal_handler(number)  # resets the handler too
+            if current is not _dispatch:
+                signal.signal(number, current)  # the program has set another since
+            else:
+                signal.signal(number, signal.SIG_DFL if before is None else before)
         _before.clear()
 
 

@@ -30,8 +30,7 @@ from stowhand.jobs.lifecycle import Ended
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.runner.events import WorkerEvents
-from stowhand.runner.payloads import TaskFailed, Tasks
-from stowhand.runner.pool import PoolWorker, WorkerPool
+from stowhand.runner.payloads import PoolWorker, TaskFailed, Tasks, WorkerPool
 from stowhand.tasks.dispatch import TaskHandler
 
 
@@ -120,7 +119,7 @@ class RunObserver:
         elif name == "worker:getJob:start":
             self._once(Claiming, lambda event: self._of_worker(name))
         elif name == "worker:getJob:empty":
-            self._once(Claimed, lambda event: None if event.jobs else self._of_worker(name))
+            self._once(Claimed, self._claimed)
         elif name == "worker:getJob:error":
             self._once(StoreTrouble, self._trouble)
 
@@ -131,6 +130,10 @@ class RunObserver:
 
     def _of_worker(self, name: str) -> None:
         self._emitter.emit(name, self._pool.idle_worker())
+
+    def _claimed(self, event: Claimed) -> None:
+        if not event.jobs:
+            self._of_worker("worker:getJob:empty")
 
     def _trouble(self, event: StoreTrouble) -> None:
         if event.doing == "claim":
