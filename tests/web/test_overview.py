@@ -82,7 +82,7 @@ async def test_a_quiet_store_needs_nothing(store_at: Stores) -> None:
         assert lines(page) == []
         assert "No jobs yet" in page
         assert "Nothing is due." in page
-        assert "Nothing has ended in this time" in page
+        assert "No jobs finished in this period" in page
 
 
 async def test_what_workers_counted_is_drawn_and_says_how_long_the_rest_takes(store_at: Stores) -> None:

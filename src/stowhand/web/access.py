@@ -67,7 +67,7 @@ class Access:
             if visitors is not None and not asked.known:
                 return self._found(asked, visitors)
             if not asked.known:
-                raise forbidden("nobody is let in here", "give dashboard(…) the argument rights")
+                raise forbidden("access denied: no rights configured", "give dashboard(…) the argument rights")
             _check_form(asked)
             return asked, None
         except Refused as refused:

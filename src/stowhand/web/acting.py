@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stowhand.app.answers import answers_of, fail, reschedule, retry_failed
+from stowhand.app.answers import answer_for, answers_of, fail, reschedule, retry_failed
 from stowhand.app.app import App
 from stowhand.clock import stopwatch
 from stowhand.errors import InvalidJob, SchemaError, StoreError, StoreRefused
@@ -51,8 +51,8 @@ from stowhand.web.jobs import PAGE, wanted_of
 from stowhand.web.reading import Reading
 
 T = TypeVar("T")
-MADE = 1000
-"""Forms whose jobs are remembered."""
+FORM_SECONDS = 86_400.0
+"""How long a form that is sent again gives the job that it has added, once that job has completed."""
 SHOWN = 5
 """Jobs that a question names with their tasks."""
 LARGE = 20_000
@@ -81,10 +81,14 @@ async def _reschedule(store: QueueStore, ids: Sequence[int], asked: Asked) -> Se
 async def _put_off(
     store: QueueStore, ids: Sequence[int], to: Reschedule, delay: float | None, of_failed: Done
 ) -> Sequence[Answer]:
-    """A failed job takes another time, and stays failed: that is ``of_failed``."""
-    answers = await answers_of(store, ids, lambda store, ids: reschedule(store, ids, to, delay))
-    failed, why = (Done.DONE, f"it is {State.FAILED}"), "it has failed; retry it"
-    return [Answer(one.job_id, of_failed, why) if (one.done, one.why) == failed else one for one in answers]
+    """Change when jobs run. ``of_failed``: the answer for a failed job, which takes the change and stays failed."""
+
+    def answer(job: Job) -> Answer:
+        if job.state is State.FAILED:
+            return Answer(job.id, of_failed, "it has failed; retry it")
+        return answer_for(job)
+
+    return await answers_of(store, ids, lambda store, ids: reschedule(store, ids, to, delay), answer)
 
 
 _WAITING = frozenset({State.QUEUED, State.ERRORED})
@@ -138,8 +142,6 @@ class Acting:
     def __init__(self, events: Events, declared: Callable[[NewJob], NewJob] = lambda job: job) -> None:
         self._events = events
         self._declared = declared
-        self._made: OrderedDict[str, int] = OrderedDict()
-        """By the form that was sent: the job that it made."""
 
     async def act(self, asked: Asked, reading: Reading) -> View | Reply:
         """Do to jobs, or to a serial key or task, what the form says."""
@@ -185,7 +187,7 @@ class Acting:
             ids = jobs[start : start + JOBS_PER_CALL]
             answers = await self._done(asked, word, ids, reading.act(partial(_act_on, ids=ids, word=word)))
             self._audit(asked, word, [one.job_id for one in answers], [one.done for one in answers])
-            counts.update(one.done + (f" ({one.why})" if one.why else "") for one in answers)
+            counts.update(map(_words, answers))
         lines = [f"{action.label} {number:,} {_noun(number)}: {what}" for what, number in counts.items()]
         return _back(asked, lines if is_all else [*lines, "More jobs match: repeat this for the next."])
 
@@ -200,16 +202,10 @@ class Acting:
         once = asked.sent("once") and hashlib.sha256(sent.encode()).hexdigest()[:32]
         try:
             job = self._job(asked, old, once)
-            job_id = self._made.get(once)
-            if job_id is None:
-                doing = reading.act(lambda store: store.jobs.enqueue(job))
-                job_id = (await self._done(asked, "run again", [old.id], doing)).id
+            doing = reading.act(lambda store: store.jobs.enqueue(job))
+            job_id = (await self._done(asked, "run again", [old.id], doing)).id
         except (InvalidJob, Malformed) as error:
             return _form(asked, old, {name: asked.sent(name) for name in FIELDS}, str(error))
-        if once:
-            self._made[once] = job_id
-        if len(self._made) > MADE:
-            self._made.popitem(last=False)
         self._audit(asked, "run again", [old.id, job_id], ["", "added"])
         return redirect(asked.href("/job", id=job_id), said=[f"Added job {job_id}, as job {old.id} with changes."])
 
@@ -235,8 +231,9 @@ class Acting:
             **options,
         )
         job = self._declared(limits.check(job))
-        if job.key is None and once:  # whoever sends the form twice, or hears no answer, gets the same job
-            job = msgspec.structs.replace(job, key=f"again:{once}", key_mode=KeyMode.UNSAFE_DEDUPE)
+        if job.key is None and once:  # a form that is sent again, after a lost reply too, gives the same job
+            key = f"again:{once}"
+            job = msgspec.structs.replace(job, key=key, key_mode=KeyMode.UNIQUE, unique_period=FORM_SECONDS)
         return job
 
     async def _done(self, asked: Asked, action: str, ids: Sequence[object], doing: Awaitable[T]) -> T:
@@ -278,11 +275,12 @@ async def _ask(asked: Asked, reading: Reading, action: Action, ids: Sequence[int
     for job_id in ids[:SHOWN]:
         job = await reading.job(asked.who, job_id) if asked.may(Right.LOOK) else None
         names.append(f"{job_id} ({job.task}, {job.state})" if job is not None else f"{job_id}")
-    names += [f"and {len(ids) - SHOWN} more"] * (len(ids) > SHOWN)
+    if len(ids) > SHOWN:
+        names.append(f"and {len(ids) - SHOWN} more")
     sent = [(name, value) for name, values in asked.form.items() if name != "token" for value in values]
     ask = Ask(
         path="/act",
-        button=f"{action.label} {len(ids)} {'job' if len(ids) == 1 else 'jobs'}",
+        button=f"{action.label} {len(ids)} {_noun(len(ids))}",
         hidden=(*sent, ("sure", "yes")),
         field=("reason", "Reason", "text") if action is ACTIONS["fail"] else None,
     )
@@ -314,7 +312,7 @@ def _ask_about_matching(
 ) -> View:
     number = f"{len(jobs):,} {', '.join(states)} {_noun(len(jobs))}"
     filters = fields_of(asked.sent("matching")).items()
-    narrowed = [f"{name} {value}" for name, values in filters if name not in ("state", "v") for value in values]
+    narrowed = [f"{name} {value}" for name, values in filters if name != "state" for value in values]
     words = f"{action.label} {number}" + (f" with {', '.join(narrowed)}" if narrowed else "") + "?"
     sent = [(name, asked.sent(name)) for name in ("action", "matching", "back")]
     ask = Ask(path="/act/matching", button=f"{action.label} {number}", hidden=(*sent, ("sure", "yes")))
@@ -337,8 +335,12 @@ def _lines(action: Action, answers: Sequence[Answer]) -> list[str]:
     """``Cancel 17, 18: done``; ``Cancel 19: refused (it has completed already)``"""
     found: dict[str, list[str]] = {}
     for one in answers:
-        found.setdefault(one.done + (f" ({one.why})" if one.why else ""), []).append(str(one.job_id))
+        found.setdefault(_words(one), []).append(str(one.job_id))
     return [f"{action.label} {', '.join(ids)}: {what}" for what, ids in found.items()]
+
+
+def _words(answer: Answer) -> str:
+    return f"{answer.done} ({answer.why})" if answer.why else answer.done
 
 
 async def _original(asked: Asked, reading: Reading) -> Job:

@@ -65,7 +65,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     lately: Sequence[Period] = ()
     """The last hour, by the minute, all tasks in one."""
     by_task: Sequence[Period] = ()
-    """The same by task, where some are ``erring`` or workers died."""
+    """The same by task, where ``asks_by_task``; else empty."""
 
 
 def concerns(facts: Facts) -> list[Concern]:
@@ -96,7 +96,7 @@ def outlook(facts: Facts) -> str:
     behind = sum(row.due for row in facts.serials if row.paused_since is not None or row.name in stuck)
     least, most = max(due.number - behind, 0), min(due.number, max(every.number - behind, 0))
     if not most:
-        return f"Nothing is due{' that a worker may take' if every.number else ''}."
+        return "Nothing is due that a worker may take." if every.number else "Nothing is due."
     due = msgspec.structs.replace(due, number=most)
     what = f"{_jobs(due)} due" if least == most else f"At most {_jobs(due)} due that may run now"
     since = (facts.now - RATED).replace(second=0, microsecond=0)  # of whole minutes, and of this one as far as it goes
@@ -119,8 +119,9 @@ def holders_of(held: Sequence[Held], now: datetime) -> list[Job]:
 
 
 def asks_by_task(lately: Sequence[Period], now: datetime) -> bool:
-    """Could some task be ``erring``? That is asked of ``LATELY``, by task."""
-    return sum(period.tally.errors for period in lately if period.at > now - LATELY) >= FEWEST
+    """Whether the figures by task, a costly question, may show a task that is ``erring`` or that lost workers."""
+    errors = sum(period.tally.errors for period in lately if period.at > now - LATELY)
+    return errors >= FEWEST or any(period.tally.resets for period in lately)
 
 
 def erring(by_task: Sequence[Period], now: datetime) -> dict[str, tuple[int, int]]:
@@ -176,7 +177,7 @@ def _erring(facts: Facts) -> Iterator[Concern]:
     found = erring(facts.by_task, facts.now)
     for task, (bad, ended) in sorted(found.items(), key=lambda one: (-one[1][0], one[0])):
         since = _began(period for period in facts.by_task if period.task == task)
-        before = " before" * (since < facts.now - NEW + timedelta(minutes=2))
+        before = " before" if since < facts.now - NEW + timedelta(minutes=2) else ""
         span = f"{LATELY.total_seconds() / 60:.0f} minutes"
         yield Concern(
             what=f"{_apart(task)}: {bad:,} of {ended:,} attempts of the last {span} failed, the first{before}",
@@ -203,7 +204,7 @@ def _failing(facts: Facts) -> Iterator[Concern]:
     for one in sorted(recent, key=lambda one: one.since, reverse=True):
         how = BY_HAND if one.error_class == BY_HAND else f"with {one.error_class or 'an error'}"
         jobs = f"{one.jobs:,} {'job' if one.jobs == 1 else 'jobs'} failed {how}"
-        what = f"{_apart(one.task)}: {jobs}, the first{' before' * one.is_cut}"
+        what = f"{_apart(one.task)}: {jobs}, the first{' before' if one.is_cut else ''}"
         of = {"task": one.task, "state": "failed"}
         yield Concern(what=what, since=one.since, of=of, todo="Mend the cause, then retry them.")
 

@@ -31,8 +31,8 @@ from stowhand.web.reading import Reading
 HERE = Path(__file__).parent
 KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 ASSETS = {f"/assets/{one.name}": (KINDS[one.suffix], one.read_bytes()) for one in HERE.iterdir() if one.suffix in KINDS}
-TAGS = {path: hashlib.sha256(content).hexdigest()[:20] for path, (_, content) in ASSETS.items()}
-"""A part of their links, so that a browser may keep them for long."""
+VERSIONS = {path: hashlib.sha256(content).hexdigest()[:20] for path, (_, content) in ASSETS.items()}
+"""A part of the links to assets, so that a browser may keep them for long."""
 NAMED = 2
 """Names of a long list that are said."""
 AGAIN = ("refresh", "5")
@@ -68,7 +68,7 @@ ROUTES: tuple[Route, ...] = (
 TROUBLES: dict[type[Exception], tuple[int, str, str]] = {
     Absent: (404, "Not here", ""),
     Forbidden: (403, "Not allowed", ""),
-    Malformed: (400, "This cannot be shown", "Mend the address, or go back."),
+    Malformed: (400, "This cannot be shown", "Check the URL, or go back."),
     errors.InvalidJob: (400, "This cannot be done", ""),
     errors.SchemaMissing: (503, "No schema is installed", "Run: stowhand migrate"),
     errors.SchemaOutdated: (503, "The schema is older than this program", "Run: stowhand migrate"),
@@ -176,7 +176,7 @@ class Board:
         if asked.method == "POST" and status == 503 and not of_schema:
             title, hint = "Not known whether it was done", AFTER_POST
         elif asked.method == "POST" and status != 502:
-            title, hint = "Not done", hint * of_schema
+            title, hint = "Not done", hint if of_schema else ""
         since = self._reading.away_since if status == 503 and not of_schema else None
         values = {"words": words, "hint": hint, "since": since}
         return View(template="base.html", title=title, values=values, status=status)
@@ -207,7 +207,7 @@ def _templates() -> jinja2.Environment:
     )
     made.filters |= {"iso": iso, "say": say, "span": say_span, "brief": say_brief, "moment": _moment}
     made.filters |= {"head": _head, "name": breakable, "names": _names, "amount": "{:,}".format, "spark": charts.spark}
-    made.globals |= {"tags": TAGS, "waiting": attention.WAITING, "every_state": [*State]}
+    made.globals |= {"versions": VERSIONS, "waiting": attention.WAITING, "every_state": [*State]}
     made.tests["meets"] = lambda some, others: not set(some).isdisjoint(others)
     return made
 
@@ -230,8 +230,7 @@ def _moment(at: datetime | None, now: datetime) -> Markup:
 
 
 def _asset(asked: Asked) -> Reply:
-    (kind, content), tag = ASSETS[asked.path], TAGS[asked.path]
-    kept = "public, max-age=31536000, immutable" if asked.first("v") == tag else "no-cache"
-    headers = (("content-type", kind), ("etag", f'"{tag}"'), ("cache-control", kept))
-    is_there = tag in asked.headers.get("if-none-match", "")
-    return Reply(status=304 if is_there else 200, headers=headers, body=b"" if is_there else content)
+    kind, content = ASSETS[asked.path]
+    is_current = asked.first("v") == VERSIONS[asked.path]
+    kept = "public, max-age=31536000, immutable" if is_current else "no-cache"
+    return Reply(headers=(("content-type", kind), ("cache-control", kept)), body=content)

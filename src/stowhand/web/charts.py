@@ -85,7 +85,9 @@ def _figure(
     step = slots[1].at - since if len(slots) > 1 else timedelta(minutes=1)
     until = slots[-1].at + step
     here = sorted(((one.since - since) // step, one.version, one.since) for one in marks if since <= one.since < until)
-    named = [*(name for _, name, _ in here[-NAMED:]), *([f"and {len(here) - NAMED:,} before"] * bool(here[NAMED:]))]
+    named = [name for _, name, _ in here[-NAMED:]]
+    if len(here) > NAMED:
+        named.append(f"and {len(here) - NAMED:,} before")
     ends = [since, slots[len(slots) // 2].at, until] if len(slots) > 2 else [since, until]
     key = Markup(' <bdi class="key {}">{}</bdi>')
     line = Markup('<path class="mark" d="M{:.2f} 0V100"><title>{}: {}{}</title></path>')
@@ -95,7 +97,7 @@ def _figure(
         width=len(slots),
         height=HEIGHT,
         lines=NONE.join(
-            line.format((at - since) / step, shorten(name, 36), say(at), f", and {len(more)} more" * bool(more))
+            line.format((at - since) / step, shorten(name, 36), say(at), f", and {len(more)} more" if more else "")
             for _, ((_, name, at), *more) in groupby(here, lambda mark: mark[0])
         ),
         spoken=NONE.join(_spoken(slots, said)),

@@ -50,7 +50,7 @@ async def show(asked: Asked, reading: Reading) -> View | Reply:
 async def wanted_of(asked: Asked, reading: Reading) -> Search:
     """The filters of the address. Raises Malformed."""
     filters = ("id", "state", *NAMES, *TIMES)
-    unknown = asked.query.keys() - {*filters, "go_on", "v"}
+    unknown = asked.query.keys() - {*filters, "go_on"}
     if unknown:
         raise Malformed(f"{', '.join(sorted(unknown))}: there is no such filter{suggest(min(unknown), filters)}")
     words = [read("state", word, lambda word: one_of(word, State)) for word in asked.query.get("state", ())]

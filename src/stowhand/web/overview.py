@@ -14,7 +14,7 @@ from stowhand.protocols.operating import SerialRow
 from stowhand.protocols.throughput import Period, Tally, slots_of
 from stowhand.web import attention, charts
 from stowhand.web.asked import Asked, View
-from stowhand.web.attention import LATELY, NEW, Facts
+from stowhand.web.attention import NEW, Facts
 from stowhand.web.reading import Reading
 
 SPANS = {"1h": (3600, 60), "1d": (86_400, 900), "7d": (7 * 86_400, 7200), "90d": (90 * 86_400, 86_400)}
@@ -75,14 +75,11 @@ async def _serials(asked: Asked, reading: Reading, now: datetime) -> tuple[Seque
 
 
 async def _counted(reading: Reading, now: datetime, ends: datetime) -> tuple[Sequence[Period], Sequence[Period]]:
-    """In the last hour by the minute: of all tasks together, and by task where that matters, which is dear."""
-    by_task: Sequence[Period] = ()
+    """Return the last hour by the minute, of all tasks together, and by task only if something went wrong."""
     lately = await reading.throughput(ends - NEW, ends, by_task=False) or ()
-    if attention.asks_by_task(lately, now):
-        by_task = await reading.throughput(ends - LATELY, ends) or ()
-    if attention.erring(by_task, now) or any(period.tally.resets for period in lately):
-        by_task = await reading.throughput(ends - NEW, ends) or ()
-    return lately, by_task
+    if not attention.asks_by_task(lately, now):
+        return lately, ()
+    return lately, await reading.throughput(ends - NEW, ends) or ()
 
 
 async def _drawn(reading: Reading, ends: datetime, span: str, marks: charts.Marks) -> Sequence[Markup]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stowhand.clock import Clock, SystemClock, wall_clock
-from stowhand.errors import ConfigurationError, SchemaError, StoreError, StoreRefused, StoreTooSlow, StoreUnreachable
+from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.events import Events, StoreAway, StoreBack
 from stowhand.jobs.job import Job
 from stowhand.jobs.tries import Try
@@ -68,7 +68,6 @@ class Reading:
         """What has been asked, by question: the answer, and until when it is fresh."""
         self.away_since: datetime | None = None
         """When the store was first found not to answer; ``None``: it answered."""
-        self._is_told = False
 
     @property
     def place(self) -> str:
@@ -158,24 +157,19 @@ class Reading:
         return self._store is None or _NEEDED.get(right) not in self._store.capabilities.absent
 
     async def ask(self, question: Callable[[QueueStore], Awaitable[T]]) -> T:
-        """Ask the store, for at most some seconds. Raises StoreError, ConfigurationError for what it does not offer."""
+        """Ask the store, for at most ``PATIENCE``. Raises StoreError, and ConfigurationError for a missing part."""
         try:
             async with asyncio.timeout(PATIENCE):
                 answer = await question(await self._opened())
-        except (SchemaError, StoreRefused, StoreTooSlow):
-            raise
-        except (StoreError, TimeoutError) as error:
-            self.away_since = self.away_since or wall_clock()
-            if isinstance(error, StoreError) and not isinstance(error, StoreUnreachable):
-                raise
+        except (StoreUnreachable, TimeoutError) as error:
             words = str(error) or f"the store has not answered for {PATIENCE:.0f} s"
-            if not self._is_told:
-                self._is_told = True
+            if self.away_since is None:
+                self.away_since = wall_clock()
                 self._events.emit(StoreAway(words))
             raise StoreUnreachable(words) from error
-        if self._is_told and self.away_since is not None:
+        if self.away_since is not None:
             self._events.emit(StoreBack((wall_clock() - self.away_since).total_seconds()))
-        self.away_since, self._is_told = None, False
+            self.away_since = None
         return answer
 
     async def act(self, question: Callable[[QueueStore], Awaitable[T]]) -> T:
