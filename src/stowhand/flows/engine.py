@@ -83,8 +83,6 @@ class Engine(Protocol):
 
     retries_first: bool
     """A job that is retried at once goes before the jobs that wait."""
-    carries: bool
-    """Set by tracing: a step's job carries the trace context of the step that enqueued it."""
 
     @property
     def description(self) -> str:

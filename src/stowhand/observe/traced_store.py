@@ -248,13 +248,12 @@ def _cron(tick: Tick) -> dict[str, Any]:
 
 
 class TracedEngine:
-    """Everything but creating is the engine's own. From here on its jobs carry a context from step to step."""
+    """The engine of a flow, traced where it creates jobs; everything else is the engine's own."""
 
     def __init__(self, engine: Any, tracer: Tracer) -> None:
         self._engine = engine
         self._tracer = tracer
         self._task = engine.task(engine.shape.entry)
-        engine.carries = True
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)

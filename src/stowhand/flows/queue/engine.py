@@ -61,8 +61,6 @@ class QueueEngine:
     sweep_interval = WorkerOptions().sweep_interval
     handles_child_end = True
     retries_first = False
-    carries = False
-    """Never set by tracing here: the settlement enqueues the next step, which then carries the trace context itself."""
 
     def __init__(self, place: str | QueueStore, shape: FlowShape) -> None:
         self._owns_store = isinstance(place, str)

@@ -24,7 +24,7 @@ from stowhand.flows.redis.values import NOTES, readable, view_of, wanted
 from stowhand.flows.view import FlowJobView
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.jobs.text import clean
-from stowhand.observe.propagation import TRACE_PARENT
+from stowhand.observe.propagation import TRACE_PARENT, handed_on
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.options import LEASE
@@ -35,6 +35,7 @@ SWEEP_INTERVAL = 0.2
 OUTAGE_PAUSE = 1.0
 """Seconds until a parent reads its children again, after an outage."""
 MOST_REASONS = 10_000
+HIDDEN = (*NOTES, TRACE_PARENT)
 
 
 class RedisEngine:
@@ -43,7 +44,6 @@ class RedisEngine:
     sweep_interval = SWEEP_INTERVAL
     handles_child_end = False
     retries_first = True
-    carries = False
 
     def __init__(self, place: str, shape: FlowShape) -> None:
         self.shape = shape
@@ -141,7 +141,7 @@ class RedisEngine:
         """With connections of its own."""
         seen = self._parents.seen(queue)
         attributes = seen.declared.attributes_to_get
-        if self.carries and attributes is not None:
+        if attributes is not None:
             declared = msgspec.structs.replace(seen.declared, attributes_to_get=(*attributes, TRACE_PARENT))
             seen = msgspec.structs.replace(seen, declared=declared)
         return FlowStore(
@@ -179,12 +179,8 @@ class RedisEngine:
         """Without our scripts' own fields and the trace context, unless requested by name: a function that returns all
         its attributes must not write them.
         """
-        if queue.declared.attributes_to_get is not None and (
-            not self.carries or TRACE_PARENT in queue.declared.attributes_to_get
-        ):
-            return values
-        hidden = (*NOTES, TRACE_PARENT) if self.carries else NOTES
-        return {name: text for name, text in values.items() if name not in hidden}
+        requested = queue.declared.attributes_to_get or ()
+        return {name: text for name, text in values.items() if name not in HIDDEN or name in requested}
 
     async def check_start(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
         """``None``: a claimed job may run, since limiters are applied by the claim."""
@@ -194,7 +190,7 @@ class RedisEngine:
         self, queue: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
     ) -> Outcome:
         """The settlement's script stores the fields and moves the job on."""
-        if fields or self.carries:
+        if fields or handed_on() is not None:
             return self._ended(StepEnd(fields=raw(fields), next=next_queue))
         if next_queue not in self._bare:
             self._bare[next_queue] = self._ended(StepEnd(next=next_queue))
@@ -226,6 +222,6 @@ class RedisEngine:
     def _ended(self, end: StepEnd) -> Outcome:
         """Encoded here, so that an unwritable end fails the job instead of dropping its results."""
         try:
-            return Complete(encode_end(handed_over(end) if self.carries else end))
+            return Complete(encode_end(handed_over(end)))
         except ValueError as error:  # InvalidJob, and names that are not valid Unicode
             return Fail(clean(f"the step's end cannot be written: {error}"))
