@@ -93,20 +93,16 @@ async def test_a_logger_that_raises_fails_no_job(sqlite_url: str, fails: str, ca
     assert "The program's own logger raised OSError: the disk is full" in caplog.messages
 
 
-async def test_without_a_factory_the_standard_logging_is_used(
-    sqlite_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_without_a_logger_the_standard_logging_is_used(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async def task(payload: Any, helpers: Any) -> None:
         helpers.logger.warn("hello", {"a": 1})
 
-    for logger in (None, Logger()):
-        caplog.clear()
-        with caplog.at_level(logging.INFO, "stowhand"):
-            await work(sqlite_url, task, logger)
-        record = next(record for record in caplog.records if record.getMessage() == "hello")
-        assert (record.name, record.levelname) == ("stowhand.job", "WARNING")
-        assert vars(record)["meta"] == {"a": 1}
-        assert str(vars(record)["scope"]).startswith("job(w-1: task{")
+    with caplog.at_level(logging.INFO, "stowhand"):
+        await work(sqlite_url, task, None)
+    record = next(record for record in caplog.records if record.getMessage() == "hello")
+    assert (record.name, record.levelname) == ("stowhand.job", "WARNING")
+    assert vars(record)["meta"] == {"a": 1}
+    assert str(vars(record)["scope"]).startswith("job(w-1: task{")
 
 
 PROGRAM = """

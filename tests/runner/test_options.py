@@ -231,7 +231,7 @@ def test_options_reach_the_store_and_the_worker() -> None:
     def flags() -> list[str]:
         return []
 
-    logger = Logger()
+    logger = Logger(lambda scope: lambda level, message, meta: None)
     plan = make_plan(
         "run",
         {

@@ -4,13 +4,12 @@ takes the same options where the backend is ours."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
 from django.tasks import base
 from django.tasks.exceptions import InvalidTask
-from django.utils.module_loading import import_string
 
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.durations import Duration
@@ -46,21 +45,6 @@ class Task(base.Task):
         changed: Task = base.Task.using(self, **django)
         changes = {name: value for name, value in given.items() if value is not None}
         return replace(changed, **changes) if changes else changed
-
-    # Django 6.0 lacks these two: there a task could not be pickled.
-
-    @classmethod
-    def _reconstruct(cls, state: dict[str, Any]) -> Task:
-        path = state["func"]
-        try:
-            found = import_string(path).func
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"Expected {path!r} to point to a Task instance.") from error
-        return cls(**(state | {"func": found}))
-
-    def __reduce__(self) -> tuple[Callable[..., Task], tuple[dict[str, Any]]]:
-        state = {one.name: getattr(self, one.name) for one in fields(self)}
-        return self._reconstruct, (state | {"func": self.module_path},)
 
 
 def refuse_misfit(task: base.Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

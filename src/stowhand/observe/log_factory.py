@@ -22,12 +22,12 @@ _NAMES = {"worker": "worker_id", "task": "task_identifier", "job_id": "job_id"}
 
 
 class Logger(LineLogger):
-    """Four levels and a scope. Without a factory it writes to the standard ``logging``, below ``stowhand``.
+    """Four levels and a scope, written by the functions of ``log_factory``.
 
-    What a factory or its functions raise reaches neither a task nor the worker; the standard ``logging`` logs it.
+    Exceptions of the factory and its functions reach neither a task nor the worker; the standard ``logging`` logs them.
     """
 
-    def __init__(self, log_factory: LogFactory | None = None, scope: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, log_factory: LogFactory, scope: Mapping[str, Any] | None = None) -> None:
         self._factory = log_factory
         self._scope = dict(scope or {})
         self._write = self._made()
@@ -54,12 +54,10 @@ class Logger(LineLogger):
         return self.scope({"label": scope.label, **known, **scope.extra})
 
     def enabled(self, level: str) -> bool:
-        """Would a message of this level be written? A factory is given everything."""
-        return self._factory is not None or _standard(self._scope).enabled(level)
+        """Return True: a factory receives every message."""
+        return True
 
     def _made(self) -> Log:
-        if self._factory is None:
-            return _standard_log(self._scope)
         try:
             return self._factory(dict(self._scope))
         except Exception as error:  # noqa: BLE001 - boundary: the program's code must not end a job
@@ -76,14 +74,10 @@ class Logger(LineLogger):
 
 def _standard_log(scope: Mapping[str, Any]) -> Log:
     """The log function of the standard ``logging``."""
-    logger = _standard(scope)
-    return lambda level, message, meta: getattr(logger, level)(message, meta)
-
-
-def _standard(scope: Mapping[str, Any]) -> ScopedLogger:
     named = {ours: scope[name] for ours, name in _NAMES.items() if name in scope}
     extra = {name: value for name, value in scope.items() if name not in ("label", *_NAMES.values())}
-    return ScopedLogger(Scope(str(scope.get("label", "core")), **named, extra=extra))
+    logger = ScopedLogger(Scope(str(scope.get("label", "core")), **named, extra=extra))
+    return lambda level, message, meta: getattr(logger, level)(message, meta)
 
 
 def _complain(error: Exception) -> None:

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from datetime import timedelta
 from typing import Protocol
 
 from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, HookRan, JobLeft, JobsReset, JobStarted, StoreCalled, StoreTrouble
-from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import State
 from stowhand.observe import vocabulary
 from stowhand.observe.prometheus import REGISTRY, CollectorRegistry, Gauge
+from stowhand.protocols.option import Seconds
 
 PATIENCE = 5.0
 """Seconds that a look which is cut short may take to end."""
+INTERVAL = Seconds("Time between two looks at a queue.")
 
 
 class Counted(Protocol):
@@ -117,15 +120,11 @@ class Sampler:
 
     def __init__(self, metrics: TableMetrics, store: Counted, interval: Duration, clock: Clock) -> None:
         try:
-            every = seconds(interval)
+            self._interval = INTERVAL.read(interval)
         except ValueError as error:
-            raise ConfigurationError(f"sampler: an interval of {interval!r}: {error}") from None
-        if not every > 0:
-            raise ConfigurationError(f"sampler: an interval of {interval!r}; give more than 0 s")
-        self._metrics, self._store, self._interval, self._clock = metrics, store, every, clock
+            raise ConfigurationError(f"sampler: interval: {error}") from None
+        self._metrics, self._store, self._clock = metrics, store, clock
         self._stopping = asyncio.Event()
-        self.failures = 0
-        """Looks that failed."""
 
     async def run(self) -> None:
         """Until stopped; a look that is under way is cut short."""
@@ -141,10 +140,8 @@ class Sampler:
 
     async def _look(self) -> None:
         while True:
-            try:
+            with suppress(StoreError):  # reported by those who work on the store
                 await self._metrics.sample(self._store)
-            except StoreError:
-                self.failures += 1  # those who work on the store say what is wrong
             await self._clock.sleep(self._interval)
 
     def stop(self, *, now: bool = False) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from stowhand.errors import InvalidJob, hint, suggest
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
+from stowhand.observe.safe_text import shorten
 from stowhand.tasks.registry import Registry
 from stowhand.tasks.shape import ABSENT
 
@@ -115,15 +116,11 @@ def _beside(expected: str, found: str) -> tuple[str, str]:
     alike = sum(takewhile(bool, map(eq, expected, found)))
     start = max(alike - BEFORE, 0) if is_long else 0
     before = "…" if start else ""
-    return _cut(before + expected[start:]), _cut(before + found[start:])
+    return shorten(before + expected[start:], LONGEST), shorten(before + found[start:], LONGEST)
 
 
 def _shown(value: object) -> str:
-    return _cut(repr(value))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return shorten(repr(value), LONGEST)
 
 
 def _as_json(value: object) -> Any:
