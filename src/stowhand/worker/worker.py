@@ -37,7 +37,7 @@ from stowhand.protocols.store_check import check_made, heartbeats_of
 from stowhand.protocols.throughput import ThroughputKeeper
 from stowhand.worker.admission import Admission
 from stowhand.worker.claimer import Claimer, ClaimSize, Suspects
-from stowhand.worker.claims import Claims, Successors, Wakeups
+from stowhand.worker.claims import Claims, Wakeups
 from stowhand.worker.executor import Executor
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks, resources_of
@@ -50,6 +50,7 @@ from stowhand.worker.program_groups import GUARDED
 from stowhand.worker.settler import Settler
 from stowhand.worker.slots import Slots
 from stowhand.worker.state import WorkerState
+from stowhand.worker.successors import Successors
 from stowhand.worker.throughput import ThroughputCounter, uncounted
 from stowhand.worker.watchdog import LoopWatchdog
 
