@@ -22,7 +22,7 @@ from stowhand.jobs.limits import check_options
 from stowhand.protocols.flow_shape import FlowShape, Limiter, Queue
 from stowhand.protocols.store import StoreOptions
 from stowhand.remote.client import HttpOptions
-from stowhand.remote.server.http_server import ServerOptions
+from stowhand.remote.server.lender import ServerOptions
 from stowhand.retry import named
 from stowhand.runner.events import WorkerEvents
 from stowhand.runner.options import find_store, make_plan

@@ -14,8 +14,8 @@ import pytest
 
 from stowhand.clock import SystemClock
 from stowhand.commands import Command, CommandHandler, steps
-from stowhand.commands.destinations import ExecutionLog
 from stowhand.jobs.execution_log import ExecutionLogEntry
+from stowhand.protocols.attempt import ExecutionLog
 from stowhand.protocols.options import WorkerOptions
 from stowhand.remote.client import HttpStore
 from stowhand.stores.table import AttemptStore, TableOptions, TableStore

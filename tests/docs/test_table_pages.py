@@ -9,13 +9,14 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from stowhand import http_server
 from stowhand.jobs import limits
 from stowhand.jobs.job import NewJob
 from stowhand.observe.table_metrics import TableMetrics
 from stowhand.protocols import store
 from stowhand.protocols.options import WorkerOptions
 from stowhand.remote import wire
-from stowhand.remote.server import authenticator, bodies, claims, http_server, refusals, tokens
+from stowhand.remote.server import authenticator, bodies, claims, refusals, tokens
 from stowhand.stores.table import AttemptStore, TableOptions, TableStore
 from stowhand.stores.table.names import COLUMNS, TOKEN
 from stowhand.stores.table.options import RESET_FAILURE_MESSAGE

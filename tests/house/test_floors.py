@@ -16,7 +16,7 @@ DRIVERS = {
     "redis": ("flows/redis",),
     "opentelemetry": ("observe",),
     "starlette": ("remote/server", "web/asgi"),
-    "uvicorn": ("remote/server",),
+    "uvicorn": ("http_server",),
     "jinja2": ("web/board",),
     "sqlalchemy": ("stores/callers",),
     "sqlite3": ("stores/database", "stores/callers", "stores/sqlite", "cli/demo"),  # the demo keeps a ledger of its own

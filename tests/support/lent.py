@@ -22,13 +22,16 @@ from stowhand.clock import SystemClock
 from stowhand.events import Events, LentChanged
 from stowhand.protocols.queue_store import AnyStore
 from stowhand.remote.server.authenticator import Authenticator
+from stowhand.remote.server.claims import Claims
 from stowhand.remote.server.health import Health
 from stowhand.remote.server.http_app import HttpApp
+from stowhand.remote.server.lent_throughput import LentThroughput
 from stowhand.remote.server.proofs import Proofs
-from stowhand.remote.server.shared_store import SharedStore
-from stowhand.remote.server.store_server import StoreServer
+from stowhand.remote.server.shared_store import QUEUE, SharedStore
+from stowhand.remote.server.store_server import StoreServer, as_it_is
 from stowhand.remote.server.tokens import TokenFile
 from stowhand.remote.server.wake_broadcast import WakeBroadcast
+from stowhand.worker.heartbeat_thread import HeartbeatThread
 
 T = TypeVar("T")
 SECRET = b"the secret of every server of one test run, so that a restart is no other server"
@@ -45,11 +48,15 @@ class House:
         loan = SharedStore(store)
         self._store = store
         self.bell = WakeBroadcast(store, events, clock)
-        self._store_server = StoreServer(loan, self.bell, Proofs(SECRET), clock, authenticator.still)
-        self.app: ASGIApp = HttpApp(self._store_server, authenticator, Health(loan, self.bell, events, clock), events)
+        self._heartbeats = HeartbeatThread("stowhand lending heartbeats", store.heartbeats)
+        self._throughput = LentThroughput(self._heartbeats, clock, events, is_kept=loan.kind == QUEUE)
+        proofs = Proofs(SECRET)
+        claims = Claims(loan, self.bell, self._heartbeats, proofs, authenticator.still, self._throughput.lent)
+        server = StoreServer(loan, self._heartbeats, proofs, claims, self._throughput, as_it_is, lambda lease: None)
+        self.app: ASGIApp = HttpApp(server, authenticator, Health(loan, self.bell, events, clock), events)
 
     async def write_throughput(self) -> None:
-        await self._store_server.throughput.write()
+        await self._throughput.write()
 
     async def open(self) -> None:
         await self._store.open()
@@ -57,7 +64,8 @@ class House:
 
     async def close(self) -> None:
         await self.bell.stop()
-        await self._store_server.close()
+        await self._throughput.close()
+        await self._heartbeats.close()
         await self._store.close()
 
 

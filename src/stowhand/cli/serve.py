@@ -36,9 +36,10 @@ from stowhand.tasks.loading import load_object
 from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
+    from stowhand.http_server import Serving
     from stowhand.observe.exposition import LendingMetrics
     from stowhand.remote.server.health import Health
-    from stowhand.remote.server.http_server import ServerOptions, Serving
+    from stowhand.remote.server.lender import ServerOptions
 
 PORT = 8470
 ANSWER_WITHIN = 1.5
@@ -127,7 +128,7 @@ class _Lent:
 
 
 async def _serve(settings: WorkerSettings, lent: _Lent, options: ServerOptions) -> None:
-    from stowhand.remote.server.http_server import running
+    from stowhand.remote.server.lender import running
 
     events = Events()
     LogListener(events)
@@ -224,7 +225,7 @@ async def _open_valid(store: AnyStore[Any], events: Events) -> None:
 
 def _options(**given: Any) -> ServerOptions:
     try:
-        from stowhand.remote.server.http_server import ServerOptions
+        from stowhand.remote.server.lender import ServerOptions
     except ImportError as error:
         raise ConfigurationError(f"Lending needs a server: pip install 'stowhand[serve]' ({error})") from error
     return ServerOptions(**given)

@@ -124,7 +124,7 @@ class _Door(msgspec.Struct, frozen=True):
 
     def check(self, host: str) -> None:
         """Nobody comes from elsewhere without being asked who they are. Raises ConfigurationError."""
-        from stowhand.remote.server.http_server import is_loopback
+        from stowhand.http_server import is_loopback
 
         if not is_loopback(host) and not self.tokens.exists() and not self.entrance.trust_header:
             raise ConfigurationError(
@@ -159,7 +159,7 @@ class _Command:
         self._url = ""
 
     async def run(self, where: dict[str, Any], *, beside: bool) -> None:
-        from stowhand.remote.server.http_server import ServerOptions, serving
+        from stowhand.http_server import HttpServerOptions, serving
         from stowhand.web.asgi import Asgi
 
         self._door.check(where["host"])
@@ -169,7 +169,7 @@ class _Command:
         board = self._board(visitors, events, beside=beside)
         application = Asgi(board, prefix=self._door.prefix)
         try:
-            async with serving(application, ServerOptions(grace=GRACE, **where), board.close) as server:
+            async with serving(application, HttpServerOptions(grace=GRACE, **where), board.close) as server:
                 url = self._door.entrance.public_url or f"{server.url}{quote(self._door.prefix)}"
                 self._url = url
                 if beside:

@@ -4,29 +4,15 @@ job's logger."""
 from __future__ import annotations
 
 import shlex
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.execution_log import OUT_LIMIT, ExecutionLogEntry
-from stowhand.protocols.attempt import Attempt, AttemptLogger
+from stowhand.protocols.attempt import Attempt, AttemptLogger, ExecutionLog
 from stowhand.tasks.program import Lines
 
 SHOWN_COMMAND = 1000
 """Characters of a command in a log line."""
-
-
-@runtime_checkable
-class ExecutionLog(Protocol):
-    """The execution log of one running attempt, as ``ctx.store`` is one; every call is guarded by the lease.
-
-    Both raise LogRefused when the lease is gone or the entry is not there; StoreUnreachable.
-    """
-
-    async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
-        """Append an entry; returns its number: 1, 2, …"""
-
-    async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
-        """Replace the entry with this number."""
 
 
 def log_of(ctx: Attempt[Any]) -> ExecutionLog:

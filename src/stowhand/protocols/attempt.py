@@ -15,6 +15,7 @@ import msgspec
 from stowhand.errors import ConfigurationError, LeaseLost, a_type
 from stowhand.events import Event, JobSaid
 from stowhand.jobs import limits
+from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import Outcome, Settlement
@@ -151,6 +152,20 @@ class AttemptControl(msgspec.Struct, eq=False):
         if self.ended:
             raise LeaseLost(f"record {self.lease.job_id}: its handler has ended, and how is decided")
         self.decided = outcome
+
+
+@runtime_checkable
+class ExecutionLog(Protocol):
+    """The execution log of one running attempt, as ``ctx.store`` is one; every call is guarded by the lease.
+
+    Both raise LogRefused when the lease is gone or the entry is not there; StoreUnreachable.
+    """
+
+    async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
+        """Append an entry; returns its number: 1, 2, …"""
+
+    async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
+        """Replace the entry with this number."""
 
 
 class Stop(StrEnum):

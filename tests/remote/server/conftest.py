@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stowhand.observe.exposition import LendingMetrics
-from stowhand.remote.server.http_server import ServerOptions
+from stowhand.remote.server.lender import ServerOptions
 from stowhand.testing import MemoryStore
 from tests.remote.server.lending import Lending
 

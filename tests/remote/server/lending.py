@@ -26,10 +26,11 @@ from stowhand.events import (
     TokensTrouble,
     WrongTokens,
 )
+from stowhand.http_server import Serving
 from stowhand.jobs.job import NewJob
 from stowhand.observe.exposition import LendingMetrics
 from stowhand.protocols.queue_store import AnyStore
-from stowhand.remote.server.http_server import ServerOptions, Serving, running
+from stowhand.remote.server.lender import ServerOptions, running
 from stowhand.remote.server.tokens import TokenFile, TokenRecord, new_token
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Claim, ClaimRequest, Recorded, Reply, Verdict
 from stowhand.protocols.throughput import total
 from stowhand.remote.client import HttpOptions, HttpStore
-from stowhand.remote.server.http_server import ServerOptions, running
+from stowhand.remote.server.lender import ServerOptions, running
 from stowhand.remote.server.lent_throughput import LentThroughput
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.heartbeat_thread import HeartbeatThread

@@ -28,7 +28,7 @@ from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import ClaimRequest
 from stowhand.remote.client import HttpOptions, HttpStore
-from stowhand.remote.server.http_server import ServerOptions, running
+from stowhand.remote.server.lender import ServerOptions, running
 from stowhand.remote.wire import Verb
 from stowhand.retry import wait
 from stowhand.stores.table import TableOptions, TableStore

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from stowhand.remote.server.bodies import HEADERS
-from stowhand.remote.server.http_server import ServerOptions
+from stowhand.remote.server.lender import ServerOptions
 from stowhand.remote.wire import BODY_LIMIT
 from stowhand.testing import MemoryStore
 from tests.remote.server.conftest import Lend
@@ -175,7 +175,7 @@ def test_a_poll_may_wait_longer_than_a_request_may_take_to_come(lend: Lend, monk
 
 
 def test_connections_are_bounded(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowhand.remote.server.http_server.CONNECTIONS", 2)
+    monkeypatch.setattr("stowhand.http_server.CONNECTIONS", 2)
     lending = lend()
     first, second = lending.client(), lending.client()
     assert first.claim() == []

@@ -92,7 +92,7 @@ def test_a_certificate_that_cannot_be_used_is_told(
 )
 def test_there_are_no_more_connections_than_files(hard: int, fits: int, asked_for: int) -> None:
     code = (
-        "import resource as r; from stowhand.remote.server.http_server import connection_limit;"
+        "import resource as r; from stowhand.http_server import connection_limit;"
         f" r.setrlimit(r.RLIMIT_NOFILE, (min({hard}, 300), {hard}));"
         " print(connection_limit(1000), r.getrlimit(r.RLIMIT_NOFILE)[0])"
     )

@@ -1,6 +1,6 @@
 """The server of ``stowhand serve``: it lends one store over HTTP.
 
-http_server     socket, TLS, start and stop
+lender          starts and stops a server and its background tasks
 http_app        from requests to calls, from errors to replies
 bodies          what is read of a request; refusals: what is answered instead
 authenticator   who calls, by worker token; tokens: what a token allows, and the file of them

@@ -26,7 +26,7 @@ from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.shared_store import QUEUE, SharedStore
 from stowhand.remote.server.tokens import Grant
 from stowhand.remote.server.wake_broadcast import WakeBroadcast
-from stowhand.remote.wire import ClaimAsked, Kind, Lent
+from stowhand.remote.wire import ClaimAsked, Due, DueAsked, Kind, Lent
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 
 MOST_RECORDS = 500
@@ -134,7 +134,20 @@ class Claims:
             self._used.forget(of_store)
         return done
 
-    async def until_news(self, grant: Grant, wake_count: str, wait: float, gone: Gone) -> None:
+    async def due(self, grant: Grant, asked: DueAsked, gone: Gone) -> Due:
+        """When a job is due; with ``wait``, wait for a wake-up."""
+        tasks = grant.tasks_of_claim(asked.tasks)
+        count, seconds = self._wake_broadcast.count, None
+        if not asked.wait:
+            seconds = await self._store.next_due(tasks)
+        elif asked.wake_count is None:
+            raise malformed("wait: given without wake_count", "send the wake_count of the answer before your claim")
+        else:
+            await self._until_news(grant, asked.wake_count, asked.wait, gone)
+            count = self._wake_broadcast.count
+        return Due(seconds=seconds, wake_count=count, is_listening=self._store.is_listening)
+
+    async def _until_news(self, grant: Grant, wake_count: str, wait: float, gone: Gone) -> None:
         """Return at once when the count differs from ``wake_count``, else after a wake-up, or ``wait`` seconds.
 
         Raises Refused where too many requests wait, and for a token that was revoked, or expired, meanwhile.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from stowhand.errors import ConfigurationError
-from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.attempt import Attempt
+from stowhand.protocols.attempt import Attempt, ExecutionLog
 from stowhand.protocols.queue_store import AnyStore, JobFilter, QueueStore
 from stowhand.protocols.store import Claim
 from stowhand.remote.server.refusals import Refused
@@ -16,16 +15,6 @@ from stowhand.remote.wire import Kind, TermsOffered
 from stowhand.retry import wait
 
 QUEUE, TABLE = "queue", "table"
-
-
-class AttemptLog(Protocol):
-    """What a table's store binds to an attempt (``stowhand.stores.table.AttemptStore``)."""
-
-    async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
-        """Append; returns the entry's number. Raises LogRefused."""
-
-    async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
-        """Replace an entry. Raises LogRefused."""
 
 
 class SharedStore:
@@ -76,7 +65,7 @@ class SharedStore:
         found = await self.queue("enqueued in").inspect.list(JobFilter(key=key, limit=1))
         return found[0] if found else None
 
-    def log_of(self, lease: Lease) -> AttemptLog:
+    def log_of(self, lease: Lease) -> ExecutionLog:
         """The log of the attempt under this lease. Raises Refused where the store keeps none."""
         log = self._log(lease)
         if log is None:
@@ -85,12 +74,12 @@ class SharedStore:
             )
         return log
 
-    def _log(self, lease: Lease) -> AttemptLog | None:
+    def _log(self, lease: Lease) -> ExecutionLog | None:
         """``None`` also where the store needs a transaction around the attempt."""
         if self._enclosing is None:
             return None
         attempt: Attempt[Any] = Attempt(Claim(lease, None, self.name, 1, 1), 0.0)
         if self._enclosing.around(attempt) is not None:
             return None
-        log: AttemptLog = attempt.store
+        log: ExecutionLog = attempt.store
         return log

@@ -14,29 +14,25 @@ from typing import NamedTuple, NoReturn
 
 import msgspec
 
-from stowhand.clock import Clock, wall_clock
+from stowhand.clock import wall_clock
 from stowhand.errors import LeaseLost, StoreError
-from stowhand.events import Events
 from stowhand.jobs import limits
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.attempt import ProgressKeeper, read_progress
 from stowhand.protocols.store import CancellationFinder, Heartbeats, Recorded, Unwritten, Verdict
-from stowhand.remote.server.claims import Claims, Gone, Sent
+from stowhand.remote.server.claims import Claims, Sent
 from stowhand.remote.server.job_reader import JobReader
 from stowhand.remote.server.lent_throughput import LentThroughput
 from stowhand.remote.server.proofs import Proofs
-from stowhand.remote.server.refusals import Refused, malformed
+from stowhand.remote.server.refusals import Refused
 from stowhand.remote.server.settlements import checked
-from stowhand.remote.server.shared_store import QUEUE, SharedStore
+from stowhand.remote.server.shared_store import SharedStore
 from stowhand.remote.server.tokens import Grant
-from stowhand.remote.server.wake_broadcast import WakeBroadcast
 from stowhand.remote.wire import (
     Beaten,
     ClaimAsked,
-    Due,
-    DueAsked,
     Enqueue,
     Enqueued,
     Held,
@@ -86,32 +82,24 @@ class StoreServer:
     def __init__(
         self,
         shared_store: SharedStore,
-        wake_broadcast: WakeBroadcast,
+        heartbeats: HeartbeatThread,
         proofs: Proofs,
-        clock: Clock,
-        still: Callable[[Grant], bool],
-        declared: Declared = as_it_is,
-        on_lease: Callable[[float], None] = lambda lease: None,
-        events: Events | None = None,
+        claims: Claims,
+        throughput: LentThroughput,
+        declared: Declared,
+        on_lease: Callable[[float], None],
     ) -> None:
-        """``on_lease`` is called with the seconds of each lease that begins or is renewed. ``events``: of trouble."""
+        """``on_lease`` is called with the seconds of each lease that begins or is renewed."""
         self._shared_store = shared_store
-        self._wake_broadcast = wake_broadcast
-        self._proofs = proofs
-        self._declared = declared
         self._store = shared_store.store
-        self._heartbeats = HeartbeatThread("stowhand lending heartbeats", shared_store.store.heartbeats)
+        self._heartbeats = heartbeats
+        self._proofs = proofs
+        self._claims = claims
+        self._throughput = throughput
+        self._declared = declared
         self._on_lease = on_lease
-        self.throughput = LentThroughput(
-            self._heartbeats, clock, events or Events(), is_kept=shared_store.kind == QUEUE
-        )
-        self._claims = Claims(shared_store, wake_broadcast, self._heartbeats, proofs, still, self.throughput.lent)
+        self.due = claims.due
         self.jobs = JobReader(shared_store)
-
-    async def close(self) -> None:
-        """Write what was counted, and close the connection of the heartbeats."""
-        await self.throughput.close()
-        await self._heartbeats.close()
 
     async def claim(self, grant: Grant, asked: ClaimAsked) -> list[Sent]:
         """Records under leases. Raises Refused for a claim token that was used."""
@@ -181,7 +169,7 @@ class StoreServer:
             for (place, (_, settlement)), reply in zip(batch.items(), replies, strict=True):
                 found[place] = Recorded.of(settlement, reply)
         leases = {place: lease for place, (lease, _) in batch.items()}
-        self.throughput.settled(leases.values(), [found[place] for place in leases])
+        self._throughput.settled(leases.values(), [found[place] for place in leases])
         return found
 
     async def release(self, grant: Grant, release: Release) -> Released:
@@ -205,7 +193,7 @@ class StoreServer:
             return jobs
 
         found = await self._heartbeats.call(reset_all)
-        self.throughput.reset(found)
+        self._throughput.reset(found)
         return ResetDone(jobs=tuple(found))
 
     async def log(self, grant: Grant, change: LogChange) -> LogNumbers:
@@ -260,19 +248,6 @@ class StoreServer:
             held = await self._shared_store.holder(job.key) if job.key is not None else None
             if held is not None and not grant.sees(held):
                 _refuse_key(job.key)
-
-    async def due(self, grant: Grant, asked: DueAsked, gone: Gone) -> Due:
-        """When a job is due; with ``wait``, wait for a wake-up."""
-        tasks = grant.tasks_of_claim(asked.tasks)
-        wake_count, seconds = self._wake_broadcast.count, None
-        if not asked.wait:
-            seconds = await self._store.next_due(tasks)
-        elif asked.wake_count is None:
-            raise malformed("wait: given without wake_count", "send the wake_count of the answer before your claim")
-        else:
-            await self._claims.until_news(grant, asked.wake_count, asked.wait, gone)
-            wake_count = self._wake_broadcast.count
-        return Due(seconds=seconds, wake_count=wake_count, is_listening=self._store.is_listening)
 
     async def terms(self, _: Grant) -> TermsOffered:
         """The lent store's terms."""

@@ -1,6 +1,6 @@
-"""A server over one store: socket, TLS, its background tasks, and a bounded stop.
+"""An HTTP server for an ASGI application: its socket, TLS, its connections, and a bounded stop.
 
-async with running(store, options, events) as server:
+async with serving(app, options, on_stop) as server:
     print(server.url)
     await server.until_stopped()
 """
@@ -14,64 +14,39 @@ import resource
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import uvicorn
 
-from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError
-from stowhand.events import Events, LendingStarted, LendingStopping
-from stowhand.jobs.lifecycle import LONGEST_SLACK, slack
 from stowhand.jobs.struct import Suggesting
-from stowhand.protocols.queue_store import AnyStore
-from stowhand.remote.server.authenticator import Authenticator, Proxies
-from stowhand.remote.server.bodies import HEADER_BYTES
-from stowhand.remote.server.health import Health
-from stowhand.remote.server.http_app import HttpApp
-from stowhand.remote.server.proofs import Proofs
-from stowhand.remote.server.shared_store import SharedStore
-from stowhand.remote.server.store_server import Declared, StoreServer, as_it_is
-from stowhand.remote.server.tokens import DEFAULT, TokenFile
-from stowhand.remote.server.wake_broadcast import NAME, WakeBroadcast
-from stowhand.worker.resetter import Resetter, ResetterOptions
-
-if TYPE_CHECKING:
-    from stowhand.observe.exposition import LendingMetrics
 
 KEEP_ALIVE = 75
 """Seconds between two requests; workers beat more often."""
-PORT = 8470
 CONNECTIONS = 1000
 """Open at a time. One more is answered 503."""
 BACKLOG = 128
 """Connections that the system queues until they are accepted."""
 FILES = 4 * BACKLOG
 """Open files beside connections: the store's, the program's own, and connections that are about to be refused."""
-RESET_EVERY = 5.0
+INCOMPLETE_HEAD_BYTES = 32 * 1024
+"""Bytes of the head of a request that are kept until all of it has arrived."""
 
 
-class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
-    """How a store is lent."""
+class HttpServerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
+    """Where a server listens, and how it stops."""
 
     host: str = "127.0.0.1"
-    port: int = PORT
+    port: int
     """0: any free one."""
-    tokens: Path = Path(DEFAULT)
-    """The file of worker tokens."""
-    tokens_required: bool = False
-    """The file was named explicitly: refuse to start until a token has been made."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     """``None``: the key is in the file of the certificate."""
     grace: float = 5.0
     """Seconds that requests have to end when the server stops; long polls end at once."""
-    trust_from: tuple[str, ...] = ()
-    """Networks of proxies, whose ``X-Forwarded-For`` is believed."""
-    declared: Declared = as_it_is
-    """Fills in what the tasks of an App declare, for the jobs that are enqueued here."""
 
 
 class Server(uvicorn.Server):
@@ -83,10 +58,10 @@ class Server(uvicorn.Server):
 
 
 class Serving:
-    """A running server. Made by ``running`` and ``serving``."""
+    """A running server. Made by ``serving``."""
 
     def __init__(
-        self, server: Server, sock: socket.socket, options: ServerOptions, on_stop: Callable[[], None]
+        self, server: Server, sock: socket.socket, options: HttpServerOptions, on_stop: Callable[[], None]
     ) -> None:
         self._server = server
         self._grace = options.grace
@@ -126,60 +101,7 @@ class Serving:
 
 
 @asynccontextmanager
-async def running(
-    store: AnyStore[Any],
-    options: ServerOptions,
-    events: Events,
-    metrics: LendingMetrics | None = None,
-    show: Callable[[Health], AbstractContextManager[object]] = nullcontext,
-) -> AsyncIterator[Serving]:
-    """Lend an open store for the length of the block. ``show``: shows the server's health meanwhile.
-
-    Raises ConfigurationError for invalid options (a public address without tokens, a certificate without its key), and
-    ConfigurationError when the port is in use.
-    """
-    clock = SystemClock()
-    file = TokenFile(options.tokens)
-    _check_tokens(options, file)
-    shared_store, wake_broadcast = SharedStore(store), WakeBroadcast(store, events, clock)
-    authenticator = Authenticator(file, events, clock, required=options.tokens_required)
-    resetter = _resetter(shared_store, events, clock)
-    store_server = StoreServer(
-        shared_store,
-        wake_broadcast,
-        Proofs(file.secret()),
-        clock,
-        authenticator.still,
-        options.declared,
-        resetter.expect,
-        events,
-    )
-    health = Health(shared_store, wake_broadcast, events, clock)
-    app = HttpApp(store_server, authenticator, health, events, metrics, Proxies(options.trust_from))
-
-    def on_stop() -> None:
-        events.emit(LendingStopping(options.grace))
-        wake_broadcast.end_polls()
-
-    async with serving(app, options, on_stop) as server:
-        wake_broadcast.start()
-        resetting, counting = server.run(resetter.run()), server.run(store_server.throughput.run())
-        health.watch(resetting)
-        events.emit(LendingStarted(server.url, shared_store.name, not authenticator.wants_tokens, str(options.tokens)))
-        try:
-            with show(health):
-                yield server
-        finally:
-            await server.close()
-            await wake_broadcast.stop()
-            resetter.stop()
-            counting.cancel()
-            await asyncio.wait({resetting, counting}, timeout=options.grace)
-            await store_server.close()
-
-
-@asynccontextmanager
-async def serving(app: Any, options: ServerOptions, on_stop: Callable[[], None]) -> AsyncIterator[Serving]:
+async def serving(app: Any, options: HttpServerOptions, on_stop: Callable[[], None]) -> AsyncIterator[Serving]:
     """Serve an ASGI application for the length of the block.
 
     ``on_stop``: called when it begins to stop, to end the replies that go on until somebody ends them.
@@ -195,16 +117,7 @@ async def serving(app: Any, options: ServerOptions, on_stop: Callable[[], None])
         sock.close()
 
 
-def _resetter(shared_store: SharedStore, events: Events, clock: Clock) -> Resetter:
-    """The server needs its own resetter: the remote workers may all be gone at once."""
-    terms = shared_store.store.terms
-    options = ResetterOptions(
-        name=NAME, interval=RESET_EVERY, slack=LONGEST_SLACK if terms is None else slack(terms.lease), prompt=True
-    )
-    return Resetter(shared_store.store, options, clock=clock, events=events)
-
-
-def _config(app: Any, options: ServerOptions) -> uvicorn.Config:
+def _config(app: Any, options: HttpServerOptions) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http="h11",
@@ -219,22 +132,10 @@ def _config(app: Any, options: ServerOptions) -> uvicorn.Config:
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=max(1, round(options.grace)),
-        h11_max_incomplete_event_size=HEADER_BYTES,
+        h11_max_incomplete_event_size=INCOMPLETE_HEAD_BYTES,
         ssl_certfile=options.tls_cert,
         ssl_keyfile=options.tls_key,
     )
-
-
-def _check_tokens(options: ServerOptions, file: TokenFile) -> None:
-    """Refuse options that would open the store to the network without tokens."""
-    make = f"stowhand tokens make --name NAME --tokens {options.tokens}"
-    if options.tokens_required and not file.exists():
-        raise ConfigurationError(f"{options.tokens}: no tokens have been made yet; make one: {make}")
-    if not file.exists() and not is_loopback(options.host):
-        raise ConfigurationError(
-            f"--host {options.host}: without tokens a store is lent to programs of this machine only."
-            f" Make a token first: {make}; or leave out --host"
-        )
 
 
 def is_loopback(host: str) -> bool:

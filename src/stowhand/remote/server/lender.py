@@ -1,0 +1,123 @@
+"""A server that lends one store: its background tasks, and its stop.
+
+async with running(store, options, events) as server:
+    print(server.url)
+    await server.until_stopped()
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stowhand.clock import Clock, SystemClock
+from stowhand.errors import ConfigurationError
+from stowhand.events import Events, LendingStarted, LendingStopping
+from stowhand.http_server import HttpServerOptions, Serving, is_loopback, serving
+from stowhand.jobs.lifecycle import LONGEST_SLACK, slack
+from stowhand.protocols.queue_store import AnyStore
+from stowhand.remote.server.authenticator import Authenticator, Proxies
+from stowhand.remote.server.claims import Claims
+from stowhand.remote.server.health import Health
+from stowhand.remote.server.http_app import HttpApp
+from stowhand.remote.server.lent_throughput import LentThroughput
+from stowhand.remote.server.proofs import Proofs
+from stowhand.remote.server.shared_store import QUEUE, SharedStore
+from stowhand.remote.server.store_server import Declared, StoreServer, as_it_is
+from stowhand.remote.server.tokens import DEFAULT, TokenFile
+from stowhand.remote.server.wake_broadcast import NAME, WakeBroadcast
+from stowhand.worker.heartbeat_thread import HeartbeatThread
+from stowhand.worker.resetter import Resetter, ResetterOptions
+
+if TYPE_CHECKING:
+    from stowhand.observe.exposition import LendingMetrics
+
+PORT = 8470
+RESET_EVERY = 5.0
+
+
+class ServerOptions(HttpServerOptions, frozen=True, kw_only=True):
+    """How a store is lent."""
+
+    port: int = PORT
+    tokens: Path = Path(DEFAULT)
+    """The file of worker tokens."""
+    tokens_required: bool = False
+    """The file was named explicitly: refuse to start until a token has been made."""
+    trust_from: tuple[str, ...] = ()
+    """Networks of proxies, whose ``X-Forwarded-For`` is believed."""
+    declared: Declared = as_it_is
+    """Fills in what the tasks of an App declare, for the jobs that are enqueued here."""
+
+
+@asynccontextmanager
+async def running(
+    store: AnyStore[Any],
+    options: ServerOptions,
+    events: Events,
+    metrics: LendingMetrics | None = None,
+    show: Callable[[Health], AbstractContextManager[object]] = nullcontext,
+) -> AsyncIterator[Serving]:
+    """Lend an open store for the length of the block. ``show``: shows the server's health meanwhile.
+
+    Raises ConfigurationError for invalid options (a public address without tokens, a certificate without its key), and
+    ConfigurationError when the port is in use.
+    """
+    clock = SystemClock()
+    file = TokenFile(options.tokens)
+    _check_tokens(options, file)
+    shared_store, wake_broadcast = SharedStore(store), WakeBroadcast(store, events, clock)
+    authenticator = Authenticator(file, events, clock, required=options.tokens_required)
+    resetter = _resetter(shared_store, events, clock)
+    heartbeats = HeartbeatThread("stowhand lending heartbeats", store.heartbeats)
+    throughput = LentThroughput(heartbeats, clock, events, is_kept=shared_store.kind == QUEUE)
+    proofs = Proofs(file.secret())
+    claims = Claims(shared_store, wake_broadcast, heartbeats, proofs, authenticator.still, throughput.lent)
+    store_server = StoreServer(shared_store, heartbeats, proofs, claims, throughput, options.declared, resetter.expect)
+    health = Health(shared_store, wake_broadcast, events, clock)
+    app = HttpApp(store_server, authenticator, health, events, metrics, Proxies(options.trust_from))
+
+    def on_stop() -> None:
+        events.emit(LendingStopping(options.grace))
+        wake_broadcast.end_polls()
+
+    async with serving(app, options, on_stop) as server:
+        wake_broadcast.start()
+        resetting, counting = server.run(resetter.run()), server.run(throughput.run())
+        health.watch(resetting)
+        events.emit(LendingStarted(server.url, shared_store.name, not authenticator.wants_tokens, str(options.tokens)))
+        try:
+            with show(health):
+                yield server
+        finally:
+            await server.close()
+            await wake_broadcast.stop()
+            resetter.stop()
+            counting.cancel()
+            await asyncio.wait({resetting, counting}, timeout=options.grace)
+            await throughput.close()
+            await heartbeats.close()
+
+
+def _resetter(shared_store: SharedStore, events: Events, clock: Clock) -> Resetter:
+    """The server needs its own resetter: the remote workers may all be gone at once."""
+    terms = shared_store.store.terms
+    options = ResetterOptions(
+        name=NAME, interval=RESET_EVERY, slack=LONGEST_SLACK if terms is None else slack(terms.lease), prompt=True
+    )
+    return Resetter(shared_store.store, options, clock=clock, events=events)
+
+
+def _check_tokens(options: ServerOptions, file: TokenFile) -> None:
+    """Refuse options that would open the store to the network without tokens."""
+    make = f"stowhand tokens make --name NAME --tokens {options.tokens}"
+    if options.tokens_required and not file.exists():
+        raise ConfigurationError(f"{options.tokens}: no tokens have been made yet; make one: {make}")
+    if not file.exists() and not is_loopback(options.host):
+        raise ConfigurationError(
+            f"--host {options.host}: without tokens a store is lent to programs of this machine only."
+            f" Make a token first: {make}; or leave out --host"
+        )
