@@ -5,7 +5,6 @@ Also the only place that decides what may be shown of an address: never its pass
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -15,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from stowhand.errors import ConfigurationError
 from stowhand.stores.database.trouble import first_line
+from stowhand.stores.url import store_url
 
 DEADLINE = 30.0
 """Seconds that any one statement may take, by the client's clock. Statements of ours take milliseconds."""
@@ -41,7 +41,7 @@ class Address:
     def __init__(self, url: str, further: Mapping[str, Any] | None = None) -> None:
         """``further``: connection parameters that take the place of the URL's."""
         try:
-            given = conninfo_to_dict(_normal(url), **further or {})
+            given = conninfo_to_dict(_readable(url), **further or {})
         except (psycopg.ProgrammingError, ValueError):
             # The original message may quote the whole string, password and all.
             raise ConfigurationError(
@@ -112,16 +112,7 @@ class Address:
         return "no answer in time" if isinstance(error, TimeoutError) else self.scrub(first_line(error))
 
 
-def _normal(url: str) -> str:
-    """Understand what other ecosystems write: a bare name, and ``ssl=true``."""
-    if "://" not in url:
-        return url if "=" in url or not url else f"dbname='{_escaped(url)}'"
-    return _SSL_OPTION.sub(lambda found: f"{found[1]}sslmode={_SSL[found[2].lower()]}", url)
-
-
-_SSL = {"true": "require", "1": "require", "false": "disable", "0": "disable"}
-_SSL_OPTION = re.compile(r"([?&])ssl=(true|1|false|0)(?=&|$)", re.IGNORECASE)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")
+def _readable(text: str) -> str:
+    """Text that libpq reads: a URL in one spelling, or a libpq string as it is."""
+    is_libpq = not text or ("=" in text and "://" not in text)
+    return text if is_libpq else store_url(text)
