@@ -6,11 +6,13 @@ from datetime import timedelta
 from typing import cast
 
 import msgspec
+import pytest
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.figures import COUNTED, COUNTED_FOR_METRICS, Amount
 from stowhand.protocols.operating import ABLE_SHOWN, ALIVE_FOR, VERSION_GONE, VERSIONS_FOR, WorkerCard, WorkerList
 from stowhand.protocols.throughput import Tally, TaskMinute, ThroughputKeeper
+from stowhand.stores.kernel import counts
 from tests.contract.needs import needs
 from tests.contract.store_harness import STATES, StoreHarness
 
@@ -127,6 +129,18 @@ async def test_tasks_are_known_from_jobs_workers_figures_and_pauses(harness: Sto
     assert (tasks["nobodys"].due, tasks["nobodys"].is_orphaned) == (one, True)
     assert tasks["held up"].paused_since == harness.now
     assert [name for name, task in tasks.items() if task.paused_since is not None] == ["held up"]
+
+
+async def test_a_known_task_without_a_counted_job_may_have_more_than_none(
+    harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "COUNTED", 2)
+    for _ in range(3):
+        await harness.add("a")
+        await harness.claim(worker="w1")
+    await see(harness)
+    tasks = {one.name: (one.running, one.waiting) for one in await harness.store.inspect.tasks()}
+    assert tasks == {"a": (Amount(2, least=True), Amount(0)), "b": (Amount(0, least=True), Amount(0))}
 
 
 async def test_a_worker_of_any_task_can_run_each_and_a_lost_one_none(harness: StoreHarness) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -99,34 +99,40 @@ class CronFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tallies:
-    """Amounts by name and part, as a store counts them row by row."""
+    """Numbers of jobs by name and part, added row by row, and exact up to ``most``.
 
-    def __init__(self) -> None:
-        self._names: defaultdict[str | None, dict[str, Amount]] = defaultdict(dict)
+    ``part``: a field of LiveCounts, or ``waiting``: queued and errored together.
+    """
 
-    def add(self, name: str | None, part: str, amount: Amount) -> None:
-        """Add jobs. ``part``: a field of LiveCounts, or ``waiting``: queued and errored together."""
-        amounts = self._names[name]
-        amounts[part] = amounts.get(part, Amount()) + amount
+    def __init__(self, most: int = COUNTED) -> None:
+        self._most = most
+        self._names: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._cut: set[str] = set()
+
+    def add(self, name: str, part: str, number: int) -> None:
+        """Add jobs of a name."""
+        self._names[name][part] += number
+
+    def cut(self, part: str) -> None:
+        """Mark a part that was not counted to its end: every name may have more, also one that has no row."""
+        self._cut.add(part)
 
     def live(self, named: int = NAMES) -> list[LiveCounts]:
-        """The largest, by name, and the sum of the others."""
-        return [_live(name, amounts) for name, amounts in self._largest(named)]
+        """The largest, by name, and the sum of the others: also of none, if a part was not counted to its end."""
+        rows = sorted(self._names.items(), key=lambda row: (-row[1].total(), row[0]))
+        listed = [self._live(name, numbers) for name, numbers in rows[:named]]
+        if len(rows) > named or self._cut:
+            others = Counter[str]()
+            for _, numbers in rows[named:]:
+                others.update(numbers)
+            listed.append(self._live(None, others))
+        return listed
 
-    def _largest(self, most: int) -> Iterator[tuple[str | None, dict[str, Amount]]]:
-        named = [(name, amounts) for name, amounts in self._names.items() if name is not None]
-        named.sort(key=lambda item: (-sum(amount.number for amount in item[1].values()), item[0]))
-        yield from named[:most]
-        others = Tallies()
-        for amounts in (self._names.get(None, {}), *(amounts for _, amounts in named[most:])):
-            for part, amount in amounts.items():
-                others.add(None, part, amount)
-        yield from others._names.items()
+    def _live(self, name: str | None, numbers: Counter[str]) -> LiveCounts:
+        amounts = {part: self._amount(part, numbers[part]) for part in ("errored", "due", "processing", "failed")}
+        waiting, errored = self._amount("waiting", numbers["waiting"]), amounts["errored"]
+        queued = Amount(max(waiting.number - errored.number, 0), waiting.least or errored.least)
+        return LiveCounts(name=name, queued=queued, **amounts)
 
-
-def _live(name: str | None, amounts: dict[str, Amount]) -> LiveCounts:
-    parts = dict(amounts)
-    if waiting := parts.pop("waiting", None):
-        errored = parts.get("errored", Amount())
-        parts["queued"] = Amount(max(waiting.number - errored.number, 0), waiting.least or errored.least)
-    return LiveCounts(name=name, **parts)
+    def _amount(self, part: str, number: int) -> Amount:
+        return Amount(min(number, self._most), part in self._cut or number > self._most)

@@ -130,11 +130,11 @@ def list_paused(engine: Engine) -> Question[Mapping[str, datetime]]:
 
 def _count_live(most: int, *, of_serials: bool = True) -> Question[dict[str, Tallies]]:
     """Live jobs by task, serial key and worker. ``of_serials`` false: what waits or failed is not counted by key."""
-    tallies = {name: Tallies() for name in ("task", "serial", "worker")}
+    tallies = {name: Tallies(most) for name in ("task", "serial", "worker")}
     yield from _add_ready(tallies["task"], most)
     yield from _add_serial(tallies, ("task", "serial") if of_serials else ("task",))
     yield from _add_suspects(tallies, most)
-    yield from _add_troubled(tallies["task"], most)
+    yield from _add_troubled(tallies["task"])
     if of_serials:
         failed = yield Query(NEWEST_FAILED, {"most": most + 1})
         _add(tallies["serial"], "failed", failed, is_cut=_total(failed) > most)
@@ -155,7 +155,7 @@ def _add_ready(tasks: Tallies, most: int) -> Question[None]:
         due[task] += some_due
     for part, counts in (("waiting", waiting), ("due", due)):
         for task, number in counts.items():
-            tasks.add(task, part, Amount.up_to(most, number))
+            tasks.add(task, part, number)
 
 
 def _add_serial(tallies: Mapping[str, Tallies], columns: Sequence[str]) -> Question[None]:
@@ -175,20 +175,20 @@ def _add_suspects(tallies: Mapping[str, Tallies], most: int) -> Question[None]:
         _add(tallies[name], "due", [(row[place], row[3]) for row in rows], is_cut=is_cut)
 
 
-def _add_troubled(tasks: Tallies, most: int) -> Question[None]:
+def _add_troubled(tasks: Tallies) -> Question[None]:
     """What waits for another attempt, and what has failed."""
     for state in (State.ERRORED, State.FAILED):
         rows = yield Query(_TROUBLED, {"state": state.value, "most": FAR + 1})
-        is_cut = _total(rows) > FAR
-        for task, number in rows:
-            tasks.add(task, state.value, Amount(min(number, most), is_cut or number > most))
+        _add(tasks, state.value, rows, is_cut=_total(rows) > FAR)
 
 
 def _add(tallies: Tallies, part: str, rows: Iterable[Row], *, is_cut: bool) -> None:
-    """``is_cut``: there are more."""
+    """``is_cut``: there are more, whose names are not known."""
     for name, number in rows:
         if name is not None:
-            tallies.add(name, part, Amount(number, is_cut))
+            tallies.add(name, part, number)
+    if is_cut:
+        tallies.cut(part)
 
 
 def _total(rows: Iterable[Row]) -> int:

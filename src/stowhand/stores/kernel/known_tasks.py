@@ -15,16 +15,18 @@ COUNTED_FOR = HOUR
 def known_tasks(
     standing: Sequence[LiveCounts], counted: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses
 ) -> list[TaskRow]:
-    """By name. ``standing``: live jobs of the tasks with the most; ``counted``: tasks of which some ended lately."""
+    """By name. ``standing``: live jobs of the tasks with the most, and of the others together; ``counted``: tasks of
+    which some ended lately."""
     alive = [row.card for row in workers if row.alive]
     live = {one.name: one for one in standing}
     names = {*live, *counted, *pauses.tasks, *(task for card in alive for task in card.tasks or ())} - {None, OTHERS}
-    if None in live:  # of which of the others there are jobs is not known
-        names &= live.keys()
+    others = live.get(None, LiveCounts(name=None))
+    if others.waiting.number or others.processing.number or others.failed.number:
+        names &= live.keys()  # of which of the others there are jobs is not known
     rows = []
     for name in sorted(filter(None, names))[:MOST_TASKS]:
         able = [card.name for card in alive if card.tasks is None or name in card.tasks]
-        one = live.get(name, LiveCounts(name=name))
+        one = live.get(name, others)
         rows.append(
             TaskRow(
                 name=name,
