@@ -155,32 +155,18 @@ def shown_object(shown: Shown) -> dict[str, Any]:
 
 
 def job_page(shown: Shown) -> str:
-    """Every attribute on a line of its own, as JSON; children below."""
-    lines = [
-        f"{'id':<{NAME_WIDE}}{escape(str(shown.job['id']))}",
-        f"{'state':<{NAME_WIDE}}{escape(state_text(shown))}",
-    ]
-    hidden = {f"children:{queue}:{kind}" for queue in shown.children for kind in ("jobs", "params", "results")}
+    """Every attribute on a line of its own, as JSON, and children as a summary."""
+    lines = {"id": str(shown.job["id"]), "state": state_text(shown)}
+    hidden = {"id"}
     for queue, states in shown.children.items():
         counted = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
-        lines.append(f"{escape(f'children:{queue}'):<{NAME_WIDE - 1}} {counted} (--children shows them)")
-    return "\n".join([*lines, *_attributes({k: v for k, v in shown.job.items() if k not in hidden}, "")])
-
-
-def _attributes(job: Job, indent: str) -> list[str]:
-    lines: list[str] = []
-    for name, value in job.items():
-        if name == "id":
-            continue
-        if CHILDREN.fullmatch(name) and isinstance(value, list) and all(isinstance(one, dict) for one in value):
-            lines.append(f"{indent}{escape(name)}")
-            for child in value:
-                lines.append(f"{indent}  - {escape(str(child.get('id', '-')))}")
-                lines += _attributes(child, f"{indent}    ")
-        else:
-            text = json.dumps(value, ensure_ascii=False)
-            lines.append(f"{indent}{escape(name):<{NAME_WIDE - 1}} {escape_lines(text)}")
-    return lines
+        lines[f"children:{queue}"] = f"{counted} (--children shows them)"
+        hidden |= {f"children:{queue}:{kind}" for kind in ("jobs", "params", "results")}
+    for name, value in shown.job.items():
+        if name not in hidden:
+            indent = 2 if CHILDREN.fullmatch(name) else None
+            lines[name] = json.dumps(value, ensure_ascii=False, indent=indent)
+    return "\n".join(f"{escape(name):<{NAME_WIDE - 1}} {escape_lines(text)}" for name, text in lines.items())
 
 
 def _of_queue(counts: Sequence[QueueCount], queue: FlowQueue) -> list[QueueCount]:

@@ -26,7 +26,7 @@ from stowhand.cli.flow_views import (
 )
 from stowhand.cli.groups import Group
 from stowhand.cli.options import json_option, log_options, otel_option, settings_of
-from stowhand.cli.reading import agreed
+from stowhand.cli.reading import Read, agreed, read_pair
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.screen import Screen
 from stowhand.clock import wall_clock
@@ -119,7 +119,12 @@ def show_job(target: str, job_id: str, children: bool, as_json: bool, **typed: A
 @click.option("--queue", help="Only this queue.")
 @click.option("--failed", is_flag=True, help="Those that have failed, with what the error said.")
 @click.option("--after", metavar="JOB_ID", help="With --failed: only those created after this one.")
-@click.option("--key", metavar="ATTR=VALUE", help="Those with this value of a lookup attribute, oldest first.")
+@click.option(
+    "--key",
+    type=Read(read_pair),
+    metavar="ATTR=VALUE",
+    help="Those with this value of a lookup attribute, oldest first.",
+)
 @limit_option
 @json_option
 @log_options
@@ -128,7 +133,7 @@ def list_jobs(
     queue: str | None,
     failed: bool,
     after: str | None,
-    key: str | None,
+    key: tuple[str, str] | None,
     limit: int,
     as_json: bool,
     **typed: Any,
@@ -141,18 +146,16 @@ def list_jobs(
         raise click.UsageError("--key finds jobs wherever they are; leave --queue and --failed out")
     if after is not None and not failed:
         raise click.UsageError("--after goes with --failed")
-    looked_up = None if key is None else _pair(key)
     flow = read_flow(target, typed)
     if queue is not None:
         flow.shape.find_queue(queue)
-    if looked_up is None and not failed:
+    if key is None and not failed:
         positions = with_flow(flow, lambda flow: _positions(flow, queue, limit))
-        columns = position_columns(positions, several=queue is None)
-        show_all(positions, "No jobs.", columns, as_json=as_json)
+        show_all(positions, "No jobs.", position_columns(positions, several=queue is None), as_json=as_json)
         return
     more = ""
-    if looked_up is not None:
-        jobs = with_flow(flow, lambda flow: flow.get_jobs_by_key(*looked_up))
+    if key is not None:
+        jobs = with_flow(flow, lambda flow: flow.get_jobs_by_key(*key))
         more = f"These are the first of {len(jobs)}: --limit" if len(jobs) > limit else ""
     else:
         jobs, last = with_flow(flow, lambda flow: _failed(flow, queue, after, limit))
@@ -316,13 +319,6 @@ def _say_what_runs(flow: Flow) -> None:
     idle = [queue.name for queue in flow.shape.all_queues() if queue.name not in slots]
     if idle:
         core_logger().info(f"No workers here for: {', '.join(idle)}")
-
-
-def _pair(text: str) -> tuple[str, str]:
-    attribute, equals, value = text.partition("=")
-    if not equals or not attribute or not value:
-        raise click.UsageError(f"--key {text!r}: write attribute=value, as in userId=1")
-    return attribute, value
 
 
 async def _find(flow: Flow, queue: str, job_id: str) -> Position | None:

@@ -42,13 +42,18 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     def say(self) -> str:
         """For a question: how jobs have been narrowed down."""
-        said = [f" of task {escape(self.task)}"] if self.task is not None else []
-        said += [f" of the serial key {escape(self.serial)}"] if self.serial is not None else []
-        said += [f" held by {escape(self.worker)}"] if self.worker is not None else []
-        said += [f" with an error that says {escape(self.error)!r}"] if self.error is not None else []
-        said += [f" since {self.since}"] if self.since is not None else []
-        said += [f" until {self.until}"] if self.until is not None else []
-        return "".join(said)
+        values = ((text, getattr(self, name)) for name, text in _IN_WORDS.items())
+        return "".join(text.format(escape(str(value))) for text, value in values if value is not None)
+
+
+_IN_WORDS = {
+    "task": " of task {}",
+    "serial": " of the serial key {}",
+    "worker": " held by {}",
+    "error": " with an error that says '{}'",
+    "since": " since {}",
+    "until": " until {}",
+}
 
 
 def wanted_of(typed: dict[str, Any]) -> Wanted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -11,21 +12,15 @@ import msgspec
 from stowhand.app.own_store import OwnStore
 from stowhand.app.settings.resolver import read_settings
 from stowhand.app.settings.settings import SETTINGS, WorkerSettings
+from stowhand.cli.reading import with_options
 from stowhand.observe.logs import configure_logging
 from stowhand.protocols.option import Names, Option, Switch
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+PORT = click.IntRange(0, 65535)
+FILE = click.Path(path_type=Path)
 json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
-
-
-def _flags(*wanted: Option) -> Callable[[F], F]:
-    def decorated(command: F) -> F:
-        for setting in reversed(wanted):
-            command = _flag(setting)(command)
-        return command
-
-    return decorated
 
 
 def _flag(setting: Option) -> Callable[[F], F]:
@@ -50,24 +45,41 @@ def completing(words: Iterable[str]) -> Callable[[click.Context, click.Parameter
     return lambda ctx, param, begun: [word for word in words if word.lower().startswith(begun.lower())]
 
 
-_LOG = (SETTINGS["log_level"], SETTINGS["log_format"])
-store_options = _flags(*(setting for setting in SETTINGS.values() if setting.on == "store"))
+def _settings(*names: str) -> Callable[[F], F]:
+    return with_options(*(_flag(SETTINGS[name]) for name in names))
+
+
+def _settings_on(*on: str) -> Callable[[F], F]:
+    return _settings(*(name for name, setting in SETTINGS.items() if setting.on in on))
+
+
+store_options = _settings_on("store")
 """Of every command that opens a store."""
-worker_options = _flags(*(setting for setting in SETTINGS.values() if setting.on in ("store", "worker")))
+worker_options = _settings_on("store", "worker")
 """All of them but what only an enqueuer, or a lender, has a use for."""
-dev_options = _flags(SETTINGS["connection"], SETTINGS["jobs"], *_LOG)
-"""While an application is written; the environment has the others."""
-connection_options = _flags(SETTINGS["connection"], *_LOG)
-"""Where the database is, and what is logged: for a table that is not in a queue of ours."""
-log_options = _flags(*_LOG)
+log_options = _settings("log_level", "log_format")
 """What is logged, and how: for commands whose other settings are in the user's program."""
-table_run_options = _flags(SETTINGS["processes"], SETTINGS["http"], *_LOG)
+dev_options = with_options(_settings("connection", "jobs"), log_options)
+"""While an application is written; the environment has the others."""
+connection_options = with_options(_settings("connection"), log_options)
+"""Where the database is, and what is logged: for a table that is not in a queue of ours."""
+table_run_options = with_options(_settings("processes", "http"), log_options)
 """How workers of a table are run; the user's program has the other settings."""
-crontab_options = _flags(SETTINGS["crontab"], SETTINGS["tasks"])
+crontab_options = _settings("crontab", "tasks")
 """Where recurring tasks are written, beside ``--app``."""
-tasks_option = _flags(SETTINGS["tasks"])
-otel_option = _flags(SETTINGS["otel"])
-http_option = _flags(SETTINGS["http"])
+tasks_option = _settings("tasks")
+otel_option = _settings("otel")
+http_option = _settings("http")
+
+
+def listen_options(port: int) -> Callable[[F], F]:
+    """Where a server listens, and its certificate. ``port``: the default."""
+    return with_options(
+        click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere with tokens."),
+        click.option("--port", type=PORT, default=port, show_default=True, help="0: any free one."),
+        click.option("--tls-cert", type=FILE, metavar="FILE", help="PEM certificate, with its chain."),
+        click.option("--tls-key", type=FILE, metavar="FILE", help="Its PEM key, if not in that file."),
+    )
 
 
 def own_store(app: str) -> OwnStore:

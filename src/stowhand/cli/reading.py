@@ -49,6 +49,14 @@ class Choice(click.Choice):  # type: ignore[type-arg]  # click 8.1 has no generi
             self.fail(error.message.removesuffix(".") + hint(value, self.choices), param, ctx)
 
 
+def read_pair(text: str) -> tuple[str, str]:
+    """The two sides of ``name=value``. Raises ValueError."""
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise ValueError(f"{text!r}: write it with =, as in name=value")
+    return name, value
+
+
 def agreed(verb: str, number: int, states: str, which: str) -> bool:
     """Ask whether to act on so many jobs. Outside of any session: no connection waits for the user."""
     jobs = "job" if number == 1 else "jobs"

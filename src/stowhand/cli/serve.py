@@ -16,7 +16,7 @@ from stowhand.app.app import App
 from stowhand.app.own_store import OwnStore
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.app.start import open_installed
-from stowhand.cli.options import http_option, settings_of, store_options
+from stowhand.cli.options import http_option, listen_options, settings_of, store_options
 from stowhand.cli.reading import Read
 from stowhand.cli.session import log_store
 from stowhand.cli.tokens import tokens_option, trust_from_option
@@ -47,11 +47,8 @@ ANSWER_WITHIN = 1.5
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere tokens are needed.")
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any free one.")
+@listen_options(PORT)
 @tokens_option
-@click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="PEM certificate, with its chain.")
-@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Its PEM key, if not in that file.")
 @trust_from_option
 @click.option(
     "--grace",

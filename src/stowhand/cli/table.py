@@ -13,7 +13,7 @@ from stowhand.app.own_store import UNNAMED
 from stowhand.cli.columns import Column, fields, json_line, page
 from stowhand.cli.groups import Group
 from stowhand.cli.options import completing, connection_options, json_option, settings_of, table_run_options
-from stowhand.cli.reading import Choice, with_options
+from stowhand.cli.reading import Choice, Read, read_pair, with_options
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.table_views import entry_object, log_page, mapping_text, script
 from stowhand.errors import InvalidJob, a_type
@@ -35,24 +35,20 @@ T = TypeVar("T")
 words_argument = click.argument("words", metavar="ID... [MODULE:NAME]", nargs=-1, required=True)
 
 
-def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+def _columns(ctx: click.Context, param: click.Parameter, pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
     del ctx, param
-    found: dict[str, str] = {}
-    for pair in value:
-        documented, equals, own = pair.partition("=")
-        if not equals or not documented or not own:
-            raise click.BadParameter(f"{pair!r}: write documented=own, as in state=status")
-        if documented in found:
-            raise click.BadParameter(f"{documented} is given twice")
-        found[documented] = own
-    return found
+    columns = dict(pairs)
+    if len(columns) < len(pairs):
+        raise click.BadParameter("a column is given twice")
+    return columns
 
 
 columns_option = click.option(
     "columns",
     "--column",
     multiple=True,
-    callback=_pairs,
+    type=Read(read_pair),
+    callback=_columns,
     metavar="DOCUMENTED=OWN",
     help=f"A column that has another name, as in state=status; may be repeated. {TOKEN}=NAME: one of its own for the"
     " claim's token.",
@@ -84,7 +80,7 @@ def command() -> None:
 @click.option("--sql", "only_sql", is_flag=True, help="Print the statements alone.")
 @json_option
 @connection_options
-def check_table(only_sql: bool, as_json: bool, **given: Any) -> int:
+def check_table(only_sql: bool, as_json: bool, **typed: Any) -> int:
     """Compare a table and its view with what a worker needs. Touches no row.
 
     MODULE:NAME is a TableStore or a TableOptions of your program; or give --table. All problems are reported at once,
@@ -93,7 +89,7 @@ def check_table(only_sql: bool, as_json: bool, **given: Any) -> int:
 
     Exit code: 0 a worker can serve it (there may be advice), 1 it cannot, 3 the database cannot be reached.
     """
-    found, columns, unique_ids = with_table(given, _examine)
+    found, columns, unique_ids = with_table(typed, _examine)
     for line in map(json_line, found) if as_json else script(found, only_sql=only_sql):
         click.echo(line)
     if columns and not as_json:
@@ -151,14 +147,14 @@ def print_ddl(
 @target_options
 @json_option
 @connection_options
-def show_logs(record_id: str, as_json: bool, **given: Any) -> int:
+def show_logs(record_id: str, as_json: bool, **typed: Any) -> int:
     """Show what the latest attempt of the record ID has logged: each command, how it ended, and what it said."""
 
     async def read(store: TableStore[Any]) -> list[ExecutionLogEntry] | None:
         await store.open()
         return await of_key(record_id, store.logs)
 
-    entries = with_table(given, read)
+    entries = with_table(typed, read)
     if entries is None:
         return show_one(entries, f"record {escape(record_id)}", str)
     if as_json:
@@ -174,7 +170,7 @@ def show_logs(record_id: str, as_json: bool, **given: Any) -> int:
 @command.command("run")
 @click.argument("target", metavar="MODULE:NAME")
 @table_run_options
-def run_workers(target: str, **given: Any) -> int:
+def run_workers(target: str, **typed: Any) -> int:
     """Run a worker of a table of your own until it is stopped.
 
     MODULE:NAME is a Worker of your program, a list of workers and resetters, or a function without arguments that gives
@@ -183,7 +179,7 @@ def run_workers(target: str, **given: Any) -> int:
     """
     from stowhand.service.table_run import TableRunOptions, run_table
 
-    settings = settings_of(given)
+    settings = settings_of(typed)
     logged = (settings.log_level, settings.log_format)
     return run_table(TableRunOptions(target, settings.processes, settings.http, logged=logged))
 
@@ -205,7 +201,7 @@ def run_workers(target: str, **given: Any) -> int:
 @target_options
 @json_option
 @connection_options
-def list_records(states: tuple[str, ...], after: str | None, limit: int, as_json: bool, **given: Any) -> None:
+def list_records(states: tuple[str, ...], after: str | None, limit: int, as_json: bool, **typed: Any) -> None:
     """List records in the order of their ids: live and failed ones, unless --state says otherwise."""
 
     async def read(store: TableStore[Any]) -> list[ShownRecord]:
@@ -214,7 +210,7 @@ def list_records(states: tuple[str, ...], after: str | None, limit: int, as_json
             return await store.records(*states, limit=limit)
         return await of_key(after, lambda key: store.records(*states, after=key, limit=limit))
 
-    found = with_table(given, read)
+    found = with_table(typed, read)
     show_all(found, "No records.", RECORD, as_json=as_json)
     if len(found) == limit and not as_json:
         click.echo(f"There may be more: --after {escape(str(found[-1].id))}", err=True)
@@ -225,7 +221,7 @@ def list_records(states: tuple[str, ...], after: str | None, limit: int, as_json
 @target_options
 @json_option
 @connection_options
-def show_record(key: str, as_json: bool, **given: Any) -> int:
+def show_record(key: str, as_json: bool, **typed: Any) -> int:
     """Show one record as the table has it. Its log: stowhand table logs."""
 
     async def read(store: TableStore[Any]) -> ShownRecord | None:
@@ -235,7 +231,7 @@ def show_record(key: str, as_json: bool, **given: Any) -> int:
     def show(record: ShownRecord) -> str:
         return json_line(fields(RECORD, record)) if as_json else page(RECORD, record)
 
-    return show_one(with_table(given, read), f"record {escape(key)}", show)
+    return show_one(with_table(typed, read), f"record {escape(key)}", show)
 
 
 @command.command("retry")
@@ -243,9 +239,9 @@ def show_record(key: str, as_json: bool, **given: Any) -> int:
 @named_options
 @json_option
 @connection_options
-def retry_records(words: tuple[str, ...], as_json: bool, **given: Any) -> int:
+def retry_records(words: tuple[str, ...], as_json: bool, **typed: Any) -> int:
     """Make records due now, as if they had never been tried. Not while they run, and not when they are completed."""
-    return _act(given, words, TableStore.retry_record, as_json=as_json)
+    return _act(typed, words, TableStore.retry_record, as_json=as_json)
 
 
 @command.command("cancel")
@@ -253,20 +249,20 @@ def retry_records(words: tuple[str, ...], as_json: bool, **given: Any) -> int:
 @named_options
 @json_option
 @connection_options
-def cancel_records(words: tuple[str, ...], as_json: bool, **given: Any) -> int:
+def cancel_records(words: tuple[str, ...], as_json: bool, **typed: Any) -> int:
     """Cancel records: waiting ones at once, running ones are asked to stop (by the column cancel)."""
-    return _act(given, words, TableStore.cancel_record, as_json=as_json)
+    return _act(typed, words, TableStore.cancel_record, as_json=as_json)
 
 
 def _act(
-    given: dict[str, Any],
+    typed: dict[str, Any],
     words: Sequence[str],
     verb: Callable[[TableStore[Any], JobId], Awaitable[Answer]],
     *,
     as_json: bool,
 ) -> int:
     """Print each answer as it comes; 1 if any was refused or is missing. Without --table the last word is the table."""
-    target, keys = (None, words) if given["table"] is not None else (words[-1], words[:-1])
+    target, keys = (None, words) if typed["table"] is not None else (words[-1], words[:-1])
     if not keys:
         raise click.UsageError("name the records, and the table: ID... MODULE:NAME, or ID... --table NAME")
 
@@ -277,7 +273,7 @@ def _act(
             code = max(code, show_answers([await of_key(key, partial(verb, store))], as_json=as_json))
         return code
 
-    return with_table(given | {"target": target}, all_of_them)
+    return with_table(typed | {"target": target}, all_of_them)
 
 
 def _state(record: ShownRecord) -> str:
@@ -302,11 +298,11 @@ _REST = [name for name in ShownRecord.__struct_fields__ if name not in {column.k
 RECORD: list[Column[ShownRecord]] = [*SHOWN[:-1], *map(Column, _REST), SHOWN[-1]]
 
 
-def with_table(given: dict[str, Any], doing: Callable[[TableStore[Any]], Awaitable[T]]) -> T:
+def with_table(typed: dict[str, Any], doing: Callable[[TableStore[Any]], Awaitable[T]]) -> T:
     """Find the table, do one thing, let its connections go."""
 
     async def session() -> T:
-        store = table_of(given)
+        store = table_of(typed)
         try:
             return await doing(store)
         finally:
@@ -315,11 +311,11 @@ def with_table(given: dict[str, Any], doing: Callable[[TableStore[Any]], Awaitab
     return asyncio.run(session())
 
 
-def table_of(given: dict[str, Any]) -> TableStore[Any]:
+def table_of(typed: dict[str, Any]) -> TableStore[Any]:
     """Raises ConfigurationError, UsageError."""
-    target, name, view, columns = given["target"], given["table"], given["view"], given["columns"]
-    unique: bool = given["unique_ids"]
-    settings = settings_of(given)
+    target, name, view, columns = typed["target"], typed["table"], typed["view"], typed["columns"]
+    unique: bool = typed["unique_ids"]
+    settings = settings_of(typed)
     connection = settings.store.connection
     if (target is None) == (name is None):
         raise click.UsageError("name the table: MODULE:NAME (a TableStore or TableOptions), or --table NAME")
@@ -332,7 +328,7 @@ def table_of(given: dict[str, Any]) -> TableStore[Any]:
     else:
         options = load_object(target, object, default="store")
     if isinstance(options, TableStore):
-        if given["connection"] is not None:
+        if typed["connection"] is not None:
             raise click.UsageError(f"{target} is a TableStore, which knows where its table is; leave -c out")
         return options
     if not isinstance(options, TableOptions):

@@ -64,13 +64,13 @@ def _scopes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
     return tuple(scope.value for scope in Scope if scope in words)
 
 
-def _read_expiry(text: str) -> float | None:
+def _read_expiry(text: str) -> datetime | None:
     if text == "never":
         return None
     seconds = parse_duration(text)
     if seconds <= 0:
         raise ValueError("must be longer than nothing; or never")
-    return seconds
+    return wall_clock() + timedelta(seconds=seconds)
 
 
 @command.command("make")
@@ -87,7 +87,7 @@ def make(
     task: tuple[str, ...],
     serial: tuple[str, ...],
     condition: tuple[str, ...],
-    expires: float | None,
+    expires: datetime | None,
     tokens: tuple[Path, bool],
 ) -> None:
     """Make a token and print it, once: only its hash is kept."""
@@ -103,7 +103,6 @@ def make(
         raise ConfigurationError(f"--scope: none given; there are: {', '.join(Scope)}")
     check_limits(frozenset(scope), task or None, serial or None)
     token, token_id, sha256 = new_token()
-    now = wall_clock()
     record = TokenRecord(
         id=token_id,
         name=name,
@@ -112,8 +111,8 @@ def make(
         tasks=task or None,
         serials=serial or None,
         conditions=condition,
-        made=now,
-        expires=_after(now, expires),
+        made=wall_clock(),
+        expires=expires,
     )
     TokenFile(tokens[0]).change(lambda known: (*known, record))
     click.echo(token)
@@ -152,27 +151,17 @@ def _limits(one: TokenRecord) -> str:
 @tokens_option
 def revoke(named: tuple[str, ...], tokens: tuple[Path, bool]) -> int:
     """Revoke tokens by id, or all of one name; a running server refuses them from then on."""
-    now = wall_clock()
     found: set[str] = set()
 
-    def revoked(known: tuple[TokenRecord, ...]) -> tuple[TokenRecord, ...]:
-        for one in known:
-            found.update({one.id, one.name} & set(named))
-        return tuple(
-            msgspec.structs.replace(one, revoked=now)
-            if {one.id, one.name} & set(named) and one.revoked is None
-            else one
-            for one in known
-        )
+    def revoked(one: TokenRecord) -> TokenRecord:
+        meant = {one.id, one.name} & set(named)
+        found.update(meant)
+        return msgspec.structs.replace(one, revoked=wall_clock()) if meant and one.revoked is None else one
 
-    TokenFile(tokens[0]).change(revoked)
+    TokenFile(tokens[0]).change(lambda known: tuple(map(revoked, known)))
     for word in named:
         if word in found:
             click.echo(f"Revoked {escape(word)}")
         else:
             click.echo(f"error: there is no token {escape(word)}; stowhand tokens list shows all", err=True)
     return OK if found >= set(named) else FAILURE
-
-
-def _after(now: datetime, seconds: float | None) -> datetime | None:
-    return None if seconds is None else now + timedelta(seconds=seconds)

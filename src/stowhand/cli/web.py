@@ -18,7 +18,7 @@ import msgspec
 
 from stowhand.app.settings.addresses import split_address
 from stowhand.app.settings.settings import SETTINGS, WorkerSettings
-from stowhand.cli.options import settings_of, store_options
+from stowhand.cli.options import listen_options, settings_of, store_options
 from stowhand.cli.reading import Read
 from stowhand.cli.session import log_store
 from stowhand.cli.tokens import tokens_option, trust_from_option
@@ -54,8 +54,7 @@ def _prefix(text: str) -> str:
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any free one.")
+@listen_options(PORT)
 @click.option(
     "--url-prefix",
     default="",
@@ -69,8 +68,6 @@ def _prefix(text: str) -> str:
 @click.option("--trust-header", default="", metavar="NAME", help="The header in which your proxy names the visitor.")
 @trust_from_option
 @click.option("--public-url", default="", metavar="URL", help="Where browsers find it: https://jobs.example.com/queue.")
-@click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="PEM certificate, with its chain.")
-@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Its PEM key, if not in that file.")
 @click.option("--beside", is_flag=True, hidden=True, help="Of a worker: ends with its standard input.")
 @store_options
 def command(

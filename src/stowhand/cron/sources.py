@@ -110,9 +110,7 @@ def items_of(given: CronSources) -> tuple[ParsedItem, ...]:
             raise ConfigurationError(f"crontab_file: {a_type(file)}; give a path")
         items += read_crontab(Path(file))
     parsed: object = given.get("cron_items") or ()
-    if not isinstance(parsed, Iterable):
-        raise ConfigurationError(f"cron_items: {a_type(parsed)}; give what parse_crontab or parse_cron_items returns")
-    for item in parsed:
+    for item in parsed if isinstance(parsed, Iterable) else [parsed]:
         if not isinstance(item, ParsedItem):
             raise ConfigurationError(f"cron_items: {a_type(item)}; give what parse_crontab or parse_cron_items returns")
         items.append(item)
