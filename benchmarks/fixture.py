@@ -19,7 +19,7 @@ import click
 sys.path[:0] = [str(Path(__file__).parents[1] / "src")]
 
 from stowhand import App  # noqa: E402
-from stowhand.testing.clock import StandingClock  # noqa: E402
+from stowhand.testing.clock import ManualClock  # noqa: E402
 from stowhand.testing.jobs import Jobs, jobs_of  # noqa: E402
 
 WARM = 20
@@ -72,7 +72,7 @@ def hour(jobs: Jobs) -> None:
 def measure(test: Callable[[Jobs], None]) -> tuple[float, float, float]:
     """Milliseconds of set-up, call and tear-down."""
     moments = [time.process_time()]
-    with jobs_of(app, "memory", StandingClock(), None, Path()) as jobs:
+    with jobs_of(app, "memory", ManualClock(), None, Path()) as jobs:
         moments.append(time.process_time())
         test(jobs)
         moments.append(time.process_time())

@@ -100,8 +100,8 @@ class FakeClock:
             heapq.heappop(self._timers)[2].fire()
 
 
-class StandingClock(SystemClock):
-    """For a store: its time stands still until it is moved. What a worker waits for and limits is real time."""
+class ManualClock(SystemClock):
+    """A clock for a store: its time stands still until it is moved. Waits and limits of a worker are in real time."""
 
     def __init__(self, start: datetime | None = None) -> None:
         """``start``: ``None``: the machine's wall time."""

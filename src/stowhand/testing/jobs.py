@@ -31,7 +31,7 @@ from stowhand.jobs.lifecycle import WAITING, Complete, Ended
 from stowhand.protocols.store import StoreOptions
 from stowhand.tasks.resource import AnyContextManager
 from stowhand.tasks.task import ConfiguredTask, refuse_foreign
-from stowhand.testing.clock import StandingClock
+from stowhand.testing.clock import ManualClock
 from stowhand.testing.matching import SHOWN, Expected, called, each
 from stowhand.testing.places import MemoryPlace, Place, Server, in_file
 
@@ -75,7 +75,7 @@ class Drained(msgspec.Struct, frozen=True):
 class Jobs:
     """Of one App, in one test. ``place``: where they are kept; ``clock``: their time."""
 
-    def __init__(self, app: App, place: Place, clock: StandingClock) -> None:
+    def __init__(self, app: App, place: Place, clock: ManualClock) -> None:
         self.app = app
         self._place, self._clock = place, clock
         self._stack = ExitStack()
@@ -204,7 +204,7 @@ class Jobs:
 class _Course:
     """What one call runs."""
 
-    def __init__(self, app: App, clock: StandingClock, most: int) -> None:
+    def __init__(self, app: App, clock: ManualClock, most: int) -> None:
         self._app, self._clock, self._most = app, clock, most
         self._drain = Drain(app, clock)
         self.ran: list[Ran] = []
@@ -240,7 +240,7 @@ class _Course:
 
 
 @contextmanager
-def jobs_of(app: App, kind: str, clock: StandingClock, server: Server | None, folder: Path) -> Iterator[Jobs]:
+def jobs_of(app: App, kind: str, clock: ManualClock, server: Server | None, folder: Path) -> Iterator[Jobs]:
     """The App on a place of its own for the block. ``kind``: memory, sqlite (a file in ``folder``), postgres."""
     options = store_options_of(app, clock)
     with ExitStack() as stack:
@@ -287,7 +287,7 @@ def _is_in_a_loop() -> bool:
     return True
 
 
-def store_options_of(app: App, clock: StandingClock) -> StoreOptions:
+def store_options_of(app: App, clock: ManualClock) -> StoreOptions:
     """What the App's own arguments say, on this clock; neither the environment nor a settings file is asked."""
     own = app.own_store.options
     chosen = {"max_attempts": PRESETS[own.get("preset", "default")].get("max_attempts"), **own}

@@ -66,7 +66,7 @@ def stowhand_server(pytestconfig: pytest.Config) -> Iterator[Server]:
 def jobs(request: pytest.FixtureRequest, stowhand_app: object, tmp_path_factory: Any) -> Iterator[Jobs]:
     """The App's jobs in this test: none at first, kept in memory unless it is marked otherwise, gone with it."""
     from stowhand.errors import StowhandError
-    from stowhand.testing.clock import StandingClock
+    from stowhand.testing.clock import ManualClock
     from stowhand.testing.jobs import jobs_of
 
     store, now = read_marks(request)
@@ -75,7 +75,7 @@ def jobs(request: pytest.FixtureRequest, stowhand_app: object, tmp_path_factory:
     folder = tmp_path_factory.mktemp("stowhand") if store == "sqlite" else Path()
     with ExitStack() as stack:
         try:
-            made = stack.enter_context(jobs_of(app, store, StandingClock(now), server, folder))
+            made = stack.enter_context(jobs_of(app, store, ManualClock(now), server, folder))
         except StowhandError as error:  # the server does not answer, or its user may not make a schema
             refuse(f"{request.node.nodeid}: stowhand(store={store!r}): {error}")
         yield made

@@ -30,7 +30,7 @@ def test_a_running_job_and_its_queue_show_who_holds_them(store: PostgresStore, s
     assert sql("select name, holder_id from stowhand.serials") == [("q", 1)]
 
 
-class StandingClock(SystemClock):
+class ManualClock(SystemClock):
     """Time that stands still until it is set."""
 
     now = 0.0
@@ -44,7 +44,7 @@ class StandingClock(SystemClock):
 
 def test_a_listener_that_is_not_answered_asks_ever_more_rarely(run: Any) -> None:
     store = PostgresStore(NOBODY_LISTENS_HERE)
-    clock = store._listener._clock = StandingClock()
+    clock = store._listener._clock = ManualClock()
     asked: list[float] = []
 
     def told(state: str, error: BaseException | None, connection: object) -> None:
