@@ -41,9 +41,9 @@ from stowhand.protocols.searching import Search  # noqa: E402
 from stowhand.protocols.store import StoreOptions  # noqa: E402
 from stowhand.stores.url import open_store  # noqa: E402
 from stowhand.web.access import VISIT  # noqa: E402
-from stowhand.web.asked import Asked, Right, Who  # noqa: E402
 from stowhand.web.board import Board  # noqa: E402
-from stowhand.web.reading import Reading  # noqa: E402
+from stowhand.web.reader import Reader  # noqa: E402
+from stowhand.web.request import Request, Right, Who  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 
@@ -230,8 +230,8 @@ async def show(url: str, runs: int, only: tuple[str, ...], postmaster: int) -> N
     async def opened() -> QueueStore:
         return store
 
-    reading = Reading(opened)
-    board = Board(reading)
+    reader = Reader(opened)
+    board = Board(reader)
     ids = {
         "JOB": (await store.inspect.search(Search(limit=1))).jobs[0].id,
         "FAILED": (await store.inspect.search(Search(states=(State.FAILED,), limit=1))).jobs[0].id,
@@ -239,12 +239,12 @@ async def show(url: str, runs: int, only: tuple[str, ...], postmaster: int) -> N
     click.echo(f"{'page':44}{'p50 ms':>10}{'p95 ms':>10}{'processor ms':>14}{'bytes':>10}")
     for name, (path, query) in PAGES.items():
         given = {field: [str(ids.get(value, value)) for value in values] for field, values in query.items()}
-        asked = Asked(path=path, query=given, who=EVERYTHING, known=True)
+        asked = Request(path=path, query=given, who=EVERYTHING, known=True)
         if only and not name.startswith(only):
             continue
 
-        async def look(asked: Asked = asked) -> bytes:
-            reading.forget()
+        async def look(asked: Request = asked) -> bytes:
+            reader.forget()
             reply = await board.answer(asked)
             assert reply.status == 200, (reply.status, reply.body)
             assert isinstance(reply.body, bytes)
@@ -289,13 +289,13 @@ async def watch(url: str, count: int) -> None:
     async def opened() -> QueueStore:
         return store
 
-    board = Board(Reading(opened))
+    board = Board(Reader(opened))
 
     async def look(path: str, browser: int) -> None:
-        cookie = Asked().cookies.new(VISIT, f"{browser:043}", None)[1].partition(";")[0]
+        cookie = Request().cookies.new(VISIT, f"{browser:043}", None)[1].partition(";")[0]
         headers = {"accept": "text/event-stream", "cookie": cookie}
         while True:
-            reply = await board.answer(Asked(path=path, who=EVERYTHING, known=True, headers=headers))
+            reply = await board.answer(Request(path=path, who=EVERYTHING, known=True, headers=headers))
             assert not isinstance(reply.body, bytes), reply.status
             async for _ in reply.body:
                 pass

@@ -16,8 +16,8 @@ from stowhand.events import Events
 from stowhand.observe.lending import LendingListener
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.wire import Kind
-from stowhand.web.asked import FORM_BYTES, MOST_FIELDS, Asked, Reply, Who, fields_of, text
 from stowhand.web.board import mounted
+from stowhand.web.request import FORM_BYTES, Reply, Request, Who, fields_of, text
 
 AGAIN = "5"
 """Seconds until a page that is looked at fetches itself again."""
@@ -39,13 +39,13 @@ class Dashboard:
         self._board = mounted(app, events)
         self._portal = Portal(app.close)
 
-    def answer(self, asked: Asked) -> Reply:
+    def answer(self, request: Request) -> Reply:
         """Its body is whole."""
-        if "text/event-stream" in asked.headers.get("accept", ""):
+        if "text/event-stream" in request.headers.get("accept", ""):
             return Reply(status=204)
-        reply = self._portal.run(lambda: self._board.answer(asked), "a thread that has no event loop")
+        reply = self._portal.run(lambda: self._board.answer(request), "a thread that has no event loop")
         assert isinstance(reply.body, bytes)  # only a stream is none
-        if not (reply.is_page and asked.method == "GET"):
+        if not (reply.is_page and request.method == "GET"):
             return reply
         still = msgspec.structs.replace(reply, body=_REGION.sub(rb"\1", reply.body))  # by these its script would listen
         return still if _HELD.search(reply.body) else still.with_headers(("refresh", AGAIN))
@@ -66,11 +66,11 @@ def dashboard(
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         who = Who.of(rights(environ))
         try:
-            asked = _asked(environ, who)
-        except Refused:
-            reply = text(413, f"A form has at most {FORM_BYTES} bytes, and {MOST_FIELDS} fields.\n")
+            request = _request(environ, who)
+        except Refused as refused:
+            reply = text(refused.status, f"{refused.message}\n")
         else:
-            reply = shown.answer(asked)
+            reply = shown.answer(request)
         assert isinstance(reply.body, bytes)
         length = () if reply.status == 204 else (("content-length", str(len(reply.body))),)
         start_response(f"{reply.status} {HTTPStatus(reply.status).phrase}", [*reply.headers, *length])
@@ -79,13 +79,13 @@ def dashboard(
     return answer
 
 
-def _asked(environ: WSGIEnvironment, who: Who) -> Asked:
-    """Raises Refused where the form is too large."""
+def _request(environ: WSGIEnvironment, who: Who) -> Request:
+    """Raises Refused for a form that is too large."""
     is_form, length = environ["REQUEST_METHOD"] == "POST", int(environ.get("CONTENT_LENGTH") or 0)
     if is_form and length > FORM_BYTES:
-        raise Refused(Kind.TOO_LARGE, "the form")
+        raise Refused(Kind.TOO_LARGE, f"a form has at most {FORM_BYTES} bytes")
     sent = environ["wsgi.input"].read(length).decode("latin-1") if is_form else ""
-    return Asked(
+    return Request(
         method=environ["REQUEST_METHOD"],
         path=_decoded(environ.get("PATH_INFO", "")) or "/",
         query=fields_of(environ.get("QUERY_STRING", "")),

@@ -300,9 +300,9 @@ def test_another_address_is_refused_unless_somebody_says_who_comes(
 
 
 BUG = """
-import stowhand.web.reading
+import stowhand.web.reader
 def amounts(self): raise ZeroDivisionError("a bug")
-stowhand.web.reading.Reading.amounts = amounts
+stowhand.web.reader.Reader.amounts = amounts
 """
 
 

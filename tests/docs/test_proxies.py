@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from stowhand.remote.wire import BODY_LIMIT
-from stowhand.web.asked import FORM_BYTES
+from stowhand.web.request import FORM_BYTES
 from tests.docs.pages import DOCS
 
 

@@ -14,7 +14,7 @@ from stowhand.jobs.job import State
 from stowhand.protocols.queue_store import JobFilter
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
-from stowhand.web.asked import Right, Who
+from stowhand.web.request import Right, Who
 from tests.support.browsers import packaged_browser
 from tests.support.browsing import Chromium, served
 from tests.support.population import morning, populate

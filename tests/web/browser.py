@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from stowhand.web.asked import Asked, Fields, Reply, Who
 from stowhand.web.board import Board
+from stowhand.web.request import Fields, Reply, Request, Who
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Browser:
             sent["cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         reply = await self.board.answer(
-            Asked(
+            Request(
                 method=method or ("GET" if form is None else "POST"),
                 path=parts.path.removeprefix(self.prefix) or "/",
                 query=parse_qs(parts.query, keep_blank_values=True),

@@ -15,9 +15,9 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.url import open_store
 from stowhand.testing import MemoryStore
-from stowhand.web.asked import Asked, Reply, Right, Who
 from stowhand.web.board import Board
-from stowhand.web.reading import Reading
+from stowhand.web.reader import Reader
+from stowhand.web.request import Reply, Request, Right, Who
 from tests.support.databases import Setup
 from tests.support.schema import install
 
@@ -42,14 +42,14 @@ class Visitor:
         self.store = store
         self.who = who
         self.prefix = prefix
-        self.reading = Reading(opened or is_open)
-        self.board = Board(self.reading)
+        self.reader = Reader(opened or is_open)
+        self.board = Board(self.reader)
 
     async def reply(self, at: str, method: str = "GET", **headers: str) -> Reply:
         """What is sent back for this link."""
         parts = urlsplit(at.removeprefix(self.prefix))
         return await self.board.answer(
-            Asked(
+            Request(
                 method=method,
                 path=parts.path or "/",
                 query=parse_qs(parts.query, keep_blank_values=True),
@@ -62,7 +62,7 @@ class Visitor:
 
     def href(self, path: str, **query: object) -> str:
         """A link as the pages make it."""
-        return Asked(prefix=self.prefix).href(path, **query)
+        return Request(prefix=self.prefix).href(path, **query)
 
     async def page(self, at: str, status: int = 200) -> str:
         """The page as text."""

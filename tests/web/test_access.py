@@ -16,10 +16,10 @@ from stowhand.remote.server.authenticator import WRONG_PER_MINUTE, Authenticator
 from stowhand.remote.server.tokens import TokenFile
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.web.access import Access
-from stowhand.web.asked import Asked, Reply, Right, Who
 from stowhand.web.board import Board
 from stowhand.web.live import SLOW, Live
-from stowhand.web.reading import Reading
+from stowhand.web.reader import Reader
+from stowhand.web.request import Reply, Request, Right, Who
 from stowhand.web.visitors import LINK_LIFE, SESSION_LIFE, Entrance, Link, Visitors
 from tests.remote.server.tokens import make_token, revoke
 from tests.web.browser import Browser, Page
@@ -50,7 +50,7 @@ class Door:
             await store.open()
             return store
 
-        self.board = Board(Reading(opened), self.access)
+        self.board = Board(Reader(opened), self.access)
 
     def browser(self, **place: Any) -> Browser:
         return Browser(self.board, **place)
@@ -60,7 +60,7 @@ class Door:
         sent = {"host": "127.0.0.1:8080"} | {name.replace("_", "-"): value for name, value in headers.items()}
         peer = sent.pop("peer", "127.0.0.1") or ""
         asked, refused = await self.access.admit(
-            Asked(headers={name: value for name, value in sent.items() if value is not None}, peer=peer)
+            Request(headers={name: value for name, value in sent.items() if value is not None}, peer=peer)
         )
         assert refused is None, refused
         return asked.who
@@ -291,9 +291,9 @@ async def test_the_page_to_sign_in_is_no_error_until_something_is_wrong(door: Op
 async def test_a_page_that_follows_what_happens_ends_with_its_token(door: Opening) -> None:
     made = door()
     token = make_token(made.tokens, "ann", "read")
-    live = Live(made.board.answer, made.board._reading, made.clock)
+    live = Live(made.board.answer, made.board._reader, made.clock)
     headers = {"host": "jobs.example.com", "authorization": f"Bearer {token}"}
-    reply = await live.stream(Asked(path="/jobs", headers=headers, peer="10.0.0.7"))
+    reply = await live.stream(Request(path="/jobs", headers=headers, peer="10.0.0.7"))
     assert not isinstance(reply.body, bytes)
     stream = aiter(reply.body)
     assert b"data-region" in await anext(stream)
@@ -415,7 +415,7 @@ def test_a_header_alone_is_refused_at_the_start() -> None:
 
 
 async def test_a_mounted_dashboard_believes_its_application_alone(door: Opening) -> None:
-    made = Browser(Board(door().board._reading))
+    made = Browser(Board(door().board._reader))
     await made.open("/", 403)
     token = make_token(door().tokens, "ann", "read")
     await made.open("/", 403, authorization=f"Bearer {token}")
@@ -581,7 +581,7 @@ async def test_a_login_leads_nowhere_else(door: Opening, back: str) -> None:
 async def test_a_message_survives_one_page_and_nothing_else(door: Opening) -> None:
     """What becomes of a form is told once; a cookie that nobody of us wrote is not shown."""
     access = door().access
-    asked, _ = await access.admit(Asked(headers={"host": "localhost"}, peer="::1"))
+    asked, _ = await access.admit(Request(headers={"host": "localhost"}, peer="::1"))
     reply = access.protect(asked, Reply(status=303, said=("Retried: 1 <b>", "x" * 5000)))
     (cookie,) = _set(reply)
     assert len(cookie) < 4096

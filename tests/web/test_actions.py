@@ -19,12 +19,12 @@ from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest
 from stowhand.testing import MemoryStore
-from stowhand.web import acting
-from stowhand.web.acting import ACTIONS, Acting
-from stowhand.web.asked import Reply, Right, Who
+from stowhand.web import actions
+from stowhand.web.actions import ACTIONS, ActionPages
 from stowhand.web.board import Board
 from stowhand.web.jobs import PAGE
-from stowhand.web.reading import Reading
+from stowhand.web.reader import Reader
+from stowhand.web.request import Reply, Right, Who
 from tests.web.browser import Browser, Page
 from tests.web.conftest import Stores
 
@@ -48,7 +48,7 @@ class Desk:
         async def opened() -> QueueStore:
             return self.store  # type: ignore[no-any-return]
 
-        self.browser = Browser(Board(Reading(opened), acting=Acting(events, declared)), who=who, peer="10.0.0.1")
+        self.browser = Browser(Board(Reader(opened), actions=ActionPages(events, declared)), who=who, peer="10.0.0.1")
 
     async def add(self, task: str = "send", **details: Any) -> int:
         return int((await self.store.jobs.enqueue(NewJob(task=task, **details))).id)
@@ -537,7 +537,7 @@ def _bulk(page: Page) -> str:
 async def test_all_jobs_that_match_are_retried_after_one_question(
     store_at: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acting, "JOBS_PER_CALL", 25)
+    monkeypatch.setattr(actions, "JOBS_PER_CALL", 25)
     async with desk_at(store_at) as desk:
         failed = [await desk.add() for _ in range(60)]
         other = [await desk.add("other"), await desk.add(run_at=datetime.now(UTC) + timedelta(hours=1))]
@@ -560,8 +560,8 @@ async def test_all_jobs_that_match_are_retried_after_one_question(
 async def test_all_jobs_that_match_are_canceled_and_a_maximum_holds(
     store_at: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acting, "MAX_MATCHING_JOBS", 3)
-    monkeypatch.setattr(acting, "MOST_FOUND", 3)
+    monkeypatch.setattr(actions, "MAX_MATCHING_JOBS", 3)
+    monkeypatch.setattr(actions, "MOST_FOUND", 3)
     async with desk_at(store_at) as desk:
         ids = [await desk.add("a", serial="q") for _ in range(5)]
         page = await desk.browser.open("/jobs?serial=q&state=queued")

@@ -10,9 +10,9 @@ from stowhand.jobs.job import NewJob
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.testing import MemoryStore
-from stowhand.web.asked import Asked, View
 from stowhand.web.board import Board, Route
-from stowhand.web.reading import Reading
+from stowhand.web.reader import Reader
+from stowhand.web.request import Request, View
 from tests.web.conftest import ADMIN, LOOKER, Stores, Visitor
 
 
@@ -42,8 +42,8 @@ async def test_a_store_that_is_away_says_since_when_and_comes_back() -> None:
             raise error
         return store
 
-    board = Board(Reading(opened))
-    asked = Asked(path="/jobs", who=ADMIN, known=True)
+    board = Board(Reader(opened))
+    asked = Request(path="/jobs", who=ADMIN, known=True)
     reply = await board.answer(asked)
     assert isinstance(reply.body, bytes)
     assert reply.status == 503
@@ -60,8 +60,8 @@ async def test_a_schema_of_another_version_has_not_the_time_of_the_outage_before
     async def opened() -> QueueStore:
         raise errors.pop(0)
 
-    board = Board(Reading(opened))
-    pages = [(await board.answer(Asked(who=ADMIN, known=True))).body for _ in range(2)]
+    board = Board(Reader(opened))
+    pages = [(await board.answer(Request(who=ADMIN, known=True))).body for _ in range(2)]
     assert [b"Since <time" in page for page in pages if isinstance(page, bytes)] == [True, False]
 
 
@@ -69,13 +69,13 @@ async def test_a_schema_that_is_absent_names_the_command() -> None:
     async def opened() -> QueueStore:
         raise SchemaMissing("nothing is installed")
 
-    reply = await Board(Reading(opened)).answer(Asked(who=ADMIN, known=True))
+    reply = await Board(Reader(opened)).answer(Request(who=ADMIN, known=True))
     assert isinstance(reply.body, bytes)
     assert b"stowhand migrate" in reply.body
 
 
 async def test_links_know_the_prefix_and_quote_every_name() -> None:
-    asked = Asked(prefix="/ops/jobs")
+    asked = Request(prefix="/ops/jobs")
     assert asked.href("/jobs", task="a/b.c\"'&?#\u202e", state=["failed", "errored"], serial=None, key="") == (
         "/ops/jobs/jobs?task=a%2Fb.c%22%27%26%3F%23%E2%80%AE&state=failed&state=errored"
     )
@@ -119,18 +119,18 @@ async def test_every_page_is_there_where_the_database_may_only_be_read(store_at:
 
 
 async def test_what_is_changed_is_asked_of_a_store_that_may_be_written_to() -> None:
-    looking, acting = MemoryStore(), MemoryStore()
+    looking, actions = MemoryStore(), MemoryStore()
 
     async def looked_at() -> QueueStore:
         return looking
 
     async def acted_on() -> QueueStore:
-        return acting
+        return actions
 
-    reading = Reading(looked_at, acting=Reading(acted_on))
-    await reading.act(lambda store: store.jobs.enqueue(NewJob(task="send")))
-    assert (await reading.ask(lambda store: store.inspect.search())).jobs == []
-    assert len((await acting.inspect.search()).jobs) == 1
+    reader = Reader(looked_at, writer=Reader(acted_on))
+    await reader.act(lambda store: store.jobs.enqueue(NewJob(task="send")))
+    assert (await reader.ask(lambda store: store.inspect.search())).jobs == []
+    assert len((await actions.inspect.search()).jobs) == 1
 
 
 async def test_a_question_that_takes_too_long_is_a_banner() -> None:
@@ -158,14 +158,14 @@ async def test_an_error_is_asked_about_again_at_once() -> None:
 
 
 async def test_a_bug_is_reported_and_its_page_has_the_headers_of_every_other() -> None:
-    async def broken(asked: Asked, reading: Reading) -> View:
+    async def broken(asked: Request, reader: Reader) -> View:
         raise ZeroDivisionError("a bug, with a hush")
 
     events, heard = Events(), list[RequestBroken]()
     events.on(RequestBroken, heard.append)
-    reading = Visitor(MemoryStore()).reading
-    board = Board(reading, routes=[Route("GET", "/jobs", broken)], events=events)
-    reply = await board.answer(Asked(path="/jobs", who=ADMIN, known=True))
+    reader = Visitor(MemoryStore()).reader
+    board = Board(reader, routes=[Route("GET", "/jobs", broken)], events=events)
+    reply = await board.answer(Request(path="/jobs", who=ADMIN, known=True))
     assert (reply.status, b"hush" in bytes(reply.body)) == (500, False)  # type: ignore[arg-type]
     assert "content-security-policy" in dict(reply.headers)
     (event,) = heard

@@ -15,9 +15,9 @@ from stowhand.protocols.operating import WorkerCard, WorkerList
 from stowhand.protocols.store import ClaimRequest
 from stowhand.protocols.throughput import Tally, TaskMinute, ThroughputKeeper
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.web.acting import Acting
-from stowhand.web.asked import Right, Who
+from stowhand.web.actions import ActionPages
 from stowhand.web.board import Board
+from stowhand.web.request import Right, Who
 from tests.contract.store_harness import ERRORED, judged, new_token
 from tests.web.conftest import LOOKER, Stores, Visitor
 
@@ -176,7 +176,7 @@ async def test_pages_are_small_however_many_things_there_are_and_whatever_their_
         await beats.write_throughput("w", [TaskMinute(minute - one, task, tally) for task in tasks])
     await store.admin.permanently_fail_jobs(range(201, 251), f"ValueError: {name('error', 1) * 9}")
     visitor = Visitor(store)
-    visitor.board = Board(visitor.reading, acting=Acting(Events()))
+    visitor.board = Board(visitor.reader, actions=ActionPages(Events()))
     for at in ("/", "/jobs", "/jobs?state=failed", "/serials", "/tasks", "/failures", "/workers", "/job?id=1"):
         assert len((await visitor.page(at)).encode()) < 60_000, at
 

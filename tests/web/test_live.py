@@ -17,16 +17,16 @@ from stowhand.jobs.job import NewJob
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.web import live
-from stowhand.web.asked import Asked, Reply
 from stowhand.web.board import Board
 from stowhand.web.live import LIFE, MAX_STREAMS_PER_BROWSER, SLOW, Live
-from stowhand.web.reading import Reading
+from stowhand.web.reader import Reader
+from stowhand.web.request import Reply, Request
 from tests.web.conftest import ADMIN, LOOKER
 
 T = TypeVar("T")
 
 
-class Counting(Reading):
+class Counting(Reader):
     """Counts what it asks its store."""
 
     questions = 0
@@ -44,22 +44,22 @@ class Theatre:
         self.store = MemoryStore()
         self.body = b'<section id="a" data-region>one</section><section id="b" data-region>two</section>'
         self.status = 200
-        self.asked: list[Asked] = []
+        self.asked: list[Request] = []
         self.takes = 0.0
-        self.reading = Counting(self._opened, self.clock)
-        self.live = Live(self._answer, self.reading, self.clock)
+        self.reader = Counting(self._opened, self.clock)
+        self.live = Live(self._answer, self.reader, self.clock)
 
     async def _opened(self) -> QueueStore:
         return self.store
 
-    async def _answer(self, asked: Asked) -> Reply:
+    async def _answer(self, asked: Request) -> Reply:
         self.asked.append(asked)
         if self.takes:
             await self.clock.sleep(self.takes)
         return Reply(status=self.status, body=self.body)
 
     async def stream(self, path: str = "/") -> AsyncIterator[bytes]:
-        reply = await self.live.stream(Asked(path=path, headers={"accept": "text/event-stream", "cookie": "c"}))
+        reply = await self.live.stream(Request(path=path, headers={"accept": "text/event-stream", "cookie": "c"}))
         assert reply.status == 200
         assert not isinstance(reply.body, bytes)
         return reply.body
@@ -103,7 +103,7 @@ async def test_all_viewers_share_one_question_a_second() -> None:
     streams = [await theatre.stream() for _ in range(20)]
     pieces = [asyncio.ensure_future(_all(stream)) for stream in streams]
     await theatre.clock.advance(10.0)
-    assert 5 <= theatre.reading.questions <= 12
+    assert 5 <= theatre.reader.questions <= 12
     theatre.live.close()
     await theatre.clock.advance(1.0)
     assert all(await asyncio.gather(*pieces))
@@ -158,11 +158,11 @@ async def test_a_browser_with_enough_streams_polls_in_its_other_windows() -> Non
     streams = [await theatre.stream() for _ in range(MAX_STREAMS_PER_BROWSER)]
     for stream in streams:
         await theatre.next(stream)
-    reply = await theatre.live.stream(Asked(headers={"accept": "text/event-stream"}))
+    reply = await theatre.live.stream(Request(headers={"accept": "text/event-stream"}))
     assert isinstance(reply.body, bytes), "it ends, and the browser asks again"
     assert b"one</section>" in reply.body
     assert b"retry: 5000\nevent: brief\n" in reply.body
-    other = await theatre.live.stream(Asked(headers={"user-agent": "another browser"}))
+    other = await theatre.live.stream(Request(headers={"user-agent": "another browser"}))
     assert not isinstance(other.body, bytes)
     assert isinstance(streams[0], AsyncGenerator)
     await streams[0].aclose()
@@ -181,15 +181,15 @@ async def test_each_rendering_is_a_request_of_its_own_with_the_rights_of_then() 
 
 async def test_an_asset_which_anybody_may_have_is_no_stream() -> None:
     """Or who has not signed in keeps asking the store, and takes the places of viewers."""
-    asked = Asked(path="/assets/board.css", headers={"accept": "text/event-stream"})
-    reply = await Board(Theatre().reading).answer(asked)
+    asked = Request(path="/assets/board.css", headers={"accept": "text/event-stream"})
+    reply = await Board(Theatre().reader).answer(asked)
     assert isinstance(reply.body, bytes)
 
 
 async def test_a_page_that_is_not_there_ends_the_asking() -> None:
     theatre = Theatre()
     theatre.status = 404
-    assert (await theatre.live.stream(Asked())).status == 204
+    assert (await theatre.live.stream(Request())).status == 204
 
 
 async def test_a_page_that_cannot_be_shown_is_told_by_its_title_and_comes_back() -> None:
@@ -226,10 +226,10 @@ async def test_there_is_room_for_so_many_viewers(monkeypatch: pytest.MonkeyPatch
     theatre = Theatre()
     stream = await theatre.stream()
     await theatre.next(stream)
-    assert (await theatre.live.stream(Asked())).status == 503
+    assert (await theatre.live.stream(Request())).status == 503
     assert isinstance(stream, AsyncGenerator)
     await stream.aclose()
-    assert (await theatre.live.stream(Asked())).status == 200
+    assert (await theatre.live.stream(Request())).status == 200
 
 
 async def test_what_a_viewer_may_not_see_does_not_travel() -> None:
@@ -240,9 +240,9 @@ async def test_what_a_viewer_may_not_see_does_not_travel() -> None:
     async def opened() -> QueueStore:
         return store
 
-    board = Board(Reading(opened))
+    board = Board(Reader(opened))
     for who, sees in ((ADMIN, True), (LOOKER, False)):
-        reply = await board.answer(Asked(path="/jobs", headers={"accept": "text/event-stream"}, who=who, known=True))
+        reply = await board.answer(Request(path="/jobs", headers={"accept": "text/event-stream"}, who=who, known=True))
         assert not isinstance(reply.body, bytes)
         piece = await anext(aiter(reply.body))
         assert b"data-region" in piece

@@ -28,8 +28,8 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.remote.wire import Scope
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
-from stowhand.web.asked import Right, Who
 from stowhand.web.board import mounted
+from stowhand.web.request import Right, Who
 from tests.remote.server.tokens import make_token
 from tests.support.lent import SharedServer
 from tests.web.browser import Browser

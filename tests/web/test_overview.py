@@ -130,7 +130,7 @@ async def test_a_queue_that_one_job_holds_for_long_leads_to_that_job() -> None:
     visitor = Visitor(store)
     assert "is held by" not in await visitor.page("/")
     await clock.advance(660.0)
-    visitor.reading.forget()
+    visitor.reader.forget()
     held = ("Serial key busy is held by job 1 of import; 1 job is due behind it; it started ago", "/job?id=1")
     assert held in lines(page := await visitor.page("/"))
     assert "If it is stuck: stowhand jobs cancel 1" in page

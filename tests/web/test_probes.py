@@ -20,7 +20,7 @@ from starlette.routing import Mount
 
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
-from stowhand.web.asked import FORM_BYTES, Reply, Right, Who
+from stowhand.web.request import FORM_BYTES, Reply, Right, Who
 from tests.web.browser import Page
 from tests.web.planted import pages, plant
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from stowhand.errors import SchemaTooNew, StoreError, StoreUnreachable
 from stowhand.events import Event, Events, StoreAway, StoreBack
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.web.reading import Reading
+from stowhand.web.reader import Reader
 
 
 class Counter:
@@ -32,11 +32,11 @@ async def _answers(takes: float, after: list[float]) -> list[int]:
     async def opened() -> MemoryStore:
         return store
 
-    reading, question = Reading(opened, clock), Counter(clock, takes)
-    found = [await reading.shared("it", question)]
+    reader, question = Reader(opened, clock), Counter(clock, takes)
+    found = [await reader.shared("it", question)]
     for seconds in after:
         await clock.advance(seconds)
-        found.append(await reading.shared("it", question))
+        found.append(await reader.shared("it", question))
     return found
 
 
@@ -51,7 +51,7 @@ def test_hard_work_is_repeated_seldom() -> None:
 
 def test_what_goes_wrong_is_asked_again_at_once() -> None:
     async def run() -> list[str]:
-        reading = Reading(_opened, FakeClock())
+        reader = Reader(_opened, FakeClock())
         found, asked = [], 0
 
         async def question(store: object) -> str:
@@ -63,7 +63,7 @@ def test_what_goes_wrong_is_asked_again_at_once() -> None:
 
         for _ in range(2):
             try:
-                found.append(await reading.shared("it", question))
+                found.append(await reader.shared("it", question))
             except RuntimeError as error:
                 found.append(str(error))
         return found
@@ -79,11 +79,11 @@ def test_an_answer_that_is_old_is_not_kept() -> None:
 
     async def run() -> int:
         clock = FakeClock()
-        reading, question = Reading(_opened, clock), Counter(clock, 0.001)
+        reader, question = Reader(_opened, clock), Counter(clock, 0.001)
         for minute in range(5):
-            await reading.shared(minute, question)
+            await reader.shared(minute, question)
             await clock.advance(60)
-        held = [value for value in vars(reading).values() if isinstance(value, dict)]
+        held = [value for value in vars(reader).values() if isinstance(value, dict)]
         return max(map(len, held))
 
     async def _opened() -> MemoryStore:
@@ -107,10 +107,10 @@ def test_an_outage_is_told_once_and_its_end() -> None:
 
         async def there(store: object) -> None: ...
 
-        reading = Reading(opened, events=events)
+        reader = Reader(opened, events=events)
         for question in (there, away, away, there, there):
             with suppress(StoreUnreachable):
-                await reading.ask(question)
+                await reader.ask(question)
         return told
 
     away, back = asyncio.run(run())
@@ -147,11 +147,11 @@ def test_a_schema_that_is_upgraded_under_an_open_dashboard_is_noticed() -> None:
 
         async def ask(question: Callable[[object], Awaitable[str]]) -> None:
             try:
-                found.append(await reading.ask(question))
+                found.append(await reader.ask(question))
             except StoreError as error:
                 found.append(type(error).__name__)
 
-        reading = Reading(opened, clock)
+        reader = Reader(opened, clock)
         await ask(answer)
         store.is_newer = True
         await ask(answer)

@@ -10,10 +10,10 @@ from stowhand.events import Events
 from stowhand.jobs.job import NewJob
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.testing import MemoryStore
-from stowhand.web.acting import Acting
-from stowhand.web.asked import Asked, Reply, Right, Who
+from stowhand.web.actions import ActionPages
 from stowhand.web.board import Board
-from stowhand.web.reading import Reading
+from stowhand.web.reader import Reader
+from stowhand.web.request import Reply, Request, Right, Who
 from tests.web.browser import Browser, Form, Page
 from tests.web.conftest import Stores
 from tests.web.planted import pages, plant
@@ -29,7 +29,7 @@ def board_of(store: QueueStore) -> Board:
     async def opened() -> QueueStore:
         return store
 
-    return Board(Reading(opened), acting=Acting(Events()))
+    return Board(Reader(opened), actions=ActionPages(Events()))
 
 
 def everything(reply: Reply) -> str:
@@ -43,7 +43,7 @@ async def test_every_page_with_every_set_of_rights(rights: frozenset[Right]) -> 
     ids = await plant(store, "p1anted")
     board = board_of(store)
     browser = Browser(board, who=Who("ann", rights))
-    asked, _ = await board._access.admit(Asked(headers={"host": browser.host}, who=browser.who or Who(), known=True))
+    asked, _ = await board._access.admit(Request(headers={"host": browser.host}, who=browser.who or Who(), known=True))
     browser.cookies = {"stowhand-visit-8080": asked.visit}
     for route in board._routes:
         query = f"?id={ids[0]}" + ("&as=payload" if route.path == "/job/text" else "")

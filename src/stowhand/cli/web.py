@@ -185,16 +185,16 @@ class _Command:
 
     def _board(self, visitors: Visitors, events: Events, *, beside: bool) -> Board:
         from stowhand.web.access import Access
-        from stowhand.web.acting import Acting
+        from stowhand.web.actions import ActionPages
         from stowhand.web.board import Board
-        from stowhand.web.reading import Reading
+        from stowhand.web.reader import Reader
 
-        acting = None
+        actions = None
         if self._door.entrance.allow_actions:
-            acting = Acting(events, _made(self._settings.app, may_change=beside))
-        acts = Reading(lambda: self._opened(read_only=False))
-        reading = Reading(lambda: self._opened(read_only=True), acting=acts, events=events)
-        return Board(reading, Access(visitors), acting, events=events)
+            actions = ActionPages(events, _made(self._settings.app, may_change=beside))
+        writer = Reader(lambda: self._opened(read_only=False))
+        reader = Reader(lambda: self._opened(read_only=True), writer=writer, events=events)
+        return Board(reader, Access(visitors), actions, events=events)
 
     def _show_link(self, path: str) -> None:
         """To a terminal, which its owner sees, or into a file that only its owner reads: never into a log."""

@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from stowhand.django.models import ACT, ADD, LOOK, PAYLOADS
 from stowhand.django.project import app_of, chosen_backend
-from stowhand.web.asked import Asked, Reply, Right, Who
+from stowhand.web.request import Reply, Request, Right, Who
 from stowhand.wsgi import Dashboard
 
 RIGHTS = {Right.LOOK: LOOK, Right.PAYLOADS: PAYLOADS, Right.ACT: ACT, Right.ADD: ADD}
@@ -21,7 +21,7 @@ RIGHTS = {Right.LOOK: LOOK, Right.PAYLOADS: PAYLOADS, Right.ACT: ACT, Right.ADD:
 
 def show(request: HttpRequest, page: str) -> HttpResponse:
     """``page``: its path below the entry. In a view that runs in a thread, as the admin's does."""
-    asked = Asked(
+    ours = Request(
         method=request.method,
         path=f"/{page}",
         query=dict(request.GET.lists()),
@@ -34,7 +34,7 @@ def show(request: HttpRequest, page: str) -> HttpResponse:
         who=Who(request.user.get_username(), frozenset(_rights(request.user))),
         known=True,
     )
-    return _response(_dashboard().answer(asked))
+    return _response(_dashboard().answer(ours))
 
 
 def _rights(user: Any) -> Iterator[Right]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 try:
     from stowhand.web.asgi import dashboard
-    from stowhand.web.asked import Right, Who
+    from stowhand.web.request import Right, Who
 except ImportError as error:
     raise ImportError(f"the dashboard needs more packages: pip install 'stowhand[web]' ({error})") from error
 

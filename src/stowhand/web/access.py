@@ -1,6 +1,6 @@
-"""That it is the visitor who asks, and no other site by way of their browser; what every reply has; how one signs in.
+"""Access control: protection against other sites, the headers of every reply, and signing in.
 
-Whom the application around the dashboard names is known already; else ``visitors.py`` finds out who it is.
+The visitor is named by the application around the dashboard, or identified by ``visitors.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from stowhand.remote.server.refusals import Refused, forbidden
 from stowhand.remote.wire import Kind, Scope
-from stowhand.web.asked import Ask, Asked, Reply, Right, View, Who, redirect
+from stowhand.web.request import Ask, Reply, Request, Right, View, Who, redirect
 from stowhand.web.visitors import SESSION_LIFE, Entrance, Visitors
 
 POLICY = (
@@ -43,71 +43,71 @@ _PAGE = re.compile(r"/(?:[a-z]+(?:/[a-z]+)*)?(?:\?[!-~]*)?")
 
 
 class Access:
-    """Without ``visitors`` nobody comes in but whom the application around it names."""
+    """Admits requests. Without ``visitors`` only visitors that the application around the dashboard names."""
 
     def __init__(self, visitors: Visitors | None = None) -> None:
         self._visitors = visitors
-        # An application may have several processes, of which each takes the forms of the others.
+        # Without a secret key: an application may have several processes, and each accepts the forms of the others.
         self._key = b"" if visitors is None else secrets.token_bytes(32)
 
-    async def admit(self, asked: Asked) -> tuple[Asked, View | Reply | None]:
-        """The request with its visitor and the token of its forms; and what is answered at once, if anything."""
+    async def admit(self, request: Request) -> tuple[Request, View | Reply | None]:
+        """Return the request with its visitor and the token of its forms, and a reply if it is answered at once."""
         visitors = self._visitors
         entrance = Entrance() if visitors is None else visitors.entrance
-        secure = asked.secure or urlsplit(entrance.public_url).scheme == "https"
-        address = entrance.proxies.client(asked.peer, asked.headers)
-        asked = msgspec.structs.replace(asked, secure=secure, address=address)
-        visit = asked.cookies.get(VISIT) or secrets.token_urlsafe(32)
-        said = tuple(filter(None, unquote(asked.cookies.get(SAID)).split("\n")))
-        asked = self._as(msgspec.structs.replace(asked, visit=visit, said=said), asked.who)
+        secure = request.secure or urlsplit(entrance.public_url).scheme == "https"
+        address = entrance.proxies.client(request.peer, request.headers)
+        request = msgspec.structs.replace(request, secure=secure, address=address)
+        visit = request.cookies.get(VISIT) or secrets.token_urlsafe(32)
+        said = tuple(filter(None, unquote(request.cookies.get(SAID)).split("\n")))
+        request = self._as(msgspec.structs.replace(request, visit=visit, said=said), request.who)
         try:
-            if asked.path.startswith("/assets/"):
-                return asked, None
-            _check_site(asked.method, asked.headers)
-            if visitors is not None and not asked.known:
-                return self._found(asked, visitors)
-            if not asked.known:
+            if request.path.startswith("/assets/"):
+                return request, None
+            _check_site(request.method, request.headers)
+            if visitors is not None and not request.known:
+                return self._found(request, visitors)
+            if not request.known:
                 raise forbidden("access denied: no rights configured", "give dashboard(…) the argument rights")
-            _check_form(asked)
-            return asked, None
+            _check_form(request)
+            return request, None
         except Refused as refused:
             if visitors is not None and refused.kind in (Kind.UNAUTHORIZED, Kind.TOO_MANY):
-                return asked, _login(asked, visitors, refused.status, refused.message)
+                return request, _login(request, visitors, refused.status, refused.message)
             values = {"words": refused.message, "hint": refused.fix}
-            return asked, View(template="base.html", title="Not allowed", values=values, status=refused.status)
+            return request, View(template="base.html", title="Not allowed", values=values, status=refused.status)
 
-    def protect(self, asked: Asked, reply: Reply) -> Reply:
+    def protect(self, request: Request, reply: Reply) -> Reply:
         """The reply with the headers that every reply has, and the cookies that its forms and its message need."""
         more = [*HEADERS]
         if reply.said:
-            more.append(asked.cookies.new(SAID, quote("\n".join(reply.said))[:SAID_BYTES], SAID_LIFE))
-        elif asked.said and reply.is_page:
-            more.append(asked.cookies.new(SAID, "", 0))
-        has_forms = reply.is_page and (not asked.who.rights or asked.who.rights & {Right.ACT, Right.ADD})
-        if has_forms and asked.visit not in (asked.cookies.get(VISIT), asked.cookies.get(SESSION)):
-            # Lax: or a page to which a link of another site leads would begin another visit.
-            more.append(asked.cookies.new(VISIT, asked.visit, None, site="Lax"))
+            more.append(request.cookies.new(SAID, quote("\n".join(reply.said))[:SAID_BYTES], SAID_LIFE))
+        elif request.said and reply.is_page:
+            more.append(request.cookies.new(SAID, "", 0))
+        has_forms = reply.is_page and (not request.who.rights or request.who.rights & {Right.ACT, Right.ADD})
+        if has_forms and request.visit not in (request.cookies.get(VISIT), request.cookies.get(SESSION)):
+            # Lax: Strict would begin another visit when following a link of another site.
+            more.append(request.cookies.new(VISIT, request.visit, None, site="Lax"))
         more += REFUSAL_HEADERS.get(reply.status, ())
         return reply.with_headers(*more)
 
-    def _found(self, asked: Asked, visitors: Visitors) -> tuple[Asked, View | Reply | None]:
-        session = asked.cookies.get(SESSION)
-        visitor = visitors.find(asked.headers, asked.peer, session)
+    def _found(self, request: Request, visitors: Visitors) -> tuple[Request, View | Reply | None]:
+        session = request.cookies.get(SESSION)
+        visitor = visitors.find(request.headers, request.peer, session)
         if visitor is not None:
             if visitor.is_session:
-                asked = msgspec.structs.replace(asked, visit=session, is_session=True)
+                request = msgspec.structs.replace(request, visit=session, is_session=True)
             rights = frozenset(right for scope, right in RIGHTS.items() if scope in visitor.scopes)
-            asked = self._as(asked, Who(visitor.name, rights))
-        elif asked.path not in ("/login", "/login/link"):
+            request = self._as(request, Who(visitor.name, rights))
+        elif request.path not in ("/login", "/login/link"):
             raise Refused(Kind.UNAUTHORIZED, "This dashboard asks who you are.")
         if visitor is None or not visitor.is_program:
-            _check_form(asked)
-        return asked, _door(asked, visitors)
+            _check_form(request)
+        return request, _door(request, visitors)
 
-    def _as(self, asked: Asked, who: Who) -> Asked:
-        """As this visitor. The token is bound to them and to a cookie, of which another site knows nothing."""
-        made = hmac.new(self._key, f"{asked.visit}\n{who.name}".encode("utf-8", "replace"), "sha256")
-        return msgspec.structs.replace(asked, who=who, token=made.hexdigest())
+    def _as(self, request: Request, who: Who) -> Request:
+        """Return the request of this visitor. Its token is bound to them and to a cookie that no other site knows."""
+        made = hmac.new(self._key, f"{request.visit}\n{who.name}".encode("utf-8", "replace"), "sha256")
+        return msgspec.structs.replace(request, who=who, token=made.hexdigest())
 
 
 def _check_site(method: str, headers: Mapping[str, str]) -> None:
@@ -118,14 +118,14 @@ def _check_site(method: str, headers: Mapping[str, str]) -> None:
         raise _foreign()
 
 
-def _check_form(asked: Asked) -> None:
+def _check_form(request: Request) -> None:
     """Raises Refused for a form of another site, or without the token that its page was given. ``null`` is what a
     browser says of its origin where pages send no referrer: there the token alone decides."""
-    if asked.method != "POST":
+    if request.method != "POST":
         return
-    origin = asked.headers.get("origin", "null")
-    is_other = origin != "null" and urlsplit(origin).netloc.lower() != asked.headers.get("host", "").lower()
-    if is_other or not hmac.compare_digest(asked.token.encode(), asked.sent("token").encode("utf-8", "replace")):
+    origin = request.headers.get("origin", "null")
+    is_other = origin != "null" and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
+    if is_other or not hmac.compare_digest(request.token.encode(), request.sent("token").encode("utf-8", "replace")):
         raise _foreign()
 
 
@@ -136,28 +136,28 @@ def _foreign() -> Refused:
     )
 
 
-def _door(asked: Asked, visitors: Visitors) -> View | Reply | None:
-    match visitors.way, "GET" if asked.method == "HEAD" else asked.method, asked.path:
+def _door(request: Request, visitors: Visitors) -> View | Reply | None:
+    match visitors.way, "GET" if request.method == "HEAD" else request.method, request.path:
         case "token" | "link", "GET", "/login":
-            return _login(asked, visitors, 200, "")
+            return _login(request, visitors, 200, "")
         case "token" | "link", "POST", "/login":
-            session = visitors.sign_in(asked.sent("secret").strip(), asked.address, asked.visit)
-            cookie = asked.cookies.new(SESSION, session, round(SESSION_LIFE))
-            return redirect(asked.prefix + page_of(asked.sent("back")), cookie)
+            session = visitors.sign_in(request.sent("secret").strip(), request.address, request.visit)
+            cookie = request.cookies.new(SESSION, session, round(SESSION_LIFE))
+            return redirect(request.prefix + page_of(request.sent("back")), cookie)
         case "link", "POST", "/login/link":
             visitors.show_link()
-            return redirect(asked.href("/login"))
+            return redirect(request.href("/login"))
         case _, "POST", "/logout":
-            visitors.sign_out(asked.visit)
-            return redirect(asked.href("/"), asked.cookies.new(SESSION, "", 0))
+            visitors.sign_out(request.visit)
+            return redirect(request.href("/"), request.cookies.new(SESSION, "", 0))
     return None
 
 
-def _login(asked: Asked, visitors: Visitors, status: int, words: str) -> View:
+def _login(request: Request, visitors: Visitors, status: int, words: str) -> View:
     """A form for a token, or for the code of a link. To open the link spends nothing: programs open links, too."""
-    onward = asked.again() if status == 401 and asked.method == "GET" else ""
-    back = ("back", onward.removeprefix(asked.prefix) or asked.sent("back"))
-    code = asked.first("code")
+    onward = request.again() if status == 401 and request.method == "GET" else ""
+    back = ("back", onward.removeprefix(request.prefix) or request.sent("back"))
+    code = request.first("code")
     if visitors.way == "token":
         ask = Ask(path="/login", button="Sign in", hidden=(back,), field=("secret", "Token", "password"))
         hint = "A token is made by: stowhand tokens make --name NAME --scope read,payload"

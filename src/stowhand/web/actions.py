@@ -1,7 +1,7 @@
-"""What is changed from the dashboard: jobs, pauses, and a job that is run again with changes. Each leaves an audit.
+"""Changes from the dashboard: actions on jobs, pauses, and a job that is run again with changes. Each is audited.
 
-After a form the browser is sent to the page that it came from, which says what became of each job. Sent twice, a form
-does what it does once: every action says where a job is to be, and a job that is added has a key of its form.
+After a form the browser is redirected to the page of the form, which shows the result for each job. A form that is sent
+twice acts once: an action names the state that a job shall have, and the key of an added job is derived from its form.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ from stowhand.protocols.option import one_of, whole
 from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
 from stowhand.protocols.searching import MOST_FOUND, Search
 from stowhand.web.access import page_of
-from stowhand.web.asked import (
+from stowhand.web.job import job_of, read_id
+from stowhand.web.jobs import PAGE, wanted_of
+from stowhand.web.reader import Reader
+from stowhand.web.request import (
     Ask,
-    Asked,
     Forbidden,
     Malformed,
     Reply,
+    Request,
     Right,
     View,
     Who,
@@ -46,9 +49,6 @@ from stowhand.web.asked import (
     read,
     redirect,
 )
-from stowhand.web.job import job_of, read_id
-from stowhand.web.jobs import PAGE, wanted_of
-from stowhand.web.reading import Reading
 
 T = TypeVar("T")
 FORM_SECONDS = 86_400.0
@@ -58,21 +58,21 @@ SHOWN = 5
 LARGE = 20_000
 """Characters of a payload that a form does not hold."""
 FIELDS = ("payload", "serial", "priority", "max_attempts", "when", "once")
-Act = Callable[[QueueStore, Sequence[int], Asked], Awaitable[Sequence[Answer]]]
+Act = Callable[[QueueStore, Sequence[int], Request], Awaitable[Sequence[Answer]]]
 
 
 class Action(msgspec.Struct, frozen=True):
-    """What can be done to jobs. ``warning``: it is asked for once more, with these words."""
+    """An action on jobs. ``warning``: the text of a question that is asked first."""
 
     label: str
     act: Act
     states: frozenset[State]
-    """The states in which it does something."""
+    """The states of jobs that it changes."""
     warning: str = ""
 
 
-async def _reschedule(store: QueueStore, ids: Sequence[int], asked: Asked) -> Sequence[Answer]:
-    when, priority = _when(asked), _number(asked, "priority")
+async def _reschedule(store: QueueStore, ids: Sequence[int], request: Request) -> Sequence[Answer]:
+    when, priority = _when(request), _number(request, "priority")
     if when == When() and priority is None:
         raise Malformed("Reschedule: say when (2030-01-31T09:00:00Z, or +5m), or the priority (smaller runs first)")
     return await _put_off(store, ids, Reschedule(run_at=when.run_at, priority=priority), when.delay, Done.DONE)
@@ -110,7 +110,7 @@ ACTIONS = {
     ),
     "fail": Action(
         "Fail",
-        lambda store, ids, asked: fail(store, ids, asked.sent("reason").strip() or None),
+        lambda store, ids, request: fail(store, ids, request.sent("reason").strip() or None),
         _WAITING,
         "A job that is failed by hand runs again only when it is retried.",
     ),
@@ -136,92 +136,92 @@ PAUSES: dict[str, Callable[[Operator, str], Awaitable[SerialChange | TaskChange]
 }
 
 
-class Acting:
-    """``declared``: a new job as the App's tasks declare it. Its methods are pages."""
+class ActionPages:
+    """Pages that change jobs. ``declared``: completes a new job as the App's tasks declare it."""
 
     def __init__(self, events: Events, declared: Callable[[NewJob], NewJob] = lambda job: job) -> None:
         self._events = events
         self._declared = declared
 
-    async def act(self, asked: Asked, reading: Reading) -> View | Reply:
-        """Do to jobs, or to a serial key or task, what the form says."""
-        word = next((word for word in PAUSES if word in asked.form), asked.sent("action"))
+    async def act(self, request: Request, reader: Reader) -> View | Reply:
+        """Act on jobs, or pause or resume a serial key or task, as the form says."""
+        word = next((word for word in PAUSES if word in request.form), request.sent("action"))
         if word in PAUSES:
-            name = asked.sent(word)
-            pausing = reading.act(lambda store: PAUSES[word](store.operate, name))
-            change = await self._done(asked, word, [name], pausing)
+            name = request.sent(word)
+            pausing = reader.act(lambda store: PAUSES[word](store.operate, name))
+            change = await self._done(request, word, [name], pausing)
             done = Done.DONE if change.changed else Done.UNCHANGED
-            self._audit(asked, word, [name], [done])
-            return _back(asked, [f"{word.capitalize()} {name}".rstrip() + f": {done}"])
+            self._audit(request, word, [name], [done])
+            return _back(request, [f"{word.capitalize()} {name}".rstrip() + f": {done}"])
         if (action := ACTIONS.get(word)) is None:
             raise Malformed(f"action: {word!r} is none; there are: {', '.join([*ACTIONS, *PAUSES])}")
-        if word != "reschedule" and (asked.sent("when") + asked.sent("priority")).strip():
+        if word != "reschedule" and (request.sent("when") + request.sent("priority")).strip():
             raise Malformed(f"When, Priority: only Reschedule takes them; leave them empty for {action.label}")
-        ids = [read_id(given) for given in dict.fromkeys(asked.form.get("id", ()))]
+        ids = [read_id(given) for given in dict.fromkeys(request.form.get("id", ()))]
         if len(ids) > PAGE:
             raise Malformed(f"id: {len(ids)} jobs at once; a page has {PAGE}")
         if not ids:
-            return _back(asked, ["No job was chosen."])
-        if action.warning and not asked.sent("sure"):
-            return await _ask(asked, reading, action, ids)
-        doing = reading.act(lambda store: action.act(store, ids, asked))
-        answers = await self._done(asked, word, ids, doing)
-        self._audit(asked, word, [one.job_id for one in answers], [one.done for one in answers])
-        return _back(asked, _lines(action, answers), gone=word == "remove")
+            return _back(request, ["No job was chosen."])
+        if action.warning and not request.sent("sure"):
+            return await _ask(request, reader, action, ids)
+        doing = reader.act(lambda store: action.act(store, ids, request))
+        answers = await self._done(request, word, ids, doing)
+        self._audit(request, word, [one.job_id for one in answers], [one.done for one in answers])
+        return _back(request, _lines(action, answers), gone=word == "remove")
 
-    async def act_on_matching(self, asked: Asked, reading: Reading) -> View | Reply:
+    async def act_on_matching(self, request: Request, reader: Reader) -> View | Reply:
         """Retry or cancel all jobs that match the filters of a list, after one question."""
-        word = read("action", asked.sent("action"), lambda word: one_of(word, MATCHING)) or "retry"
-        action, filters = ACTIONS[word], msgspec.structs.replace(asked, query=fields_of(asked.sent("matching")))
-        wanted = await wanted_of(filters, reading)
+        word = read("action", request.sent("action"), lambda word: one_of(word, MATCHING)) or "retry"
+        action, filters = ACTIONS[word], msgspec.structs.replace(request, query=fields_of(request.sent("matching")))
+        wanted = await wanted_of(filters, reader)
         states = tuple(state for state in State if state in wanted.wanted & MATCHING[word])
         if not states:
             raise Malformed(f"{action.label}: no job on this list can be changed so; choose another state")
-        jobs, is_all = await _matching(reading, asked, msgspec.structs.replace(wanted, states=states))
+        jobs, is_all = await _matching(reader, request, msgspec.structs.replace(wanted, states=states))
         if not jobs:
-            return _back(asked, ["No job matches any more."])
-        if not asked.sent("sure"):
-            return _ask_about_matching(asked, action, jobs, states, is_all=is_all)
+            return _back(request, ["No job matches any more."])
+        if not request.sent("sure"):
+            return _ask_about_matching(request, action, jobs, states, is_all=is_all)
         counts: Counter[str] = Counter()
         for start in range(0, len(jobs), JOBS_PER_CALL):
             ids = jobs[start : start + JOBS_PER_CALL]
-            answers = await self._done(asked, word, ids, reading.act(partial(_act_on, ids=ids, word=word)))
-            self._audit(asked, word, [one.job_id for one in answers], [one.done for one in answers])
+            answers = await self._done(request, word, ids, reader.act(partial(_act_on, ids=ids, word=word)))
+            self._audit(request, word, [one.job_id for one in answers], [one.done for one in answers])
             counts.update(map(_words, answers))
         lines = [f"{action.label} {number:,} {_noun(number)}: {what}" for what, number in counts.items()]
-        return _back(asked, lines if is_all else [*lines, "More jobs match: repeat this for the next."])
+        return _back(request, lines if is_all else [*lines, "More jobs match: repeat this for the next."])
 
-    async def again(self, asked: Asked, reading: Reading) -> View:
+    async def again(self, request: Request, reader: Reader) -> View:
         """The form for a job like this one."""
-        return _form(asked, await _original(asked, reading), {"once": secrets.token_urlsafe(12)})
+        return _form(request, await _original(request, reader), {"once": secrets.token_urlsafe(12)})
 
-    async def run_again(self, asked: Asked, reading: Reading) -> View | Reply:
-        """Add the job of that form, or say what is wrong with it."""
-        old = await _original(asked, reading)
-        sent = repr([old.id, *map(asked.sent, FIELDS)])  # with other words in it the form is another
-        once = asked.sent("once") and hashlib.sha256(sent.encode()).hexdigest()[:32]
+    async def run_again(self, request: Request, reader: Reader) -> View | Reply:
+        """Add the job of that form, or show the form again with its error."""
+        old = await _original(request, reader)
+        sent = repr([old.id, *map(request.sent, FIELDS)])  # with other words in it the form is another
+        once = request.sent("once") and hashlib.sha256(sent.encode()).hexdigest()[:32]
         try:
-            job = self._job(asked, old, once)
-            doing = reading.act(lambda store: store.jobs.enqueue(job))
-            job_id = (await self._done(asked, "run again", [old.id], doing)).id
+            job = self._job(request, old, once)
+            doing = reader.act(lambda store: store.jobs.enqueue(job))
+            job_id = (await self._done(request, "run again", [old.id], doing)).id
         except (InvalidJob, Malformed) as error:
-            return _form(asked, old, {name: asked.sent(name) for name in FIELDS}, str(error))
-        self._audit(asked, "run again", [old.id, job_id], ["", "added"])
-        return redirect(asked.href("/job", id=job_id), said=[f"Added job {job_id}, as job {old.id} with changes."])
+            return _form(request, old, {name: request.sent(name) for name in FIELDS}, str(error))
+        self._audit(request, "run again", [old.id, job_id], ["", "added"])
+        return redirect(request.href("/job", id=job_id), said=[f"Added job {job_id}, as job {old.id} with changes."])
 
-    def _job(self, asked: Asked, old: Job, once: str) -> NewJob:
+    def _job(self, request: Request, old: Job, once: str) -> NewJob:
         if is_step(old.task, old.key):
             raise InvalidJob("a step of a flow runs within its flow; retry it, or create another job of the flow")
-        when, payload = _when(asked), asked.sent("payload")
-        if asked.may(Right.PAYLOADS):
+        when, payload = _when(request), request.sent("payload")
+        if request.may(Right.PAYLOADS):
             kept = not payload.strip() and len(old.payload_text) > LARGE
             payload = old.payload_text if kept else restored_text(payload, old.payload_text)
         options: dict[str, Any] = {field.name: getattr(old, field.name) for field in OPTIONS} | {
             "key": None,
             "flags": without(old.flags),
-            "serial": asked.sent("serial").strip() or None,
-            "priority": _number(asked, "priority") or 0,
-            "max_attempts": _number(asked, "max_attempts"),
+            "serial": request.sent("serial").strip() or None,
+            "priority": _number(request, "priority") or 0,
+            "max_attempts": _number(request, "max_attempts"),
         }
         job = NewJob(
             task=old.task,
@@ -236,23 +236,23 @@ class Acting:
             job = msgspec.structs.replace(job, key=key, key_mode=KeyMode.UNIQUE, unique_period=FORM_SECONDS)
         return job
 
-    async def _done(self, asked: Asked, action: str, ids: Sequence[object], doing: Awaitable[T]) -> T:
-        """Where no reply comes, the audit says that it is not known; where the store refuses, that it does."""
+    async def _done(self, request: Request, action: str, ids: Sequence[object], doing: Awaitable[T]) -> T:
+        """Wait for a change. If it fails, the audit says that it was refused, or that its result is not known."""
         try:
             return await doing
         except StoreError as error:
             said = "refused" if isinstance(error, StoreRefused) else "not known"
-            if not isinstance(error, SchemaError):  # which is looked at first: nothing was done
-                self._audit(asked, action, ids, [said] * len(ids))
+            if not isinstance(error, SchemaError):  # the schema is checked first: nothing was done
+                self._audit(request, action, ids, [said] * len(ids))
             raise
 
-    def _audit(self, asked: Asked, action: str, ids: Sequence[object], answers: Sequence[str]) -> None:
-        told = DashboardChanged(action, asked.who.name, tuple(map(str, ids)), tuple(map(str, answers)), asked.address)
-        self._events.emit(told)
+    def _audit(self, request: Request, action: str, ids: Sequence[object], answers: Sequence[str]) -> None:
+        changed, found = tuple(map(str, ids)), tuple(map(str, answers))
+        self._events.emit(DashboardChanged(action, request.who.name, changed, found, request.address))
 
 
 def declared_by(app: App) -> Callable[[NewJob], NewJob]:
-    """As the tasks of its modules declare it, which are imported when the first job is added: they may mount this."""
+    """Complete jobs as the App declares them. Its modules, which may mount this, are imported with the first job."""
 
     def declared(job: NewJob) -> NewJob:
         app.discover()
@@ -261,23 +261,23 @@ def declared_by(app: App) -> Callable[[NewJob], NewJob]:
     return declared
 
 
-def _when(asked: Asked) -> When:
-    return read("When", asked.sent("when").strip(), read_when) or When()
+def _when(request: Request) -> When:
+    return read("When", request.sent("when").strip(), read_when) or When()
 
 
-def _number(asked: Asked, name: str) -> int | None:
-    return read(name, asked.sent(name).strip(), whole)
+def _number(request: Request, name: str) -> int | None:
+    return read(name, request.sent(name).strip(), whole)
 
 
-async def _ask(asked: Asked, reading: Reading, action: Action, ids: Sequence[int]) -> View:
-    """The same form once more: a page, since a question in a window needs a script."""
+async def _ask(request: Request, reader: Reader, action: Action, ids: Sequence[int]) -> View:
+    """Return the form as a question. It is a page, since a question in a window needs a script."""
     names = []
     for job_id in ids[:SHOWN]:
-        job = await reading.job(asked.who, job_id) if asked.may(Right.LOOK) else None
+        job = await reader.job(request.who, job_id) if request.may(Right.LOOK) else None
         names.append(f"{job_id} ({job.task}, {job.state})" if job is not None else f"{job_id}")
     if len(ids) > SHOWN:
         names.append(f"and {len(ids) - SHOWN} more")
-    sent = [(name, value) for name, values in asked.form.items() if name != "token" for value in values]
+    sent = [(name, value) for name, values in request.form.items() if name != "token" for value in values]
     ask = Ask(
         path="/act",
         button=f"{action.label} {len(ids)} {_noun(len(ids))}",
@@ -288,12 +288,12 @@ async def _ask(asked: Asked, reading: Reading, action: Action, ids: Sequence[int
     return View(template="base.html", title="Are you sure?", values=values)
 
 
-async def _matching(reading: Reading, asked: Asked, wanted: Search) -> tuple[list[int], bool]:
+async def _matching(reader: Reader, request: Request, wanted: Search) -> tuple[list[int], bool]:
     """Return the ids of the jobs that match, up to a maximum, and whether these are all."""
     jobs: list[int] = []
     ends = stopwatch() + SEARCH_SECONDS
     wanted = msgspec.structs.replace(wanted, limit=MOST_FOUND, budget=0.5, go_on="")
-    while (found := await reading.search(asked.who, wanted)) is not None:
+    while (found := await reader.search(request.who, wanted)) is not None:
         jobs += [job.id for job in found.jobs]
         if found.go_on is None:
             return jobs, True
@@ -308,13 +308,13 @@ async def _act_on(store: QueueStore, ids: Sequence[int], word: str) -> Sequence[
 
 
 def _ask_about_matching(
-    asked: Asked, action: Action, jobs: Sequence[int], states: Sequence[State], *, is_all: bool
+    request: Request, action: Action, jobs: Sequence[int], states: Sequence[State], *, is_all: bool
 ) -> View:
     number = f"{len(jobs):,} {', '.join(states)} {_noun(len(jobs))}"
-    filters = fields_of(asked.sent("matching")).items()
+    filters = fields_of(request.sent("matching")).items()
     narrowed = [f"{name} {value}" for name, values in filters if name != "state" for value in values]
     words = f"{action.label} {number}" + (f" with {', '.join(narrowed)}" if narrowed else "") + "?"
-    sent = [(name, asked.sent(name)) for name in ("action", "matching", "back")]
+    sent = [(name, request.sent(name)) for name in ("action", "matching", "back")]
     ask = Ask(path="/act/matching", button=f"{action.label} {number}", hidden=(*sent, ("sure", "yes")))
     hint = "" if is_all else f"More jobs match. At most {MAX_MATCHING_JOBS:,} are changed at once."
     values = {"words": words, "hint": hint, "ask": ask}
@@ -325,10 +325,10 @@ def _noun(number: int) -> str:
     return "job" if number == 1 else "jobs"
 
 
-def _back(asked: Asked, lines: Sequence[str], *, gone: bool = False) -> Reply:
-    page = page_of(asked.sent("back"))
+def _back(request: Request, lines: Sequence[str], *, gone: bool = False) -> Reply:
+    page = page_of(request.sent("back"))
     page = "/jobs" if gone and page.startswith("/job?") else page
-    return redirect(asked.prefix + page, said=lines)
+    return redirect(request.prefix + page, said=lines)
 
 
 def _lines(action: Action, answers: Sequence[Answer]) -> list[str]:
@@ -343,23 +343,23 @@ def _words(answer: Answer) -> str:
     return f"{answer.done} ({answer.why})" if answer.why else answer.done
 
 
-async def _original(asked: Asked, reading: Reading) -> Job:
-    """With its payload: what of it the visitor sees is said by the form."""
-    if not asked.may(Right.LOOK):
+async def _original(request: Request, reader: Reader) -> Job:
+    """Return the job with its payload. The form decides what the visitor sees of it."""
+    if not request.may(Right.LOOK):
         raise Forbidden("To run a job again needs the right “look”, too.")
-    return await job_of(asked, reading, Who(rights=frozenset({Right.PAYLOADS})))
+    return await job_of(request, reader, Who(rights=frozenset({Right.PAYLOADS})))
 
 
-def _form(asked: Asked, old: Job, sent: dict[str, str], words: str = "") -> View:
+def _form(request: Request, old: Job, sent: dict[str, str], words: str = "") -> View:
     shown: dict[str, Any] = {"payload": "{}", "serial": old.serial or "", "priority": old.priority, "when": ""}
-    is_large = asked.may(Right.PAYLOADS) and len(old.payload_text) > LARGE
+    is_large = request.may(Right.PAYLOADS) and len(old.payload_text) > LARGE
     if is_large:
         shown["payload"] = ""
-    elif asked.may(Right.PAYLOADS):
+    elif request.may(Right.PAYLOADS):
         with suppress(msgspec.DecodeError):  # SQL may have written what is no JSON
             shown["payload"] = msgspec.json.format(redacted_text(old.payload_text), indent=2)
     values = {"page": "again", "words": words, "job": old.id, "task": old.task, "flags": without(old.flags)}
-    values |= {"is_large": is_large, "is_hidden": not (asked.may(Right.PAYLOADS) and old.payload_text)}
+    values |= {"is_large": is_large, "is_hidden": not (request.may(Right.PAYLOADS) and old.payload_text)}
     values["sent"] = shown | {"max_attempts": old.max_attempts} | sent
     return View(
         template="jobs.html", title=f"Run job {old.id} again, with changes", values=values, status=400 if words else 200

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from urllib.parse import quote
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -18,11 +19,11 @@ from stowhand.observe.lending import LendingListener
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.remote.server.bodies import collect
 from stowhand.remote.server.refusals import Refused
-from stowhand.web.asked import FORM_BYTES, Asked, Reply, Who, fields_of, text
 from stowhand.web.board import Board, mounted
+from stowhand.web.request import FORM_BYTES, Reply, Request, Who, fields_of, text
 
 Given = Who | Iterable[str]
-Visitor = Callable[[Request], Awaitable[Who]]
+Visitor = Callable[[HttpRequest], Awaitable[Who]]
 
 
 class Asgi:
@@ -36,10 +37,10 @@ class Asgi:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        request = Request(scope, receive)
+        request = HttpRequest(scope, receive)
         visitor = None if self._visitor is None else partial(self._visitor, request)
         try:
-            response = _response(await self._board.answer(await self._asked(request, visitor)))
+            response = _response(await self._board.answer(await _read(request, visitor, self._prefix)))
         except ClientDisconnect:
             return
         except Refused as refused:
@@ -47,23 +48,25 @@ class Asgi:
             response = _response(text(refused.status, f"{refused.message}\n", *closing))
         await response(scope, receive, send)
 
-    async def _asked(self, request: Request, visitor: Callable[[], Awaitable[Who]] | None) -> Asked:
-        root, path = request.scope.get("root_path", ""), request.scope["path"]
-        headers = {name: ", ".join(request.headers.getlist(name)) for name in request.headers}  # none stands for all
-        headers["cookie"] = "; ".join(request.headers.getlist("cookie"))
-        return Asked(
-            method=request.method,
-            path=path.removeprefix(root).removeprefix(self._prefix) or "/",
-            query=fields_of(request.scope.get("query_string", b"").decode("latin-1")),
-            form=fields_of((await collect(request, FORM_BYTES)).decode("latin-1")) if request.method == "POST" else {},
-            headers=headers,
-            peer=request.client.host if request.client is not None else "",
-            secure=request.scope.get("scheme") == "https",
-            prefix=quote(root + self._prefix),
-            who=Who() if visitor is None else await visitor(),
-            known=visitor is not None,
-            ask_who=visitor,
-        )
+
+async def _read(http: HttpRequest, visitor: Callable[[], Awaitable[Who]] | None, prefix: str) -> Request:
+    """Raises Refused for a form that is too large."""
+    root, path = http.scope.get("root_path", ""), http.scope["path"]
+    headers = {name: ", ".join(http.headers.getlist(name)) for name in http.headers}  # no value hides another
+    headers["cookie"] = "; ".join(http.headers.getlist("cookie"))
+    return Request(
+        method=http.method,
+        path=path.removeprefix(root).removeprefix(prefix) or "/",
+        query=fields_of(http.scope.get("query_string", b"").decode("latin-1")),
+        form=fields_of((await collect(http, FORM_BYTES)).decode("latin-1")) if http.method == "POST" else {},
+        headers=headers,
+        peer=http.client.host if http.client is not None else "",
+        secure=http.scope.get("scheme") == "https",
+        prefix=quote(root + prefix),
+        who=Who() if visitor is None else await visitor(),
+        known=visitor is not None,
+        ask_who=visitor,
+    )
 
 
 def _response(reply: Reply) -> Response:
@@ -77,7 +80,7 @@ def _response(reply: Reply) -> Response:
 def dashboard(
     kept: App | QueueStore,
     *,
-    rights: Callable[[Request], Given | Awaitable[Given]],
+    rights: Callable[[HttpRequest], Given | Awaitable[Given]],
     prefix: str = "",
     events: Events | None = None,
 ) -> Asgi:
@@ -93,7 +96,7 @@ def dashboard(
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
         raise ConfigurationError(f"dashboard: prefix: {prefix!r} given; write it like /jobs-admin")
 
-    async def visitor(request: Request) -> Who:
+    async def visitor(request: HttpRequest) -> Who:
         given = rights(request)
         return Who.of(await given if inspect.isawaitable(given) else given)
 

@@ -1,4 +1,4 @@
-"""The dashboard: a request in, a reply out. Which page it is, whether the visitor may see it, and what goes wrong."""
+"""The dashboard: finds the page of a request, checks the visitor's right, and turns errors into pages."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from stowhand.observe.safe_text import scrub, shorten, telling_line
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.web import attention, charts, job, jobs, lists, overview
 from stowhand.web.access import Access, page_of
-from stowhand.web.acting import ACTIONS, MATCHING, Acting, declared_by
-from stowhand.web.asked import HTML, Absent, Asked, Forbidden, Malformed, Reply, Right, View, breakable, short, text
+from stowhand.web.actions import ACTIONS, MATCHING, ActionPages, declared_by
 from stowhand.web.live import Live
-from stowhand.web.reading import Reading
+from stowhand.web.reader import Reader
+from stowhand.web.request import HTML, Absent, Forbidden, Malformed, Reply, Request, Right, View, breakable, short, text
 
 HERE = Path(__file__).parent
 KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
@@ -38,11 +38,11 @@ NAMED = 2
 AGAIN = ("refresh", "5")
 """Seconds after which a page that could not be shown is asked for again."""
 AFTER_POST = "Go back and look. Sending the form once more does what it did not, and nothing twice."
-Page = Callable[[Asked, Reading], Awaitable[View | Reply]]
+Page = Callable[[Request, Reader], Awaitable[View | Reply]]
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Which page answers. ``needs``: the right without which it is refused."""
+    """The page of a path. ``needs``: the right that it requires."""
 
     method: str
     path: str
@@ -79,88 +79,88 @@ TROUBLES: dict[type[Exception], tuple[int, str, str]] = {
     errors.ConfigurationError: (501, "This store cannot say that", ""),
     errors.StoreError: (503, "The store does not answer", "This page tries again by itself, every few seconds."),
 }
-"""What a page says where there is none to show: the first that fits. Status, title, what to do."""
+"""Status, title and advice of the page for an error: the first class that matches."""
 
 
 class Board:
-    """One dashboard over one store. ``acting``: without it nothing can be changed. ``routes``: beside its own.
+    """One dashboard over one store. ``actions``: without them nothing can be changed. ``routes``: beside its own.
 
     ``events``: is told of bugs.
     """
 
     def __init__(
         self,
-        reading: Reading,
+        reader: Reader,
         access: Access | None = None,
-        acting: Acting | None = None,
+        actions: ActionPages | None = None,
         routes: Sequence[Route] = ROUTES,
         events: Events | None = None,
     ) -> None:
         self._events = events or Events()
-        self._reading = reading
+        self._reader = reader
         self._access = access or Access()
         self._routes = [*routes]
-        if acting is not None:
-            self._routes.append(Route("POST", "/act", acting.act, Right.ACT))
-            self._routes.append(Route("POST", "/act/matching", acting.act_on_matching, Right.ACT))
-            self._routes.append(Route("GET", "/again", acting.again, Right.ADD))
-            self._routes.append(Route("POST", "/again", acting.run_again, Right.ADD))
-        self._live = Live(self.answer, reading)
+        if actions is not None:
+            self._routes.append(Route("POST", "/act", actions.act, Right.ACT))
+            self._routes.append(Route("POST", "/act/matching", actions.act_on_matching, Right.ACT))
+            self._routes.append(Route("GET", "/again", actions.again, Right.ADD))
+            self._routes.append(Route("POST", "/again", actions.run_again, Right.ADD))
+        self._live = Live(self.answer, reader)
 
     def close(self) -> None:
         """End what is open: the server stops."""
         self._live.close()
 
-    async def answer(self, asked: Asked) -> Reply:
+    async def answer(self, request: Request) -> Reply:
         """The reply to any request."""
         try:
-            return await self._reply(asked)
+            return await self._reply(request)
         except Exception as error:  # noqa: BLE001  boundary: a bug is reported, and its page has the headers of all
-            self._events.emit(RequestBroken(asked.path, "".join(traceback.format_exception(error))))
-            return self._access.protect(asked, text(500, "This page has a bug; the log of this program says more.\n"))
+            self._events.emit(RequestBroken(request.path, "".join(traceback.format_exception(error))))
+            return self._access.protect(request, text(500, "This page has a bug; the log of this program says more.\n"))
 
-    async def _reply(self, asked: Asked) -> Reply:
-        admitted, at_once = await self._access.admit(asked)
+    async def _reply(self, request: Request) -> Reply:
+        admitted, at_once = await self._access.admit(request)
         if isinstance(at_once, View):
             at_once = self._render(admitted, at_once)
-        if at_once is None and self._live.wants(asked):
-            at_once = await self._live.stream(asked)
+        if at_once is None and self._live.wants(request):
+            at_once = await self._live.stream(request)
         return self._access.protect(admitted, at_once or await self._answer(admitted))
 
-    async def _answer(self, asked: Asked) -> Reply:
-        if asked.path in ASSETS:
-            return _asset(asked)
-        here = {route.method: route for route in self._routes if route.path == asked.path}
-        route = here.get("GET" if asked.method == "HEAD" else asked.method)
+    async def _answer(self, request: Request) -> Reply:
+        if request.path in ASSETS:
+            return _asset(request)
+        here = {route.method: route for route in self._routes if route.path == request.path}
+        route = here.get("GET" if request.method == "HEAD" else request.method)
         if here and route is None:
             allowed = ", ".join(here)
-            return text(405, f"{asked.method} is not possible here; possible: {allowed}\n", ("allow", allowed))
+            return text(405, f"{request.method} is not possible here; possible: {allowed}\n", ("allow", allowed))
         try:
             if route is None:
-                raise Absent(f"There is no page {asked.path} here.")
-            if not asked.may(route.needs):
+                raise Absent(f"There is no page {request.path} here.")
+            if not request.may(route.needs):
                 raise Forbidden(f"This needs the right “{route.needs.value}”, which you do not have here.")
-            found = await route.page(asked, self._reading)
-            if asked.method == "POST":
-                self._reading.forget()
+            found = await route.page(request, self._reader)
+            if request.method == "POST":
+                self._reader.forget()
         except tuple(TROUBLES) as error:
-            found = self._trouble(asked, error)
+            found = self._trouble(request, error)
         if isinstance(found, Reply):
             return found
-        reply = self._render(asked, found)
-        return reply.with_headers(AGAIN) if found.status == 503 and asked.method == "GET" else reply
+        reply = self._render(request, found)
+        return reply.with_headers(AGAIN) if found.status == 503 and request.method == "GET" else reply
 
-    def _render(self, asked: Asked, view: View) -> Reply:
+    def _render(self, request: Request, view: View) -> Reply:
         page = _templates().get_template(view.template)
         body = page.render(
-            asked=asked,
+            request=request,
             title=view.title,
             menu=[route for route in self._routes if route.label],
-            place=self._reading.place,
+            place=self._reader.place,
             now=wall_clock().replace(microsecond=0),
-            may={right.value for right in Right if asked.may(right) and self._reading.offers(right)},
-            here=asked.again().removeprefix(asked.prefix),
-            back=page_of(asked.sent("back")),
+            may={right.value for right in Right if request.may(right) and self._reader.offers(right)},
+            here=request.again().removeprefix(request.prefix),
+            back=page_of(request.sent("back")),
             actions=ACTIONS,
             matching=MATCHING,
             **view.values,
@@ -168,16 +168,16 @@ class Board:
         headers = (("content-type", HTML), ("cache-control", "no-store"))
         return Reply(status=view.status, headers=headers, body=body.encode("utf-8", "backslashreplace"))
 
-    def _trouble(self, asked: Asked, error: Exception) -> View:
+    def _trouble(self, request: Request, error: Exception) -> View:
         status, title, hint = next(said for kind, said in TROUBLES.items() if isinstance(error, kind))
         of_schema = isinstance(error, errors.SchemaError)  # which is looked at first: nothing was done
         quotes = isinstance(error, errors.StoreError) and not of_schema  # a database quotes rows
-        words = "" if quotes and not asked.may(Right.PAYLOADS) else scrub(str(error))
-        if asked.method == "POST" and status == 503 and not of_schema:
+        words = "" if quotes and not request.may(Right.PAYLOADS) else scrub(str(error))
+        if request.method == "POST" and status == 503 and not of_schema:
             title, hint = "Not known whether it was done", AFTER_POST
-        elif asked.method == "POST" and status != 502:
+        elif request.method == "POST" and status != 502:
             title, hint = "Not done", hint if of_schema else ""
-        since = self._reading.away_since if status == 503 and not of_schema else None
+        since = self._reader.away_since if status == 503 and not of_schema else None
         values = {"words": words, "hint": hint, "since": since}
         return View(template="base.html", title=title, values=values, status=status)
 
@@ -190,9 +190,9 @@ def mounted(kept: App | QueueStore, events: Events) -> Board:
         return store
 
     if not isinstance(kept, App):
-        return Board(Reading(partial(opened, kept), events=events), acting=Acting(events), events=events)
-    reading = Reading(kept.open_to_read, acting=Reading(kept.open), events=events)
-    return Board(reading, acting=Acting(events, declared_by(kept)), events=events)
+        return Board(Reader(partial(opened, kept), events=events), actions=ActionPages(events), events=events)
+    reader = Reader(kept.open_to_read, writer=Reader(kept.open), events=events)
+    return Board(reader, actions=ActionPages(events, declared_by(kept)), events=events)
 
 
 @cache
@@ -229,8 +229,8 @@ def _moment(at: datetime | None, now: datetime) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(iso(at), say(at), away(at, now))
 
 
-def _asset(asked: Asked) -> Reply:
-    kind, content = ASSETS[asked.path]
-    is_current = asked.first("v") == VERSIONS[asked.path]
+def _asset(request: Request) -> Reply:
+    kind, content = ASSETS[request.path]
+    is_current = request.first("v") == VERSIONS[request.path]
     kept = "public, max-age=31536000, immutable" if is_current else "no-cache"
     return Reply(headers=(("content-type", kind), ("cache-control", kept)), body=content)

@@ -18,8 +18,8 @@ from stowhand.observe.redacted_json import read_exact, redacted, redacted_text, 
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.option import whole
 from stowhand.protocols.searching import HISTORY
-from stowhand.web.asked import Absent, Asked, Malformed, Reply, Right, View, Who, read, text
-from stowhand.web.reading import Reading
+from stowhand.web.reader import Reader
+from stowhand.web.request import Absent, Malformed, Reply, Request, Right, View, Who, read, text
 
 SHOWN = 12_000
 """Bytes of markup, about, after which a payload is cut; all of it is in its text."""
@@ -36,10 +36,10 @@ _LINKED = re.compile(r"\bjob (\d+)(?=, since| \()|([\d-]{10}) ([\d:]{8})Z|(?<=^a
 """In a reason why a job does not run."""
 
 
-async def show(asked: Asked, reading: Reading) -> View:
+async def show(request: Request, reader: Reader) -> View:
     """Everything about it that the visitor may see."""
-    job = await job_of(asked, reading, asked.who)
-    sees = asked.may(Right.PAYLOADS) and bool(job.payload_text)  # a lent store may keep it to itself
+    job = await job_of(request, reader, request.who)
+    sees = request.may(Right.PAYLOADS) and bool(job.payload_text)  # a lent store may keep it to itself
     payload, result = read_exact(job.payload_text), read_exact(job.result_text)
     carried, is_dropped = unload(job.flags), job.result_text == DROPPED
     values = {
@@ -47,10 +47,10 @@ async def show(asked: Asked, reading: Reading) -> View:
         "job": job,
         "sees": sees,
         "facts": _facts(job),
-        "tries": [*reversed(await reading.tries(asked.who, job.id))],
+        "tries": [*reversed(await reader.tries(request.who, job.id))],
         "explanation": [
-            (_told(asked, one.what, job), one.todo)
-            for one in (() if job.state in HISTORY else await reading.explain(asked.who, job.id))
+            (_told(request, one.what, job), one.todo)
+            for one in (() if job.state in HISTORY else await reader.explain(request.who, job.id))
         ],
         "payload": tree(payload) if sees else None,
         "result": "It could not be kept." if is_dropped else None if job.result_text is None else tree(result),
@@ -62,18 +62,18 @@ async def show(asked: Asked, reading: Reading) -> View:
         "trace": "".join(carried.get(TRACE_PARENT, "").split("-")[1:2]),
         "flags": without(job.flags),
         "is_step": is_step(job.task, job.key),
-        "copies": _copies(job, reading) if sees and not is_step(job.task, job.key) else {},
+        "copies": _copies(job, reader) if sees and not is_step(job.task, job.key) else {},
         "is_short": len(job.payload_text) <= COPIED,
     }
     return View(template="jobs.html", title=f"Job {job.id}", values=values)
 
 
-async def show_text(asked: Asked, reading: Reading) -> Reply:
+async def show_text(request: Request, reader: Reader) -> Reply:
     """A part of it as plain text, whole: to copy, or to save."""
-    job, wanted = await job_of(asked, reading, asked.who), asked.first("as")
+    job, wanted = await job_of(request, reader, request.who), request.first("as")
     texts = {"result": redacted_text(job.result_text or ""), "error": job.last_error or ""}
     if job.payload_text:
-        texts |= {"payload": redacted_text(job.payload_text)} | _copies(job, reading)
+        texts |= {"payload": redacted_text(job.payload_text)} | _copies(job, reader)
     if wanted not in texts:
         raise Malformed(f"as: {wanted!r} is no way to show a job; there are: {', '.join(texts)}")
     return text(200, texts[wanted] + "\n")
@@ -92,23 +92,23 @@ def tree(value: Any) -> Markup:
     return _node(redacted(value), [SHOWN])
 
 
-async def job_of(asked: Asked, reading: Reading, who: Who) -> Job:
+async def job_of(request: Request, reader: Reader, who: Who) -> Job:
     """The job that the address names, as this visitor sees it. Raises Absent, Malformed."""
-    job_id = read_id(asked.first("id"))
-    job = await reading.job(who, job_id)
+    job_id = read_id(request.first("id"))
+    job = await reader.job(who, job_id)
     if job is None:
         raise Absent(f"There is no job {job_id}: it was removed, or its time in the history is over.")
     return job
 
 
-def _told(asked: Asked, reason: str, job: Job) -> Markup:
+def _told(request: Request, reason: str, job: Job) -> Markup:
     """With links to the jobs that are meant; and times, of which the script makes local ones."""
 
     def shown(found: re.Match[str]) -> Markup:
         if task := found[4]:
-            return asked.link(task, "/jobs", task=task, since=iso(job.finished_at or job.created_at))
+            return request.link(task, "/jobs", task=task, since=iso(job.finished_at or job.created_at))
         if found[1]:
-            return asked.link(found[0], "/job", id=found[1])
+            return request.link(found[0], "/job", id=found[1])
         return Markup('<time datetime="{}T{}Z" data-as="local">{}</time>').format(found[2], found[3], found[0])
 
     return Markup(_LINKED.sub(shown, str(escape(reason))))
@@ -120,8 +120,8 @@ def _facts(job: Job) -> list[tuple[Field, Any]]:
     return [(field, value) for field, value in facts if value not in (None, 0)]
 
 
-def _copies(job: Job, reading: Reading) -> dict[str, str]:
-    return copying.copies(job, redacted_text(job.payload_text), without(job.flags), reading.schema_name)
+def _copies(job: Job, reader: Reader) -> dict[str, str]:
+    return copying.copies(job, redacted_text(job.payload_text), without(job.flags), reader.schema_name)
 
 
 def _node(value: Any, left: list[int]) -> Markup:

@@ -13,8 +13,8 @@ from stowhand.jobs.job import State
 from stowhand.protocols.operating import TaskRow
 from stowhand.protocols.option import whole
 from stowhand.protocols.throughput import Period, Slot, Tally, slots_of, total
-from stowhand.web.asked import Asked, View, read
-from stowhand.web.reading import Reading
+from stowhand.web.reader import Reader
+from stowhand.web.request import Request, View, read
 
 T = TypeVar("T")
 PAGE = 20
@@ -51,31 +51,31 @@ ORDERS: dict[str, Callable[[TaskLine], Any]] = {
 }
 
 
-async def serials(asked: Asked, reading: Reading) -> View:
+async def serials(request: Request, reader: Reader) -> View:
     """Depth, holder and pause of each serial key."""
-    rows = _sorted(await reading.serials(), lambda row: (row.paused_since is None, not row.failed, row.name))
-    return _view(asked, "serials", rows)
+    rows = _sorted(await reader.serials(), lambda row: (row.paused_since is None, not row.failed, row.name))
+    return _view(request, "serials", rows)
 
 
-async def tasks(asked: Asked, reading: Reading) -> View:
+async def tasks(request: Request, reader: Reader) -> View:
     """What each task does in an hour, and who can run it."""
-    order = asked.choice("sort", ORDERS)
-    rows = await reading.tasks()
-    lines = _sorted(None if rows is None else await _lines(reading, rows), ORDERS[order])
-    return _view(asked, "tasks", lines, order=order, orders=ORDERS)
+    order = request.choice("sort", ORDERS)
+    rows = await reader.tasks()
+    lines = _sorted(None if rows is None else await _lines(reader, rows), ORDERS[order])
+    return _view(request, "tasks", lines, order=order, orders=ORDERS)
 
 
-async def failures(asked: Asked, reading: Reading) -> View:
+async def failures(request: Request, reader: Reader) -> View:
     """What fails, by task and class of error; since when."""
-    amounts = await reading.amounts() or {}
-    return _view(asked, "failures", await reading.failures(asked.who), errored=amounts.get(State.ERRORED))
+    amounts = await reader.amounts() or {}
+    return _view(request, "failures", await reader.failures(request.who), errored=amounts.get(State.ERRORED))
 
 
-async def workers(asked: Asked, reading: Reading) -> View:
+async def workers(request: Request, reader: Reader) -> View:
     """Who works, and on what; those that were lost within a day, too."""
-    held = {one.worker: one for one in await reading.held(asked.who) or ()}
-    rows = _sorted(await reading.workers(), lambda row: (row.alive, row.state == "alive", row.card.name))
-    return _view(asked, "workers", rows, held=held)
+    held = {one.worker: one for one in await reader.held(request.who) or ()}
+    rows = _sorted(await reader.workers(), lambda row: (row.alive, row.state == "alive", row.card.name))
+    return _view(request, "workers", rows, held=held)
 
 
 def _sorted(rows: Sequence[T] | None, key: Callable[[T], Any]) -> Sequence[T] | None:
@@ -83,13 +83,13 @@ def _sorted(rows: Sequence[T] | None, key: Callable[[T], Any]) -> Sequence[T] | 
     return None if rows is None else sorted(rows, key=key)
 
 
-def _view(asked: Asked, page: str, rows: Sequence[Any] | None, **more: Any) -> View:
+def _view(request: Request, page: str, rows: Sequence[Any] | None, **more: Any) -> View:
     """Of many rows those of one page, and links to the others. ``None``: the store does not say."""
-    given = max(read("from", asked.first("from"), whole) or 0, 0)
+    given = max(read("from", request.first("from"), whole) or 0, 0)
     count = len(rows or ())
     start = min(given, max(count - 1, 0) // PAGE * PAGE)  # of a list that has become shorter, its end
-    before = asked.again(**{"from": max(start - PAGE, 0) or ""}) if start else None
-    after = asked.again(**{"from": start + PAGE}) if start + PAGE < count else None
+    before = request.again(**{"from": max(start - PAGE, 0) or ""}) if start else None
+    after = request.again(**{"from": start + PAGE}) if start + PAGE < count else None
     part = None if rows is None else rows[start : start + PAGE]
     values = {"page": page, "rows": part, "first": start + 1, "last": min(start + PAGE, count)}
     values |= {"count": count, "before": before, "after": after}
@@ -98,10 +98,10 @@ def _view(asked: Asked, page: str, rows: Sequence[Any] | None, **more: Any) -> V
     )
 
 
-async def _lines(reading: Reading, rows: Sequence[TaskRow]) -> list[TaskLine]:
-    until = (await reading.now()).replace(second=0, microsecond=0) + timedelta(minutes=1)
+async def _lines(reader: Reader, rows: Sequence[TaskRow]) -> list[TaskLine]:
+    until = (await reader.now()).replace(second=0, microsecond=0) + timedelta(minutes=1)
     since = until - SPAN
     found: defaultdict[str | None, list[Period]] = defaultdict(list)
-    for period in await reading.throughput(since, until, STEP) or ():
+    for period in await reader.throughput(since, until, STEP) or ():
         found[period.task].append(period)
     return [TaskLine(row, total(found[row.name]), slots_of(found[row.name], since, until, STEP)) for row in rows]

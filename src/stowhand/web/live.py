@@ -18,8 +18,8 @@ import msgspec
 from stowhand.clock import Clock, SystemClock, wall_clock
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.jobs.moments import iso
-from stowhand.web.asked import Asked, Reply, Who, text
-from stowhand.web.reading import Reading
+from stowhand.web.reader import Reader
+from stowhand.web.request import Reply, Request, Who, text
 
 EVENTS = "text/event-stream"
 LIFE = 300.0
@@ -38,6 +38,8 @@ MAX_STREAMS_PER_BROWSER = 4
 """A browser opens six connections to a server. Streams leave two of them for pages; further windows are polled."""
 POLL_SECONDS = 5
 """Interval at which a window without a stream of its own asks again."""
+Browser = tuple[str, str]
+"""Address and user agent."""
 AWAY = Reply(status=503, body=b"<h1>The store does not answer</h1>")
 _SHOWN = (200, 503)  # a page, and one whose store is away: it comes back by itself
 _REGION = re.compile(rb'<section id="([^"]+)" data-region.*?</section>', re.DOTALL)
@@ -49,27 +51,27 @@ class Live:
     """The streams of one board. ``answer``: how it answers any request."""
 
     def __init__(
-        self, answer: Callable[[Asked], Awaitable[Reply]], reading: Reading, clock: Clock | None = None
+        self, answer: Callable[[Request], Awaitable[Reply]], reader: Reader, clock: Clock | None = None
     ) -> None:
         self._answer = answer
-        self._reading = reading
+        self._reader = reader
         self._clock = clock or SystemClock()
         self._viewers = 0
-        self._of_browser: Counter[tuple[str, str]] = Counter()
+        self._of_browser: Counter[Browser] = Counter()
         self._is_over = False
 
     def close(self) -> None:
         """End all streams: the server stops."""
         self._is_over = True
 
-    def wants(self, asked: Asked) -> bool:
+    def wants(self, request: Request) -> bool:
         """Whether the request is for a page's changes, not for the page. Assets, which are anybody's, have none."""
-        is_page = asked.method == "GET" and not asked.path.startswith("/assets/")
-        return is_page and EVENTS in asked.headers.get("accept", "")
+        is_page = request.method == "GET" and not request.path.startswith("/assets/")
+        return is_page and EVENTS in request.headers.get("accept", "")
 
-    async def stream(self, asked: Asked) -> Reply:
+    async def stream(self, request: Request) -> Reply:
         """The changes of the page at this address. A page that cannot be shown ends the browser's asking."""
-        page = msgspec.structs.replace(asked, headers={**asked.headers, "accept": "text/html"})
+        page = msgspec.structs.replace(request, headers={**request.headers, "accept": "text/html"})
         known = await self._amounts()
         reply = await self._answer(page)
         if reply.status not in _SHOWN or not isinstance(reply.body, bytes):
@@ -77,13 +79,13 @@ class Live:
         if self._viewers >= MOST:
             return text(503, f"{MOST} pages are open here already.\n")
         headers = (("content-type", EVENTS), ("x-accel-buffering", "no"), ("vary", "accept"))
-        browser = (asked.address or asked.peer, asked.headers.get("user-agent", ""))
+        browser = (request.address or request.peer, request.headers.get("user-agent", ""))
         if self._of_browser[browser] >= MAX_STREAMS_PER_BROWSER:
             poll = f"retry: {POLL_SECONDS * 1000}\nevent: brief\ndata: \n\n".encode()
             return Reply(headers=headers, body=_event(reply, {}, wall_clock()) + poll)
         return Reply(headers=headers, body=self._pieces(page, reply, known, browser))
 
-    async def _pieces(self, page: Asked, reply: Reply, known: object, browser: tuple[str, str]) -> AsyncIterator[bytes]:
+    async def _pieces(self, page: Request, reply: Reply, known: object, browser: Browser) -> AsyncIterator[bytes]:
         self._viewers += 1
         self._of_browser[browser] += 1
         try:
@@ -101,7 +103,7 @@ class Live:
                         known = await self._amounts()
                     if is_due or known != before:
                         break
-                is_away = known is None and self._reading.away_since  # waited for once more, nobody would hear of it
+                is_away = known is None and self._reader.away_since  # waited for once more, nobody would hear of it
                 reply = AWAY if is_away else await self._answer(await _by_now(page))
                 rest = min((self._clock.monotonic() - began) * REST * self._viewers, LONGEST)
                 rested = rested if is_due else began + rest
@@ -120,12 +122,12 @@ class Live:
     async def _amounts(self) -> object:
         """The one question: what one viewer is told within a second, all are."""
         try:
-            return await self._reading.amounts()
+            return await self._reader.amounts()
         except (StoreError, ConfigurationError):
             return None
 
 
-async def _by_now(page: Asked) -> Asked:
+async def _by_now(page: Request) -> Request:
     """With what the viewer may do by now. What the application raises is its answer to the next request: none here."""
     if page.ask_who is None:
         return page

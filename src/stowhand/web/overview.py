@@ -13,24 +13,24 @@ from stowhand.protocols.figures import Pauses
 from stowhand.protocols.operating import SerialRow
 from stowhand.protocols.throughput import Period, Tally, slots_of
 from stowhand.web import attention, charts
-from stowhand.web.asked import Asked, View
 from stowhand.web.attention import NEW, Facts
-from stowhand.web.reading import Reading
+from stowhand.web.reader import Reader
+from stowhand.web.request import Request, View
 
 SPANS = {"1h": (3600, 60), "1d": (86_400, 900), "7d": (7 * 86_400, 7200), "90d": (90 * 86_400, 86_400)}
 """Seconds of the charts, and of one of their columns."""
 
 
-async def show(asked: Asked, reading: Reading) -> View:
+async def show(request: Request, reader: Reader) -> View:
     """Counts, charts, and what needs attention."""
-    span = asked.choice("span", SPANS)
-    now, versions = await asyncio.gather(reading.now(), reading.app_versions())
+    span = request.choice("span", SPANS)
+    now, versions = await asyncio.gather(reader.now(), reader.app_versions())
     ends = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
     # All at once: a store of several connections answers them side by side.
     (amounts, oldest), facts, drawn = await asyncio.gather(
-        asyncio.gather(reading.amounts(), reading.oldest_due()),
-        _facts(asked, reading, now, ends),
-        _drawn(reading, ends, span, versions or ()),
+        asyncio.gather(reader.amounts(), reader.oldest_due()),
+        _facts(request, reader, now, ends),
+        _drawn(reader, ends, span, versions or ()),
     )
     alive = [row for row in facts.workers if row.alive]
     values = {
@@ -49,11 +49,11 @@ async def show(asked: Asked, reading: Reading) -> View:
     return View(template="lists.html", title="Overview", values=values)
 
 
-async def _facts(asked: Asked, reading: Reading, now: datetime, ends: datetime) -> Facts:
+async def _facts(request: Request, reader: Reader, now: datetime, ends: datetime) -> Facts:
     (tasks, workers, pauses, failures), (holders, serials), (lately, by_task) = await asyncio.gather(
-        asyncio.gather(reading.tasks(), reading.workers(), reading.pauses(), reading.failures(asked.who)),
-        _serials(asked, reading, now),
-        _counted(reading, now, ends),
+        asyncio.gather(reader.tasks(), reader.workers(), reader.pauses(), reader.failures(request.who)),
+        _serials(request, reader, now),
+        _counted(reader, now, ends),
     )
     return Facts(
         now=now,
@@ -68,25 +68,25 @@ async def _facts(asked: Asked, reading: Reading, now: datetime, ends: datetime) 
     )
 
 
-async def _serials(asked: Asked, reading: Reading, now: datetime) -> tuple[Sequence[Job], Sequence[SerialRow] | None]:
+async def _serials(request: Request, reader: Reader, now: datetime) -> tuple[Sequence[Job], Sequence[SerialRow] | None]:
     """Jobs that hold their serial for long. Only where there are some are all serials asked for, which is dear."""
-    holders = attention.holders_of(await reading.held(asked.who) or (), now)
-    return holders, await (reading.serials() if holders else reading.paused())
+    holders = attention.holders_of(await reader.held(request.who) or (), now)
+    return holders, await (reader.serials() if holders else reader.paused())
 
 
-async def _counted(reading: Reading, now: datetime, ends: datetime) -> tuple[Sequence[Period], Sequence[Period]]:
+async def _counted(reader: Reader, now: datetime, ends: datetime) -> tuple[Sequence[Period], Sequence[Period]]:
     """Return the last hour by the minute, of all tasks together, and by task only if something went wrong."""
-    lately = await reading.throughput(ends - NEW, ends, by_task=False) or ()
+    lately = await reader.throughput(ends - NEW, ends, by_task=False) or ()
     if not attention.asks_by_task(lately, now):
         return lately, ()
-    return lately, await reading.throughput(ends - NEW, ends) or ()
+    return lately, await reader.throughput(ends - NEW, ends) or ()
 
 
-async def _drawn(reading: Reading, ends: datetime, span: str, marks: charts.Marks) -> Sequence[Markup]:
+async def _drawn(reader: Reader, ends: datetime, span: str, marks: charts.Marks) -> Sequence[Markup]:
     length, step = SPANS[span]
     # Columns begin at the same moments whenever they are drawn: two viewers share one answer, and nothing wobbles.
     since = datetime.fromtimestamp((ends.timestamp() - length) // step * step, ends.tzinfo)
-    found = await reading.throughput(since, ends, step, by_task=False)
+    found = await reader.throughput(since, ends, step, by_task=False)
     if not found:
         return []
     slots = slots_of(found, since, ends, step)

@@ -1,7 +1,7 @@
-"""The only door from the pages to the store. It asks the store's parts, and nothing else.
+"""Reads of the dashboard: the only access of its pages to the store.
 
-What a visitor may not see is taken out here, so that no page and no template can forget it. What a store cannot say is
-``None``.
+Values that a visitor may not see are removed here, so that no page and no template can forget it. ``None`` stands for
+what a store cannot answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stowhand.protocols.operating import Held, Reason
 from stowhand.protocols.queue_store import Failures, Inspector, QueueStore
 from stowhand.protocols.searching import Found, Search
 from stowhand.protocols.throughput import Period
-from stowhand.web.asked import Forbidden, Right, Who
+from stowhand.web.request import Forbidden, Right, Who
 
 T = TypeVar("T")
 FRESH = 1.0
@@ -36,38 +36,38 @@ _NEEDED = {Right.ACT: "admin", Right.ADD: "jobs"}
 """The part of the store without which a right is worth nothing."""
 
 
-def _for_all(question: Callable[[Inspector], Awaitable[T]]) -> Callable[[Reading], Awaitable[T | None]]:
-    """A method that asks this, once a second for all viewers."""
+def _for_all(question: Callable[[Inspector], Awaitable[T]]) -> Callable[[Reader], Awaitable[T | None]]:
+    """Make a method that asks this question once a second for all viewers."""
 
-    async def asked(self: Reading) -> T | None:
+    async def ask(self: Reader) -> T | None:
         return await self._look(question, question)
 
-    return asked
+    return ask
 
 
-class Reading:
-    """A store that is opened when it is first asked, and again until it opens. On one event loop.
+class Reader:
+    """Asks a store, which it opens at the first question, and after an error again. Used on one event loop.
 
-    ``open_store``: gives the open store; called again after an error. What it gives is closed by whoever made it.
-    ``acting``: asks a store that may be written to, where this one may only be read. ``events``: hear when it is away.
+    ``open_store``: returns the open store, which the caller closes. ``writer``: reader of the writable store, if this
+    one is read-only. ``events``: receive the begin and the end of an outage.
     """
 
     def __init__(
         self,
         open_store: Callable[[], Awaitable[QueueStore]],
         clock: Clock | None = None,
-        acting: Reading | None = None,
+        writer: Reader | None = None,
         events: Events | None = None,
     ) -> None:
         self._open_store, self._events = open_store, events or Events()
-        self._acting = acting or self
+        self._writer = writer or self
         self._clock = clock or SystemClock()
         self._store: QueueStore | None = None
         self._opening, self._check_at = asyncio.Lock(), 0.0
         self._shared: dict[object, asyncio.Task[tuple[Any, float]]] = {}
-        """What has been asked, by question: the answer, and until when it is fresh."""
+        """Answers by question, each with the time until which it is fresh."""
         self.away_since: datetime | None = None
-        """When the store was first found not to answer; ``None``: it answered."""
+        """Begin of the present outage; ``None``: the store has answered."""
 
     @property
     def place(self) -> str:
@@ -173,12 +173,12 @@ class Reading:
         return answer
 
     async def act(self, question: Callable[[QueueStore], Awaitable[T]]) -> T:
-        """The same, of something that is to be changed."""
-        return await self._acting.ask(question)
+        """As ``ask``, for a change."""
+        return await self._writer.ask(question)
 
     async def shared(self, key: object, question: Callable[[QueueStore], Awaitable[T]]) -> T:
-        """The same, asked for all viewers once a second; where that would be hard work, once in a hundred times as long
-        as it takes. What went wrong is asked again at once.
+        """As ``ask``, once a second for all viewers; of a slow answer once in a hundred times as long as it takes. A
+        failed question is repeated at once.
         """
 
         async def timed(store: QueueStore) -> tuple[T, float]:
@@ -197,7 +197,7 @@ class Reading:
         return answer
 
     def forget(self) -> None:
-        """Ask anew: something was changed here."""
+        """Forget the shared answers: something was changed here."""
         self._shared = {}
 
     async def _look(self, question: Callable[[Inspector], Awaitable[T]], key: object = None) -> T | None:

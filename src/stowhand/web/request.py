@@ -1,4 +1,4 @@
-"""A request and a reply as the pages see them: plain values, whatever server is around."""
+"""Request and reply as plain values, whatever the server: ASGI, WSGI or Django."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Who(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(given: Who | Iterable[str]) -> Who:
-        """What an application says of a visitor: some rights, or rights with a name. Raises ConfigurationError."""
+        """The visitor as an application describes it: rights, or a ``Who``. Raises ConfigurationError."""
         try:
             return given if isinstance(given, Who) else Who(rights=frozenset(map(Right, given)))
         except ValueError as error:
@@ -62,7 +62,7 @@ class Who(msgspec.Struct, frozen=True):
 
 
 class Cookies(msgspec.Struct, frozen=True):
-    """Those of one request, and new ones for its reply. A browser has one jar for all ports of a host."""
+    """Cookies of one request, and new ones for its reply. A browser shares cookies between all ports of a host."""
 
     headers: Mapping[str, str]
     secure: bool
@@ -71,7 +71,7 @@ class Cookies(msgspec.Struct, frozen=True):
     """Below which they are sent."""
 
     def get(self, what: str) -> str:
-        """Its value; empty: there is none."""
+        """Return the value; empty without one."""
         pairs = (part.strip().partition("=") for part in self.headers.get("cookie", "").split(";"))
         return next((value for name, _, value in pairs if name == self._name(what)), "")
 
@@ -88,7 +88,7 @@ class Cookies(msgspec.Struct, frozen=True):
         return f"{'__Host-' if self.secure else ''}stowhand-{what}{'' if port is None else f'-{port}'}"
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One request."""
 
     method: str = "GET"
@@ -183,17 +183,17 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """A page that is not rendered yet."""
+    """A page before it is rendered."""
 
     template: str
     title: str
     values: Mapping[str, Any] = {}
-    """What the template shows: nothing that the visitor may not see is in here."""
+    """Values for the template: only what the visitor may see."""
     status: int = 200
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A form with little but a button."""
+    """A form with a button and at most one field."""
 
     path: str
     button: str
@@ -204,7 +204,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Malformed(StowhandError):
-    """A field of a query or a form has a value that means nothing. The message names it, and what is possible."""
+    """A field of a query or a form has an invalid value. The message names the field and the valid values."""
 
 
 class Absent(StowhandError):
@@ -212,7 +212,7 @@ class Absent(StowhandError):
 
 
 class Forbidden(StowhandError):
-    """The visitor has not the right to it. The message names the right."""
+    """The visitor lacks a right. The message names it."""
 
 
 def read(name: str, given: str, reader: Callable[[str], T]) -> T | None:
@@ -232,7 +232,7 @@ def fields_of(encoded: str) -> Fields:
 
 
 def short(name: object) -> str:
-    """For a list: the job, the serial key or the worker itself has all of it."""
+    """Shorten a name for a list; the page of the thing itself shows all of it."""
     return shorten(str(name), WIDTH)
 
 

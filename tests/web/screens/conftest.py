@@ -16,7 +16,7 @@ from playwright.async_api import Page
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
-from stowhand.web.asked import Right, Who
+from stowhand.web.request import Right, Who
 from tests.support.browsers import find_browser
 from tests.support.browsing import Chromium, served
 from tests.support.population import morning, populate
