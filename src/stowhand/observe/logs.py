@@ -61,22 +61,19 @@ class Scope(msgspec.Struct, frozen=True):
         return f"{self.label}({escape(self.worker)}: {escape(self.task or '')}{{{escape(str(self.job_id))}}})"
 
 
-def configure_logging(
-    level: str = "info", fmt: str = "text", stream: TextIO | None = None, color: bool | None = None
-) -> None:
+def configure_logging(level: str = "info", fmt: str = "text", stream: TextIO | None = None) -> None:
     """Send log lines to ``stream`` (stderr), each once: other handlers that write there, too, are taken away. For a
     process of the command line; an embedding program has its own.
 
     ``fmt``: ``text``, ``timed`` (text that begins with the moment, UTC), ``traced`` (text with the ids of traces), or
     ``json``.
-    ``color``: ``None`` means if it is a terminal and NO_COLOR is not set.
     """
     target = stream if stream is not None else sys.stderr
     handler = logging.StreamHandler(target)
-    painted = wants_color(target) if color is None else color
-    handler.setFormatter(
-        JsonLines() if fmt == "json" else TextLines(color=painted, traced=fmt == "traced", timed=fmt == "timed")
-    )
+    if fmt == "json":
+        handler.setFormatter(JsonLines())
+    else:
+        handler.setFormatter(TextLines(color=wants_color(target), traced=fmt == "traced", timed=fmt == "timed"))
     _take_over(handler)
     logging.getLogger().setLevel(max(LEVELS[level], logging.INFO))
     logging.getLogger(ROOT).setLevel(LEVELS[level])
