@@ -13,7 +13,7 @@ Durations are in seconds. ``worker`` is the worker's name.
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Callable, KeysView, Mapping
+from collections.abc import Callable, KeysView
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from importlib import import_module
@@ -33,12 +33,10 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class WorkerStarted(Event, frozen=True):
-    """A worker has connected and looks for jobs. ``tasks``: those that it claims; ``None``: any. ``counted_as``: of
-    second names of a task, the first."""
+    """A worker has connected and looks for jobs. ``tasks``: those that it claims; ``None``: any."""
 
     worker: str
     tasks: tuple[str, ...] | None
-    counted_as: Mapping[str, str] = {}
 
 
 class WorkerQuieted(Event, frozen=True):

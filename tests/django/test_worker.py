@@ -217,15 +217,15 @@ def test_a_coroutine_has_a_thread_and_connections_of_its_own_which_are_closed(si
         assert cursor.fetchall() == []
 
 
-def test_what_was_enqueued_for_another_queue_is_counted_under_the_task(site: None, shop: Any) -> None:
+def test_what_was_enqueued_for_another_queue_is_counted_under_its_own_name(site: None, shop: Any) -> None:
     backend, name = task_backends["default"], shop.add.module_path
     drain(backend)
     shop.add.enqueue(1)
     shop.add.using(queue_name="heavy").enqueue(1)
     before = ended_lately(backend, name)
     drain(backend)
-    assert ended_lately(backend, name) == before + 2
-    assert ended_lately(backend, f"{name}@heavy") == 0
+    assert ended_lately(backend, name) == before + 1
+    assert ended_lately(backend, f"{name}@heavy") >= 1
 
 
 def test_signals_are_sent_by_the_worker_and_never_on_its_loop(backend: StowhandBackend, shop: Any) -> None:

@@ -9,14 +9,13 @@ import signal
 import subprocess
 import threading
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.mmap_dict import mmap_key
 
-from stowhand import App
 from stowhand.events import Events, JobLeft, JobLost, JobsReset, JobStarted, TasksReloaded, WorkerStarted
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import ResetJob
@@ -234,31 +233,6 @@ def test_what_one_is_to_be_warned_of_is_nought_before_it_happens(
         for outcome in ("ok", "retry", "failed", "poison"):
             assert shown[f'{DONE}{{kind="{task}",outcome="{outcome}"}}'] == 0
     assert shown['stowhand_worker_resets_total{state="failed"}'] == shown["stowhand_worker_lost_leases_total"] == 0
-
-
-def test_a_second_name_counts_as_the_first(metrics: tuple[CollectorRegistry, WorkerMetrics]) -> None:
-    registry, counted = metrics
-
-    async def scenario() -> dict[str | None, int]:
-        store = MemoryStore()
-        app = App(store=store)
-        for name in ("send", "send@heavy"):
-            app.task(name=name)(_nothing)
-            await app.add_job(name)
-        app.registry.add_name("send@heavy", "send")
-        async with app:
-            await app.worker(once=True, events=counted.of(Events())).run()
-        now = await store.timetable.now()
-        periods = await store.inspect.throughput(now - timedelta(hours=1), now + timedelta(minutes=1))
-        return {one.task: one.tally.ok for one in periods}
-
-    assert asyncio.run(scenario()) == {"send": 2}
-    shown = generate_latest(registry).decode()
-    assert f'{DONE}{{kind="send",outcome="ok"}} 2.0' in shown
-    assert "heavy" not in shown
-
-
-async def _nothing() -> None: ...
 
 
 def test_kinds_are_bounded(metrics: tuple[CollectorRegistry, WorkerMetrics]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
@@ -87,7 +86,6 @@ class Portal:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._pid = 0
         tell_in_children(self)
         _at_exit(weakref.WeakMethod(self._end_with_the_program))
 
@@ -120,8 +118,9 @@ class Portal:
         return _wait(running)
 
     def forked(self) -> None:
-        """In the child: a thread of the parent that held the lock is not there to release it."""
+        """In the child: the loop is here, and its thread is not; one that held the lock cannot release it."""
         self._lock = threading.Lock()
+        self._loop = self._thread = None
 
     def close(self) -> None:
         """Run ``farewell`` and stop the loop. Harmless when repeated; a later ``run`` starts a new one."""
@@ -131,7 +130,7 @@ class Portal:
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
-        if loop is None or thread is None or self._pid != os.getpid():
+        if loop is None or thread is None:
             return
         try:
             asyncio.run_coroutine_threadsafe(_await(self._farewell), loop).result(patience)
@@ -150,10 +149,8 @@ class Portal:
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            # After a fork the loop is here and its thread is not (a preforking web server).
-            if self._loop is None or self._pid != os.getpid():
+            if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._pid = os.getpid()
                 self._thread = threading.Thread(target=_serve, args=(self._loop,), name="stowhand sync", daemon=True)
                 self._thread.start()
             return self._loop

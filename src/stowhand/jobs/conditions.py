@@ -41,28 +41,34 @@ class Where(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.op not in OPERATORS:
-            raise ConfigurationError(f"condition on {self.column!r}: no operator {self.op!r}; {', '.join(OPERATORS)}")
+            raise self._refused(f"no operator {self.op!r}; {', '.join(OPERATORS)}")
+        if self.op in _BARE:
+            if self.value is not None:
+                raise self._refused(f"{self.op!r} takes no value")
+            return
         if self.op in _LISTS:
-            if isinstance(self.value, str | bytes) or not isinstance(self.value, Iterable):
-                raise ConfigurationError(f"condition on {self.column!r}: {self.op!r} takes a list")
-            values = tuple(self.value)
+            values = self._listed()
             msgspec.structs.force_setattr(self, "value", values)
-            if not 0 < len(values) <= MOST_VALUES:
-                raise ConfigurationError(f"condition on {self.column!r}: {self.op!r} takes 1 to {MOST_VALUES} values")
-        elif self.op == TOGETHER and (
-            isinstance(self.value, bool) or not isinstance(self.value, int | float | Decimal)
-        ):
-            raise ConfigurationError(
-                f"condition on {self.column!r}: {self.op!r} takes a number, and {self.value!r} is none"
-            )
-        elif self.op in _BARE and self.value is not None:
-            raise ConfigurationError(f"condition on {self.column!r}: {self.op!r} takes no value")
-        for value in self.value if self.op in _LISTS else () if self.op in _BARE else (self.value,):
+        else:
+            values = (self.value,)
+        for value in values:
+            if value is None:
+                raise self._refused('None cannot be compared with; write Where(…, "is null")')
             if not isinstance(value, _VALUES) or _is_no_number(value):
-                raise ConfigurationError(
-                    f"condition on {self.column!r}: {value!r} cannot be compared with"
-                    + ('; write Where(…, "is null")' if value is None else "")
-                )
+                raise self._refused(f"{value!r} cannot be compared with")
+        if self.op == TOGETHER and (isinstance(self.value, bool) or not isinstance(self.value, int | float | Decimal)):
+            raise self._refused(f"{self.op!r} takes a number, and {self.value!r} is none")
+
+    def _listed(self) -> tuple[Any, ...]:
+        if isinstance(self.value, str | bytes) or not isinstance(self.value, Iterable):
+            raise self._refused(f"{self.op!r} takes a list")
+        values = tuple(self.value)
+        if not 0 < len(values) <= MOST_VALUES:
+            raise self._refused(f"{self.op!r} takes 1 to {MOST_VALUES} values")
+        return values
+
+    def _refused(self, why: str) -> ConfigurationError:
+        return ConfigurationError(f"condition on {self.column!r}: {why}")
 
 
 def _is_no_number(value: object) -> bool:

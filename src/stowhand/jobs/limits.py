@@ -160,11 +160,13 @@ def check_details(
     *, priority: int | None, attempts: int | None, max_attempts: int | None, run_at: datetime | None
 ) -> None:
     """Check new details of a waiting job; ``None``: it keeps its own. Raises InvalidJob."""
-    for field, number, least in (("priority", priority, -INT32 - 1), ("attempts", attempts, 0)):
+    for field, number, least in (
+        ("priority", priority, -INT32 - 1),
+        ("attempts", attempts, 0),
+        ("max_attempts", max_attempts, 1),
+    ):
         if number is not None:
             _check_integer(field, number, least)
-    if max_attempts is not None:
-        check_max_attempts(max_attempts)
     if run_at is not None:
         _check_moment(run_at, None)
 

@@ -10,7 +10,7 @@ Their names are in vocabulary.py. They are right across several processes in pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from stowhand.events import (
     Beaten,
@@ -66,7 +66,7 @@ class WorkerMetrics:
 
     def of(self, events: Events) -> Events:
         """Count these events, and give them back for a worker. Some are emitted in the heartbeat's thread."""
-        events.on(WorkerStarted, lambda event: self._learn(event.tasks, event.counted_as))
+        events.on(WorkerStarted, lambda event: self._learn(event.tasks))
         events.on(TasksReloaded, lambda event: self._learn(event.tasks))
         events.on(JobStarted, self._began)
         events.on(JobLeft, self._left)
@@ -90,8 +90,7 @@ class WorkerMetrics:
         """Record the largest lag of the event loop since the last call."""
         self._lag.observe(max(seconds, 0.0))
 
-    def _learn(self, names: tuple[str, ...] | None, counted_as: Mapping[str, str] | None = None) -> None:
-        tasks = None if names is None else self._kinds.first_names(names, counted_as or {})
+    def _learn(self, tasks: tuple[str, ...] | None) -> None:
         self._kinds.learn(tasks)
         for task in (tasks or ())[: self._kinds.most]:
             for ended in (Ended.OK, Ended.RETRY, Ended.FAILED, Ended.POISON):
@@ -146,12 +145,6 @@ class _Kinds:
         self._learned: set[str] = set()
         self._met: set[str] = set()
         self._bounded = False
-        self._counted_as: dict[str, str] = {}
-
-    def first_names(self, names: Iterable[str], counted_as: Mapping[str, str]) -> tuple[str, ...]:
-        """Each task once. From now on a second name means the first."""
-        self._counted_as |= counted_as
-        return tuple(dict.fromkeys(counted_as.get(name, name) for name in names))
 
     def learn(self, tasks: Iterable[str] | None) -> None:
         """A worker has these; ``None``: it takes any."""
@@ -161,8 +154,7 @@ class _Kinds:
                 [task for task in tasks if task not in self._learned][: self.most - len(self._learned)]
             )
 
-    def of(self, name: str) -> str:
-        task = self._counted_as.get(name, name)
+    def of(self, task: str) -> str:
         if task in self._learned or task in self._met:
             return task
         if self._bounded or len(self._met) >= self.most:

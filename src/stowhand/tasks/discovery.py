@@ -26,8 +26,6 @@ from stowhand.errors import ConfigurationError, Misuse
 from stowhand.tasks.executable import define_executable
 from stowhand.tasks.registry import Registry, TaskDefinition, define
 
-DEPTH_LIMIT = 16
-"""Folders below the root."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 MODULES = "stowhand_tasks_"
 """What the names of tasks' modules begin with."""
@@ -114,7 +112,7 @@ def _files(root: Path, folder: Path, passed_over: list[str]) -> Iterator[Path]:
         # Names that begin with _ or . are for what tasks share, for caches and for editors.
         if path.name.startswith(("_", ".")):
             continue
-        why = _unsafe(root, path) or _unfit(root, path)
+        why = _unsafe(root, path) or _unfit(path)
         if why is not None:
             passed_over.append(f"{_shown(root, path)}: passed over, {why}")
         elif path.is_dir():
@@ -136,12 +134,10 @@ def _unsafe(root: Path, path: Path) -> str | None:
     return None
 
 
-def _unfit(root: Path, path: Path) -> str | None:
+def _unfit(path: Path) -> str | None:
     if path.is_dir():
         if path.is_symlink():
             return "a link to a folder"
-        if len(path.relative_to(root).parts) > DEPTH_LIMIT:
-            return f"more than {DEPTH_LIMIT} folders deep"
         name = path.name
     elif not path.is_file() or not (path.suffix == ".py" or os.access(path, os.X_OK)):
         return "neither a Python file nor executable; chmod +x makes it a task"

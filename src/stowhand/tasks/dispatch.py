@@ -42,7 +42,6 @@ class TaskHandler:
     ) -> None:
         """``enqueue``: commits a job of ``helpers.add_job``. ``given``: resources that are open already, by factory."""
         self._registry = registry
-        self.counted_as = registry.counted_as
         self._resources = WorkerResources(registry.resources, lambda tasks: self._registry.wanted(tasks), given)
         self._built_in = built_in or Registry()
         """Tasks for which the other has none of the same name."""

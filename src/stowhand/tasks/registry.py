@@ -126,8 +126,8 @@ class Registry:
         self.find = self._definitions.get
         """By name: the definition, or ``None``."""
         self.around = around or Around()
-        self.counted_as: dict[str, str] = {}
-        """Of a second name of a task, the first: what both names' jobs come to is counted under that."""
+        self._first_names: dict[str, str] = {}
+        """Of a second name of a task, the first."""
         self.resources = SharedResources()
         """What workers hold open for these tasks."""
 
@@ -143,12 +143,12 @@ class Registry:
         self._definitions[definition.name] = definition
 
     def add_name(self, name: str, first: str) -> None:
-        """Tell that ``name``, a task here, is a second name of ``first``."""
-        self.counted_as[name] = first
+        """Note that ``name``, a task here, is a second name of ``first``."""
+        self._first_names[name] = first
 
     def also_named(self, first: str) -> builtins.list[str]:
         """The second names of a task."""
-        return [name for name, of in self.counted_as.items() if of == first]
+        return [name for name, of in self._first_names.items() if of == first]
 
     def _join(self, definition: TaskDefinition) -> None:
         """Tasks may be named by ``on_failure`` before they are declared."""

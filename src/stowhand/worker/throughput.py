@@ -10,7 +10,7 @@ import threading
 import uuid
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -104,11 +104,10 @@ _minute: partial[defaultdict[str, _Count]] = partial(defaultdict, _Count)
 
 
 class ThroughputCounter:
-    """Of one worker. From any thread. ``counted_as``: of second names of a task, the first."""
+    """Counts what one worker has done, by minute and task. From any thread."""
 
-    def __init__(self, monotonic: Callable[[], float], counted_as: Mapping[str, str] | None = None) -> None:
+    def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._counted_as = counted_as or {}
         self._ahead: float | None = None
         """Seconds by which the store's time, since 1970, is ahead of the monotonic clock; ``None``: not known yet."""
         self._heard = float("-inf")
@@ -133,12 +132,11 @@ class ThroughputCounter:
             waited = alike = 0
             for held in recorded:
                 claim = held.claim
-                job = claim.record
-                if claim.task != known or job.run_at is not due or job.started_at is not start:
+                job, task = claim.record, claim.task
+                if task != known or job.run_at is not due or job.started_at is not start:
                     count.waits[waited] += alike
                     alike = 0
-                    known, due, start = claim.task, job.run_at, job.started_at
-                    task = self._counted_as.get(known, known)
+                    known, due, start = task, job.run_at, job.started_at
                     count = minute[task if task in minute or len(minute) < MOST_TASKS else OTHERS]
                     of_task = seconds[task]
                     waited = bisect_left(BOUNDS, (start - due).total_seconds())
@@ -227,8 +225,7 @@ class ThroughputCounter:
             if job.state is not State.QUEUED:  # failed: reset too often; canceled: that was asked for before
                 count.others[job.state.value] += 1
 
-    def _now(self, name: str) -> _Count:
-        task = self._counted_as.get(name, name)
+    def _now(self, task: str) -> _Count:
         minute = self._minutes[self._number()]
         count = minute[task if task in minute or len(minute) < MOST_TASKS else OTHERS]
         count.change()

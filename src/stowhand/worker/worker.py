@@ -22,7 +22,7 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -88,7 +88,6 @@ class Worker:
         self._store = store
         self._clock = clock or SystemClock()
         self._claiming: asyncio.Task[None] | None = None
-        self._counted_as: Mapping[str, str] = getattr(self._handler, "counted_as", {})
         self._state = WorkerState(
             self.id,
             options,
@@ -115,7 +114,7 @@ class Worker:
         heartbeats = heartbeats_of(store)
         self._leases = leases = Leases(state)
         self._watchdog = watchdog = LoopWatchdog(judge, host.on_hang, state)
-        counter = ThroughputCounter(self._clock.monotonic, self._counted_as)
+        counter = ThroughputCounter(self._clock.monotonic)
         count = counter.count if isinstance(heartbeats, ThroughputKeeper) else uncounted
         self._heartbeater = heartbeater = Heartbeater(heartbeats, leases, watchdog, counter, limits, state)
 
@@ -175,7 +174,7 @@ class Worker:
         """Until stopped, and until nothing is left of it."""
         supervisor = self._state.supervisor
         self._heartbeater.start()
-        self.events.emit(WorkerStarted(self.id, self.options.tasks, self._counted_as))
+        self.events.emit(WorkerStarted(self.id, self.options.tasks))
         try:
             with inside_a_worker():
                 async with asyncio.TaskGroup() as group:
