@@ -1,17 +1,26 @@
-"""What a worker function is given and returns: an object, or nothing."""
+"""What a worker function is given and returns: an object, or nothing; and when a caller that waits has it."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stowhand.errors import ConfigurationError, InvalidJob
+from stowhand.events import Events
+from stowhand.flows import Flow, Queue
 from stowhand.flows.job import FlowJob
 from stowhand.flows.stepping import DelayError, read_result
+from stowhand.flows.view import FlowJobFailed
+from stowhand.stores.kernel import results
+from tests.conftest import Run
+
+HEARD = 60.0
 
 
 @dataclass
@@ -97,3 +106,53 @@ def test_an_attribute_that_a_job_has_not_is_said_with_the_queue_that_may_not_ask
     with pytest.raises(KeyError, match="m: no attribute of this job, or not in attributes_to_get of first"):
         job["m"]
     assert (job["n"], job.get("m"), "m" in job, dict(job)) == (1, None, False, {"n": 1})
+
+
+def test_a_result_is_asked_for_at_once_after_a_settlement_in_the_same_process(
+    place: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_again(monkeypatch)
+    flow = Flow("demo", place, queues=[Queue("only")], events=Events())
+    go_on = asyncio.Event()
+
+    async def step(job: FlowJob) -> dict[str, Any]:
+        await go_on.wait()
+        return {"x": 1}
+
+    flow.create_workers("only", step, wait_timeout=0.2)
+
+    async def scenario() -> None:
+        await flow.start_all()
+        job = await flow.create_job({"n": 1})
+        waiting = asyncio.ensure_future(flow.result(job, HEARD))
+        await asyncio.wait([waiting], timeout=0.2)
+        go_on.set()
+        assert (await waiting)["x"] == 1
+        await flow.stop_all()
+
+    run(scenario())
+
+
+def test_a_result_is_asked_for_at_once_after_a_commit_on_sqlite(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_again(monkeypatch)
+    url = f"sqlite:///{tmp_path}/flow.db"
+    flow, other = (Flow("demo", url, queues=[Queue("only")], events=Events()) for _ in range(2))
+
+    async def scenario() -> None:
+        async with flow, other:
+            job = await flow.create_job({"n": 1})
+            waiting = asyncio.ensure_future(flow.result(job, HEARD))
+            await asyncio.wait([waiting], timeout=0.2)
+            await other.cancel_job(job)
+            with pytest.raises(FlowJobFailed, match="canceled"):
+                await waiting
+
+    run(scenario())
+
+
+def never_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its first question a poll does not ask by itself."""
+    monkeypatch.setattr(results, "PAUSE_SHARE", 1e9)
+    monkeypatch.setattr(results, "MAX_PAUSE_SECONDS", 600.0)

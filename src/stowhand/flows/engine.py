@@ -7,7 +7,7 @@ queue store the next step is enqueued by the settlement of this one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -83,6 +83,10 @@ class Engine(Protocol):
 
     retries_first: bool
     """A job that is retried at once goes before the jobs that wait."""
+
+    @property
+    def hear(self) -> Callable[[], Awaitable[object]] | None:
+        """Returns after a commit that came since its last call; ``None``: the store does not hear of commits."""
 
     @property
     def description(self) -> str:

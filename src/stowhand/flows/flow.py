@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from stowhand.app.portal import Portal, Waited
 from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreError
-from stowhand.events import Events, WorkerStarted
+from stowhand.events import Events, Settled, WorkerStarted
 from stowhand.flows.engine import Engine, NewFlowJob
 from stowhand.flows.monitor import FlowMonitor
 from stowhand.flows.new_job import Correlate, lookup_text, new_job, read_id, read_ids
@@ -29,7 +29,7 @@ from stowhand.protocols.flow_shape import KEY_LIFE, FlowQueue, FlowShape, Layout
 from stowhand.protocols.handler import why_no_function
 from stowhand.protocols.options import LEASE
 from stowhand.protocols.queue_store import Answer, QueueStore
-from stowhand.stores.kernel.results import SharedPoll
+from stowhand.stores.kernel.results import LoopPolls, SharedPoll
 from stowhand.stores.url import PREFIXES
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ class Flow:
         self.engine: Engine = _engine_at(place, self.shape)
         self.monitor = FlowMonitor(self.engine)
         self._correlate = correlate or bound_or_new
-        self._poll: SharedPoll[str, FlowJobView | None] | None = None
+        self._polls = LoopPolls[SharedPoll[str, FlowJobView | None]]()
+        self.events.on(Settled, lambda _: self._polls.ask_now())
         self.sync = FlowSync(lambda: self._twin(place))
         self._logs = events is None
         self._opened = False
@@ -155,9 +156,7 @@ class Flow:
     async def close(self) -> None:
         """Stop the workers, and close every connection. Harmless when repeated."""
         await self.halt()
-        poll, self._poll = self._poll, None
-        if poll is not None and poll.loop is asyncio.get_running_loop():
-            await poll.close()
+        await self._polls.close()
         self._opened = False
         await self.engine.close()
 
@@ -239,25 +238,22 @@ class Flow:
         """Wait until the job has ended, and return all its attributes.
 
         The store is asked once for all callers that wait: after a tenth of the time that each has waited, at least
-        10 ms and at most 500 ms.
+        10 ms and at most 500 ms; and at once after a settlement in this process, and after a commit on SQLite.
 
         Raises FlowJobFailed where it has failed, was canceled or does not exist, and TimeoutError after ``timeout``.
         """
         name = read_id(job_id)
         async with asyncio.timeout(None if timeout is None else seconds(timeout)):
             await self.open()
-            job = await self._result_poll().answer(name)
+            job = await self._polls.here(self._poll).answer(name)
         if job is None:
             raise FlowJobFailed(f"there is no job {job_id}, or it is not kept any more", None)
         if job.state is Stage.COMPLETED:
             return dict(job.attributes)
         raise FlowJobFailed(f"job {job_id} {job.state} in {job.queue}: {job.failure}", job)
 
-    def _result_poll(self) -> SharedPoll[str, FlowJobView | None]:
-        """Of the running loop."""
-        if self._poll is None or self._poll.loop is not asyncio.get_running_loop():
-            self._poll = SharedPoll(self._ended, SystemClock(), spacing=RESULT_SPACING)
-        return self._poll
+    def _poll(self) -> SharedPoll[str, FlowJobView | None]:
+        return SharedPoll(self._ended, SystemClock(), spacing=RESULT_SPACING, hear=self.engine.hear)
 
     async def _ended(self, job_ids: Sequence[str]) -> dict[str, FlowJobView | None]:
         """Those of them that have ended, or do not exist."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from stowhand.clock import SystemClock
@@ -15,7 +13,7 @@ from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.tries import Try
 from stowhand.protocols.queue_store import Answer, QueueStore, there
-from stowhand.stores.kernel.results import ResultPoll
+from stowhand.stores.kernel.results import LoopPolls, ResultPoll
 from stowhand.tasks.job_handle import JobHandle
 from stowhand.tasks.registry import Registry, TaskDefinition
 
@@ -30,25 +28,16 @@ class HandledJobs:
         registry: Registry,
     ) -> None:
         self._open, self._enqueue, self._registry = open_store, enqueue, registry
-        self._polls: dict[asyncio.AbstractEventLoop, ResultPoll] = {}
+        self._polls = LoopPolls[ResultPoll]()
 
     async def poll(self) -> ResultPoll:
         """Of this loop. Raises ConfigurationError where the store does not say how jobs ended."""
         store = await self._open()
-        loop = asyncio.get_running_loop()
-        poll = self._polls.get(loop)
-        if poll is None:
-            for ended in [one for one in self._polls if one.is_closed()]:
-                del self._polls[ended]
-            poll = self._polls[loop] = ResultPoll(there(store, "results", store.results), SystemClock())
-        return poll
+        return self._polls.here(lambda: ResultPoll(there(store, "results", store.results), SystemClock()))
 
     def settled(self, event: Settled) -> None:
         """A worker of this process has recorded how these ended: ask about them at once. From any thread."""
-        for loop, poll in list(self._polls.items()):
-            if poll.is_waiting:
-                with suppress(RuntimeError):  # the loop that waits is closed
-                    loop.call_soon_threadsafe(poll.ask_now, event.job_ids)
+        self._polls.ask_now(event.job_ids)
 
     async def get(self, job_id: int) -> Job | None:
         """As it is now."""
@@ -102,16 +91,11 @@ class HandledJobs:
 
     def leave(self) -> None:
         """End the waits of every loop: nobody asks for these jobs any more."""
-        polls, self._polls = self._polls, {}
-        for loop, poll in polls.items():
-            if loop.is_running():
-                asyncio.run_coroutine_threadsafe(poll.close(), loop)
+        self._polls.leave()
 
     async def close(self) -> None:
         """End the waits of this loop."""
-        poll = self._polls.pop(asyncio.get_running_loop(), None)
-        if poll is not None:
-            await poll.close()
+        await self._polls.close()
 
 
 def _as_written(text: str | None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from stowhand import App
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.jobs.job import NewJob, State
-from stowhand.stores.kernel.results import ResultPoll, SharedPoll
+from stowhand.stores.kernel.results import LoopPolls, ResultPoll, SharedPoll
 from stowhand.stores.sqlite.queue import SqliteStore
 from stowhand.testing import FakeClock, MemoryStore
 from tests.conftest import Run
@@ -118,6 +119,32 @@ def test_a_settlement_of_the_same_process_asks_at_once_about_its_jobs(run: Run) 
         await questions.clock.settle()
         assert questions.asked[-1] == (questions.clock.monotonic(), [1])
         await settled(waiting)
+
+    run(scenario())
+
+
+def test_each_loop_has_a_poll_of_its_own_and_all_are_asked_at_once(run: Run) -> None:
+    polls = LoopPolls[SharedPoll[int, str]]()
+    asked = threading.Semaphore(0)
+    ended: dict[int, str] = {}
+
+    async def ask(keys: Sequence[int]) -> dict[int, str]:
+        asked.release()
+        return ended
+
+    async def wait() -> str:
+        poll = polls.here(lambda: SharedPoll(ask, SystemClock(), min_pause=600.0))
+        assert polls.here(lambda: SharedPoll(ask, SystemClock())) is poll
+        async with asyncio.timeout(HEARD):
+            return await poll.answer(1)
+
+    async def scenario() -> None:
+        here, elsewhere = asyncio.create_task(wait()), asyncio.create_task(asyncio.to_thread(asyncio.run, wait()))
+        for _ in range(2):
+            await asyncio.to_thread(asked.acquire)
+        ended[1] = "done"
+        polls.ask_now()
+        assert [await here, await elsewhere] == ["done", "done"]
 
     run(scenario())
 

@@ -70,6 +70,7 @@ class QueueEngine:
         self.shape = shape
         self._store = store
         self._tables = store.flows
+        self.hear = None if store.results is None else store.results.hear
         self._ids = Ids()
         self.create = Batching(self.create_many, MOST_CREATED).ask
         """Its row, its lookups and its first step, in one transaction."""

@@ -43,6 +43,7 @@ class RedisEngine:
 
     sweep_interval = SWEEP_INTERVAL
     handles_child_end = False
+    hear = None
     retries_first = True
 
     def __init__(self, place: str, shape: FlowShape) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Context
 from math import inf
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from stowhand.clock import Clock
 from stowhand.errors import StoreError, StoreUnreachable
@@ -19,6 +20,7 @@ from stowhand.retry import exponential
 
 K = TypeVar("K")
 A = TypeVar("A")
+P = TypeVar("P", bound="SharedPoll[Any, Any]")
 MIN_PAUSE_SECONDS = 0.01
 MAX_PAUSE_SECONDS = 0.5
 PAUSE_SHARE = 0.1
@@ -79,7 +81,7 @@ class SharedPoll(Generic[K, A]):
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._outage = exponential(base=0.1, cap=5.0, jitter=0.2)
-        self.loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
 
     async def answer(self, key: K, ends: Callable[[A], bool] = lambda _: True, *, age: float | None = None) -> A:
         """Wait for the first answer that ``ends`` the wait. ``age``: seconds since it was last known to be open.
@@ -89,7 +91,7 @@ class SharedPoll(Generic[K, A]):
         now = self._clock.monotonic()
         pause = 0.0 if age is None else max(self._min_pause - age, 0.0)
         handle = self._handles.setdefault(key, Handle())
-        caller: asyncio.Future[A] = self.loop.create_future()
+        caller: asyncio.Future[A] = self._loop.create_future()
         handle.callers[caller] = ends
         handle.since = now
         handle.ask_by(now + pause, pause)
@@ -126,7 +128,7 @@ class SharedPoll(Generic[K, A]):
     def _look_by(self, time: float) -> None:
         if self._task is None:
             # In a context of its own: it is no part of the request or the span of the caller that waits first.
-            self._task = self.loop.create_task(self._run(), name="stowhand results", context=Context())
+            self._task = self._loop.create_task(self._run(), name="stowhand results", context=Context())
         elif time < self._next:
             self._changed.set()
 
@@ -204,6 +206,42 @@ class SharedPoll(Generic[K, A]):
                 if not caller.done():
                     caller.set_exception(error)
                     caller.exception()  # seen: who is cancelled in this very moment raises nothing
+
+
+class LoopPolls(Generic[P]):
+    """The polls of one process: one for each event loop on which callers wait."""
+
+    def __init__(self) -> None:
+        self._polls: dict[asyncio.AbstractEventLoop, P] = {}
+
+    def here(self, make: Callable[[], P]) -> P:
+        """The poll of the running loop; ``make`` is called where there is none yet."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._polls:
+            for closed in [one for one in self._polls if one.is_closed()]:
+                del self._polls[closed]
+            self._polls[loop] = make()
+        return self._polls[loop]
+
+    def ask_now(self, keys: Sequence[object] | None = None) -> None:
+        """Ask at once about these, on every loop on which a caller waits; ``None``: about all. From any thread."""
+        for loop, poll in list(self._polls.items()):
+            if poll.is_waiting:
+                with suppress(RuntimeError):  # the loop that waits is closed
+                    loop.call_soon_threadsafe(poll.ask_now, keys)
+
+    def leave(self) -> None:
+        """End the waits of every loop: the store is not asked about these jobs any more."""
+        polls, self._polls = self._polls, {}
+        for loop, poll in polls.items():
+            if loop.is_running():
+                asyncio.run_coroutine_threadsafe(poll.close(), loop)
+
+    async def close(self) -> None:
+        """End the waits of the running loop."""
+        poll = self._polls.pop(asyncio.get_running_loop(), None)
+        if poll is not None:
+            await poll.close()
 
 
 class ResultPoll(SharedPoll[int, Standing]):
