@@ -25,6 +25,21 @@ from stowhand.tasks.program import Conversation, Lines, run_program
 talk = Conversation(Lines(lambda line: print(line, flush=True)))
 asyncio.run(run_program(["/bin/sh", "-c", {PROGRAM!r}], None, os.environ, talk, lambda: 1.0))
 """
+FORKING_WORKER = f"""
+import asyncio, os, time
+from stowhand.tasks.program import Conversation, Lines, run_program
+from stowhand.worker.program_groups import GUARDED
+
+def fork(line):
+    child = os.fork()
+    if child == 0:
+        GUARDED.kill()
+        time.sleep(600)
+    print(line, child, flush=True)
+
+talk = Conversation(Lines(fork))
+asyncio.run(run_program(["/bin/sh", "-c", {PROGRAM!r}], None, os.environ, talk, lambda: 1.0))
+"""
 
 
 @pytest.fixture
@@ -33,8 +48,8 @@ def guarded() -> Iterator[Guarded]:
     GUARDED.dismiss()
 
 
-def processes_of_a_worker() -> tuple[subprocess.Popen[bytes], list[psutil.Process]]:
-    worker = forked.Popen([forked.PYTHON, "-c", WORKER], stdout=subprocess.PIPE, start_new_session=True)
+def processes_of_a_worker(program: str = WORKER) -> tuple[subprocess.Popen[bytes], list[psutil.Process]]:
+    worker = forked.Popen([forked.PYTHON, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
     assert worker.stdout is not None
     with worker.stdout:
         words = worker.stdout.readline().split()
@@ -47,6 +62,18 @@ def test_a_killed_process_takes_its_programs_with_it_and_what_they_have_started(
     worker.wait()
     _, alive = psutil.wait_procs(programs, timeout=PATIENCE)
     assert not alive
+
+
+def test_a_forked_process_neither_kills_the_programs_of_its_parent_nor_keeps_them_alive() -> None:
+    worker, (*programs, child) = processes_of_a_worker(FORKING_WORKER)
+    _, alive = psutil.wait_procs(programs, timeout=0.2)
+    assert set(alive) == set(programs), "the child has no programs to kill"
+    worker.kill()
+    worker.wait()
+    _, alive = psutil.wait_procs(programs, timeout=PATIENCE)
+    assert not alive
+    assert child.is_running()
+    child.kill()
 
 
 def test_a_signal_to_the_whole_group_of_a_worker_does_not_reach_the_guardian_first() -> None:

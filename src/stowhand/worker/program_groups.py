@@ -13,6 +13,8 @@ import sys
 import threading
 from contextlib import suppress
 
+from stowhand.fork import tell_in_children
+
 DISMISSED_WITHIN = 1.0
 """Seconds that a guardian has to end when it is dismissed."""
 
@@ -23,9 +25,17 @@ class Guarded:
     def __init__(self) -> None:
         self._groups: set[int] = set()
         self._guardian: subprocess.Popen[bytes] | None = None
-        self._guarded_pid = 0
-        """The process that the guardian watches: a fork of that process has no guardian."""
         self._lock = threading.Lock()
+        tell_in_children(self)
+
+    def forked(self) -> None:
+        """Forget the parent's programs, and close the pipe: its end tells the guardian that the parent is gone."""
+        self._lock = threading.Lock()
+        self._groups.clear()
+        guardian, self._guardian = self._guardian, None
+        if guardian is not None and guardian.stdin is not None:
+            guardian.stdin.close()
+            guardian.poll()  # of a process that is no child of this one Popen notes that it has ended, and is silent
 
     def prepare(self) -> None:
         """A program is about to be started."""
@@ -54,31 +64,28 @@ class Guarded:
         """End the guardian, unless there is something to guard."""
         with self._lock:
             guardian = self._guardian
-            if guardian is None or self._guarded_pid != os.getpid() or self._groups:
+            if guardian is None or self._groups:
                 return
             self._guardian = None
             _end(guardian)
 
     def _start(self) -> None:
-        """Again after it was killed, and in a fork. An embedded Python cannot say how to start one."""
+        """Start the guardian, again after it was killed. An embedded Python cannot say how to start one."""
         if not sys.executable:
             return
-        if self._guarded_pid != os.getpid():
-            self._groups.clear()
-        elif self._guardian is not None:
+        if self._guardian is not None:
             if self._guardian.poll() is None:
                 return
             _end(self._guardian)
-        from importlib.resources import files
+        from importlib.resources import files  # most programs do without it
 
         source = (files("stowhand.worker") / "program_guardian.py").read_text("utf-8")
-        self._guarded_pid = os.getpid()
         # A service manager may signal all processes of a service; the guardian is to outlive this one. A signal that is
         # blocked here is blocked there from its first moment.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         try:
             self._guardian = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", source, str(self._guarded_pid)],
+                [sys.executable, "-I", "-S", "-c", source],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

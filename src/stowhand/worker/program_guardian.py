@@ -5,44 +5,30 @@ signal at the parent's death would have to be requested between fork and exec, w
 Python; it would reach the program alone, and not what that has started; and not every system has it. This process runs
 beside the worker, receives every process group, and kills those that are left when the worker is gone.
 
-stdin       ``+GROUP`` when a program runs, ``-GROUP`` when it has ended; its end: the worker is gone, or dismisses this
-argument    the worker's process id
+Its standard input says ``+GROUP`` when a program runs, and ``-GROUP`` when that has ended. The end of the input means
+that the worker is gone, or dismisses this process. Signals that stop a worker are blocked here.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
-
-POLL = 1.0
-"""Seconds between two looks at the parent."""
+from contextlib import suppress
 
 
 def main() -> None:
-    """Until the worker is gone. Signals that stop a worker are blocked here (program_groups.py)."""
-    for group in watch(int(sys.argv[1])):
-        try:
-            os.killpg(group, signal.SIGKILL)
-        except OSError:
-            continue  # gone, or of another user now
-
-
-def watch(parent: int) -> set[int]:
-    """Read until the parent has gone, or has closed the pipe; gives the groups that are left then."""
+    """Read until the worker is gone, and kill the groups that are left."""
     groups: set[int] = set()
-    begun = b""
-    while True:
-        # A process that the worker forked may hold the pipe open as well: its end alone is no proof.
-        gone = os.getppid() != parent
-        readable, _, _ = select.select([0], [], [], 0 if gone else POLL)
-        data = os.read(0, 65_536) if readable else b""
-        if not data and (readable or gone):
-            return groups
-        *lines, begun = (begun + data).split(b"\n")
-        for line in lines:
-            (groups.add if line.startswith(b"+") else groups.discard)(int(line[1:]))
+    for line in sys.stdin.buffer:
+        group = int(line[1:])
+        if line.startswith(b"+"):
+            groups.add(group)
+        else:
+            groups.discard(group)
+    for group in groups:
+        with suppress(OSError):  # gone, or of another user now
+            os.killpg(group, signal.SIGKILL)
 
 
 if __name__ == "__main__":
