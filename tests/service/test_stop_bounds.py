@@ -24,9 +24,9 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
 from stowhand.protocols.options import WorkerOptions
 from stowhand.service import exit_codes
-from stowhand.service.children import Child, Slot
+from stowhand.service.children import IN_ORDER_OFFSET, Child, Slot
 from stowhand.service.process import Stopper
-from stowhand.service.supervisor import IN_ORDER_OFFSET, Order, Supervisor
+from stowhand.service.supervisor import Order, Supervisor
 from stowhand.tasks.executable import KILL_AFTER
 from stowhand.worker.host import USUAL, Timings
 from tests.conftest import Run

@@ -16,7 +16,7 @@ from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import Asking, Claimable, handler_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
-from stowhand.worker.admission import read
+from stowhand.worker.admission import read_answer
 from stowhand.worker.worker import Worker
 from tests.worker.worker_harness import ChoosyStore, FaultyStore, WorkerHarness, at_work, nothing, taking
 
@@ -229,14 +229,14 @@ async def test_conditions_travel_with_the_claim_also_for_suspects() -> None:
     ],
 )
 def test_an_answer_of_pre_claim_is_read_as_conditions(answer: Any, conditions: Any) -> None:
-    claimable = read(answer)
+    claimable = read_answer(answer)
     assert claimable is not None
     assert claimable.conditions == conditions
 
 
 def test_text_as_a_condition_is_refused_with_what_to_write() -> None:
     with pytest.raises(ConfigurationError, match=r"write Where\(column, operator, value\), or sql\("):
-        read("size < 10")
+        read_answer("size < 10")
 
 
 async def test_an_error_that_the_handler_calls_hopeless_fails_at_once() -> None:

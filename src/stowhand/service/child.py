@@ -27,11 +27,12 @@ from stowhand.events import Events
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
 from stowhand.protocols.queue_store import QueueStore
+from stowhand.service.children import IN_ORDER_OFFSET, UNOPENED
 from stowhand.service.exit_codes import exit_code
 from stowhand.service.health import report_of, write_report
 from stowhand.service.process import LAST_WORDS, Stopper, finished, hard_exit, run_process
 from stowhand.service.process_observer import ProcessObserver, count
-from stowhand.service.supervisor import HUNG, IN_ORDER_OFFSET, RENEWED, UNOPENED, Order
+from stowhand.service.supervisor import Order
 from stowhand.worker.host import Liveness
 from stowhand.worker.worker import Worker
 
@@ -111,9 +112,6 @@ def _observer(order: Order, settings: WorkerSettings, alone: threading.Event) ->
 
 
 def _listen(alone: threading.Event, stopper: Stopper) -> None:
-    stopper.code_offset = IN_ORDER_OFFSET
-    stopper.renewed_code = RENEWED
-    stopper.hung_code = IN_ORDER_OFFSET + HUNG
     signal.signal(signal.SIGTERM, lambda *_: stopper.request_stop())  # also while the loop is blocked
     threading.Thread(target=_read_orders, args=(alone, stopper), name="stowhand orders", daemon=True).start()
 

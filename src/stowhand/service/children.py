@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from stowhand.clock import Cancelable, SystemClock, stopwatch
+from stowhand.service import exit_codes
 from stowhand.service.health import Process, read_report
 from stowhand.service.signals import StopRequests
 from stowhand.worker.host import USUAL, Timings
@@ -27,6 +28,22 @@ LAST_WRITE = 2.0
 """Seconds in which a process that was asked to stop three times may still give leases back."""
 FIRST_PAUSE = 0.1
 """Seconds before a child that died soon after its start is replaced; twice as many each further time."""
+
+SETTLED_CODES = (exit_codes.USAGE, exit_codes.STORE_UNREACHABLE, exit_codes.SCHEMA_UNSUITABLE)
+"""Exit codes of a child for which another start would end the same way. But a store that goes away later may come back:
+a replacement of a dead child is started again."""
+
+# Exit codes between a child and its supervisor:
+HUNG = 7
+"""A handler blocked its event loop for too long."""
+RENEWED = 8
+"""A limit of its worker was reached. Another process takes its place at once."""
+UNOPENED = 9
+"""What its tasks ask for could not be opened. At the start that ends all."""
+IN_ORDER_OFFSET = 200
+"""Added to the exit code of a child that ends in order. With any other code, a handler has ended it (``os._exit``)."""
+_CHILD_CODES = (exit_codes.OK, exit_codes.FAILURE, *SETTLED_CODES, exit_codes.REPLACE, HUNG, RENEWED, UNOPENED)
+IN_ORDER = {IN_ORDER_OFFSET + code: code for code in _CHILD_CODES}
 
 
 class Child:

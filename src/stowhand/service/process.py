@@ -34,7 +34,7 @@ from stowhand.observe.traces import Traces
 from stowhand.protocols.handler import Isolate
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service import exit_codes
-from stowhand.service.children import LAST_WRITE
+from stowhand.service.children import HUNG, IN_ORDER_OFFSET, LAST_WRITE, RENEWED
 from stowhand.service.loading import load_tasks, make_handler, report_problems
 from stowhand.service.opening import open_to_work, store_of
 from stowhand.service.process_observer import ProcessObserver
@@ -81,20 +81,20 @@ class Stopper:
         leave: Callable[[], None],
         bounded: Callable[[float], object] = lambda grace: None,
         timings: Timings = USUAL,
+        *,
+        is_supervised: bool = False,
     ) -> None:
-        """``bounded``: called at a request to stop, with the seconds that handlers still have."""
+        """``bounded``: called at a request to stop, with the seconds that handlers still have.
+
+        ``is_supervised``: the exit codes are those between a child and its supervisor.
+        """
         self._worker = worker
         self._leave = leave
         self._bounded = bounded
         self._stop_requests = StopRequests(timings.same_signal)
         self._quiet = False
         self.loop = asyncio.get_running_loop()
-        self.code_offset = 0
-        """Added to the exit code of a process that ends in order."""
-        self.renewed_code = exit_codes.OK
-        """The exit code of a process whose worker has reached a limit of its own."""
-        self.hung_code = exit_codes.FAILURE
-        """The exit code of a process whose loop is blocked for too long."""
+        self._is_supervised = is_supervised
         self.must_be_replaced = False
         self.code: int | None = None
         """The exit code, once the work is over: a forced exit after that does not change it."""
@@ -128,7 +128,7 @@ class Stopper:
             kill_programs()
             others = [lease for lease in self._worker.internals.held() if lease != blocking]
             _within(lambda: asyncio.run(_release(store, others, self._worker.id)), LAST_WRITE)
-            hard_exit(self.hung_code)
+            hard_exit(self._in_order(HUNG) if self._is_supervised else exit_codes.FAILURE)
 
         threading.Thread(target=leave, name="stowhand hang", daemon=True).start()
 
@@ -151,16 +151,19 @@ class Stopper:
     @property
     def unfinished_code(self) -> int:
         """The exit code of a process that leaves handlers unfinished."""
-        return self.code_offset + exit_codes.REPLACE if self.must_be_replaced else exit_codes.FAILURE
+        return self._in_order(exit_codes.REPLACE) if self.must_be_replaced else exit_codes.FAILURE
 
     def over(self, code: int) -> int:
         """Note the exit code: the work is over."""
         if code == exit_codes.OK and self.must_be_replaced:
             code = exit_codes.REPLACE
-        elif code == exit_codes.OK and self._worker.internals.renewal_reason() is not None:
-            code = self.renewed_code
-        self.code = self.code_offset + code
+        elif code == exit_codes.OK and self._is_supervised and self._worker.internals.renewal_reason() is not None:
+            code = RENEWED
+        self.code = self._in_order(code)
         return code
+
+    def _in_order(self, code: int) -> int:
+        return IN_ORDER_OFFSET + code if self._is_supervised else code
 
     def _stop(self, *, now: bool) -> None:
         self._on_loop(lambda: self._worker.stop(now=now))
@@ -195,7 +198,13 @@ async def _work(
         report_listening(store, events, worker.id)
         observer.follow(store, worker=worker, scheduler=None if recurring is None else recurring.scheduler)
         leaving = partial(leave, store, worker, lambda: stopper.code)
-        stopper: Stopper = Stopper(worker, leaving, _leave_in_time(leaving, settings.timings), settings.timings)
+        stopper: Stopper = Stopper(
+            worker,
+            leaving,
+            _leave_in_time(leaving, settings.timings),
+            settings.timings,
+            is_supervised=control is not None,
+        )
         if control is not None:
             control(stopper)
         else:

@@ -20,25 +20,11 @@ from stowhand.events import ChildDied, ChildRenewed, Events, JobsReset
 from stowhand.protocols.operating import WorkerList
 from stowhand.protocols.store import Heartbeats
 from stowhand.service import exit_codes
-from stowhand.service.children import Child, Children, Next, Slot
+from stowhand.service.children import HUNG, IN_ORDER, RENEWED, SETTLED_CODES, UNOPENED, Child, Children, Next, Slot
 from stowhand.service.exit_codes import REPLACE
 from stowhand.service.process import hard_exit
 from stowhand.tasks.program import how_it_ended
 from stowhand.worker.worker import new_identity
-
-SETTLED_CODES = (exit_codes.USAGE, exit_codes.STORE_UNREACHABLE, exit_codes.SCHEMA_UNSUITABLE)
-"""Exit codes of a child for which another start would end the same way. But a store that goes away later may come back:
-a replacement of a dead child is started again."""
-UNOPENED = 9
-"""Between a child and its supervisor: what its tasks ask for could not be opened. At the start that ends all."""
-HUNG = 7
-"""Between a child and its supervisor: a handler blocked its event loop for too long."""
-RENEWED = 8
-"""Between a child and its supervisor: a limit of its worker was reached. Another process takes its place at once."""
-IN_ORDER_OFFSET = 200
-"""Added to the exit code of a child that ends in order. With any other code, a handler has ended it (``os._exit``)."""
-_CHILD_CODES = (exit_codes.OK, exit_codes.FAILURE, *SETTLED_CODES, REPLACE, HUNG, RENEWED, UNOPENED)
-IN_ORDER = {IN_ORDER_OFFSET + code: code for code in _CHILD_CODES}
 
 
 class Order(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ from stowhand.observe.job_logger import core_logger
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
 from stowhand.service import exit_codes
-from stowhand.service.children import Child, Children, Next, Slot, stop_with_parent
+from stowhand.service.children import RENEWED, SETTLED_CODES, Child, Children, Next, Slot, stop_with_parent
 from stowhand.service.exit_codes import exit_code
 from stowhand.service.health import (
     Process,
@@ -40,7 +40,6 @@ from stowhand.service.health import (
 )
 from stowhand.service.run_all import Routine, is_routine, longest_end, run_all
 from stowhand.service.status_server import Answer, Pages, StatusServer, verdict
-from stowhand.service.supervisor import RENEWED, SETTLED_CODES
 from stowhand.tasks.loading import load_object
 from stowhand.tasks.program import how_it_ended
 from stowhand.worker.host import USUAL

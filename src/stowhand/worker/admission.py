@@ -117,7 +117,7 @@ class Admission:
     async def _call(self, pre_claim: PreClaim, asking: Asking) -> Claimable | BaseException | None:
         began, failed = self._state.clock.monotonic(), True
         try:
-            answer = read(await awaitable(pre_claim(asking), "pre_claim"))
+            answer = read_answer(await awaitable(pre_claim(asking), "pre_claim"))
             failed = False
             return answer
         except BaseException as error:  # noqa: BLE001 - boundary: reported in an event, and called again after a pause
@@ -128,7 +128,7 @@ class Admission:
                 self._events.emit(HookRan(self._worker, "pre_claim", "pre_claim", took, failed))
 
 
-def read(answer: object) -> Claimable | None:
+def read_answer(answer: object) -> Claimable | None:
     """The answer of ``pre_claim``. ``None``: not now. Raises ConfigurationError for what is no answer."""
     match answer:
         case True:

@@ -21,6 +21,7 @@ from stowhand.errors import ConfigurationError, NonRetryable
 from stowhand.jobs.conditions import TOGETHER, Condition, Where
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import Asking, Claimable, Function, Handler, handler_of
+from stowhand.worker.admission import read_answer
 
 if TYPE_CHECKING:
     # A lambda for ``cost`` does not reveal the record's type. (Checkers know this module without its being installed.)
@@ -119,13 +120,9 @@ class _Budgeted:
         own = await self._budget.pre_claim(ctx)
         if isinstance(own, bool) or self._inner_pre_claim is None:
             return own
-        answer = await self._inner_pre_claim(ctx)
-        if answer is False:
+        answer = read_answer(await self._inner_pre_claim(ctx))
+        if answer is None:
             return False
-        if answer is True:
-            answer = Claimable()
-        elif not isinstance(answer, Claimable):
-            answer = Claimable(tuple(answer) if isinstance(answer, list | tuple) else (answer,))
         # A budget within this one, or a limit, may say that several come at once.
         return Claimable((*own.conditions, *answer.conditions), min(own.limit, answer.limit))
 

@@ -22,7 +22,7 @@ from stowhand.events import Events, StoreRecovered, StoreTrouble
 from stowhand.jobs.histogram import BOUNDS, BUCKETS, Histogram
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
-from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.jobs.lifecycle import COMPLETED, Ended
 from stowhand.protocols.throughput import (
     COUNTS,
     MINUTE,
@@ -47,9 +47,8 @@ _zeros: partial[list[int]] = partial(list, (0,) * BUCKETS)
 class _Count(msgspec.Struct):
     """Of a task, in a minute."""
 
-    ok: int = 0
-    """Those without a result; with one they are among the others."""
-    others: Counter[str] = msgspec.field(default_factory=Counter)
+    counts: Counter[str] = msgspec.field(default_factory=Counter)
+    """By name of a Tally's field."""
     waits: list[int] = msgspec.field(default_factory=_zeros)
     runs: list[int] = msgspec.field(default_factory=_zeros)
     changed: bool = True
@@ -58,8 +57,7 @@ class _Count(msgspec.Struct):
     """How many ends of it the store has accepted, or are counted as late elsewhere."""
 
     def tally(self) -> Tally:
-        counts = {name: self.others[name] for name in COUNTS}
-        counts["ok"] += self.ok
+        counts = {name: self.counts[name] for name in COUNTS}
         return Tally(**counts, waits=_histogram(self.waits), runs=_histogram(self.runs))
 
     def change(self) -> None:
@@ -83,13 +81,13 @@ class _Count(msgspec.Struct):
         return lost
 
     def add_other(self, name: str) -> None:
-        """One of those that ``add_runs`` will count ended in another way."""
-        self.others[name] += 1
-        self.ok -= 1
+        """One of those that ``add_runs`` will count as completed ended in another way."""
+        self.counts[name] += 1
+        self.counts["ok"] -= 1
 
     def add_runs(self, seconds: list[float]) -> None:
         """Sorted, so that what is in one bucket is found at once."""
-        self.ok += len(seconds)
+        self.counts["ok"] += len(seconds)
         self.change()
         seconds.sort()
         at = 0
@@ -142,7 +140,7 @@ class ThroughputCounter:
                     waited = bisect_left(BOUNDS, (start - due).total_seconds())
                 alike += 1
                 of_task.append(held.seconds)
-                if held.settlement is not COMPLETED:
+                if held.settlement is not COMPLETED and held.settlement.ended is not Ended.OK:
                     count.add_other(held.settlement.ended.value)
             count.waits[waited] += alike
             for task, some in seconds.items():
@@ -155,7 +153,7 @@ class ThroughputCounter:
             if self._ahead is None:
                 return
             count = self._now(task)
-            count.others[ended] += 1
+            count.counts[ended] += 1
             if due is not None and start is not None:
                 count.waits[bisect_left(BOUNDS, (start - due).total_seconds())] += 1
             if seconds is not None:
@@ -215,15 +213,15 @@ class ThroughputCounter:
     def _lose(self, number: int, task: str) -> None:
         """Count as late, now, what the store has not accepted of a minute."""
         if late := self._minutes[number][task].lose():
-            self._now(task).others["late"] += late
+            self._now(task).counts["late"] += late
 
     def _count_early(self) -> None:
         early, self._early = self._early, []
         for job in early:
             count = self._now(job.task)
-            count.others["resets"] += 1
+            count.counts["resets"] += 1
             if job.state is not State.QUEUED:  # failed: reset too often; canceled: that was asked for before
-                count.others[job.state.value] += 1
+                count.counts[job.state.value] += 1
 
     def _now(self, task: str) -> _Count:
         minute = self._minutes[self._number()]
