@@ -15,7 +15,7 @@ from stowhand.cli.groups import Group
 from stowhand.cli.options import completing, connection_options, json_option, settings_of, table_run_options
 from stowhand.cli.reading import Choice, Read, read_pair, with_options
 from stowhand.cli.replies import show_all, show_answers, show_one
-from stowhand.cli.table_views import entry_object, log_page, mapping_text, script
+from stowhand.cli.table_views import entry_object, log_page, script
 from stowhand.errors import InvalidJob, a_type
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
@@ -24,9 +24,9 @@ from stowhand.jobs.moments import say
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.queue_store import Answer
 from stowhand.service.exit_codes import FAILURE, OK
-from stowhand.stores.table import Finding, TableOptions, TableStore
+from stowhand.stores.table import TableOptions, TableStore
 from stowhand.stores.table.ddl import DIALECTS, KEYS, Plan, full_ddl
-from stowhand.stores.table.names import COLUMNS, TOKEN, read_shape
+from stowhand.stores.table.names import TOKEN, read_shape
 from stowhand.stores.table.records import LIVE, MAX_PAGE_SIZE, PAGE_SIZE, ShownRecord
 from stowhand.tasks.loading import load_object
 
@@ -85,28 +85,17 @@ def check_table(only_sql: bool, as_json: bool, **typed: Any) -> int:
 
     MODULE:NAME is a TableStore or a TableOptions of your program; or give --table. All problems are reported at once,
     each with the statement that mends it: the output is SQL, for the table's owner to read and then run. Your columns
-    keep what they hold: where one cannot serve a worker, the worker gets a new one, which the last line maps.
+    keep what they hold: where one cannot serve a worker, map a new one, and check again.
 
     Exit code: 0 a worker can serve it (there may be advice), 1 it cannot, 3 the database cannot be reached.
     """
-    found, columns, unique_ids = with_table(typed, _examine)
+    found = with_table(typed, lambda store: store.check())
     for line in map(json_line, found) if as_json else script(found, only_sql=only_sql):
         click.echo(line)
-    if columns and not as_json:
-        click.echo(("" if only_sql else "-- ") + mapping_text(columns, unique_ids=unique_ids), err=only_sql)
     fatal = any(finding.fatal for finding in found)
     if not fatal and not as_json:
         click.echo("A worker can serve it." + (" The rest is advice." if found else ""), err=True)
     return FAILURE if fatal else OK
-
-
-async def _examine(store: TableStore[Any]) -> tuple[list[Finding], dict[str, str], bool]:
-    """The findings, the columns as they will have to be mapped, and whether ids are declared unique."""
-    found = await store.check()
-    new = {documented: own for finding in reversed(found) for documented, own in finding.columns.items()}
-    mapped = {**store.options.alternate_column_names, **new} if new else {}
-    mapped = {documented: mapped[documented] for documented in (*COLUMNS, TOKEN) if documented in mapped}
-    return found, mapped, store.options.unique_ids
 
 
 @command.command("ddl")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from shlex import join
 from typing import Any
 
@@ -38,16 +38,6 @@ def script(found: Sequence[Finding], *, only_sql: bool) -> Iterator[str]:
             yield finding_text(finding)
         elif finding.mend:
             yield finding.mend
-
-
-def mapping_text(columns: Mapping[str, str], *, unique_ids: bool) -> str:
-    """The options that a worker needs once new columns have been added."""
-    flags = [f"--column {documented}={own}" for documented, own in columns.items()]
-    given = f"alternate_column_names={dict(columns)!r}"
-    if unique_ids:
-        flags.append("--unique-ids")
-        given += ", unique_ids=True"
-    return f"then: {' '.join(flags)}; in a program: {given}"
 
 
 def log_page(entries: Sequence[ExecutionLogEntry]) -> str:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -55,9 +55,6 @@ class Finding(msgspec.Struct, frozen=True):
     """A worker cannot serve the table like this. Otherwise it is advice (an index)."""
     warned: bool = False
     """Reported whenever a worker starts, not only by the check: records wait, or run again, for this reason."""
-    columns: Mapping[str, str] = {}
-    """What ``alternate_column_names`` is to say once ``mend`` has run: documented name -> the new column. Where the
-    user's own column keeps what it holds, the worker gets one of its own."""
 
 
 class Notices:
@@ -86,7 +83,6 @@ def refuse_fatal(shape: Shape, found: Sequence[Finding]) -> None:
     lines = [f"the table {'.'.join(shape.table.parts)} cannot be served (stowhand table check):"]
     for finding in fatal:
         lines.append(f"* {finding.problem}")
-        lines.extend(f"    then: {documented}={own}" for documented, own in finding.columns.items())
         lines.extend(f"    {line}" for line in finding.mend.splitlines())
     raise TableUnsuitable("\n".join(lines))
 

@@ -1,7 +1,7 @@
 """What is wrong with a user's table and view, and simple SQL for it: one plan of findings for every database.
 
 A catalog gives the facts; a dialect judges types and writes statements. Nothing that is there is deleted, renamed or
-rewritten: where a column cannot serve, the worker gets one of its own. What takes more is said in a sentence.
+rewritten: where a column cannot serve, a sentence says to map another one. A check with that mapping prints its SQL.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ READ_ONLY = ("id", "cancel")
 COUNTERS = ("num_resets", "num_failures")
 EMPTIED = ("failure_message", "started_at", "finished_at", "process_after", "execution_logs", TOKEN)
 """A claim, a requeue or a release writes NULL there."""
-CARRIED = ("state", "process_after", *COUNTERS, "cancel")
-"""What a waiting record would lose if the column beside its own began empty."""
+NEEDED_TO_WAIT = ("process_after", *COUNTERS, "cancel")
+"""What a waiting record would lose in a new column."""
 SAMPLE_ROWS = 10_000
 CHANGES_CLAIM = (
     "a trigger sets {column}, by which a claim is known: let it leave that column alone while a record is processing"
@@ -132,9 +132,6 @@ class Dialect(Protocol):
     def add(self, documented: str, own: str) -> str:
         """ADD COLUMN, so that no row that is there begins to run."""
 
-    def converted(self, documented: str, column: Column) -> str | None:
-        """The value of a column that cannot serve, for the worker's own column; ``None``: that is not simple."""
-
     def default(self, documented: str) -> str:
         """SET DEFAULT; empty: this database cannot."""
 
@@ -157,14 +154,11 @@ def judge(facts: Facts, shape: Shape, options: TableOptions[Any], dialect: Diale
     else:
         found = [one for documented in shape.columns for one in _column(facts, shape, documented, dialect)]
         for rule in facts.rules:
-            if not any("state" in one.columns for one in found):
-                found += _rule(facts, shape, rule, dialect)
-        moved = {documented: own for one in found for documented, own in one.columns.items()}
+            found += _rule(facts, shape, rule)
         yield from found
-        yield from _carried(facts, shape, moved, dialect)
         yield from _key_findings(facts, shape, options, dialect)
-        then = replace(shape, columns={**shape.columns, **moved})
-        yield from _indexes(facts, then, options, dialect)
+        if all(one.mend or not one.fatal for one in found):  # else other columns are to be mapped first
+            yield from _indexes(facts, shape, options, dialect)
         yield from _triggers(facts, shape)
     if shape.viewed:
         yield from _view(facts, shape, dialect)
@@ -176,11 +170,11 @@ def _column(facts: Facts, shape: Shape, documented: str, dialect: Dialect) -> It
         if documented not in OPTIONAL or documented in shape.mapped:
             yield _missing(shape, documented, dialect)
     elif documented not in READ_ONLY and column.computed:
-        yield _beside(facts, shape, documented, f"column {own} computes itself; a worker writes it", dialect)
+        yield _unfit(shape, documented, f"column {own} computes itself; a worker writes it")
     elif why := dialect.misfit(documented, column):
-        yield _beside(facts, shape, documented, f"column {own} is {column.type or 'of no type'}: {why}", dialect)
+        yield _unfit(shape, documented, f"column {own} is {column.type or 'of no type'}: {why}")
     elif documented in EMPTIED and column.filled:
-        yield _beside(facts, shape, documented, f"column {own} is NOT NULL; a worker empties it", dialect)
+        yield _unfit(shape, documented, f"column {own} is NOT NULL; a worker empties it")
     elif documented == "state" and "'queued'" not in (column.default or ""):
         has = f"the default {column.default}" if column.default else "no default"
         problem = f"column {own} has {has}: an INSERT that does not name it makes a record that is never claimed"
@@ -193,34 +187,24 @@ def _missing(shape: Shape, documented: str, dialect: Dialect) -> Finding:
     if documented == "id":
         return Finding(f"{problem}: name the column of a unique key, alternate_column_names={{'id': ...}}")
     if documented == "state":
-        problem += f": the rows that are there will count as completed{_start(shape, own)}"
+        run = f"UPDATE {shape.table.quoted} SET {names.quote(own)} = 'queued' WHERE ..."
+        problem += f": the rows that are there will count as completed; for those that are to run, afterwards: {run}"
     return Finding(problem, dialect.add(documented, own))
 
 
-def _beside(facts: Facts, shape: Shape, documented: str, problem: str, dialect: Dialect) -> Finding:
-    """A column of the worker's own, where the one that is there is the application's."""
+def _unfit(shape: Shape, documented: str, problem: str) -> Finding:
+    """The column that is there is the application's, and the worker needs another one."""
     if documented == "id":
         return Finding(f"{problem}; map id to a column of a unique key that fits")
-    number, own = 1, f"job_{documented}"
-    while own in facts.columns:
-        number += 1
-        own = f"job_{documented}_{number}"
-    seen = ""
+    problem += f"; map {documented} to a column of the worker's own (--column {documented}=job_{documented})"
     if documented == "state":
-        seen = f"; the handler has to write {shape.columns['state']} itself"
-        if shape.viewed:
-            seen = f", which the view must show{seen}"
-        seen += f"; rows that are neither queued nor errored there will count as completed{_start(shape, own)}"
-    text = f"{problem}; the worker gets a column of its own, {own}{seen}"
-    return Finding(text, dialect.add(documented, own), columns={documented: own})
+        problem += f", and let the handler write {shape.columns['state']}"
+    elif documented in NEEDED_TO_WAIT:
+        problem += ", and copy there what the records have that wait"
+    return Finding(problem)
 
 
-def _start(shape: Shape, own: str) -> str:
-    run = f"UPDATE {shape.table.quoted} SET {names.quote(own)} = 'queued' WHERE ..."
-    return f"; for those that are to run, afterwards: {run}"
-
-
-def _rule(facts: Facts, shape: Shape, rule: Rule, dialect: Dialect) -> Iterator[Finding]:
+def _rule(facts: Facts, shape: Shape, rule: Rule) -> Iterator[Finding]:
     if rule.refused is None:
         yield Finding(
             f"{rule.what} concerns {', '.join(rule.columns)}, which a worker writes: see that it lets pass records in"
@@ -231,7 +215,7 @@ def _rule(facts: Facts, shape: Shape, rule: Rule, dialect: Dialect) -> Iterator[
         problem = f"{rule.what} does not let pass a record that is {', '.join(rule.refused)}"
         fatal = list(rule.refused) != [State.CANCELED] or facts.column(shape, "cancel") is not None
         if fatal and (not rule.widened or State.QUEUED in rule.refused):
-            yield _beside(facts, shape, "state", problem, dialect)
+            yield _unfit(shape, "state", problem)
         else:
             yield Finding(problem, rule.widened, fatal)
 
@@ -243,21 +227,6 @@ def refused_statement(state: Column, expression: str) -> str:
         for one in State
     )
     return f"SELECT refused FROM ({possible}) AS possible WHERE NOT ({expression})"
-
-
-def _carried(facts: Facts, shape: Shape, moved: Mapping[str, str], dialect: Dialect) -> Iterator[Finding]:
-    """The UPDATE of the records that wait: what they wait for goes with them to the new columns."""
-    values = {}
-    for documented, own in moved.items():
-        column = facts.column(shape, documented)
-        if documented in CARRIED and column is not None:
-            values[own] = dialect.converted(documented, column)
-    given = ", ".join(f"{names.quote(own)} = {value}" for own, value in values.items() if value is not None)
-    state = facts.column(shape, "state")
-    if given and state is not None:
-        where = f"{dialect.converted('state', state)} IN ('queued', 'errored')"
-        update = f"UPDATE {dialect.table} SET {given} WHERE {where};"
-        yield Finding("records that wait take along what they wait for", update)
 
 
 def _key_findings(facts: Facts, shape: Shape, options: TableOptions[Any], dialect: Dialect) -> Iterator[Finding]:

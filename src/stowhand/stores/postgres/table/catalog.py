@@ -150,7 +150,7 @@ def _zoneless(facts: Facts, shape: Shape) -> Iterator[Finding]:
 
 
 def _rules_of_type(state: Column | None) -> list[Rule]:
-    if state is None or state.labels is None:
+    if state is None or state.labels is None or State.QUEUED not in state.labels:
         return []
     missing = [one for one in State if one not in state.labels]
     widened = "\n".join(f"ALTER TYPE {state.type} ADD VALUE IF NOT EXISTS '{one}';" for one in missing)

@@ -72,19 +72,6 @@ class PostgresDialect:
             actions = f"ADD COLUMN {name} {declared}"
         return patient(f"ALTER TABLE {self.table} {actions};")
 
-    def converted(self, documented: str, column: Column) -> str | None:
-        """By a plain cast; ``None``: there is none that always passes."""
-        old = quote(column.name)
-        if documented == "state":
-            return f"{old}::text"
-        if documented == "process_after":
-            if "without" in column.type or column.type == "date":
-                return f"{old}::timestamp AT TIME ZONE 'UTC'"
-            return old if column.type.startswith("timestamp") else None
-        if documented in COUNTERS:
-            return f"coalesce({old}, 0)::integer" if column.type in (*INTEGERS, "numeric", "double precision") else None
-        return f"coalesce({old}, false)" if column.type == "boolean" else None
-
     def default(self, documented: str) -> str:
         """As in a table of our own DDL."""
         value = POSTGRES_COLUMNS[documented].partition("DEFAULT ")[2]

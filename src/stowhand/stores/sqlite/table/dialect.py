@@ -50,10 +50,6 @@ class SqliteDialect:
         update = f"UPDATE {self.table} SET {quote(own)} = 'completed';"
         return f"BEGIN IMMEDIATE;\n{add}\n{update}\nCOMMIT;"
 
-    def converted(self, documented: str, column: Column) -> str | None:
-        """Any column takes any value; but NULL is none of a counter, nor of ``cancel``."""
-        return f"coalesce({quote(column.name)}, 0)" if documented in (*COUNTERS, "cancel") else quote(column.name)
-
     def default(self, documented: str) -> str:
         """None can be set."""
         return ""
