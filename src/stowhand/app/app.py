@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from stowhand.app.built_in import built_in
+from stowhand.app.connected import Connected
 from stowhand.app.draining import AtOnce
 from stowhand.app.options import StoreKeywords, WorkerKeywords, worker_options
 from stowhand.app.own_store import OwnStore
@@ -26,7 +27,6 @@ from stowhand.app.results import gathered, listed
 from stowhand.app.start import (
     log_in_the_name_of,
     observed,
-    open_installed,
     report,
     report_listening,
     seated,
@@ -120,8 +120,8 @@ class App:
         self._app_store = AppStore(url, store, options)
         self._modules = read_modules(include)
         self._new_logger = logger_factory or log_in_the_name_of
-        self._connected = Connected(self, self._app_store.make, self._app_store.maker_to_read)
-        self.handled = self._connected.handled
+        self._connected = Connected(self._app_store.make, self._traced, self._app_store.maker_to_read)
+        self.handled = self._handled_in(self._connected)
         """Its jobs, for handles."""
         self._at_once: AtOnce | None = None
         self._handlers: list[TaskHandler] = []
@@ -251,7 +251,7 @@ class App:
         if self._at_once is not None:
             raise ConfigurationError(_NOT_AT_ONCE)
         checked = self._check(job)
-        store = traced(self.any_store(), self.traces)
+        store = self._traced(self.any_store())
         transactions = there(store, "transactions", store.transactions)
         return transactions.enqueue_in(connection, checked)
 
@@ -316,13 +316,13 @@ class App:
 
         Raises StoreUnreachable, SchemaError.
         """
-        return await self._open_in(self._connected, install=install)
+        return await self._connected.open(install=install)
 
     async def open_to_read(self) -> QueueStore:
         """The same store on connections of their own, on which nothing can be written and a question ends after some
         seconds; what was given as an object is used as it is. Raises as ``open``.
         """
-        return await self._open_in(self._connected.reader)
+        return await self._connected.reader.open()
 
     async def close(self) -> None:
         """Close the connections of this event loop. Harmless when repeated; the next use connects anew."""
@@ -330,10 +330,7 @@ class App:
         for handler in self._handlers:
             handler.close()
         self._handlers.clear()
-        for connected in (self._connected.reader, self._connected):
-            opening = connected.stores.pop(asyncio.get_running_loop(), None)
-            if opening is not None:
-                await (await opening).close()
+        await self._connected.close()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -349,10 +346,7 @@ class App:
 
     def any_store(self) -> QueueStore:
         """A store that need not be open, for calls on the caller's connection; the given one if there is one."""
-        connected = self._connected
-        if connected.unconnected is None:
-            connected.unconnected = connected.make()
-        return connected.unconnected
+        return self._connected.any_store()
 
     @contextmanager
     def using(self, store: QueueStore) -> Iterator[None]:
@@ -384,40 +378,21 @@ class App:
             self._at_once = before
 
     @contextmanager
-    def _kept_in(self, make: Callable[[], QueueStore]) -> Iterator[Connected]:
-        before = self._connected
-        self._connected = Connected(self, make)
-        self.handled = self._connected.handled
+    def _kept_in(self, make: Callable[[], QueueStore]) -> Iterator[None]:
+        before = self._connected, self.handled
+        self._connected = Connected(make, self._traced)
+        self.handled = self._handled_in(self._connected)
         try:
-            yield self._connected
+            yield
         finally:
             self.handled.leave()
-            self._connected, self.handled = before, before.handled
+            self._connected, self.handled = before
 
-    async def _open_in(self, connected: Connected, *, install: bool = False) -> QueueStore:
-        loop = asyncio.get_running_loop()
-        opening = connected.stores.get(loop)
-        if opening is None:
-            for ended in [one for one in connected.stores if one.is_closed()]:
-                del connected.stores[ended]
-            opening = connected.stores[loop] = loop.create_task(self._connect(connected.make, install=install))
-        elif opening.done() and not opening.cancelled() and opening.exception() is None:
-            return opening.result()
-        try:
-            # Shielded: other tasks may wait for the same connection.
-            return await asyncio.shield(opening)
-        finally:
-            if opening.done() and (opening.cancelled() or opening.exception() is not None):
-                connected.stores.pop(loop, None)
+    def _traced(self, store: QueueStore) -> QueueStore:
+        return traced(store, self.traces)
 
-    async def _connect(self, make: Callable[[], QueueStore], *, install: bool) -> QueueStore:
-        store = traced(make(), self.traces)
-        try:
-            await (open_installed(store) if install else store.open())
-        except BaseException:
-            await store.close()  # half-open connections must not stay behind
-            raise
-        return store
+    def _handled_in(self, connected: Connected) -> HandledJobs:
+        return HandledJobs(connected.open, self.enqueue, self.registry)
 
     @asynccontextmanager
     async def _borrow(self) -> AsyncIterator[Any]:
@@ -442,8 +417,8 @@ class App:
         ``crontab_file`` and ``cron_items`` say. ``clock``: a test's, as its store has one. ``resources``: by factory,
         what is open already, and stays so: ``{open_pool: pool}``.
         """
-        opening = self._connected.stores.get(asyncio.get_running_loop())
-        if opening is None or not opening.done():
+        store = self._connected.opened()
+        if store is None:
             raise ConfigurationError("App.worker: not connected on this event loop; use 'async with app:' around it")
         self.discover()
         if not self.registry:
@@ -452,9 +427,9 @@ class App:
             )
         items = refuse_duplicates((*self.cron_items, *declared(items_of(options), self.registry)))
         preset = self._app_store.preset
-        chosen = worker_options(options, self.registry, opening.result(), preset)
+        chosen = worker_options(options, self.registry, store, preset)
         warn_of_long_tasks(self.registry, preset, chosen.grace, "grace")
-        events, store = observed(events, self.traces), opening.result()
+        events = observed(events, self.traces)
         seated(store, chosen.concurrency)
         policy = Policy(timeout=chosen.job_timeout, backoff=chosen.backoff)
         for factory in resources or ():
@@ -550,24 +525,7 @@ def task_handler(
     )  # fmt: skip
 
 
-class Connected:
-    """The stores that an App is connected to, one for each event loop, and ``handled``: the jobs in them, for handles.
-
-    ``make``: gives one that is not open. ``make_to_read``: the same for ``reader``, if that is another one.
-    """
-
-    def __init__(
-        self, app: App, make: Callable[[], QueueStore], make_to_read: Callable[[], QueueStore] | None = None
-    ) -> None:
-        self.make = make
-        self.reader = self if make_to_read is None else Connected(app, make_to_read)
-        self.stores: dict[asyncio.AbstractEventLoop, asyncio.Task[QueueStore]] = {}
-        self.unconnected: QueueStore | None = None
-        """Need not be open."""
-        self.handled = HandledJobs(partial(app._open_in, self), app.enqueue, app.registry)  # noqa: SLF001
-
-
-def kept_in(app: App, make: Callable[[], QueueStore]) -> AbstractContextManager[Connected]:
+def kept_in(app: App, make: Callable[[], QueueStore]) -> AbstractContextManager[None]:
     """Let the app keep its jobs in the stores that ``make`` gives, for as long as the block lasts."""
     return app._kept_in(make)  # noqa: SLF001
 
@@ -578,5 +536,5 @@ def adopt_store(app: App, url: str, options: StoreOptions, traces: Traces | None
     Called before the worker starts.
     """
     if app._app_store.adopt(url, options):  # noqa: SLF001
-        app._connected.unconnected = None  # noqa: SLF001
+        app._connected.forget_any_store()  # noqa: SLF001
     app.traces = app.traces or traces
