@@ -241,10 +241,6 @@ def test_a_middleware_may_decide_without_calling_the_task(run: Run) -> None:
 def no_argument() -> None: ...
 
 
-async def awaited(inner: Handler) -> Handler:
-    return inner
-
-
 def gives_a_text(inner: Handler) -> Any:
     return "x"
 
@@ -256,8 +252,6 @@ def gives_a_text(inner: Handler) -> Any:
         (no_argument, "give a list of functions"),
         ("module.name", "give a list of functions"),
         ([3], "an int in the list; each is a function"),
-        ([no_argument], "no_argument takes other arguments"),
-        ([awaited], "awaited is asynchronous"),
     ],
 )
 def test_what_cannot_stand_around_is_refused_when_the_app_is_made(option: str, given: object, words: str) -> None:

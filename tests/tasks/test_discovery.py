@@ -121,10 +121,10 @@ def test_every_broken_file_is_reported_at_once_with_its_line(tmp_path: Path) -> 
     assert str(caught.value).splitlines() == [
         f"{tmp_path}: not every task can be loaded",
         "empty.py: no function named empty, task, main in it",
-        "leaves.py: line 1: SystemExit: 3",
-        "raises.py: line 3: ValueError: no",
+        f"leaves.py: SystemExit: 3 ({tmp_path}/leaves.py, line 1)",
+        f"raises.py: ValueError: no ({tmp_path}/raises.py, line 3)",
         f"stars.py: task 'stars': parameter **named: {NAMED}",
-        "syntax.py: line 1: SyntaxError: invalid syntax (syntax.py, line 1)",
+        f"syntax.py: SyntaxError: invalid syntax ({tmp_path}/syntax.py, line 1)",
         "typed.py: task 'typed': takes to, subject; a task in a folder takes (payload) or (payload, helpers)",
     ]
     assert not [name for name in set(sys.modules) - before if name.endswith((".raises", ".leaves", ".syntax"))]

@@ -6,7 +6,6 @@ on_enqueue   ``NewJob -> NewJob``, in order, before the job is checked and writt
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,7 +14,7 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.jobs.job import NewJob
-from stowhand.protocols.handler import HOOKS, Handler, Middleware, bare, handler_of, is_async
+from stowhand.protocols.handler import HOOKS, Handler, Middleware, bare, handler_of
 
 AroundThread = Callable[[], AbstractContextManager[object]]
 OnEnqueue = Callable[[NewJob], NewJob]
@@ -61,34 +60,18 @@ class _Wrapped:
 
 
 def read_around(thread: AroundThread | None, middleware: object, on_enqueue: object) -> Around:
-    """The arguments of an App. Raises ConfigurationError for what cannot be called with one handler, or one job."""
-    of_handlers = _read("middleware", middleware, "a handler, and gives one: def timed(inner): …")
-    of_jobs = _read("on_enqueue", on_enqueue, "a NewJob, and gives one: def marked(job): …")
-    return Around(thread, of_handlers, of_jobs)
+    """Read the arguments of an App. Raises ConfigurationError for what is no list of functions."""
+    return Around(thread, _read("middleware", middleware), _read("on_enqueue", on_enqueue))
 
 
-def _read(option: str, given: object, takes: str) -> tuple[Any, ...]:
-    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
-        raise ConfigurationError(f"App: {option}: {a_type(given)}; give a list of functions, {option}=[…]")
-    functions = tuple(given)
-    for one in functions:
+def _read(option: str, functions: object) -> tuple[Any, ...]:
+    if not isinstance(functions, Iterable) or isinstance(functions, str | bytes):
+        raise ConfigurationError(f"App: {option}: {a_type(functions)}; give a list of functions, {option}=[…]")
+    given = tuple(functions)
+    for one in given:
         if not callable(one):
-            raise ConfigurationError(f"App: {option}: {a_type(one)} in the list; each is a function that takes {takes}")
-        if is_async(one):
-            raise ConfigurationError(f"App: {option}: {_named(one)} is asynchronous; it is a plain def of {takes}")
-        if not _takes_one(one):
-            raise ConfigurationError(f"App: {option}: {_named(one)} takes other arguments; it takes {takes}")
-    return functions
-
-
-def _takes_one(function: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError:
-        return False
-    except ValueError:
-        return True  # written in C: its signature is not known
-    return True
+            raise ConfigurationError(f"App: {option}: {a_type(one)} in the list; each is a function")
+    return given
 
 
 def _named(function: object) -> str:

@@ -24,6 +24,7 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, Misuse
 from stowhand.tasks.executable import define_executable
+from stowhand.tasks.loading import describe_failure
 from stowhand.tasks.registry import Registry, TaskDefinition, define
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -186,21 +187,8 @@ def _import(file: Path, name: str) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise ConfigurationError(f"{_place(error, file)}{type(error).__name__}: {error}") from error
+        raise ConfigurationError(describe_failure(error, Path.cwd())) from error
     return module
-
-
-def _place(error: BaseException, file: Path) -> str:
-    """``line 3: `` if the error arose in the file itself."""
-    if isinstance(error, SyntaxError):
-        return f"line {error.lineno}: "
-    lines = []
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(file):
-            lines.append(trace.tb_lineno)
-        trace = trace.tb_next
-    return f"line {lines[-1]}: " if lines else ""
 
 
 def _shown(root: Path, path: Path) -> str:

@@ -96,8 +96,14 @@ def _import(name: str, where: str, *, names_one: bool = False) -> ModuleType:
     except ConfigurationError as error:
         raise ConfigurationError(f"{where!r}: {error}{_place(error, here)}") from error
     except Exception as error:  # boundary: the application's code, which may fail in any way
-        said = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
-        raise ConfigurationError(f"{where!r}: importing {name} failed: {said}{_place(error, here)}") from error
+        failure = describe_failure(error, Path(here))
+        raise ConfigurationError(f"{where!r}: importing {name} failed: {failure}") from error
+
+
+def describe_failure(error: BaseException, folder: Path) -> str:
+    """Return ``ValueError: no (shop/mail.py, line 3)`` for an error that importing a file of this folder raised."""
+    message = error.msg if isinstance(error, SyntaxError) else error
+    return f"{type(error).__name__}: {message}{_place(error, str(folder))}"
 
 
 def _place(error: BaseException, folder: str) -> str:
