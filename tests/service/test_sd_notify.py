@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -35,20 +34,6 @@ def test_it_is_ready_when_the_first_claim_was_answered_and_stops_at_the_first_si
     gate.touch()
     assert process.wait(60) == 0
     assert not any("STOPPING" in word for word in manager.hear(0.1)), "once"
-
-
-def test_a_reload_is_announced_and_its_end(sqlite_workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    manager = Manager(f"@stowhand-test-reload-{os.getpid()}")
-    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
-    process = sqlite_workers.start()
-    manager.wait_for("READY=1")
-    asked = time.monotonic()
-    process.send_signal(signal.SIGHUP)
-    reloading = manager.wait_for("RELOADING=1")[-1]
-    microseconds = int(reloading.partition("MONOTONIC_USEC=")[2])
-    assert asked <= microseconds / 1_000_000 <= time.monotonic()
-    manager.wait_for("READY=1")
-    sqlite_workers.wait_for("Read the crontab again")
 
 
 def test_the_variables_are_ours_alone() -> None:

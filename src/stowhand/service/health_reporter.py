@@ -127,19 +127,6 @@ class HealthReporter(ProcessObserver):
 
         return stopping
 
-    def on_reload(self, reload: Callable[[], object]) -> Callable[[], object]:
-        def reloading() -> None:
-            if self._notifier is None or not self._ready_sent or self._draining:
-                reload()
-                return
-            self._notifier.reloading()
-            try:
-                reload()
-            finally:
-                self._notifier.send(ready=1)
-
-        return reloading
-
     @contextmanager
     def supervising(self, supervisor: Supervisor) -> Iterator[None]:
         seeing = asyncio.get_running_loop().create_task(self._see())

@@ -7,19 +7,16 @@ import socket
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 
-from stowhand.clock import Clock, SystemClock
-
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class Notifier:
     """Sends datagrams without waiting; a manager that does not receive them is ignored. From any thread or signal."""
 
-    def __init__(self, address: str, watchdog: float | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, address: str, watchdog: float | None = None) -> None:
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog = watchdog
         """Seconds within which the manager expects ``WATCHDOG=1``; ``None``: it expects none."""
-        self._clock = clock or SystemClock()
 
     def send(self, **words: object) -> None:
         """Send ``READY=1`` for ``ready=1``, all words in one datagram."""
@@ -27,10 +24,6 @@ class Notifier:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as door:
             door.setblocking(False)
             door.sendto(lines.encode(), self._address)
-
-    def reloading(self) -> None:
-        """Report that a reload begins; ``READY=1`` ends it."""
-        self.send(reloading=1, monotonic_usec=int(self._clock.monotonic() * 1_000_000))
 
 
 def notifier(environ: MutableMapping[str, str]) -> Notifier | None:

@@ -210,7 +210,7 @@ async def _work(
         else:
             await warn_of_tasks_without_worker(store, options.tasks)
         if recurring is not None:
-            handle_signals(observer.on_stop(stopper.request_stop), observer.on_reload(recurring.reload), stopper.toggle)
+            handle_signals(observer.on_stop(stopper.request_stop), recurring.reload, stopper.toggle)
         reloader = Reloader(settings, loaded, handler, worker, events)
         collect_less()
         await _run(worker, changes, reloader, recurring, once=settings.worker.once)

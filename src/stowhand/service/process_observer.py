@@ -35,10 +35,6 @@ class ProcessObserver:
         """What a signal to stop calls instead of ``stop``."""
         return stop
 
-    def on_reload(self, reload: Callable[[], object]) -> Callable[[], object]:
-        """What a signal to reload calls instead of ``reload``."""
-        return reload
-
     @contextmanager
     def supervising(self, supervisor: Any) -> Iterator[None]:
         """For as long as the supervisor has children."""

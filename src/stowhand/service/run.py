@@ -64,7 +64,7 @@ async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Cha
         observer.follow(store, scheduler=recurring.scheduler)
         loop = asyncio.get_running_loop()
         stop = observer.on_stop(lambda: loop.call_soon_threadsafe(supervisor.request_stop))
-        handle_signals(stop, observer.on_reload(recurring.reload), supervisor.toggle)
+        handle_signals(stop, recurring.reload, supervisor.toggle)
         async with (
             changes.reloading(crontab=recurring.reload),
             scheduling(recurring.scheduler, once=settings.worker.once),
