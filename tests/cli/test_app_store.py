@@ -63,9 +63,7 @@ def test_the_readmes_example_works_with_a_store_that_only_the_app_names(place: P
     assert sorted(file.name for file in place.folder.glob("*.db")) == ["mine.db"]
 
 
-@pytest.mark.parametrize(
-    "command", [("jobs", "list"), ("stats",), ("serials", "list"), ("cron", "list"), ("top", "--once"), ("doctor",)]
-)
+@pytest.mark.parametrize("command", [("jobs", "list"), ("stats",), ("serials", "list"), ("cron", "list"), ("doctor",)])
 def test_every_command_that_is_given_an_app_looks_at_the_apps_store(
     place: Place, call: Stowhand, command: tuple[str, ...]
 ) -> None:

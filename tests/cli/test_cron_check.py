@@ -1,4 +1,4 @@
-"""``stowhand cron check`` and ``cron next``: no store, no schema, only a file."""
+"""``stowhand cron check``: no store, no schema, only a file."""
 
 from __future__ import annotations
 
@@ -53,42 +53,15 @@ def test_check_for_programs_is_an_object_for_each_item(call: Stowhand, crontab: 
     assert (second["identifier"], second["tz"], len(second["runs"])) == ("berlin", "Europe/Berlin", 5)
 
 
-def test_next_merges_all_items_in_the_order_in_which_they_come(call: Stowhand, crontab: Path) -> None:
-    ended = call("cron", "next", "-n", "3", "--from", START)
-    assert (ended.code, ended.err) == (0, "")
-    assert [" ".join(line.split()) for line in ended.out.splitlines()] == [
-        "ITEM TASK UTC IN ITS ZONE",
-        "send_weekly_email send_weekly_email 2026-03-30 04:30:00Z Mon 04:30 UTC",
-        "berlin report 2026-03-30 07:00:00Z Mon 09:00 Europe/Berlin",
-        "berlin report 2026-03-31 07:00:00Z Tue 09:00 Europe/Berlin",
-    ]
-
-
-def test_next_for_programs_is_an_object_for_each_run(call: Stowhand, crontab: Path) -> None:
-    rows = call("cron", "next", "crontab", "-n", "2", "--from", START, "--json").rows()
-    assert rows == [
-        {"identifier": "send_weekly_email", "task": "send_weekly_email", "run_at": "2026-03-30T04:30:00Z"},
-        {"identifier": "berlin", "task": "report", "run_at": "2026-03-30T07:00:00Z"},
-    ]
-
-
-def test_runs_of_one_minute_stand_in_the_order_of_the_file(call: Stowhand, crontab: Path) -> None:
-    crontab.write_text("* * * * * b\n* * * * * a\n")
-    rows = call("cron", "next", "-n", "4", "--from", START, "--json").rows()
-    assert [row["identifier"] for row in rows] == ["b", "a", "b", "a"]
-    assert rows[0]["run_at"] == "2026-03-27T12:01:00Z"
-
-
 def test_without_a_moment_the_runs_begin_now(call: Stowhand, crontab: Path) -> None:
     crontab.write_text("* * * * * t")
-    (row,) = call("cron", "next", "-n", "1", "--json").rows()
-    assert row["run_at"] > "2026"
+    (row,) = call("cron", "check", "--json").rows()
+    assert row["runs"][0] > "2026"
 
 
-@pytest.mark.parametrize("verb", ["check", "next"])
-def test_a_bad_file_is_code_2_with_all_that_is_wrong_in_it(call: Stowhand, crontab: Path, verb: str) -> None:
+def test_a_bad_file_is_code_2_with_all_that_is_wrong_in_it(call: Stowhand, crontab: Path) -> None:
     crontab.write_text("0 4 * * * good\n0 25 * * MON bad\n* * * * * worse ?fil=2d\n")
-    ended = call("cron", verb, "crontab")
+    ended = call("cron", "check", "crontab")
     assert (ended.code, ended.out) == (2, "")
     assert [line.strip() for line in ended.err.splitlines()] == [
         "error: crontab line 2: hour '25': 25 is not within 0 to 23",
@@ -108,9 +81,8 @@ def test_a_file_that_cannot_be_read_is_code_2(call: Stowhand, folder: Path) -> N
 
 def test_an_empty_crontab_says_so(call: Stowhand, crontab: Path) -> None:
     crontab.write_text("# nothing\n")
-    for verb in ("check", "next"):
-        ended = call("cron", verb)
-        assert (ended.code, ended.out, ended.err) == (0, "", "No items in crontab.\n")
+    ended = call("cron", "check")
+    assert (ended.code, ended.out, ended.err) == (0, "", "No items in crontab.\n")
 
 
 def test_what_a_file_says_cannot_drive_the_terminal(call: Stowhand, crontab: Path) -> None:
@@ -123,7 +95,7 @@ def test_what_a_file_says_cannot_drive_the_terminal(call: Stowhand, crontab: Pat
 
 @pytest.mark.parametrize("when", ["tomorrow", "+5m", "2026-01-01T00:00:00"])
 def test_from_is_a_moment(call: Stowhand, crontab: Path, when: str) -> None:
-    ended = call("cron", "next", "--from", when)
+    ended = call("cron", "check", "--from", when)
     assert (ended.code, ended.out) == (2, "")
     assert "--from" in ended.err
 

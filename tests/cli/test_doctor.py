@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stowhand.app.settings.resolver import read_settings
-from stowhand.cli.doctor import Mark, Server, examine_overdue, examine_settings, examine_work, judge_server
+from stowhand.cli.doctor import Mark, Server, examine_overdue, examine_work, judge_server
 from stowhand.cli.stats import Stats, WorkerLine, read_stats
 from stowhand.jobs.job import State
 from stowhand.protocols.figures import Amount, Figures, LiveCounts
@@ -128,13 +128,6 @@ def test_postgres_is_heard_and_its_pool_is_added_up(call: Stowhand, postgres_url
     assert marks(ended)["wake-ups"] == "ok"
     assert {"server", "clock", "connections"} <= marks(ended).keys()
     assert "1 x 9 = 9 at most" in ended.out
-
-
-def test_a_pool_with_fewer_connections_than_slots_is_a_warning_with_the_sum() -> None:
-    settings = read_settings({"connection": "my_db", "jobs": "60", "max_pool_size": "10"}, environ={})
-    (pool,) = [finding for finding in examine_settings(settings) if finding.what == "pool"]
-    assert pool.mark is Mark.WARN
-    assert "60 + 5 = 65, so tasks have 5 for 60 jobs" in pool.said
 
 
 def test_the_connections_of_all_processes_are_compared_with_what_the_server_gives() -> None:

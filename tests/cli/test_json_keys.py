@@ -101,7 +101,6 @@ def test_the_keys_of_cron(call: Stowhand, folder: Path) -> None:
         "identifier is_scheduled known_since last_tick missed_tick next_run scheduled_at scheduled_by spec"
     )
     assert keys(call("cron", "check", "--json").rows()) == "fill identifier runs spec task tz"
-    assert keys(call("cron", "next", "--json").rows()) == "identifier run_at task"
 
 
 def test_the_keys_of_tokens(call: Stowhand) -> None:

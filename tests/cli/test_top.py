@@ -1,4 +1,4 @@
-"""``stowhand top``: one look, many looks, a terminal, an outage."""
+"""``stowhand top``, and the page that it has in common with ``stowhand stats``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pty
 import signal
 import sys
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,10 +31,10 @@ def fill(url: str) -> None:
     with_store(url, enqueue)
 
 
-def test_one_look_shows_states_tasks_paused_queues_and_who_works(tmp_path: Path) -> None:
+def test_the_page_shows_states_tasks_paused_serial_keys_and_who_works(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/q.db"
     fill(url)
-    done = forked.run([*PROGRAM, "top", "-c", url, "--once"], capture_output=True, text=True, check=True)
+    done = forked.run([*PROGRAM, "stats", "-c", url], capture_output=True, text=True, check=True)
     assert "4 queued, 0 processing" in done.stdout
     assert "paused: mail" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines()]
@@ -78,31 +77,13 @@ def test_on_eighty_columns_names_give_way_and_no_count_is_cut(monkeypatch: pytes
     assert row.count("123456789") == 4
 
 
-def test_a_single_look_on_a_small_terminal_is_whole_and_wipes_nothing(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/q.db"
-    fill(url)
-    ours, theirs = pty.openpty()
-    small = {**os.environ, "COLUMNS": "40", "LINES": "4"}
-    process = forked.Popen([*PROGRAM, "top", "-c", url, "--once"], stdout=theirs, stderr=theirs, env=small)
-    os.close(theirs)
-    said = b""
-    with suppress(OSError):  # the other end is closed: it has ended
-        while part := os.read(ours, 4096):
-            said += part
-    assert process.wait(60) == 0
-    os.close(ours)
-    assert b"\x1b" not in said
-    assert b"No workers." in said
-    assert b"0 completed, 0 failed, 0 canceled" in b" ".join(said.split()), "broken between words, and all of it"
-
-
-def test_a_look_in_a_pipe_is_as_wide_as_columns_says(tmp_path: Path) -> None:
+def test_a_page_in_a_pipe_is_as_wide_as_columns_says(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/q.db"
     with_store(url, lambda store: store.jobs.enqueue_many([NewJob(task="send_" * 25)]))
 
     def widest(**said: str) -> int:
         environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | said
-        command = [*PROGRAM, "top", "-c", url, "--once"]
+        command = [*PROGRAM, "stats", "-c", url]
         done = forked.run(command, capture_output=True, text=True, check=True, env=environment)
         return max(len(line) for line in done.stdout.splitlines()[2:])
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import islice, repeat
-from operator import itemgetter
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 
 RUNS = 5
 """How many runs of each item ``check`` shows."""
-MOST = 10_000
 
 
 def _read_moment(text: str) -> datetime:
@@ -47,16 +44,6 @@ def _read_moment(text: str) -> datetime:
     if run_at is None:
         raise ValueError(f"{text!r} is no moment; write for example 2030-01-31T09:00:00Z")
     return run_at
-
-
-from_option = click.option(
-    "start",
-    "--from",
-    metavar="WHEN",
-    type=Read(_read_moment),
-    default=wall_clock,
-    help="Runs after 2030-01-31T09:00:00Z, say.  [default: now]",
-)
 
 
 @click.group(cls=Group, name="cron")
@@ -131,14 +118,24 @@ def remove_item(name: str, **typed: Any) -> None:
 
 @command.command("check")
 @click.argument("file", default="crontab")
-@from_option
+@click.option(
+    "start",
+    "--from",
+    metavar="WHEN",
+    type=Read(_read_moment),
+    default=wall_clock,
+    help="Runs after 2030-01-31T09:00:00Z, say.  [default: now]",
+)
 @json_option
 def check(file: str, start: datetime, as_json: bool) -> None:
     """Check the crontab FILE, and show the next five runs of each item. Nothing is scheduled.
 
     All errors are reported at once, line by line, with exit code 2.
     """
-    for item in _items(file):
+    items = read_crontab(Path(file))
+    if not items:
+        click.echo(f"No items in {escape(file)}.", err=True)
+    for item in items:
         runs = list(islice(_runs(item, start), RUNS))
         if as_json:
             about = {name: getattr(item, name) for name in ("identifier", "task", "tz", "fill", "spec")}
@@ -146,35 +143,8 @@ def check(file: str, start: datetime, as_json: bool) -> None:
             continue
         click.echo(f"{escape(item.place)}: {escape(item.spec)}")
         for run in runs:
-            click.echo(f"  {say(run)}  {_there(item, run)}")
-
-
-@command.command("next")
-@click.argument("file", default="crontab")
-@click.option("-n", "--number", type=click.IntRange(1, MOST), default=10, show_default=True, help="How many runs.")
-@from_option
-@json_option
-def show_next(file: str, number: int, start: datetime, as_json: bool) -> None:
-    """Show the next runs of all items of the crontab FILE, merged."""
-    each = [zip(repeat(item), _runs(item, start)) for item in _items(file)]
-    runs = list(islice(heapq.merge(*each, key=itemgetter(1)), number))
-    if runs or as_json:
-        show_all(runs, "", RUN, as_json=as_json)
-
-
-RUN: list[Column[tuple[ParsedItem, datetime]]] = [
-    Column("identifier", "ITEM", lambda run: run[0].identifier),
-    Column("task", "TASK", lambda run: run[0].task),
-    Column("run_at", "UTC", lambda run: run[1]),
-    Column(heading="IN ITS ZONE", text=lambda run: _there(*run)),
-]
-
-
-def _items(file: str) -> tuple[ParsedItem, ...]:
-    items = read_crontab(Path(file))
-    if not items:
-        click.echo(f"No items in {escape(file)}.", err=True)
-    return items
+            there = run.astimezone(find_zone(item.tz).info)
+            click.echo(f"  {say(run)}  {there:%a %H:%M} {item.tz}")
 
 
 def _runs(item: ParsedItem, start: datetime) -> Iterator[datetime]:
@@ -183,11 +153,6 @@ def _runs(item: ParsedItem, start: datetime) -> Iterator[datetime]:
     while run is not None:
         yield run
         run = item.next_after(run)
-
-
-def _there(item: ParsedItem, run: datetime) -> str:
-    """``Mon 09:00 Europe/Berlin``"""
-    return f"{run.astimezone(find_zone(item.tz).info):%a %H:%M} {item.tz}"
 
 
 def item_columns(now: datetime) -> list[Column[KnownItem]]:

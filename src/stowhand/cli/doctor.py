@@ -122,8 +122,6 @@ def examine_settings(settings: WorkerSettings) -> Iterator[Finding]:
         yield warn("settings", f"{file.ignored} has settings too; only {file.name} is read")
     for _, said in unknown_variables(os.environ):
         yield warn("settings", said)
-    if connection.scheme == "postgresql" and settings.pool_shortage is not None:
-        yield warn("pool", settings.pool_shortage)
 
 
 async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:

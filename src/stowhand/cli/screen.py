@@ -16,21 +16,20 @@ HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 def output_width() -> int | None:
     """Columns of the output: the terminal's, or as ``COLUMNS`` says, in a pipe too; ``None``: unlimited."""
-    given = os.environ.get("COLUMNS", "")
-    known = sys.stdout.isatty() or (given.isdecimal() and int(given) > 0)
-    return shutil.get_terminal_size().columns if known else None
+    columns = os.environ.get("COLUMNS", "")
+    is_known = sys.stdout.isatty() or (columns.isdecimal() and int(columns) > 0)
+    return shutil.get_terminal_size().columns if is_known else None
 
 
 class Screen:
-    """``in_place``: each page replaces the one before, cut to the size of the terminal."""
+    """Shows pages: on a terminal each replaces the one before, cut to its size."""
 
-    def __init__(self, *, in_place: bool | None = None) -> None:
-        self._in_place = sys.stdout.isatty() if in_place is None else in_place
+    def __init__(self) -> None:
         self._pages = 0
 
     def show(self, lines: Sequence[str]) -> None:
         """The next page."""
-        if self._in_place:
+        if sys.stdout.isatty():
             start = HOME if self._pages else HOME + REST_OF_SCREEN
             room = shutil.get_terminal_size()
             fitting = [fit(line, room.columns) for line in lines[: room.lines - 1]]

@@ -34,31 +34,23 @@ REST = 4.0
 
 @click.command()
 @click.option("--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds.")
-@click.option("--once", is_flag=True, help="Print once and exit.")
 @store_options
-def command(interval: float, once: bool, **typed: Any) -> None:
+def command(interval: float, **typed: Any) -> None:
     """Show what the queue is doing, every few seconds, until Ctrl-C: jobs by state, task and serial key, throughput,
     who works, what runs.
     """
 
-    async def watch(store: QueueStore) -> None:
-        # A single page is for reading, not for looking at: whole, below what the terminal shows already.
-        top = _Top(store, interval, Screen(in_place=False if once else None))
-        if once:
-            await top.look()
-        else:
-            await run_all(top, grace=LAST_LOOK)
-
-    with_store(settings_of(typed).store, watch)
+    with_store(settings_of(typed).store, lambda store: run_all(_Top(store, interval), grace=LAST_LOOK))
 
 
 class _Top:
     """A routine for ``run_all``."""
 
-    def __init__(self, store: QueueStore, interval: float, screen: Screen) -> None:
+    def __init__(self, store: QueueStore, interval: float) -> None:
         self._store = store
         self._interval = interval
-        self._screen, self._clock = screen, SystemClock()
+        self._screen = Screen()
+        self._clock = SystemClock()
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
