@@ -83,12 +83,14 @@ def look_heading(flow: str, where: str, returned: int) -> str:
 
 def position_columns(positions: Sequence[Position], *, several: bool) -> list[Column[Position]]:
     """The jobs of a queue in their order; ``several``: of several queues, so that each line names its own."""
-    hidden = {
-        *(() if several else ("queue",)),
-        *(() if any(one.priority != 1 for one in positions) else ("priority",)),
-        *(() if any(one.ready_at is not None for one in positions) else ("ready_at",)),
+    is_shown = {
+        "queue": several,
+        "priority": any(one.priority != 1 for one in positions),
+        "ready_at": any(one.ready_at is not None for one in positions),
     }
-    return [msgspec.structs.replace(column, heading="") if column.key in hidden else column for column in POSITION]
+    return [
+        column if is_shown.get(column.key, True) else msgspec.structs.replace(column, heading="") for column in POSITION
+    ]
 
 
 POSITION: list[Column[Position]] = [
@@ -176,7 +178,8 @@ def _of_queue(counts: Sequence[QueueCount], queue: FlowQueue) -> list[QueueCount
 
 
 def _shown(queue: FlowQueue, count: QueueCount) -> str:
-    return f"{'' if queue.parent is None else '  '}{queue.name}{' (paused)' if count.paused else ''}"
+    name = queue.name if queue.parent is None else f"  {queue.name}"
+    return f"{name} (paused)" if count.paused else name
 
 
 def _moment(seconds: float | None) -> str:

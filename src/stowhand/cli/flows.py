@@ -25,7 +25,7 @@ from stowhand.cli.flow_views import (
     sum_line,
 )
 from stowhand.cli.groups import Group
-from stowhand.cli.options import json_option, log_options, otel_option, settings_of
+from stowhand.cli.options import json_option, limit_option, log_options, otel_option, settings_of
 from stowhand.cli.reading import Read, agreed, read_pair
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.screen import Screen
@@ -51,13 +51,6 @@ LAST_LOOK = 1.0
 T = TypeVar("T")
 
 target_argument = click.argument("target", metavar="MODULE:NAME")
-limit_option = click.option(
-    "--limit",
-    type=click.IntRange(1, 10_000),
-    default=100,
-    show_default=True,
-    help="How many at most; of each queue and state.",
-)
 
 
 @click.group(cls=Group, name="flows")
@@ -90,7 +83,7 @@ def list_queues(target: str, as_json: bool, **typed: Any) -> None:
 @command.command("show")
 @target_argument
 @click.argument("job_id", metavar="JOB_ID")
-@click.option("--children", is_flag=True, help="Each child with all its attributes, instead of a summary.")
+@click.option("--children", is_flag=True, help="Show each child with all its attributes, instead of a summary.")
 @json_option
 @log_options
 def show_job(target: str, job_id: str, children: bool, as_json: bool, **typed: Any) -> int:
@@ -247,7 +240,7 @@ def resume_queue(target: str, queue: str, **typed: Any) -> None:
 
 @command.command("monitor")
 @target_argument
-@click.option("--once", is_flag=True, help="One look, and end.")
+@click.option("--once", is_flag=True, help="Print once and exit.")
 @click.option("as_json", "--json", is_flag=True, help="One JSON object per look.")
 @log_options
 def monitor_flow(target: str, once: bool, as_json: bool, **typed: Any) -> None:

@@ -25,7 +25,7 @@ EVERYWHERE = {"0.0.0.0": LOOPBACK, "::": "::1"}
 
 @click.command()
 @http_option
-@click.option("--ready", is_flag=True, help="Ask whether it can work now (/readyz), instead of whether it lives.")
+@click.option("--ready", is_flag=True, help="Ask whether it can work now (/readyz), not whether it is alive.")
 def command(ready: bool, **typed: Any) -> int:
     """Ask a running worker whether it is alive, or ready: exit code 0 or 1, and one line that says why.
 

@@ -1,4 +1,4 @@
-"""``stowhand jobs``: look at jobs, and act on them, one by one or many at once."""
+"""``stowhand jobs``: list, explain and change jobs, one by one or many at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stowhand.cli.columns import json_line
 from stowhand.cli.groups import Group
 from stowhand.cli.job_filter import Wanted, filter_options, wanted_of
 from stowhand.cli.job_views import FAILURES, job_fields, job_page, listed
-from stowhand.cli.options import json_option, settings_of, store_options
+from stowhand.cli.options import json_option, limit_option, settings_of, store_options
 from stowhand.cli.program import as_called
 from stowhand.cli.reading import Read, agreed, with_options
 from stowhand.cli.replies import show_all, show_answers, show_one
@@ -31,25 +31,20 @@ from stowhand.protocols.queue_store import Answer, FailureGroups, QueueStore, Re
 from stowhand.protocols.validation import validate_reschedule
 from stowhand.service.exit_codes import FAILURE, OK
 
-MOST = 10_000
-"""Jobs in one list, at most; --after gives the next ones."""
-
-
 ID = click.IntRange(1, 2**63 - 1)
 CANCELABLE = (State.QUEUED, State.ERRORED, State.PROCESSING)
 REMOVABLE = (State.QUEUED, State.ERRORED, State.FAILED)
 RETRYABLE = (State.FAILED,)
 RESCHEDULABLE = (State.QUEUED, State.ERRORED)
 """States that each verb acts on unless --state names others."""
-
 Act = Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Answer]]]
 """Acts on the jobs of these ids, and returns an answer for each."""
 
 selection_options = with_options(
     click.argument("job_ids", metavar="[ID]...", nargs=-1, type=ID),
     filter_options,
-    click.option("every", "--all", is_flag=True, help="Every job in which it can be done."),
-    click.option("-y", "--yes", is_flag=True, help="Of all that are described: do not ask."),
+    click.option("every", "--all", is_flag=True, help="Every job that the command can change."),
+    click.option("-y", "--yes", is_flag=True, help="Do not ask before changing all of them."),
     json_option,
     store_options,
 )
@@ -71,13 +66,13 @@ def age_option(name: str, words: str) -> Callable[[Any], Any]:
 
 @click.group(cls=Group, name="jobs")
 def command() -> None:
-    """Look at jobs, and act on them."""
+    """List, explain and change jobs."""
 
 
 @command.command("list")
 @filter_options
 @click.option("--key", help="Only the job with this key.")
-@click.option("--newest", is_flag=True, help="The newest first.")
+@click.option("--newest", is_flag=True, help="List the newest first.")
 @click.option(
     "--after",
     type=click.IntRange(0, 2**63 - 1),
@@ -85,7 +80,7 @@ def command() -> None:
     metavar="ID",
     help="Only ids above this one; with --newest below it.",
 )
-@click.option("--limit", type=click.IntRange(1, MOST), default=100, show_default=True, help="How many at most.")
+@limit_option
 @json_option
 @store_options
 def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bool, **typed: Any) -> None:
@@ -188,8 +183,8 @@ def fail_jobs(reason: str | None, **typed: Any) -> int:
 @command.command("reschedule")
 @when_option
 @click.option("--priority", type=int, metavar="N", help="Smaller runs first.")
-@click.option("--attempts", type=int, metavar="N", help="How often they count as tried; 0 runs failed jobs again.")
-@click.option("--max-attempts", type=int, metavar="N", help="How often they are tried at most.")
+@click.option("--attempts", type=int, metavar="N", help="Attempts used so far; 0 runs failed jobs again.")
+@click.option("--max-attempts", type=int, metavar="N", help="Maximum number of attempts.")
 @selection_options
 def reschedule_jobs(
     when: When, priority: int | None, attempts: int | None, max_attempts: int | None, **typed: Any
@@ -211,7 +206,7 @@ def reschedule_jobs(
 @json_option
 @store_options
 def unlock_workers(workers: tuple[str, ...], as_json: bool, **typed: Any) -> int:
-    """Take back what workers hold that are gone for good. Should one still live, what it does is not recorded."""
+    """Reset the jobs of lost workers. If one still lives, the results of these jobs are not recorded."""
     taken = with_store(settings_of(typed).store, lambda store: store.admin.force_unlock_workers(workers))
     show_answers(map(answer_for, taken), as_json=as_json)
     if not taken:

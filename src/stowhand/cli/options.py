@@ -21,6 +21,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 PORT = click.IntRange(0, 65535)
 FILE = click.Path(path_type=Path)
 json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
+limit_option = click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number of results."
+)
 
 
 def _flag(setting: Option) -> Callable[[F], F]:
@@ -75,7 +78,12 @@ http_option = _settings("http")
 def listen_options(port: int) -> Callable[[F], F]:
     """Where a server listens, and its certificate. ``port``: the default."""
     return with_options(
-        click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere with tokens."),
+        click.option(
+            "--host",
+            default="127.0.0.1",
+            show_default=True,
+            help="Address to listen on; others than the loopback need tokens.",
+        ),
         click.option("--port", type=PORT, default=port, show_default=True, help="0: any free one."),
         click.option("--tls-cert", type=FILE, metavar="FILE", help="PEM certificate, with its chain."),
         click.option("--tls-key", type=FILE, metavar="FILE", help="Its PEM key, if not in that file."),

@@ -18,25 +18,25 @@ from stowhand.cli.groups import Group
 from stowhand.errors import StowhandError
 
 COMMANDS = {
-    "worker": "Run a worker: claim jobs and do them.",
-    "add": "Add a job; prints its id.",
-    "jobs": "Look at jobs, and act on them.",
-    "serials": "Serial keys: what they hold; pause and resume them.",
-    "stats": "Jobs by state and task, throughput, and workers.",
-    "top": "What the queue is doing, live.",
-    "dev": "A worker that reloads, and the dashboard: while you write.",
+    "worker": "Run a worker: claim jobs and run them.",
+    "add": "Add a job and print its id.",
+    "jobs": "List, explain and change jobs.",
+    "serials": "List, pause and resume serial keys.",
+    "stats": "Show jobs by state and task, throughput, and workers.",
+    "top": "Show the page of stats and the running jobs, live.",
+    "dev": "Run a worker that reloads, and the dashboard, during development.",
     "web": "Show the dashboard in a browser.",
-    "cron": "Check a crontab; see and run what recurs.",
+    "cron": "Check a crontab; list and run recurring items.",
     "migrate": "Install or upgrade the store's schema.",
     "doctor": "Check this machine, the settings and the store.",
     "health": "Ask a running worker whether it is alive, or ready.",
-    "bench": "Measure how fast the store is here.",
+    "bench": "Measure how fast the store is on this machine.",
     "table": "Serve a table of your own: check it, print one, read logs.",
     "flows": "Flows: list queues and jobs, retry, watch, run.",
-    "serve": "Lend the store over HTTP to workers elsewhere.",
-    "tokens": "Make, list and revoke tokens of workers elsewhere.",
-    "completion": "Print what makes a shell complete command lines.",
-    "demo": "See it work, with nothing to set up.",
+    "serve": "Lend the store over HTTP to remote workers.",
+    "tokens": "Make, list and revoke tokens of remote workers.",
+    "completion": "Print the completion script of a shell.",
+    "demo": "Show a queue at work, with nothing to set up.",
 }
 
 _NAMED = re.compile(rf"(?<!manage\.py )\bstowhand (?=(?:{'|'.join(COMMANDS)})\b)")

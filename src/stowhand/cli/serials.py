@@ -104,8 +104,11 @@ def _with_second_names(app: str | None, tasks: tuple[str, ...]) -> Iterator[str]
 
 
 def _state(row: SerialRow) -> str:
-    states = [] if row.paused_since is None else ["paused"]
-    states += [] if row.held_by is None else [f"job {row.held_by}"]
+    states = []
+    if row.paused_since is not None:
+        states.append("paused")
+    if row.held_by is not None:
+        states.append(f"job {row.held_by}")
     return ", ".join(states) or "free"
 
 

@@ -55,7 +55,7 @@ ANSWER_WITHIN = 1.5
     default="5s",
     show_default=True,
     type=Read(parse_duration),
-    help="How long requests may take to end at a stop.",
+    help="Maximum time for requests to end at a stop.",
 )
 @http_option
 @store_options

@@ -12,7 +12,14 @@ import click
 from stowhand.app.own_store import UNNAMED
 from stowhand.cli.columns import Column, fields, json_line, page
 from stowhand.cli.groups import Group
-from stowhand.cli.options import completing, connection_options, json_option, settings_of, table_run_options
+from stowhand.cli.options import (
+    completing,
+    connection_options,
+    json_option,
+    limit_option,
+    settings_of,
+    table_run_options,
+)
 from stowhand.cli.reading import Choice, Read, read_pair, with_options
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.table_views import entry_object, log_page, script
@@ -27,7 +34,7 @@ from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.stores.table import TableOptions, TableStore
 from stowhand.stores.table.ddl import DIALECTS, KEYS, Plan, full_ddl
 from stowhand.stores.table.names import TOKEN, read_shape
-from stowhand.stores.table.records import LIVE, MAX_PAGE_SIZE, PAGE_SIZE, ShownRecord
+from stowhand.stores.table.records import LIVE, ShownRecord
 from stowhand.tasks.loading import load_object
 
 T = TypeVar("T")
@@ -100,13 +107,13 @@ def check_table(only_sql: bool, as_json: bool, **typed: Any) -> int:
 
 @command.command("ddl")
 @click.argument("name")
-@click.option("--view", metavar="NAME", help="Also a view, for you to join to.")
+@click.option("--view", metavar="NAME", help="Also print a view, for you to join to.")
 @columns_option
 @click.option("--key", type=Choice(KEYS), default="bigint", show_default=True, help="The type of the id.")
 @click.option("--dialect", type=Choice(DIALECTS), default="postgres", show_default=True)
 @click.option("--notify", is_flag=True, help="PostgreSQL: also a trigger that wakes workers (notify_channel).")
 @click.option("--channel", metavar="NAME", help="With --notify: the channel.  [default: the table's name + _queued]")
-@click.option("--if-not-exists", is_flag=True, help="Leave alone what there is.")
+@click.option("--if-not-exists", is_flag=True, help="Leave existing tables and indexes alone.")
 def print_ddl(
     name: str,
     view: str | None,
@@ -184,9 +191,7 @@ def run_workers(target: str, **typed: Any) -> int:
     shell_complete=completing(State),
 )
 @click.option("--after", metavar="ID", help="Only ids above this one.")
-@click.option(
-    "--limit", type=click.IntRange(1, MAX_PAGE_SIZE), default=PAGE_SIZE, show_default=True, help="How many at most."
-)
+@limit_option
 @target_options
 @json_option
 @connection_options

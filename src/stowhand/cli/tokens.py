@@ -46,7 +46,7 @@ trust_from_option = click.option(
     "--trust-from",
     multiple=True,
     metavar="NETWORK",
-    help="A proxy before it (127.0.0.1, 10.0.0.0/8), whose X-Forwarded-For is believed; may be repeated.",
+    help="Network of a proxy whose X-Forwarded-For is trusted (127.0.0.1, 10.0.0.0/8); may be repeated.",
 )
 
 
@@ -74,12 +74,14 @@ def _read_expiry(text: str) -> datetime | None:
 
 
 @command.command("make")
-@click.option("--name", required=True, help="Whose it is, for the list and the audit.")
+@click.option("--name", required=True, help="Name of the holder, for the list and the audit.")
 @click.option("--scope", multiple=True, default=("claim",), callback=_scopes, help=f"{', '.join(Scope)}.  [claim]")
 @click.option("--task", multiple=True, help="Only this task (of a table: the store's name); may be repeated.")
 @click.option("--serial", multiple=True, help="Only this serial key, for enqueue and read; may be repeated.")
 @click.option("--condition", multiple=True, metavar="COLUMN", help="A column that claims may compare; may be repeated.")
-@click.option("--expires", default="90d", show_default=True, type=Read(_read_expiry), help="After how long; or never.")
+@click.option(
+    "--expires", default="90d", show_default=True, type=Read(_read_expiry), help="Time until it expires, or never."
+)
 @tokens_option
 def make(
     name: str,

@@ -60,14 +60,16 @@ def _prefix(text: str) -> str:
     default="",
     type=Read(_prefix),
     metavar="PATH",
-    help="Where it stands behind a proxy that passes paths on as they are: /jobs-admin.",
+    help="Path of the dashboard behind a proxy that passes paths on unchanged: /jobs-admin.",
 )
 @tokens_option
-@click.option("--allow-actions", is_flag=True, help="Jobs may be changed and added, by who has signed in.")
-@click.option("--hide-payloads", is_flag=True, help="Nobody sees payloads, results, keys, errors or logs.")
-@click.option("--trust-header", default="", metavar="NAME", help="The header in which your proxy names the visitor.")
+@click.option("--allow-actions", is_flag=True, help="Let visitors who have signed in change and add jobs.")
+@click.option("--hide-payloads", is_flag=True, help="Hide payloads, results, keys, errors and logs.")
+@click.option("--trust-header", default="", metavar="NAME", help="Header in which your proxy names the visitor.")
 @trust_from_option
-@click.option("--public-url", default="", metavar="URL", help="Where browsers find it: https://jobs.example.com/queue.")
+@click.option(
+    "--public-url", default="", metavar="URL", help="URL of the dashboard for browsers: https://jobs.example.com/queue."
+)
 @click.option("--beside", is_flag=True, hidden=True, help="Of a worker: ends with its standard input.")
 @store_options
 def command(

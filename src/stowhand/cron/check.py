@@ -151,8 +151,10 @@ def _say(identifier: str, when: Pattern | Match, job: NewJob, fill: int, tz: str
     }
     given = [f"{name}={quote(str(value), safe=_PLAIN)}" for name, value in options.items() if value is not None]
     words = [when.spec if isinstance(when, Pattern) else _name(when), job.task]
-    words += [f"?{'&'.join(given)}"] if given else []
-    words += [json.dumps(payload, ensure_ascii=False, sort_keys=True, separators=(",", ":"))] if payload else []
+    if given:
+        words.append(f"?{'&'.join(given)}")
+    if payload:
+        words.append(json.dumps(payload, ensure_ascii=False, sort_keys=True, separators=(",", ":")))
     return " ".join(words)
 
 
