@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from stowhand.cli.dev import look
-from stowhand.cli.web import AppAsWritten
+from stowhand.cli.web import as_written
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import NewJob
 from tests.cli.conftest import Stowhand, command
@@ -119,17 +119,17 @@ def test_a_job_that_is_added_in_the_dashboard_is_one_of_the_app_as_its_files_are
     shop.write_text("from stowhand import App\napp = App(include=['edited_mail'])\n")
     task = "from edited_shop import app\n@app.task(max_attempts={})\ndef {}(to: str) -> None: ...\n"
     mail.write_text(task.format(3, "send"))
-    app = AppAsWritten("edited_shop:app")
+    made = as_written("edited_shop:app")
     job = NewJob(task="send", payload='{"to":"x"}')
-    assert app.made_elsewhere(job).max_attempts == 3
+    assert made(job).max_attempts == 3
     mail.write_text(task.format(20, "send") + task.partition("\n")[2].format(4, "call"))
-    assert app.made_elsewhere(job).max_attempts == 20
-    assert app.made_elsewhere(NewJob(task="call", payload='{"to":"x"}')).max_attempts == 4
+    assert made(job).max_attempts == 20
+    assert made(NewJob(task="call", payload='{"to":"x"}')).max_attempts == 4
     shop.write_text("def (")
     with pytest.raises(InvalidJob, match=r"SyntaxError: .*edited_shop\.py, line 1"):
-        app.made_elsewhere(job)
+        made(job)
     shop.write_text("from stowhand import App\napp = App()\n")
-    assert app.made_elsewhere(job).max_attempts is None
+    assert made(job).max_attempts is None
 
 
 WITHOUT_WEB = """

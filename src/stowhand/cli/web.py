@@ -80,7 +80,7 @@ def command(
     It listens on this machine alone and changes nothing. With --allow-actions you sign in by a link, good for one use;
     on another --host, and wherever there are tokens, by a token. In an application of yours: stowhand.web.dashboard.
     """
-    door = _Door.of(typed, url_prefix)
+    access = _Access.of(typed, url_prefix)
     settings = settings_of(typed)
     if settings.store.connection.scheme == "memory":
         raise ConfigurationError(
@@ -91,12 +91,12 @@ def command(
     if not beside:
         log_store(settings.store.connection)
     where = {"host": host, "port": port, "tls_cert": tls_cert, "tls_key": tls_key}
-    asyncio.run(_Command(settings, door).run(where, beside=beside))
+    asyncio.run(_Command(settings, access).run(where, beside=beside))
     return OK
 
 
-class _Door(msgspec.Struct, frozen=True):
-    """Who may come in, as it was typed."""
+class _Access(msgspec.Struct, frozen=True):
+    """The options of access to the dashboard."""
 
     entrance: Entrance
     tokens: Path
@@ -104,7 +104,7 @@ class _Door(msgspec.Struct, frozen=True):
     prefix: str
 
     @staticmethod
-    def of(typed: dict[str, Any], prefix: str) -> _Door:
+    def of(typed: dict[str, Any], prefix: str) -> _Access:
         """Takes its options out of ``typed``. Raises ConfigurationError."""
         from stowhand.web.visitors import Entrance
 
@@ -119,10 +119,10 @@ class _Door(msgspec.Struct, frozen=True):
             proxies=Proxies(typed.pop("trust_from")),
             public_url=public_url,
         )
-        return _Door(entrance, path, required, prefix or unquote(urlsplit(public_url).path))
+        return _Access(entrance, path, required, prefix or unquote(urlsplit(public_url).path))
 
     def check(self, host: str) -> None:
-        """Nobody comes from elsewhere without being asked who they are. Raises ConfigurationError."""
+        """Refuse an address that others reach where nothing identifies them. Raises ConfigurationError."""
         from stowhand.http_server import is_loopback
 
         if not is_loopback(host) and not self.tokens.exists() and not self.entrance.trust_header:
@@ -132,8 +132,8 @@ class _Door(msgspec.Struct, frozen=True):
             )
 
     def visitors(self, events: Events, show: Callable[[str], None]) -> Visitors:
-        """``show``: the path of a link to sign in; there is one where actions are allowed, and nothing else tells who
-        comes."""
+        """``show``: is given the path of a link to sign in, where actions are allowed and nothing else identifies a
+        visitor."""
         from stowhand.remote.server.authenticator import Authenticator
         from stowhand.web.visitors import Link, Visitors
 
@@ -149,11 +149,11 @@ def _make(path: Path) -> str:
 
 
 class _Command:
-    """One run. The store is opened when the first page is asked for, so that one that is away can be told in a page."""
+    """One run. The store is opened for the first page, so that a page reports one that cannot be reached."""
 
-    def __init__(self, settings: WorkerSettings, door: _Door) -> None:
+    def __init__(self, settings: WorkerSettings, access: _Access) -> None:
         self._settings = settings
-        self._door = door
+        self._access = access
         self._stores: list[QueueStore] = []
         self._url = ""
 
@@ -161,15 +161,15 @@ class _Command:
         from stowhand.http_server import HttpServerOptions, serving
         from stowhand.web.asgi import Asgi
 
-        self._door.check(where["host"])
+        self._access.check(where["host"])
         events = Events()
         LendingListener(events, name="web")
-        visitors = self._door.visitors(events, self._show_link)
+        visitors = self._access.visitors(events, self._show_link)
         board = self._board(visitors, events, beside=beside)
-        application = Asgi(board, prefix=self._door.prefix)
+        application = Asgi(board, prefix=self._access.prefix)
         try:
             async with serving(application, HttpServerOptions(grace=GRACE, **where), board.close) as server:
-                url = self._door.entrance.public_url or f"{server.url}{quote(self._door.prefix)}"
+                url = self._access.entrance.public_url or f"{server.url}{quote(self._access.prefix)}"
                 self._url = url
                 if beside:
                     print(f"{url}/", flush=True)  # noqa: T201  the worker reads it
@@ -192,7 +192,7 @@ class _Command:
         from stowhand.web.reader import Reader
 
         actions = None
-        if self._door.entrance.allow_actions:
+        if self._access.entrance.allow_actions:
             actions = ActionPages(events, _made(self._settings.app, may_change=beside))
         writer = Reader(lambda: self._opened(read_only=False))
         reader = Reader(lambda: self._opened(read_only=True), writer=writer, events=events)
@@ -204,7 +204,7 @@ class _Command:
         if sys.stderr.isatty():
             click.echo(f"Sign in, once and within ten minutes: {link}", err=True)
             return
-        file = self._door.tokens.with_name("dashboard-link")
+        file = self._access.tokens.with_name("dashboard-link")
         write_private(file, f"{link}\n".encode())
         core_logger().info(f"The link to sign in, once and within ten minutes, is in {file}")
 
@@ -222,53 +222,46 @@ class _Command:
 
 
 def _made(app: str | None, *, may_change: bool) -> Callable[[NewJob], NewJob]:
-    """What makes a job that is added here one of the App's. ``may_change``: its files may, as under `stowhand dev`."""
+    """The function that applies the App's declarations to an added job. ``may_change``: its files may change, as under
+    `stowhand dev`."""
     if app is None:
         return Registry().made_elsewhere
-    return AppAsWritten(app).made_elsewhere if may_change else _declared(app).made_elsewhere
+    return as_written(app) if may_change else _declared(app).made_elsewhere
 
 
-class AppAsWritten:
-    """An App as its files are by now: those below the current folder that it has imported."""
+def as_written(app: str) -> Callable[[NewJob], NewJob]:
+    """The same by the App's files as they are when the job is added. It raises InvalidJob."""
 
-    def __init__(self, where: str) -> None:
-        self._where = where
-        self._registry = _declared(where)
-        self._seen = _own_modules()
+    def made(job: NewJob) -> NewJob:
+        for name in _own_modules():
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        try:
+            registry = _declared(app)
+        except ConfigurationError as error:
+            raise InvalidJob(str(error)) from error
+        return registry.made_elsewhere(job)
 
-    def made_elsewhere(self, job: NewJob) -> NewJob:
-        """As the worker's own code would, which is started anew when they change. Raises InvalidJob."""
-        if self._seen != (now := _own_modules()):
-            for name in {*self._seen, *now}:
-                sys.modules.pop(name, None)
-            importlib.invalidate_caches()
-            try:
-                self._registry = _declared(self._where)
-            except ConfigurationError as error:
-                raise InvalidJob(str(error)) from error
-            self._seen = _own_modules()
-        return self._registry.made_elsewhere(job)
+    return made
 
 
-def _declared(where: str) -> Registry:
+def _declared(app: str) -> Registry:
     """All tasks of the App. Raises ConfigurationError."""
-    app = load_app(where)
-    app.discover()
-    return app.registry
+    loaded = load_app(app)
+    loaded.discover()
+    return loaded.registry
 
 
-def _own_modules() -> dict[str, tuple[int, int]]:
-    """Those of the application: when their files were written, and how long they are."""
-    found: dict[str, tuple[int, int]] = {}
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file is None or "site-packages" in file or name.partition(".")[0] in ("__main__", "stowhand"):
-            continue
-        if Path(file).is_relative_to(Path.cwd()):
-            with suppress(OSError):  # gone: it has changed
-                status = Path(file).stat()
-                found[name] = status.st_mtime_ns, status.st_size
-    return found
+def _own_modules() -> list[str]:
+    """The application's modules: those of files below the current folder that no package was installed into."""
+    return [
+        name
+        for name, module in sys.modules.items()
+        if (file := getattr(module, "__file__", None)) is not None
+        and "site-packages" not in file
+        and name.partition(".")[0] not in ("__main__", "stowhand")
+        and Path(file).is_relative_to(Path.cwd())
+    ]
 
 
 @contextmanager
