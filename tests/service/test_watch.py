@@ -234,11 +234,10 @@ def test_a_change_between_the_first_load_and_the_first_look_is_seen(
 ) -> None:
     monkeypatch.setattr(file_watch, "EVERY", 0.05)
     watched, seen = Watched(tmp_path), []
-    watched.changed = lambda names: seen.append(True)
     (tmp_path / "a.py").write_text("1")
 
     async def story() -> None:
-        async with asyncio.timeout(25), watching(watched):
+        async with asyncio.timeout(25), watching({watched: lambda names: seen.append(True)}):
             while not seen:
                 await SystemClock().sleep(0.01)
 
@@ -251,7 +250,7 @@ def test_watching_ends_soon_and_leaves_nothing_behind(
     monkeypatch.setattr(file_watch, "EVERY", 300.0)
 
     async def story() -> None:
-        async with watching(Watched(tmp_path)):
+        async with watching({Watched(tmp_path): lambda names: None}):
             await SystemClock().sleep(0.3)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 

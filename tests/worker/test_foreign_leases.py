@@ -13,7 +13,7 @@ from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.store import ClaimRequest, Foreign
 from stowhand.stores.sqlite.queue.moment import to_datetime
 from stowhand.testing import FakeClock
-from stowhand.worker.sweeper import Sweeper
+from stowhand.worker.sweeper import Sweeper, SweepTimes
 from tests.support.memory_rows import change
 from tests.worker.worker_harness import FaultyStore, at_work, nothing, taking
 
@@ -139,7 +139,8 @@ async def test_a_lease_that_polls_say_is_over_is_looked_at_as_ever() -> None:
 def test_workers_that_know_the_same_moment_come_at_different_ones() -> None:
     clock = FakeClock()
     heartbeats = FaultyStore(clock).heartbeats()
-    sweeps = [Sweeper(heartbeats, Events(), clock, name=f"worker {n}", interval=5.0, slack=1.0) for n in range(60)]
+    times = SweepTimes(interval=5.0, slack=1.0)
+    sweeps = [Sweeper(heartbeats, Events(), clock, f"worker {n}", times) for n in range(60)]
     for sweep in sweeps:
         sweep.foresee(Foreign(ends_in=2.0))
     moments = sorted(sweep.ends for sweep in sweeps)

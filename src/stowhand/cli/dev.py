@@ -77,9 +77,7 @@ class _Development:
         """Until Ctrl-C: the first lets running jobs end, the second returns them, the third ends at once."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._stop)
-        watched = Watched(self._folder, look)
-        watched.changed = self._renew
-        async with watching(watched):
+        async with watching({Watched(self._folder, look): self._renew}):
             await self._children.run()
 
     def _stop(self) -> None:

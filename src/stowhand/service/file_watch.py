@@ -6,7 +6,7 @@ No system reports every change (a folder that is moved away and made anew, netwo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -20,6 +20,8 @@ QUIET, BURST = 0.05, 0.5
 """A burst of changes is over after so many seconds without one, or when it has lasted so long."""
 
 Snapshot = dict[str, tuple[int, ...]]
+OnChange = Callable[[list[str]], Awaitable[None] | None]
+"""Called with the names of what is new, gone or different."""
 
 
 def snapshot(path: Path) -> Snapshot:
@@ -36,22 +38,18 @@ def snapshot(path: Path) -> Snapshot:
 
 
 class Watched:
-    """A file or folder, and what to call when it no longer looks as it did when this was made.
-
-    ``changed`` is given the names of what is new, gone or different.
-    """
+    """A file or folder, and how it looked when this was made or when it was last found changed."""
 
     def __init__(self, path: Path, look: Callable[[Path], Snapshot] = snapshot) -> None:
         self.path = path
-        self.changed: Callable[[list[str]], Awaitable[None] | None] = lambda names: None
         self.look_seconds = 0.0
         """How long the latest look took."""
         self._look = look
         self._seen = look(path)
 
-    async def look(self) -> None:
-        """Call ``changed`` if it has changed, once nothing changes any more. What changes while it is loaded is seen at
-        the next look."""
+    async def look(self, on_change: OnChange) -> None:
+        """Call ``on_change`` if it has changed, once nothing changes any more. What changes while it is loaded is seen
+        at the next look."""
         began = stopwatch()
         now = await asyncio.to_thread(self._look, self.path)
         self.look_seconds = stopwatch() - began
@@ -62,7 +60,7 @@ class Watched:
             now = later
         self._seen = now
         names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-        if names and (reloading := self.changed(names)) is not None:
+        if names and (reloading := on_change(names)) is not None:
             await reloading
 
     async def _look_later(self) -> Snapshot:
@@ -71,8 +69,8 @@ class Watched:
 
 
 @asynccontextmanager
-async def watching(*watched: Watched) -> AsyncIterator[None]:
-    """Look at them for as long as the block lasts."""
+async def watching(watched: Mapping[Watched, OnChange]) -> AsyncIterator[None]:
+    """Look at them for as long as the block lasts, and call what belongs to each that has changed."""
     if not watched:
         yield
         return
@@ -85,11 +83,11 @@ async def watching(*watched: Watched) -> AsyncIterator[None]:
         await running
 
 
-async def _watch(watched: tuple[Watched, ...], stop: asyncio.Event) -> None:
+async def _watch(watched: Mapping[Watched, OnChange], stop: asyncio.Event) -> None:
     while not stop.is_set():
-        for one in watched:
+        for one, on_change in watched.items():
             with suppress(OSError):  # moved away just now: the next look finds that
-                await one.look()
+                await one.look(on_change)
         with suppress(TimeoutError):
             async with asyncio.timeout(max(EVERY, SHARE * sum(one.look_seconds for one in watched))):
                 await stop.wait()

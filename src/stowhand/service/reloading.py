@@ -15,7 +15,7 @@ from pathlib import Path
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.events import Events, TasksReloaded
-from stowhand.service.file_watch import Watched, watching
+from stowhand.service.file_watch import OnChange, Watched, watching
 from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks, load_tasks, report_problems
 from stowhand.service.recurring import crontab_file
 from stowhand.tasks.discovery import MODULES, forget
@@ -46,14 +46,12 @@ class Changes:
         self, tasks: Callable[[], Awaitable[None]] | None = None, crontab: Callable[[], None] | None = None
     ) -> AsyncIterator[None]:
         """Call these when what they load has changed, for as long as the block lasts."""
-        watched = []
+        watched: dict[Watched, OnChange] = {}
         if self._tasks is not None and tasks is not None:
-            self._tasks.changed = lambda names: tasks()
-            watched.append(self._tasks)
+            watched[self._tasks] = lambda names: tasks()
         if self._crontab is not None and crontab is not None:
-            self._crontab.changed = lambda names: crontab()
-            watched.append(self._crontab)
-        async with watching(*watched):
+            watched[self._crontab] = lambda names: crontab()
+        async with watching(watched):
             yield
 
 

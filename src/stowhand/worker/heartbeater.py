@@ -29,7 +29,7 @@ from stowhand.worker.leases import Held, Leases, Phase, leases_of
 from stowhand.worker.limits import Limits
 from stowhand.worker.reports import RETRY_AFTER, ProgressBoard, Registration
 from stowhand.worker.state import WorkerState
-from stowhand.worker.sweeper import Sweeper
+from stowhand.worker.sweeper import Sweeper, SweepTimes
 from stowhand.worker.throughput import ThroughputCounter, ThroughputWriter
 from stowhand.worker.watchdog import LoopWatchdog
 
@@ -365,10 +365,12 @@ def _sweeper_of(heartbeats: Heartbeats, counter: ThroughputCounter, state: Worke
         heartbeats,
         state.events,
         state.clock,
-        name=state.worker,
-        interval=options.sweep_interval,
-        slack=slack(options.lease),
-        memory=options.lease + options.every_beat + options.sweep_interval,
-        lease=options.lease,
+        state.worker,
+        SweepTimes(
+            interval=options.sweep_interval,
+            slack=slack(options.lease),
+            memory=options.lease + options.every_beat + options.sweep_interval,
+            lease=options.lease,
+        ),
         on_reset=counter.count_resets,
     )

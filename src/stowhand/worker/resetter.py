@@ -21,7 +21,7 @@ from stowhand.protocols.options import one_line
 from stowhand.protocols.store import Store
 from stowhand.protocols.store_check import check_made, heartbeats_of
 from stowhand.worker.host import log_by_default
-from stowhand.worker.sweeper import Sweeper
+from stowhand.worker.sweeper import Sweeper, SweepTimes
 
 STOP_PATIENCE = 5.0
 """Seconds that a call on its way may take when the resetter stops."""
@@ -80,9 +80,8 @@ class Resetter:
             heartbeats,
             self.events,
             self._clock,
-            name=self.options.name,
-            interval=0.0,  # ``_left`` decides when
-            slack=self.options.slack,
+            self.options.name,
+            SweepTimes(interval=0.0, slack=self.options.slack),  # ``_left`` decides when
             is_over=self._stopping.is_set,
         )
         loop = asyncio.get_running_loop()

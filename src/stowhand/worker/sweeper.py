@@ -14,6 +14,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from stowhand.clock import Clock
 from stowhand.events import ChangeRefused, Events, JobsReset
 from stowhand.jobs.lease import JobId, Lease, ResetJob
@@ -31,41 +33,44 @@ REMEMBERED = 10_000
 NEVER = float("inf")
 
 
-class Sweeper:
-    """Call ``tick`` as often as you like; it works when it is due. On the loop of ``heartbeats``.
+class SweepTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds."""
 
-    ``interval``: seconds between two looks; 0: each tick is one. ``slack`` seconds are granted beyond a lease's end.
-    For ``memory`` seconds after work it looks as often as while working, else six times rarer; but never later than
-    a ``lease`` after it last knew what is held: a job may be claimed, and its worker die, between two looks. When
-    ``is_over()``, a look ends with the page under way.
-    """
+    interval: float
+    """Between two looks; 0: each tick is one."""
+    slack: float
+    """Granted beyond a lease's end."""
+    memory: float = 0.0
+    """For which it looks as often after work as while working; then it looks six times rarer."""
+    lease: float = NEVER
+    """After it last knew what is held, when it looks at the latest: a job may be claimed, and its worker die, between
+    two looks."""
+
+
+class Sweeper:
+    """Call ``tick`` as often as you like; it works when it is due. On the loop of ``heartbeats``."""
 
     def __init__(
         self,
         heartbeats: Heartbeats,
         events: Events,
         clock: Clock,
-        *,
         name: str,
-        interval: float,
-        slack: float,
-        memory: float = 0.0,
-        lease: float = NEVER,
+        times: SweepTimes,
+        *,
         is_over: Callable[[], bool] = lambda: False,
         on_reset: Callable[[Sequence[ResetJob]], object] = lambda found: None,
     ) -> None:
+        """``is_over``: whether a look is to end with the page under way."""
         self._name = name
         self._heartbeats = heartbeats
         self._events = events
         self._clock = clock
-        self._interval = interval
-        self._slack = slack
-        self._memory = memory
-        self._lease = lease
+        self._times = times
         self._is_over = is_over
         self._on_reset = on_reset
         self.refusals = Refusals(heartbeats, events, name)
-        self._jitter = min(LONGEST_JITTER, slack / 2) * zlib.crc32(name.encode()) / 2**32
+        self._jitter = min(LONGEST_JITTER, times.slack / 2) * zlib.crc32(name.encode()) / 2**32
         self._looked = float("-inf")
         self._known = float("-inf")
         """When the store last said which leases are held."""
@@ -81,9 +86,9 @@ class Sweeper:
     def due(self, worked: float) -> float:
         """When to look next. ``worked``: when there was work last; both by the monotonic clock."""
         spared = self._spared > worked
-        recent = self._late or (not spared and self._clock.monotonic() - worked <= self._memory)
-        every = self._interval if recent else self._interval * IDLE_FACTOR
-        return min(self._looked + every, self._known + self._lease, self.ends)
+        recent = self._late or (not spared and self._clock.monotonic() - worked <= self._times.memory)
+        every = self._times.interval if recent else self._times.interval * IDLE_FACTOR
+        return min(self._looked + every, self._known + self._times.lease, self.ends)
 
     def foresee(self, seen: Foreign) -> None:
         """A claim that found nothing has seen these foreign leases, and may have spared a look. From any thread."""
@@ -96,7 +101,7 @@ class Sweeper:
 
     def expect(self, seconds: float) -> None:
         """A foreign lease of ``seconds`` has begun, or was renewed. From any thread."""
-        ends = self._clock.monotonic() + seconds + self._slack + self._jitter
+        ends = self._clock.monotonic() + seconds + self._times.slack + self._jitter
         self.ends = min(self.ends, ends)
 
     async def tick(self, *, worked: float, ours: Callable[[], Sequence[Lease]] = tuple) -> None:
@@ -107,7 +112,7 @@ class Sweeper:
         now = self._clock.monotonic()
         if now < self.due(worked):
             return
-        seen = await self._heartbeats.foreign(ours(), self._slack)
+        seen = await self._heartbeats.foreign(ours(), self._times.slack)
         if seen is None or seen.late:
             await self._reset_stalled()
         self._looked = now
@@ -123,7 +128,7 @@ class Sweeper:
 
     async def _reset_stalled(self) -> None:
         for _ in range(ROUNDS):
-            found = await self._heartbeats.reset_stalled(self._slack)
+            found = await self._heartbeats.reset_stalled(self._times.slack)
             self.report(found)
             self.refusals.report()
             if not found or self._is_over():
