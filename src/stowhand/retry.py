@@ -10,9 +10,8 @@ from functools import cache
 from typing import cast
 
 from stowhand.errors import ConfigurationError, suggest
-from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, seconds
 from stowhand.jobs.lifecycle import Backoff
-from stowhand.jobs.outcomes import LONGEST_DELAY
 
 BackoffByError = Callable[[int, BaseException | None], Duration]
 """The same, of the attempt's number and of what it raised; ``None``: it raised nothing (a timeout, a ``Retry``)."""
@@ -108,7 +107,7 @@ def wait(backoff: AnyBackoff, attempt: int, error: BaseException | None) -> floa
     else:
         given = cast("Backoff", backoff)(attempt)
     delay = seconds(given)
-    if not delay <= LONGEST_DELAY:  # in this form it refuses NaN too
+    if not delay <= MAX_DURATION_SECONDS:  # in this form it refuses NaN too
         raise ValueError(f"the backoff of attempt {attempt} gave {delay} s")
     return delay
 

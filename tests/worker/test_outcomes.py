@@ -14,9 +14,10 @@ import pytest
 
 from stowhand.errors import NonRetryable, Poison, UndecodablePayload
 from stowhand.events import JobEnded, ResultDropped
+from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.jobs.job import DROPPED, Job, NewJob, State
 from stowhand.jobs.lifecycle import Cancel, Complete, Ended, Fail, Outcome, Retry, Snooze
-from stowhand.jobs.outcomes import LONGEST_DELAY, describe, from_error, from_returned
+from stowhand.jobs.outcomes import describe, from_error, from_returned
 from stowhand.jobs.text import ERROR_LIMIT
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Claim
@@ -123,7 +124,7 @@ def test_a_delay_that_is_none_is_a_mistake_of_the_handler_like_any_error(delay: 
 
 
 def test_endless_and_negative_delays_are_cut_to_what_every_store_can_add() -> None:
-    assert from_returned(Snooze(float("inf"))) == Snooze(LONGEST_DELAY)
+    assert from_returned(Snooze(float("inf"))) == Snooze(MAX_DURATION_SECONDS)
     assert from_returned(Retry("x", after=-3)) == Retry("x", after=0.0)
 
 

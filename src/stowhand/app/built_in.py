@@ -15,11 +15,12 @@ from typing import Any
 
 import msgspec
 
+from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.operating import BUILT_IN, PURGE, Ages
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore, lent_connection
-from stowhand.protocols.store import DAY, LONGEST_HISTORY
+from stowhand.protocols.store import DAY
 from stowhand.tasks.context import LoggerFactory
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.registry import Registry, TaskDefinition, define
@@ -85,4 +86,4 @@ def _seconds(days: object, default: float) -> float:
     kept for longer)."""
     if isinstance(days, bool) or not isinstance(days, int | float) or math.isnan(days) or days <= 0:
         days = default
-    return min(max(float(min(days, LONGEST_HISTORY / DAY)) * DAY, LEAST_AGE), LONGEST_HISTORY)
+    return min(max(float(min(days, MAX_DURATION_SECONDS / DAY)) * DAY, LEAST_AGE), MAX_DURATION_SECONDS)

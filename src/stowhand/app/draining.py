@@ -17,9 +17,10 @@ from stowhand.cron.agenda import MINUTE, Agenda, next_minute, this_minute
 from stowhand.cron.item import ParsedItem
 from stowhand.cron.scheduler import Entering
 from stowhand.events import Events, JobEnded
+from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Ended, Outcome
-from stowhand.jobs.outcomes import LONGEST_DELAY, from_returned
+from stowhand.jobs.outcomes import from_returned
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import HOOKS, Function, Handler
 from stowhand.protocols.store import Claim
@@ -123,7 +124,7 @@ class Drain:
         return handle
 
     def _once(self, claim: Claim[Job]) -> Policy:
-        return msgspec.structs.replace(self._inner.policy(claim), backoff=lambda attempt: LONGEST_DELAY)
+        return msgspec.structs.replace(self._inner.policy(claim), backoff=lambda attempt: MAX_DURATION_SECONDS)
 
     async def _run(self, handler: Handler, attempt: Attempt[Job], job: Job) -> object:
         if self._inner.resources is not None:

@@ -12,7 +12,7 @@ from django.tasks.exceptions import InvalidTask
 
 from stowhand.django.task import Task
 from stowhand.errors import UndecodablePayload
-from stowhand.jobs.durations import LONGEST, Duration, seconds
+from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, seconds
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.outcomes import describe
 from stowhand.jobs.tries import BY_HAND, TIMED_OUT, WORKER_DIED, Try
@@ -100,7 +100,7 @@ def timeout_of(job: Job) -> float | None:
     with suppress(UndecodablePayload, ValueError):
         if TIMEOUT in job.payload_text and isinstance(job.payload, dict) and TIMEOUT in job.payload:
             asked = seconds(job.payload[TIMEOUT])
-            return asked if 0 < asked <= LONGEST else None
+            return asked if 0 < asked <= MAX_DURATION_SECONDS else None
     return None
 
 

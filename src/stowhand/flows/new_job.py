@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.flows.engine import NewFlowJob
 from stowhand.jobs import strict_json
-from stowhand.jobs.durations import Duration, seconds
-from stowhand.jobs.limits import DELAY_LIMIT
+from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, seconds
 from stowhand.jobs.type_loss import encode_plain
 from stowhand.observe.propagation import current_correlation_id
 from stowhand.protocols.flow_shape import RESERVED, FlowShape
@@ -122,6 +121,6 @@ def _read_delay(given: Duration) -> float:
         delay = seconds(given)
     except ValueError as error:
         raise InvalidJob(f"delay: {error}") from None
-    if not 0 <= delay <= DELAY_LIMIT:
+    if not 0 <= delay <= MAX_DURATION_SECONDS:
         raise InvalidJob(f"delay: {given!r} given; give 0 s to 100 years")
     return delay

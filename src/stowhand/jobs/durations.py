@@ -12,7 +12,8 @@ Duration = timedelta | float | str
 """In Python. A plain number is seconds, and so is a phrase without a unit."""
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-LONGEST = 100 * 365 * UNITS["d"]
+MAX_DURATION_SECONDS = 100 * 365.25 * UNITS["d"]
+"""A hundred years: the limit of every delay, period and age."""
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+)\s*", re.ASCII)
 _NUMBER = re.compile(r"\d+(?:\.\d*)?|\.\d+", re.ASCII)
 
@@ -55,6 +56,6 @@ def say_duration(seconds: float) -> str:
 
 
 def _bounded(seconds: float, text: str) -> float:
-    if not math.isfinite(seconds) or seconds > LONGEST:
+    if not math.isfinite(seconds) or seconds > MAX_DURATION_SECONDS:
         raise ValueError(f"{text!r} is longer than a hundred years")
     return seconds

@@ -13,7 +13,7 @@ import msgspec
 
 from stowhand.errors import InvalidJob, UndecodablePayload, a_type, suggest
 from stowhand.jobs import strict_json
-from stowhand.jobs.durations import seconds
+from stowhand.jobs.durations import MAX_DURATION_SECONDS, seconds
 from stowhand.jobs.fields import FIELDS, INT32, Kind
 from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, Settlement
@@ -34,8 +34,6 @@ FORBIDDEN_LIMIT = 10_000
 PURGE = "jobs:purge_completed"
 RESERVED = (PURGE,)
 """Names of tasks that every worker has. They delete jobs, so ordinary producers may not enqueue them."""
-DELAY_LIMIT = 100 * 365.25 * 86_400.0
-"""Seconds: a hundred years. For later times there is ``run_at``."""
 
 # Names are printed in lists, logs and errors: a line break or an escape sequence in one would forge a line there.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -208,8 +206,8 @@ def read_delay(delay: object, field: str = "delay") -> float:
         raise InvalidJob(f"{field}: {value}; give a finite number of seconds")
     if value < 0:
         raise InvalidJob(f"{field}: {value:g} seconds; it must not be negative")
-    if value > DELAY_LIMIT:
-        raise InvalidJob(f"{field}: {value:g} seconds, the limit is {DELAY_LIMIT:g} (100 years)")
+    if value > MAX_DURATION_SECONDS:
+        raise InvalidJob(f"{field}: {value:g} seconds, the limit is {MAX_DURATION_SECONDS:g} (100 years)")
     return value
 
 

@@ -12,13 +12,11 @@ from typing import Any
 
 from stowhand.errors import Misuse, NonRetryable, PayloadMismatch, Poison, UndecodablePayload, a_type
 from stowhand.jobs import strict_json
-from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, seconds
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
 from stowhand.jobs.text import ERROR_LIMIT, clean
 from stowhand.jobs.tries import CLASS_LIMIT, class_path
 
-LONGEST_DELAY = 100 * 366 * 86_400.0
-"""Seconds; every store can add them to its now. Longer ones, infinity included, are cut to it."""
 WHOLE = 1024 * 1024
 """Bytes of an error text that is still to be searched, before it is cut to what is stored."""
 
@@ -171,7 +169,7 @@ def _delay(duration: Duration) -> float:
     delay = seconds(duration)
     if math.isnan(delay):
         raise ValueError("not a number")
-    return min(max(delay, 0.0), LONGEST_DELAY)
+    return min(max(delay, 0.0), MAX_DURATION_SECONDS)
 
 
 def _no_duration(value: object) -> str:

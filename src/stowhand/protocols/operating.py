@@ -16,10 +16,9 @@ import msgspec
 
 from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
-from stowhand.jobs.durations import seconds
+from stowhand.jobs.durations import MAX_DURATION_SECONDS, seconds
 from stowhand.jobs.job import Job
 from stowhand.protocols.figures import Amount
-from stowhand.protocols.store import LONGEST_HISTORY
 
 PURGE = limits.PURGE
 BUILT_IN = limits.RESERVED
@@ -99,7 +98,7 @@ class Ages(msgspec.Struct, frozen=True, kw_only=True):
                 age = seconds(given)
             except ValueError as error:
                 raise ConfigurationError(f"{name}: {error}") from None
-            if not 0 <= age <= LONGEST_HISTORY:
+            if not 0 <= age <= MAX_DURATION_SECONDS:
                 raise ConfigurationError(f"{name}: {given!r} given; give 0 s to 100 years, or None")
             msgspec.structs.force_setattr(self, name, age)
 

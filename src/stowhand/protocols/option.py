@@ -16,14 +16,12 @@ from typing import Any, Literal, get_args, get_type_hints
 import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, a_type, hint
-from stowhand.jobs.durations import parse_duration, say_duration, seconds
+from stowhand.jobs.durations import MAX_DURATION_SECONDS, parse_duration, say_duration, seconds
 from stowhand.jobs.sizes import parse_size, say_size
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.retry import named
 
 PREFIX = "STOWHAND_"
-LONGEST = 100 * 366 * 86_400.0
-"""Seconds: a hundred years. Stores cannot represent infinity."""
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -108,7 +106,7 @@ class Seconds(Option, frozen=True):
             raise ValueError(f"{given!r} given, must be more than 0")
         if self.least is not None and given < self.least:
             raise ValueError(f"{given!r} given, must be at least {self.least:g} s")
-        if given > LONGEST:
+        if given > MAX_DURATION_SECONDS:
             raise ValueError(f"{reprlib.repr(given)} given, the limit is 100 years")
         return given
 

@@ -333,7 +333,6 @@ class CancellationFinder(Protocol):
 
 
 DAY = 86_400.0
-LONGEST_HISTORY = 100 * 366 * DAY
 RESERVED_CONNECTIONS = 5
 """PostgreSQL: connections that one worker process reserves: claims, settlements, listening, heartbeats, and one for
 enqueueing and inspection, which is the pool's own."""

@@ -17,9 +17,10 @@ from stowhand.app.start import traced
 from stowhand.cron.item import ParsedItem
 from stowhand.cron.sources import CronSources, declared, items_of
 from stowhand.errors import ConfigurationError, StowhandError, suggest
+from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.observe.log_factory import Logger
 from stowhand.observe.traces import Traces
-from stowhand.protocols.option import LONGEST, Made, Switch, Text, complaint, options_of
+from stowhand.protocols.option import Made, Switch, Text, complaint, options_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions, pool_refusal
@@ -169,7 +170,7 @@ def _sound(given: Mapping[str, Any], declaring: type) -> tuple[dict[str, Any], l
             if name in _SOURCES:
                 sound[name] = WRONG
     poll = given.get("poll_interval")
-    if isinstance(poll, int | float) and MILLISECONDS <= poll <= LONGEST:
+    if isinstance(poll, int | float) and MILLISECONDS <= poll <= MAX_DURATION_SECONDS:
         problems.append(
             f"poll_interval: {poll} given, in seconds; {poll / 1000:g} are as many milliseconds (a timedelta says what"
             " it means)"

@@ -14,9 +14,9 @@ import msgspec
 
 from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.jobs import limits, strict_json
+from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.jobs.outcomes import LONGEST_DELAY
 from stowhand.jobs.text import clean
 from stowhand.jobs.tries import CLASS_LIMIT
 from stowhand.protocols.store import Recorded, Unwritten
@@ -43,8 +43,8 @@ def checked(grant: Grant, place: int, settlement: Settlement) -> Settlement | Un
     where = f"batch[{place}].settlement"
     if settlement.ended not in ENDINGS.get(settlement.state, ()):
         raise malformed(f"{where}: no job ends as {settlement.state} and {settlement.ended} at once")
-    if not math.isfinite(settlement.delay) or not 0 <= settlement.delay <= LONGEST_DELAY:
-        raise malformed(f"{where}.delay: {settlement.delay:g} s; 0 to {LONGEST_DELAY:g}")
+    if not math.isfinite(settlement.delay) or not 0 <= settlement.delay <= MAX_DURATION_SECONDS:
+        raise malformed(f"{where}.delay: {settlement.delay:g} s; 0 to {MAX_DURATION_SECONDS:g}")
     if settlement.delay and settlement.state not in WAITING:
         raise malformed(f"{where}.delay: a job that is {settlement.state} waits for nothing")
     if settlement.refund is not (settlement.state is State.QUEUED):

@@ -12,10 +12,9 @@ from uuid import UUID
 
 from stowhand.errors import ConfigurationError, InvalidJob, a_type, hint, suggest
 from stowhand.jobs.conditions import Where
-from stowhand.jobs.durations import seconds
+from stowhand.jobs.durations import MAX_DURATION_SECONDS, seconds
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
-from stowhand.jobs.outcomes import LONGEST_DELAY
 from stowhand.jobs.text import clean
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.table.names import is_sql, read_column
@@ -69,7 +68,7 @@ def read_after(given: object) -> datetime | float | None:
         delay = seconds(given)
     except ValueError as error:
         raise InvalidJob(f"after: {error}") from None
-    if math.isnan(delay) or not 0 <= delay <= LONGEST_DELAY:
+    if math.isnan(delay) or not 0 <= delay <= MAX_DURATION_SECONDS:
         raise InvalidJob(f"after: {given} given; give 0 seconds to 100 years")
     return delay
 

@@ -13,7 +13,7 @@ import msgspec
 from stowhand.errors import ConfigurationError, a_type, hint, suggest
 from stowhand.jobs import limits
 from stowhand.jobs.conditions import Sql
-from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, seconds
 from stowhand.jobs.fields import INT32
 from stowhand.jobs.struct import Suggesting
 from stowhand.jobs.text import clean
@@ -116,7 +116,6 @@ class TableOptions(msgspec.Struct, Generic[R], frozen=True, kw_only=True, metacl
 
 BEATS = 3
 """A lease must outlast so many of them: a heartbeat may fail, and the next one may be late."""
-LONGEST = 100 * 366 * 86_400.0
 NAME_LIMIT = 128
 _DURATIONS = ("stalled_max_age", "retry_after", "heartbeat_interval", "cancel_interval")
 
@@ -230,7 +229,7 @@ def _trouble(field: str, value: object) -> str | None:
         return f"{field}: {value!r} given; give seconds"
     if duration < 0 or (duration == 0 and field != "retry_after"):
         return f"{field}: {value} given, must {'not be negative' if field == 'retry_after' else 'be more than 0'}"
-    return f"{field}: {reprlib.repr(value)} given, the limit is 100 years" if duration > LONGEST else None
+    return f"{field}: {reprlib.repr(value)} given, the limit is 100 years" if duration > MAX_DURATION_SECONDS else None
 
 
 def _of_rest(options: TableOptions[Any]) -> Iterator[str]:
