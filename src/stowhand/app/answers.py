@@ -21,7 +21,7 @@ Change = Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Job]]]
 
 
 async def ids_of(store: QueueStore, wanted: JobFilter) -> list[int]:
-    """Their ids, rising; ``limit``, ``after`` and ``newest_first`` are ignored. Raises what ``list`` raises."""
+    """Return the ids of all matching jobs, ascending. Ignores ``limit``, ``after`` and ``newest_first``."""
     found: list[int] = []
     while True:
         after = found[-1] if found else 0
@@ -32,20 +32,20 @@ async def ids_of(store: QueueStore, wanted: JobFilter) -> list[int]:
 
 
 def answer_for(job: Job) -> Answer:
-    """It was changed."""
+    """Return the answer for a job that was changed."""
     return Answer(job.id, Done.DONE, f"it is {job.state}")
 
 
 async def answers_of(
     store: QueueStore, job_ids: Sequence[int], change: Change, answer: Callable[[Job], Answer] = answer_for
 ) -> list[Answer]:
-    """What became of each, in the order given. ``answer``: of those that were changed."""
+    """Change jobs; return an answer for each, in the order given. ``answer`` makes that of a changed job."""
     changed = {job.id: answer(job) for job in await change(store, job_ids)}
     return [changed.get(job_id) or _skipped(job_id, await store.jobs.get(job_id)) for job_id in job_ids]
 
 
 async def fail(store: QueueStore, job_ids: Sequence[int], reason: str | None = None) -> list[Answer]:
-    """Of a job that had failed before, which keeps the moment at which it did, only the error is new."""
+    """Fail jobs. A job that had failed before gets the new error and keeps its ``finished_at``."""
 
     def answer(job: Job) -> Answer:
         is_new = job.finished_at == job.updated_at
@@ -66,7 +66,7 @@ async def retry_failed(store: QueueStore, job_ids: Sequence[int]) -> list[Answer
 async def reschedule(
     store: QueueStore, job_ids: Sequence[int], to: Reschedule, delay: float | None = None
 ) -> Sequence[Job]:
-    """``delay``: seconds from now by the store's clock, instead of ``to.run_at``."""
+    """Reschedule jobs. ``delay``: seconds from now by the store's clock, instead of ``to.run_at``."""
     if delay is not None:
         to = msgspec.structs.replace(to, run_at=await store.timetable.now() + timedelta(seconds=delay))
     return await store.admin.reschedule_jobs(job_ids, to)
@@ -79,7 +79,7 @@ def _not_failed(job_id: int, job: Job | None) -> Answer:
 
 
 def _skipped(job_id: int, job: Job | None) -> Answer:
-    """Why it was left alone, as far as can be seen a moment later."""
+    """Explain why a job was not changed, as far as can be seen a moment later."""
     if job is None:
         return Answer(job_id, Done.MISSING)
     if job.state is State.PROCESSING:

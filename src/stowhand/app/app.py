@@ -126,7 +126,7 @@ class App:
         self._at_once: AtOnce | None = None
         self._handlers: list[TaskHandler] = []
         self.cron_items: tuple[ParsedItem, ...] = ()
-        """What recurs, as ``cron`` declared it."""
+        """Recurring items, as ``cron`` declared them."""
 
     # -- declaring -------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class App:
         tz: str | None = None,
         **options: Unpack[CronKeywords],
     ) -> None:
-        """Have a job of this task made at every minute that the pattern says, whichever workers run.
+        """Enqueue a job of this task at every minute that matches the pattern.
 
         ``identifier`` is its name for ever, the task's if not given. Raises ConfigurationError.
         """
@@ -260,7 +260,7 @@ class App:
     @overload
     async def job(self, job_id: int, task: ConfiguredTask[..., R]) -> JobHandle[R]: ...
     async def job(self, job_id: int, task: ConfiguredTask[..., Any] | None = None) -> JobHandle[Any]:
-        """A job by its id, as it is now, to ask what comes of it. ``task``: whose result's type it has.
+        """Return a handle of the job with this id. ``task`` supplies the type of its result.
 
         Raises UnknownJob; ResultNotKept for one that is not kept any more; InvalidJob where it is of another task.
         """
@@ -472,7 +472,7 @@ class App:
 
 
 class Declaring(Protocol):
-    """What ``app.task(…)`` with options gives: a decorator."""
+    """Decorator that ``app.task(…)`` with options returns."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # as above
@@ -487,7 +487,7 @@ class Declaring(Protocol):
 
 
 def _check_each(jobs: Iterable[NewJob], check: Callable[[NewJob], NewJob]) -> Iterator[NewJob]:
-    """Raises InvalidJob with the number of the job that is wrong."""
+    """Yield the checked jobs. Raises InvalidJob with the number of the invalid one."""
     number = 1
     try:
         for job in jobs:
@@ -498,7 +498,7 @@ def _check_each(jobs: Iterable[NewJob], check: Callable[[NewJob], NewJob]) -> It
 
 
 async def _check_each_async(jobs: AsyncIterable[NewJob], check: Callable[[NewJob], NewJob]) -> AsyncIterator[NewJob]:
-    """The same for an asynchronous iterable."""
+    """As ``_check_each``, for an asynchronous iterable."""
     number = 1
     try:
         async for job in jobs:
@@ -517,7 +517,7 @@ def task_handler(
     *,
     given: Mapping[Factory, object] | None = None,
 ) -> TaskHandler:
-    """The handler that runs the app's tasks; close it when its worker has ended."""
+    """Return the handler of the app's tasks; close it when its worker has ended."""
     new_logger, connect = app._new_logger, app._borrow  # noqa: SLF001
     return TaskHandler(
         app.registry, enqueue=app.enqueue, logger_factory=new_logger, default=default, connect=connect,

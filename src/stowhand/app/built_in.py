@@ -33,12 +33,12 @@ LEAST_AGE = 3600.0
 
 
 def with_built_in(names: Sequence[str], *, lent: bool) -> tuple[str, ...]:
-    """What a worker with these tasks claims. Of a lent store no others: purging is done where that is kept."""
+    """Return these tasks and the built-in ones, which a lent store runs where it is kept."""
     return tuple(names) if lent else (*names, *BUILT_IN)
 
 
 def handler_on(store: QueueStore, tasks: Registry, new_logger: LoggerFactory, options: WorkerOptions) -> TaskHandler:
-    """What runs these tasks, and those that are built in, for a worker of this store."""
+    """Return the handler of these tasks and of the built-in ones, for a worker of this store."""
 
     async def opened() -> QueueStore:
         return store
@@ -57,7 +57,7 @@ def handler_on(store: QueueStore, tasks: Registry, new_logger: LoggerFactory, op
 
 
 def built_in(opened: Callable[[], Awaitable[QueueStore]]) -> Registry:
-    """The tasks, on the store that this gives."""
+    """Return the built-in tasks for the store that ``opened`` returns."""
 
     async def purge(payload: Any) -> dict[str, int]:
         ages = payload if isinstance(payload, dict) else {}
@@ -73,7 +73,7 @@ def built_in(opened: Callable[[], Awaitable[QueueStore]]) -> Registry:
 
 @cache
 def _purge() -> TaskDefinition:
-    """Looked at once: each drain of a test makes a handler."""
+    """Return the definition, made once: each drain of a test makes a handler."""
 
     async def purge(payload: Any) -> dict[str, int]:
         raise NotImplementedError

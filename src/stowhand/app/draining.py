@@ -43,7 +43,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     job: Job
     """As it was claimed."""
     ended: Ended
-    """What was recorded: ``ok``, ``retry``, ``failed``, …"""
+    """The recorded end: ``ok``, ``retry``, ``failed``, …"""
     outcome: Outcome
     """The outcome that the task returned, or that follows from its error."""
     error: BaseException | None
@@ -51,7 +51,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorder:
-    """Keeps what each attempt came to, until that is recorded. ``policy``: of the handler."""
+    """Keeps the outcome of each attempt until it is recorded. ``policy``: of the handler."""
 
     def __init__(self, policy: Callable[[Claim[Job]], Policy]) -> None:
         self._policy = policy
@@ -60,7 +60,7 @@ class Recorder:
         """In the order in which they ended."""
 
     async def watch(self, attempt: Attempt[Job], returned: Awaitable[object]) -> Outcome:
-        """The outcome of what the handler returns. Raises what it raises."""
+        """Return the outcome of an attempt. Raises what the handler raises."""
         job = attempt.record
         try:
             outcome = from_returned(await returned)
@@ -71,7 +71,7 @@ class Recorder:
         return outcome
 
     def recorded(self, event: JobEnded) -> None:
-        """The store has written it."""
+        """Add the attempt, whose outcome the store has written."""
         if event.job_id in self._unrecorded:
             job, outcome, error = self._unrecorded.pop(event.job_id)
             if event.ended in (Ended.RETRY, Ended.FAILED) and isinstance(error, CancelledError):
@@ -102,7 +102,7 @@ class Drain:
         self._events.on(JobEnded, self._recorder.recorded)
 
     async def run(self, most: int) -> list[Ran]:
-        """The jobs that are due, and those that they enqueue: so many at most."""
+        """Run the jobs that are due, and those that they enqueue: at most so many."""
         ran = self._recorder.ran = []
         around = Around(middleware=(self._watched, *self._app.registry.around.middleware)).handler(self._inner)
         options = msgspec.structs.replace(self._options, max_jobs=most)
@@ -133,13 +133,13 @@ class Drain:
 
 
 class AtOnce:
-    """Runs what is enqueued by way of an App when it is enqueued."""
+    """Runs the jobs of an App when they are enqueued."""
 
     def __init__(self, app: App) -> None:
         self._app = app
 
     async def run(self, enqueued: int = 1) -> None:
-        """What is due, unless an attempt asks: what that enqueues follows it. Raises what a task raised."""
+        """Run what is due. Within an attempt, do nothing: its jobs run after it. Raises what a task raised."""
         if is_inside():
             return
         most = MOST + enqueued - 1
@@ -152,7 +152,7 @@ class AtOnce:
             raise RuntimeError(f"{MOST} jobs followed one that was enqueued: {ran[-1].job.task!r} does so for ever?")
 
     async def ran(self, enqueued: Sequence[Job]) -> list[Job]:
-        """The jobs, which were just enqueued, as they are when they have run."""
+        """Run the jobs just enqueued; return them as they are afterwards."""
         await self.run(len(enqueued))
         jobs = (await self._app.open()).jobs
         return [await jobs.get(job.id) or job for job in enqueued]
@@ -169,28 +169,28 @@ class Bare:
 
 
 def _ended(error: BaseException) -> None:
-    """A resource that ends by itself: the task that uses it hears of that."""
+    """Ignore a resource that ends by itself: the task that uses it raises."""
 
 
 class Recurring:
-    """Enqueues the App's recurring items at moments that its caller chooses, each in its turn."""
+    """Enqueues the App's recurring items at moments that the caller chooses."""
 
     def __init__(self, app: App, clock: Clock) -> None:
         self._app, self._clock = app, clock
         self._agenda = Agenda((), _raise)
 
     def follow(self, now: datetime) -> None:
-        """The items that the App has by now; a new one begins with the next minute."""
+        """Take over the items that the App has now; a new one begins with the next minute."""
         self._app.discover()
         self._agenda.replace(self._app.cron_items)
         self._agenda.start(next_minute(now))
 
     def next(self, until: datetime) -> datetime | None:
-        """When the next one is due, up to then."""
+        """Return when the next item is due, at most until then."""
         return next((at for at, _ in self._agenda.due(until)), None)
 
     async def enqueue(self, now: datetime) -> None:
-        """Those that are due by now."""
+        """Enqueue the items that are due now."""
         if self._agenda.items:
             store = await self._app.open()
             await store.timetable.register([(item.identifier, item.spec) for item in self._agenda.items])
@@ -200,6 +200,6 @@ class Recurring:
 
 
 def _raise(item: ParsedItem, error: Exception) -> None:
-    """A recurring item's own function failed."""
+    """Raise the error of a recurring item's own function."""
     error.add_note(f"raised by the recurring item {item.identifier!r}")
     raise error

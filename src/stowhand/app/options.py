@@ -73,7 +73,7 @@ class WorkerKeywords(WorkKeywords, CronSources, total=False):
 
 
 def store_options(given: StoreKeywords) -> StoreOptions:
-    """Raises ConfigurationError."""
+    """Return the options of an App's store. Raises ConfigurationError."""
     refuse_unknown("App", given, StoreKeywords.__annotations__)
     try:
         return StoreOptions(**{name: value for name, value in given.items() if name != "preset"})  # type: ignore[arg-type]
@@ -82,8 +82,10 @@ def store_options(given: StoreKeywords) -> StoreOptions:
 
 
 def worker_options(given: WorkerKeywords, registry: Registry, store: QueueStore, preset: str) -> WorkerOptions:
-    """For this store; what is not given is the preset's. Raises ConfigurationError for an unknown option or task, and
-    for what WorkerOptions refuses."""
+    """Return the options of a worker on this store; the preset supplies what is not given.
+
+    Raises ConfigurationError for an unknown option or task, and for what WorkerOptions refuses.
+    """
     refuse_unknown("worker", given, WorkerKeywords.__annotations__)
     values: dict[str, Any] = {name: value for name, value in given.items() if name not in CronSources.__annotations__}
     values["forbidden_flags"] = values.get("forbidden_flags") or ()
@@ -97,7 +99,7 @@ def worker_options(given: WorkerKeywords, registry: Registry, store: QueueStore,
 
 
 def refuse_unknown(whose: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raises ConfigurationError that suggests."""
+    """Raise ConfigurationError, with a suggestion, for an unknown option."""
     for name in given:
         if name not in known:
             raise ConfigurationError(f"{whose}: no option {name!r}{suggest(name, known)}")

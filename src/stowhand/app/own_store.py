@@ -23,7 +23,7 @@ _HERE = ("", "localhost", "127.0.0.1", "::1")
 
 
 class ResolvedStore(msgspec.Struct, frozen=True):
-    """Which store, and the source that named it."""
+    """A store, and the source that named it."""
 
     url: str
     """May hold a password: for opening, never for printing."""
@@ -35,7 +35,7 @@ class ResolvedStore(msgspec.Struct, frozen=True):
 
     @property
     def is_lent(self) -> bool:
-        """It is kept elsewhere, and lent over HTTP."""
+        """The store is kept elsewhere, and lent over HTTP."""
         return self.scheme in LENT
 
     @property
@@ -63,7 +63,7 @@ class OwnStore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def same_store(one: str, other: str, environ: Mapping[str, str]) -> bool:
-    """Do two URLs mean the same file, the same database (host, port and name), the same lender?"""
+    """Return whether two URLs name the same file, database (host, port and name) or lender."""
     if one == other:
         return True
     schemes = {scheme_of(one), scheme_of(other)}
@@ -79,7 +79,7 @@ def _file(url: str) -> Path:
 
 
 def _database(url: str, environ: Mapping[str, str]) -> tuple[str, str, str]:
-    """Host, port and name, as libpq would find them."""
+    """Return host, port and name as libpq would find them."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
     hosts, ports = places(parts.netloc)

@@ -37,13 +37,13 @@ PARTS = {
 
 
 class Face(Protocol):
-    """The synchronous methods of something asynchronous."""
+    """An object whose methods wait for those of an asynchronous object."""
 
     opened: str
-    """The asynchronous thing, as a program writes it."""
+    """The asynchronous object, as a program writes it."""
 
     def wait_for(self, ask: Callable[[Any], Awaitable[Any]], instead: str) -> Any:
-        """Wait for what ``ask`` returns of the asynchronous thing; ``instead``: what to write in an event loop."""
+        """Wait for what ``ask`` returns for the asynchronous object; ``instead``: what to write in an event loop."""
 
 
 class Waited(Generic[P, T]):
@@ -100,7 +100,7 @@ class Portal:
     def run_with(
         self, start: Callable[[AsyncIterator[S]], Coroutine[Any, Any, T]], items: Iterable[S], instead: str
     ) -> T:
-        """The same for a coroutine that consumes items, which are produced here, in the calling thread.
+        """As ``run``, for a coroutine that consumes items, which are produced in the calling thread.
 
         A generator may use what belongs to its thread: a database cursor, the transaction it runs in.
         """
@@ -118,7 +118,7 @@ class Portal:
         return _wait(running)
 
     def forked(self) -> None:
-        """In the child: the loop is here, and its thread is not; one that held the lock cannot release it."""
+        """Forget loop and lock in a forked child: their threads are not there."""
         self._lock = threading.Lock()
         self._loop = self._thread = None
 
@@ -182,7 +182,7 @@ def _wait(running: Future[T]) -> T:
 
 
 def _answer(request: asyncio.Future[list[S]], remaining: Iterator[S]) -> None:
-    """Send the next items, or the error that producing them raised: it ends the coroutine, and so comes back here."""
+    """Send the next items, or the error of producing them, which ends the coroutine and is raised here again."""
     try:
         chunk = list(islice(remaining, CHUNK))
     except Exception as error:  # noqa: BLE001 - boundary: raised again where the items are consumed

@@ -27,7 +27,7 @@ async def gather(
 async def gather(
     jobs: Iterable[JobHandle[Any]], timeout: Duration | None = None, *, return_exceptions: bool = False
 ) -> list[Any]:
-    """The results of jobs, in their order; however many, they are one question to the store.
+    """Return the results of jobs, in their order. The store is asked once for all of them.
 
     Raises what the first of them raises that has none, as ``JobHandle.result`` does; the jobs go on. With
     ``return_exceptions`` each error is in the list instead, at the place of its job. Jobs and ids: ``App.gather``.
@@ -37,7 +37,7 @@ async def gather(
 
 
 async def gathered(calls: Iterable[Callable[[], Awaitable[R]]], *, return_exceptions: bool) -> list[R | Exception]:
-    """What all of them return, in their order."""
+    """Return the results of all calls, in their order."""
 
     async def result(call: Callable[[], Awaitable[R]]) -> R | Exception:
         try:
@@ -56,7 +56,7 @@ async def gathered(calls: Iterable[Callable[[], Awaitable[R]]], *, return_except
 
 
 def listed(jobs: object, call: str) -> list[Any]:
-    """Raises Misuse for what is not iterable: one handle, or a call that was not awaited."""
+    """Return jobs as a list. Raises Misuse for what is not iterable: one handle, or a call that was not awaited."""
     if not isinstance(jobs, Iterable):
         raise Misuse(f"{call}: {a_type(jobs)}; it takes a list: {call}([job]), {call}(await task.enqueue_many(…))")
     return list(jobs)
@@ -74,7 +74,7 @@ def _handles(jobs: object, call: str) -> list[JobHandle[Any]]:
 
 
 async def as_completed(jobs: Iterable[JobHandle[R]], timeout: Duration | None = None) -> AsyncIterator[JobHandle[R]]:
-    """Jobs as they end, however: ask each for its ``result()``, which does not wait any more.
+    """Yield jobs as they end, with any outcome: their ``result()`` does not wait any more.
 
     Raises TimeoutError when not all have ended by then; the jobs go on.
     """

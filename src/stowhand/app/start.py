@@ -29,7 +29,7 @@ HINT_SECONDS = 1.0
 
 
 def store_at(url: str, options: StoreOptions) -> QueueStore:
-    """As ``open_store``; and ``memory://``, for trying out and for tests."""
+    """Return the store at a URL, which may be ``memory://``; otherwise as ``open_store``."""
     if url == MEMORY:
         from stowhand.stores.sqlite.queue.memory import MemoryStore
 
@@ -98,12 +98,12 @@ def report(running: asyncio.Task[None]) -> None:
 
 
 def log_in_the_name_of(job: Job) -> Any:
-    """The logger of one job's attempt."""
+    """Return the logger of one attempt."""
     return job_logger(job.worker or "worker", job.task, job.id, job.attempts)
 
 
 def events_that_log() -> Events:
-    """Events with a listener that writes the log."""
+    """Return events with a listener that writes the log."""
     from stowhand.observe.listener import LogListener
 
     events = Events()
@@ -118,12 +118,12 @@ def seated(store: QueueStore, slots: int) -> None:
 
 
 def traced(store: QueueStore, traces: Traces | None) -> QueueStore:
-    """The store; what is enqueued through it makes spans, if ``traces`` is given."""
+    """Return the store; its enqueues make spans if ``traces`` is given."""
     return store if traces is None else traces.store(store)
 
 
 def observed(events: Events | None, traces: Traces | None) -> Events:
-    """The events, else new ones that log; the attempts of their workers make spans, if ``traces`` is given."""
+    """Return the events, or new ones that log; attempts of their workers make spans if ``traces`` is given."""
     events = events or events_that_log()
     return events if traces is None else traces.of(events)
 
@@ -136,7 +136,7 @@ def warn_of_long_tasks(tasks: Iterable[TaskDefinition], preset: str, grace: floa
 
 
 def cut_short(tasks: Iterable[TaskDefinition], grace: float, option: str) -> str | None:
-    """A warning about tasks with a timeout of their own that is longer than the grace; ``None``: there are none.
+    """Return a warning about tasks whose own timeout is longer than the grace; ``None`` if there are none.
 
     ``option``: the name of the grace in the message.
     """

@@ -48,12 +48,12 @@ class AppStore:
 
     @property
     def preset(self) -> str:
-        """Its argument's, else that of the environment or the file. Raises ConfigurationError."""
+        """The preset: that of the App, else of the environment or the file. Raises ConfigurationError."""
         preset: str = read_setting("preset", own=self.own)
         return preset
 
     def adopt(self, url: str, options: StoreOptions) -> bool:
-        """Use the store of this process's worker, unless the App names another. Gives whether it is used."""
+        """Use the store of this process's worker, unless the App names another. Return whether it is used."""
         ours = self.object is None and (self.own.url is None or same_store(url, self.own.url, os.environ))
         if ours:
             self._adopted = url, options
@@ -61,11 +61,11 @@ class AppStore:
 
     @property
     def maker_to_read(self) -> Callable[[], QueueStore] | None:
-        """What makes one that can only be read; ``None``: an object was given, and is used as it is."""
+        """Function that makes a store that can only be read; ``None`` if a store object was given."""
         return partial(self.make, read_only=True) if self.object is None else None
 
     def make(self, *, read_only: bool = False) -> QueueStore:
-        """A store that is not connected yet; or the object that was given, which is as it is."""
+        """Return a store that is not connected yet, or the object that was given."""
         if self.object is not None:
             return self.object
         url, options = self._adopted or read_store(self.own)
@@ -87,7 +87,7 @@ def _understood(url: object) -> str:
 
 
 def checked_store(whose: str, store: Any) -> QueueStore:
-    """A store object of a caller's. ``whose``: what it is an argument of. Raises ConfigurationError."""
+    """Check a store object. ``whose``: the call that it is an argument of. Raises ConfigurationError."""
     if isinstance(store, str):
         raise ConfigurationError(
             f"{whose}: store= takes a store object; a URL is given without its name: App('…'), or open_store('…')"
@@ -110,7 +110,7 @@ def _place_of_store(store: QueueStore) -> str:
 
 
 def _place_of(pool: object) -> str:
-    """The database of an application's pool, as a URL: processes of the command line connect by themselves."""
+    """Return the database of an application's pool as a URL: other processes connect by themselves."""
     from stowhand.stores.database.borrowed import BorrowedPool
 
     return BorrowedPool(pool, prepared=True).address.url

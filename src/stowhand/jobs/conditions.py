@@ -112,7 +112,7 @@ Condition = Where | Sql
 
 
 def apart(conditions: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Where, ...]]:
-    """The conditions of each record, and those of the records of one claim together."""
+    """Return the conditions of each record, and those of all records of one claim together."""
     together = tuple(one for one in conditions if isinstance(one, Where) and one.op == TOGETHER)
     if not together:
         return tuple(conditions), ()
@@ -123,7 +123,7 @@ def apart(conditions: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Where, ...]
 
 
 def refuse_conditions(conditions: tuple[Any, ...]) -> None:
-    """For a store without conditions: ignoring one would claim excluded jobs. Raises ConfigurationError."""
+    """Raise ConfigurationError for conditions: a store that ignored them would claim excluded jobs."""
     if conditions:
         raise ConfigurationError(
             "a queue takes no conditions on a claim: pre_claim says True or False there, and forbidden_flags leave "

@@ -16,7 +16,7 @@ _IN_SQL = {"serial": "queue_name", "key": "job_key"}
 
 
 def copies(job: Job, payload: str, flags: tuple[str, ...], schema: str | None) -> dict[str, str]:
-    """Every way that there is, by name. ``schema``: where PostgreSQL has ``add_job``; ``None``: nowhere."""
+    """Return all copies, by name. ``schema``: where PostgreSQL has ``add_job``; ``None``: nowhere."""
     if job.state not in (State.COMPLETED, State.CANCELED):  # by its key it would change this job, and add none
         job = msgspec.structs.replace(job, key=None)
     return {
@@ -69,7 +69,7 @@ def _new_job(job: Job, payload: str, flags: tuple[str, ...]) -> str:
 
 
 def _options(job: Job, flags: tuple[str, ...]) -> list[tuple[Field, Any]]:
-    """What it was enqueued with, but for what has its default."""
+    """Return the options that differ from their defaults."""
     job = msgspec.structs.replace(job, flags=flags)
     values = [(field, getattr(job, field.name)) for field in OPTIONS if field.flag]
     return [(field, value) for field, value in values if value not in (None, 0, ())]

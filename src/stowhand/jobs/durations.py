@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d*)?|\.\d+", re.ASCII)
 
 
 def seconds(duration: Duration) -> float:
-    """A duration in seconds. Raises ValueError for whatever is none; a bool is no number of seconds either."""
+    """Return a duration in seconds. Raises ValueError for anything else, also for a bool."""
     if isinstance(duration, timedelta):
         return duration.total_seconds()
     if isinstance(duration, str):
@@ -33,7 +33,7 @@ def seconds(duration: Duration) -> float:
 
 
 def parse_duration(text: str, unit: str = "s") -> float:
-    """Seconds. ``unit`` is that of a plain number. Raises ValueError with a sentence."""
+    """Parse a phrase into seconds. ``unit`` is that of a plain number. Raises ValueError with a sentence."""
     phrase = text.strip().lower()
     if _NUMBER.fullmatch(phrase):
         return _bounded(float(phrase) * UNITS[unit], text)
@@ -48,7 +48,7 @@ def parse_duration(text: str, unit: str = "s") -> float:
 
 
 def say_duration(seconds: float) -> str:
-    """The shortest phrase that ``parse_duration`` reads back as the same duration."""
+    """Return the shortest phrase that ``parse_duration`` reads back as the same duration."""
     for unit in ("w", "d", "h", "m", "s"):
         if seconds >= UNITS[unit] and seconds % UNITS[unit] == 0:
             return f"{seconds / UNITS[unit]:.0f}{unit}"

@@ -18,11 +18,11 @@ CUT_ERROR = 1000
 ARGUMENTS_LIMIT = 1_040_000
 """Bytes of arguments that are handed on; larger ones, and those that are nested too deep, are ``null``."""
 UNTOLD = "on_failure could not be enqueued: "
-"""In the text of the job that has failed, before why."""
+"""Prefix of the reason in the error of the failed job."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """What a task that is named by ``on_failure`` takes: as one ``payload``, or as parameters of these names."""
+    """Argument of a task that ``on_failure`` names: one ``payload``, or parameters of these names."""
 
     job_id: int
     """Of the job that has failed."""
@@ -36,7 +36,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def job_of(handler: NewJob, *, job_id: int, task: str, payload: str, error_class: str | None, error: str) -> NewJob:
-    """The job that tells of a failure; ``handler`` is it but for its payload."""
+    """Return the job that reports a failure: ``handler`` with a payload."""
     size = len(payload.encode())
     arguments = "null" if size > ARGUMENTS_LIMIT or strict_json.is_deepest(payload) else payload
     text = error if size <= WHOLE_ERROR else error[:CUT_ERROR]

@@ -16,7 +16,7 @@ from stowhand.jobs.job import Job
 
 
 class Kind(StrEnum):
-    """What a value is."""
+    """Kind of a value."""
 
     TEXT = auto()
     WHOLE = auto()
@@ -127,6 +127,6 @@ ATTRIBUTES = dict(zip(Job.__struct_encode_fields__, Job.__struct_fields__, stric
 
 
 def flag_of(field: Field) -> str:
-    """Its flag in ``stowhand add``: ``--max-attempts``; one name at a time, ``--flag``."""
+    """Return the flag of ``stowhand add``: ``--max-attempts``, or ``--flag`` for one name at a time."""
     name = field.name.removesuffix("s") if field.kind is Kind.NAMES else field.name
     return "--" + name.replace("_", "-")

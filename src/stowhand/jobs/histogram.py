@@ -18,12 +18,12 @@ Histogram = dict[int, int]
 
 
 def bucket_of(seconds: float) -> int:
-    """Its number."""
+    """Return the number of the bucket for a duration."""
     return bisect_left(BOUNDS, seconds)
 
 
 def quantile(histogram: Mapping[int, int], share: float) -> float | None:
-    """Seconds that this share (0 to 1) of the durations do not exceed; ``None``: there are none.
+    """Return the seconds that this share (0 to 1) of the durations do not exceed; ``None`` without durations.
 
     Within a bucket they count as spread evenly over its logarithmic scale. Of the last one only the least is known.
     """

@@ -37,7 +37,7 @@ LONGEST_SLACK = 1.0
 
 
 def slack(lease: float) -> float:
-    """Seconds after its end for which a lease is still respected: two ticks of a worker that found the row busy.
+    """Return the seconds for which an ended lease is still respected: two ticks of a worker that found the row busy.
 
     A row cannot show that its worker tried to renew it and found it locked.
     """
@@ -166,7 +166,7 @@ def settle(
 
 
 def way_back(state: State, *, cancel_requested: bool, loses_retries: str | None, continues: bool = False) -> State:
-    """The state of a job that was to wait again: it may have been canceled meanwhile, or have lost its key.
+    """Return the state of a job that would wait again: it may be canceled meanwhile, or have lost its key.
 
     ``loses_retries``: to ``remove_key`` ("removed"), or to a newer job ("replaced"). ``continues``: the job is a step
     of a flow and has completed, and the flow's job goes on.
@@ -183,7 +183,8 @@ def way_back(state: State, *, cancel_requested: bool, loses_retries: str | None,
 
 
 def turned(asked: Settlement, state: State) -> Settlement:
-    """What a store has recorded for a row that was canceled or had lost its key: ``state`` instead of ``asked``'s.
+    """Return the settlement recorded for a row that was canceled or had lost its key: ``state`` instead of that asked.
+
     Nothing is enqueued with it.
     """
     return msgspec.structs.replace(asked, state=state, ended=_ENDED[state], delay=0.0, result=None, then=())
@@ -198,7 +199,7 @@ def reset(*, resets: int, max_resets: int | None, max_attempts: int) -> Settleme
 
 
 def allowed_resets(max_resets: int | None, max_attempts: int) -> int:
-    """How often a worker may die while running the job before the job is failed."""
+    """Return how often a worker may die while running the job before the job is failed."""
     if max_resets is not None:
         return max_resets
     return 0 if max_attempts == 1 else DEFAULT_MAX_RESETS

@@ -40,7 +40,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def check(job: NewJob, *, built_in: bool = False) -> NewJob:
-    """The job, its values in their exact types. Raises InvalidJob; only what is unambiguous is coerced.
+    """Return the job with values of the exact types. Raises InvalidJob; only unambiguous values are coerced.
 
     ``built_in``: it comes from an administrator or a crontab, which may enqueue built-in tasks.
     """
@@ -52,7 +52,7 @@ def check(job: NewJob, *, built_in: bool = False) -> NewJob:
 
 
 def check_payload(job: NewJob) -> None:
-    """Raises InvalidJob for a payload that is no strict JSON."""
+    """Raise InvalidJob for a payload that is no strict JSON."""
     try:
         strict_json.validate(_text("payload", job.payload))
     except UndecodablePayload as error:
@@ -60,7 +60,7 @@ def check_payload(job: NewJob) -> None:
 
 
 def check_left(settlement: Settlement) -> None:
-    """What is left of a batch is checked as a producer's payload is: the next attempt reads it. Raises InvalidJob."""
+    """Check the rest of a batch as a producer's payload: the next attempt reads it. Raises InvalidJob."""
     if settlement.payload is not None and settlement.state in PAYLOAD_CHANGES:
         try:
             strict_json.validate(settlement.payload)
@@ -69,7 +69,7 @@ def check_left(settlement: Settlement) -> None:
 
 
 def refuse_reserved(job: NewJob) -> None:
-    """Raises InvalidJob for a job of a task that is built in."""
+    """Raise InvalidJob for a job of a built-in task."""
     if job.task in RESERVED:
         raise InvalidJob(
             f"task {job.task!r} is built in, and may delete: its jobs come from a crontab, from `stowhand add"
@@ -144,8 +144,10 @@ def _check_handler(handler: NewJob) -> None:
 
 
 def refuse_repeated_key(job: NewJob, keys: dict[str, KeyMode]) -> None:
-    """Raises InvalidJob where a job before it in one call has its key: which of the two would be wanted? Of two unique
-    ones the second finds the first. ``keys``: those of the call, with their modes, to which this one is added."""
+    """Raise InvalidJob if a job before it in the same call has its key. Of two unique ones the second finds the first.
+
+    ``keys``: the keys of the call with their modes; this one is added.
+    """
     if job.key is None:
         return
     before = keys.get(job.key)
@@ -175,7 +177,7 @@ def check_max_attempts(number: object) -> None:
 
 
 def check_name(field: str, name: object, limit: int) -> str:
-    """The name, if it is one line of 1 to ``limit`` characters. Raises InvalidJob."""
+    """Return the name if it is one line of 1 to ``limit`` characters. Raises InvalidJob."""
     text = _text(field, name)
     if not text:
         raise InvalidJob(f"{field}: empty; give 1 to {limit} characters")
@@ -193,7 +195,7 @@ def check_new_task(field: str, name: object) -> None:
 
 
 def read_delay(delay: object, field: str = "delay") -> float:
-    """Seconds, from a timedelta, a number or a phrase."""
+    """Return seconds from a timedelta, a number or a phrase. Raises InvalidJob."""
     if isinstance(delay, bool) or not isinstance(delay, timedelta | int | float | str):
         raise InvalidJob(f"{field}: {a_type(delay)}; give a timedelta, a number of seconds or a phrase such as '5m'")
     try:
@@ -212,7 +214,7 @@ def read_delay(delay: object, field: str = "delay") -> float:
 
 
 def read_positive(duration: object, field: str) -> float | None:
-    """Seconds, more than 0; ``None`` for ``None``. Raises InvalidJob."""
+    """Return seconds, more than 0; ``None`` for ``None``. Raises InvalidJob."""
     value = None if duration is None else read_delay(duration, field)
     if value == 0:
         raise InvalidJob(f"{field}: 0 seconds; give more, or leave it out")
@@ -261,7 +263,7 @@ def _read_flags(flags: object) -> tuple[str, ...]:
 
 
 def read_forbidden(flags: object) -> tuple[str, ...]:
-    """Flags whose jobs a worker leaves alone; ``None``: none. There may be many: one per customer, say."""
+    """Return the flags whose jobs a worker does not claim. There may be many: one per customer, say."""
     if flags is None or flags == ():
         return ()
     names = tuple(dict.fromkeys(_text("forbidden flags", name) for name in _listed("forbidden flags", flags)))
@@ -273,7 +275,7 @@ def read_forbidden(flags: object) -> tuple[str, ...]:
 
 
 def read_names(field: str, names: object) -> tuple[str, ...]:
-    """Names of tasks, each checked. Raises InvalidJob."""
+    """Return names of tasks, each checked. Raises InvalidJob."""
     return tuple(check_name(field, name, TASK_LIMIT) for name in _listed(field, names))
 
 

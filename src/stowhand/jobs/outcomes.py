@@ -59,7 +59,7 @@ def _read(value: object) -> Outcome:
 
 
 def from_error(error: BaseException, limit: int = ERROR_LIMIT) -> Outcome:
-    """A retry; a failure at once when the error ``is_final``. ``limit``: as ``describe``."""
+    """Return the outcome of an error: a retry, or a failure if the error ``is_final``. ``limit``: as ``describe``."""
     text, kind = describe(error, limit), class_path(error)
     if not is_final(error):
         return Retry(text, error_class=kind)
@@ -78,7 +78,7 @@ def is_final(error: BaseException) -> bool:
 
 
 def hopeless(error: BaseException) -> Fail:
-    """A failure at once, for any error: the handler has called it not retryable."""
+    """Return a failure for an error that the handler has called not retryable."""
     outcome = from_error(error)
     return outcome if isinstance(outcome, Fail) else Fail(describe(error), error_class=class_path(error))
 
@@ -101,7 +101,7 @@ def describe(error: BaseException, limit: int = ERROR_LIMIT) -> str:
 
 
 def awaitable(answer: Any, hook: str) -> Awaitable[object]:
-    """The awaitable that a hook returned. Raises TypeError when the hook is not asynchronous."""
+    """Return the awaitable of a hook. Raises TypeError when the hook is not asynchronous."""
     if not inspect.isawaitable(answer):
         raise TypeError(
             f"{hook} is to be asynchronous, and gave {a_type(answer)} to wait for; write `async def {hook}`"
@@ -110,7 +110,7 @@ def awaitable(answer: Any, hook: str) -> Awaitable[object]:
 
 
 def _beyond_us(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the handler's first frame on: the package's own do not help (unless there is no other)."""
+    """Return the traceback without this package's first frames, unless there are no others."""
     theirs = trace
     while theirs is not None and str(theirs.tb_frame.f_globals.get("__name__")).startswith("stowhand."):
         theirs = theirs.tb_next
@@ -118,7 +118,7 @@ def _beyond_us(trace: TracebackType | None) -> TracebackType | None:
 
 
 def causes(error: BaseException, *, contexts: bool = True) -> Iterator[BaseException]:
-    """The error, its causes and contexts, and the members of groups; each once, however they are knotted."""
+    """Yield the error, its causes and contexts, and the members of groups; each once, even in a cycle."""
     seen: set[int] = set()
     todo: list[BaseException] = [error]
     while todo:
@@ -147,7 +147,7 @@ def _kind(given: object) -> str | None:
 
 
 def _rest(error: str, payload: str | None) -> tuple[str, str | None]:
-    """The payload that replaces the old one; ``None``, and a note in the error, when no worker could read it."""
+    """Return error and replacing payload; ``None``, and a note in the error, if no worker could read that."""
     if payload is None:
         return error, None
     try:
@@ -158,7 +158,7 @@ def _rest(error: str, payload: str | None) -> tuple[str, str | None]:
 
 
 def _snooze(delay: Duration) -> Outcome:
-    """An invalid delay is treated as any other error of the handler."""
+    """Return the snooze; an invalid delay is an error of the handler."""
     try:
         return Snooze(_delay(delay))
     except Exception:  # noqa: BLE001 - boundary: as above

@@ -18,7 +18,7 @@ _SIZE = re.compile(r"(\d{1,15}(?:\.\d{0,9})?)\s*([a-z]*)", re.ASCII | re.IGNOREC
 
 
 def parse_size(text: str) -> int:
-    """Bytes. A plain number is bytes. Raises ValueError with a sentence."""
+    """Parse a size into bytes. A plain number is bytes. Raises ValueError with a sentence."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is no size; write for example 512MB or 1GiB")
@@ -29,6 +29,6 @@ def parse_size(text: str) -> int:
 
 
 def say_size(size: int) -> str:
-    """The shortest phrase that ``parse_size`` reads back as the same size."""
+    """Return the shortest phrase that ``parse_size`` reads back as the same size."""
     unit = next(unit for unit, bytes_of in UNITS.items() if size % bytes_of == 0 and size >= bytes_of)
     return f"{size // UNITS[unit]}{unit}"

@@ -47,7 +47,7 @@ _validator = msgspec.json.Decoder(msgspec.Raw)
 
 
 def encode(value: object, *, what: str = "payload", limit: int = SIZE_LIMIT) -> str:
-    """``value`` as strict JSON text. Raises InvalidJob that names ``what``, the trouble and the limit.
+    """Return ``value`` as strict JSON text. Raises InvalidJob that names ``what``, the problem and the limit.
 
     Dataclasses, attrs, msgspec and pydantic models, datetimes, UUIDs, decimals, enums, bytes (base64) and sets are
     written as msgspec writes them. Keys that are numbers, dates or enums become their text.
@@ -72,18 +72,18 @@ def encode(value: object, *, what: str = "payload", limit: int = SIZE_LIMIT) -> 
 
 
 def canonical(value: object) -> bytes:
-    """The one text of this value, whatever the order of its keys and sets. Raises InvalidJob as ``encode`` does."""
+    """Return one text for this value in any order of its keys and sets. Raises InvalidJob as ``encode`` does."""
     encode(value, what="unique")
     return _sorting.encode(value)
 
 
 def decode(text: str, *, limit: int = READ_LIMIT) -> Any:
-    """The value of a strict JSON text. Raises nothing but UndecodablePayload."""
+    """Return the value of a strict JSON text. Raises only UndecodablePayload."""
     return decode_with(_decoder, text, limit=limit)
 
 
 def decode_with(decoder: msgspec.json.Decoder[Any], text: str, *, limit: int = READ_LIMIT) -> Any:
-    """As ``decode``, into the decoder's own type.
+    """Return the value of a strict JSON text in the decoder's own type.
 
     Raises UndecodablePayload; from a ``msgspec.ValidationError`` when the text is sound but not of that type.
     """
@@ -106,7 +106,7 @@ def validate(text: str, *, limit: int = SIZE_LIMIT) -> None:
 
 
 def find_trouble(text: str, limit: int) -> str | None:
-    """Why a text is refused, or ``None``. Exact for text that is grammatical JSON."""
+    """Return why a text is refused, or ``None``. Exact for text that is grammatical JSON."""
     if len(text) <= DEPTH_LIMIT and len(text) * 4 <= limit and "\\" not in text:  # too short for all but an exponent
         return _examine(_STRING.sub('""', text)) if _EXPONENT.search(text) else None
     if len(text) * 4 > limit:
@@ -126,7 +126,7 @@ def find_trouble(text: str, limit: int) -> str | None:
 
 
 def is_deepest(text: str) -> bool:
-    """It is nested to the limit: inside another value it would be beyond it."""
+    """Return whether a text is nested to the limit: inside another value it would exceed it."""
     many = text.count("[") + text.count("{") >= DEPTH_LIMIT
     return many and _is_deeper(_STRING.sub('""', text), DEPTH_LIMIT - 1)
 
@@ -141,7 +141,7 @@ def _is_deeper(bare: str, limit: int) -> bool:
 
 
 def _examine(bare: str) -> str | None:
-    """Depth, digits and exponents of a text whose strings have been emptied."""
+    """Check depth, digits and exponents of a text whose strings have been emptied."""
     if _is_deeper(bare, DEPTH_LIMIT):
         return f"nested deeper than the limit of {DEPTH_LIMIT}"
     for number in _NUMBER.finditer(bare):
@@ -155,7 +155,7 @@ def _examine(bare: str) -> str | None:
 
 
 def _telling(text: str, error: Exception) -> str:
-    """Why a text could not be decoded, where the decoder's own message would mislead."""
+    """Return why a text could not be decoded, also where the decoder's own message would mislead."""
     if not text.strip():
         return "empty, which is no JSON"
     if isinstance(error, UnicodeError) or _LONE_SURROGATE.search(_SURROGATE_PAIR.sub("", text)):
@@ -166,7 +166,7 @@ def _telling(text: str, error: Exception) -> str:
 
 
 def refuse_nan(value: object, write_other: Callable[[Any], object] | None = None) -> None:
-    """Raises ValueError for what msgspec writes as ``null`` and is no number of JSON's. ``write_other``: enc_hook."""
+    """Raise ValueError for NaN and infinity, which msgspec writes as ``null``. ``write_other``: enc_hook."""
     try:
         json.dumps(msgspec.to_builtins(value, enc_hook=write_other, str_keys=True), allow_nan=False)
     except ValueError:
@@ -178,7 +178,7 @@ def _plain(message: str) -> str:
 
 
 def _write_other(value: Any) -> object:
-    """What msgspec cannot write by itself. Pydantic is used if the value comes from it, and never imported."""
+    """Encode a pydantic model, which msgspec cannot. Pydantic is never imported here."""
     if hasattr(type(value), "__pydantic_validator__"):
         return value.model_dump(mode="json")
     raise TypeError(f"{a_type(value)} has no JSON form")

@@ -10,7 +10,7 @@ from stowhand.errors import suggest
 
 
 class Suggesting(msgspec.StructMeta):
-    """Makes structs that answer an unknown field with the nearest."""
+    """Metaclass of structs that suggest the nearest field for an unknown one."""
 
     if not TYPE_CHECKING:  # a checker would read the arguments of every such struct from here: any
 

@@ -7,7 +7,7 @@ ERROR_LIMIT = 16 * 1024
 
 
 def clean(text: str, limit: int = ERROR_LIMIT) -> str:
-    """``text`` without NUL and lone surrogates, cut to ``limit`` bytes of UTF-8.
+    """Return ``text`` without NUL and lone surrogates, cut to ``limit`` bytes of UTF-8.
 
     A cut keeps both ends, because a traceback's last line says the most and its first lines say where it began.
     """

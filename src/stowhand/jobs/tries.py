@@ -1,4 +1,4 @@
-"""What an attempt leaves behind that did not complete: one entry, kept beside its job, of which the last ten stay."""
+"""Entries of attempts that did not complete. The last ten are kept with their job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TryEnd(StrEnum):
 
 
 class Try(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt that did not complete. Snoozes and attempts that are handed back leave none."""
+    """One attempt that did not complete. Snoozes and returned attempts leave none."""
 
     number: int
     """1, 2, … in its round; the same number again after a reset, which gives the attempt back."""

@@ -21,15 +21,15 @@ OnEnqueue = Callable[[NewJob], NewJob]
 
 
 class Around(msgspec.Struct, frozen=True):
-    """Of one App."""
+    """What one App puts around its attempts and its enqueues."""
 
     thread: AroundThread | None = None
-    """Stands around each attempt that is run in a thread, there."""
+    """Context manager entered in the thread of each threaded attempt."""
     middleware: tuple[Middleware, ...] = ()
     on_enqueue: tuple[OnEnqueue, ...] = ()
 
     def handler(self, inner: Handler) -> Handler:
-        """The handler with all middleware around it. Raises ConfigurationError where one gives no handler."""
+        """Return the handler with all middleware around it. Raises ConfigurationError where one gives no handler."""
         for middleware in reversed(self.middleware):
             try:
                 outer = handler_of(middleware(inner))
@@ -39,7 +39,7 @@ class Around(msgspec.Struct, frozen=True):
         return inner
 
     def enqueued(self, job: NewJob) -> NewJob:
-        """The job that every ``on_enqueue`` has had its say about. Raises what they raise, and InvalidJob."""
+        """Return the job as every ``on_enqueue``, in order, has changed it. Raises what they raise, and InvalidJob."""
         for change in self.on_enqueue:
             made = change(job)
             if not isinstance(made, NewJob):
@@ -49,7 +49,7 @@ class Around(msgspec.Struct, frozen=True):
 
 
 class _Wrapped:
-    """A middleware's handler; the hooks that it lacks are those of the handler inside."""
+    """Handler of a middleware, with the hooks of the inner handler where it has none of its own."""
 
     def __init__(self, outer: Handler, inner: Handler) -> None:
         self.handle = outer.handle

@@ -28,7 +28,7 @@ _elements = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 async def judge_batch(claim: Claim[Job], policy: Policy, returned: list[object], warn: Callable[[str], None]) -> object:
-    """What a task's list means for a job: an outcome if elements failed, else the list itself.
+    """Return the outcome of a batch if elements failed, else the list that its task returned.
 
     Awaitables in it are awaited, all at once. ``warn`` is called for a list that cannot belong to the payload.
     """
@@ -72,7 +72,7 @@ async def _finished(one: object) -> object:
 
 
 def _describe(failed: Mapping[int, Failed], count: int) -> str:
-    """All their messages, and where the first of them arose."""
+    """Return the messages of all failed elements, and the traceback of the first."""
     messages = {number: _words(one).partition("\n")[0] for number, one in itertools.islice(failed.items(), SHOWN)}
     title = f"{len(failed)} of {count} elements failed: {_joined(list(messages.values()))}"
     lines = [f"element {number + 1}: {words}" for number, words in messages.items()]

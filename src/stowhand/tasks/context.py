@@ -20,7 +20,7 @@ Values = Sequence[object] | Mapping[str, object] | None
 
 
 class JobLogger(Protocol):
-    """A logger that knows its job. Messages are taken as they are; further facts by name."""
+    """Logger of one job. Messages are not formatted; further facts are passed by name."""
 
     def debug(self, message: object, /, **facts: Any) -> None:
         """Details for debugging."""
@@ -36,7 +36,7 @@ class JobLogger(Protocol):
 
 
 class ScopedJobLogger(JobLogger, Protocol):
-    """What the worker's own loggers can do besides: facts may also be one mapping, and a scope can be widened."""
+    """Logger of the worker: facts may also be one mapping, and ``scope`` adds facts to every line."""
 
     def debug(self, message: object, meta: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
         """Details for debugging."""
@@ -65,7 +65,7 @@ Connect = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 def no_connection() -> AbstractAsyncContextManager[Any]:
-    """Where the handler was given nothing to connect with."""
+    """Raise ConfigurationError: the default of a handler that has no store with connections."""
     raise ConfigurationError("there is no connection to borrow: the handler of this task knows of no PostgreSQL store")
 
 
@@ -106,7 +106,7 @@ class Context:
         return self._attempt.canceled
 
     async def until_canceled(self) -> str:
-        """Wait until the task should stop; gives the reason. For asynchronous tasks."""
+        """Wait until the task should stop; return the reason. For asynchronous tasks."""
         return await self._attempt.until_canceled()
 
     @property
@@ -121,7 +121,7 @@ class Context:
         self.logger.info(message, **facts)
 
     def progress(self, done: float, text: str | None = None) -> None:
-        """Say how far this attempt is, 0 to 1, in a word of 200 characters at most. From any thread.
+        """Report how far this attempt is, 0 to 1, with a text of at most 200 characters. From any thread.
 
         It is shown by ``stowhand jobs show`` and ``top`` within about a second, kept over retries, and cleared at the
         end. Raises ConfigurationError for what is no such number, and where the store keeps none (a lent store).
@@ -152,7 +152,7 @@ class Context:
 
 
 class Helpers:
-    """What a folder task ``async def task(payload, helpers)`` gets."""
+    """Second argument of a folder task ``async def task(payload, helpers)``."""
 
     def __init__(self, context: Context, enqueue: Enqueue, new_job: NewJobMaker) -> None:
         self.job = context.job
@@ -171,7 +171,7 @@ class Helpers:
         return await self._enqueue(limits.check(self._new_job(task, payload, read_spec(spec))))
 
     async def with_pg_client(self, callback: Callable[[Any], Awaitable[T]]) -> T:
-        """Call ``await callback(connection)`` with a connection of the pool, and give what it returns.
+        """Call ``await callback(connection)`` with a connection of the pool, and return its result.
 
         The connection is psycopg's; it is committed when the callback returns, rolled back when it raises, and goes
         back either way. It has no part in the job's own transaction. Raises ConfigurationError where the store is not
@@ -203,7 +203,7 @@ class Helpers:
 
 
 class BlockingHelpers:
-    """What a folder task ``def task(payload, helpers)`` gets, in its thread: a portal to the loop's ``Helpers``."""
+    """Second argument of a folder task ``def task(payload, helpers)``: calls ``Helpers`` on the loop, and waits."""
 
     def __init__(self, helpers: Helpers) -> None:
         self.job = helpers.job
@@ -238,12 +238,12 @@ _PLAIN = (str, bytes, int, float, bool, type(None), tuple, list, dict, set, froz
 
 
 def wait_for(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run it on the loop; gives what it returns, raises what it raises. Not from the loop's own thread."""
+    """Run a coroutine on the loop and wait for its result. Must not be called from the loop's own thread."""
     return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
 
 class Blocking:
-    """An asynchronous object as a synchronous one: a psycopg ``AsyncConnection``, its cursors and transactions.
+    """Synchronous proxy of an asynchronous object: a psycopg ``AsyncConnection``, its cursors and transactions.
 
     Methods wait for what they would have to be awaited for; ``async with`` is ``with``, ``async for`` is ``for``.
     """

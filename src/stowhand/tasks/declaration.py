@@ -23,7 +23,7 @@ def declaring() -> Iterator[None]:
 
 
 def _line() -> str:
-    """``shop/mail.py:12: ``; relative to the current folder where the file is below it; empty: it was typed nowhere."""
+    """Return ``shop/mail.py:12: ``, relative to the current folder if below it; empty if there is no file."""
     frame = sys._getframe(1)  # noqa: SLF001 - as logging and warnings find their callers
     while frame.f_globals.get("__name__", "").split(".")[0] in (_OURS, "contextlib"):
         if frame.f_back is None:

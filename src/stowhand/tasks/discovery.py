@@ -34,7 +34,7 @@ _loads = itertools.count(1)
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """What a folder holds."""
+    """The tasks of a folder, and the files that are none."""
 
     root: Path
     tasks: tuple[TaskDefinition, ...]
@@ -99,13 +99,13 @@ def _make_importable(folder: Path) -> str | None:
 
 
 def forget(load: int) -> None:
-    """Drop the modules of one load. Running tasks go on; the modules cannot be looked up by name any more."""
+    """Drop the modules of one load from ``sys.modules``. Running tasks go on."""
     for name in [name for name in sys.modules if name.startswith(f"{MODULES}{load}.")]:
         del sys.modules[name]
 
 
 def _files(root: Path, folder: Path, passed_over: list[str]) -> Iterator[Path]:
-    """Files below ``folder`` that are tasks, in the order of their names."""
+    """Yield the files below ``folder`` that are tasks, ordered by name."""
     if why := _unsafe(root, folder):
         passed_over.append(f"{_shown(root, folder)}: passed over, {why}")
         return
@@ -159,7 +159,7 @@ def _read_file(task: str, file: Path, load: int) -> TaskDefinition:
 
 
 class _FromSource(SourceFileLoader):
-    """Leaves no bytecode in the folder, and takes none: it counts as fresh for a second after the file has changed."""
+    """Loader without bytecode: Python would take it for fresh in the second after the file has changed."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)

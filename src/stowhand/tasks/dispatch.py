@@ -1,4 +1,4 @@
-"""From a claimed job to a call: the handler that a worker runs for tasks. It only raises; the worker judges."""
+"""From a claimed job to a call: the handler that a worker runs for tasks. The worker makes outcomes of errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Run = Callable[[Attempt[Job]], Awaitable[object]]
 
 
 class TaskHandler:
-    """Runs the tasks of a registry. Everything that does not depend on the job is worked out once per task."""
+    """Handler that runs the tasks of a registry. Whatever does not depend on the job is prepared once per task."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class TaskHandler:
         self._registry = registry
         self._resources = WorkerResources(registry.resources, lambda tasks: self._registry.wanted(tasks), given)
         self._built_in = built_in or Registry()
-        """Tasks for which the other has none of the same name."""
+        """Tasks that every worker has; a task of the registry with the same name wins."""
         self._enqueue = enqueue
         self._new_logger = logger_factory
         self._connect = connect
         self._default = default or Policy()
-        """Where a task says nothing of its own."""
+        """Policy of tasks that set none."""
         self._gone: dict[str, TaskDefinition] = {}
-        """Tasks that were replaced by none."""
+        """Tasks that ``replace`` removed."""
         self._runs: dict[str, Run] = {}
         self._policies: dict[str, Policy] = {}
         self._threads = Threads()
@@ -74,7 +74,7 @@ class TaskHandler:
         return returned
 
     def policy(self, claim: Claim[Job]) -> Policy:
-        """Timeout and backoff of the job's task."""
+        """Return timeout and backoff of the job's task."""
         policy = self._policies.get(claim.task)
         if policy is None:
             policy = self._policies[claim.task] = self._policy_of(self._find(claim.task))
@@ -82,16 +82,16 @@ class TaskHandler:
 
     @property
     def on_enqueue(self) -> OnEnqueue | None:
-        """What the jobs of ``enqueue_after`` go through; ``None``: they stay as they are."""
+        """Function applied to the jobs of ``enqueue_after``; ``None``: they stay unchanged."""
         return self._registry.enqueued if self._registry.around.on_enqueue else None
 
     @property
     def resources(self) -> WorkerResources | None:
-        """What its worker opens before the first job; ``None``: no task asks for anything."""
+        """Resources that the worker opens before its first job; ``None``: no task asks for any."""
         return self._resources if self._registry.wanted() else None
 
     def replace(self, registry: Registry) -> None:
-        """Run these tasks from now on. What has begun goes on; what was claimed for a task that is gone still runs."""
+        """Run these tasks from now on. Running attempts go on; jobs claimed for a removed task still run."""
         self._gone |= {one.name: one for one in self._registry}
         for name in registry.names:
             for known in (self._gone, self._runs, self._policies):
@@ -99,12 +99,12 @@ class TaskHandler:
         self._registry = registry
 
     def is_program(self, task: str) -> bool:
-        """Does it run in a process of its own?"""
+        """Return whether the task runs in a process of its own."""
         definition = self._find(task)
         return definition is not None and definition.executable
 
     def encode(self, result: object) -> str | None:
-        """A result as JSON text. Raises ValueError when it cannot be kept."""
+        """Return a result as JSON text. Raises ValueError when it cannot be kept."""
         return None if result is None else strict_json.encode(result, what="result")
 
     def close(self) -> None:
@@ -185,5 +185,5 @@ async def _at_once(call: Callable[[], object]) -> object:
 
 
 async def _finished(result: object) -> object:
-    """A plain function may hand on what an async one gave it (a decorator does)."""
+    """Await the result of a plain function that returned an awaitable, as a decorated async function does."""
     return await result if inspect.isawaitable(result) else result

@@ -40,7 +40,7 @@ OURS, THEIRS = "STOWHAND_", "GRAPHILE_WORKER_"
 
 
 class Executable:
-    """One such file."""
+    """One executable file."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -71,7 +71,7 @@ class Executable:
         return None if code == 0 else Retry("\n".join([f"{self.file.name} {how_it_ended(code)}", *last]))
 
     def _check(self) -> None:
-        """It is read when it runs, long after the folder was looked at."""
+        """Check the mode again: the file may have changed since its folder was read."""
         if self.file.stat().st_mode & stat.S_IWOTH:
             raise PermissionError(errno.EPERM, "every user of this machine may write to it; chmod o-w")
 
@@ -92,7 +92,7 @@ def define_executable(file: Path, name: str) -> TaskDefinition:
 
 
 def environment_of(job: Job, lease: Lease, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The worker's own environment, and the facts of this attempt."""
+    """Return the worker's own environment with the facts of this attempt."""
     run_at = job.run_at.astimezone(UTC)
     facts = {
         "PAYLOAD_FORMAT": "json",
@@ -115,4 +115,4 @@ def environment_of(job: Job, lease: Lease, inherited: Mapping[str, str]) -> dict
 
 
 def _any_payload(payload: Any = None) -> None:
-    """Its signature is that of every program."""
+    """Signature of every program."""

@@ -1,4 +1,4 @@
-"""The jobs of an App, as handles need them: on each loop one poll for all that wait there."""
+"""Access of handles to the jobs of an App. All callers of one loop share one poll for results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stowhand.tasks.registry import Registry, TaskDefinition
 
 
 class HandledJobs:
-    """The jobs of an App, for handles. ``open_store``: the one on the loop of the call."""
+    """Jobs of an App, for its handles. ``open_store`` returns the store on the loop of the caller."""
 
     def __init__(
         self,
@@ -31,28 +31,31 @@ class HandledJobs:
         self._polls = LoopPolls[ResultPoll]()
 
     async def poll(self) -> ResultPoll:
-        """Of this loop. Raises ConfigurationError where the store does not say how jobs ended."""
+        """Return the poll of this loop. Raises ConfigurationError where the store does not say how jobs ended."""
         store = await self._open()
         return self._polls.here(lambda: ResultPoll(there(store, "results", store.results), SystemClock()))
 
     def settled(self, event: Settled) -> None:
-        """A worker of this process has recorded how these ended: ask about them at once. From any thread."""
+        """Ask at once about jobs whose end a worker of this process has recorded. From any thread."""
         self._polls.ask_now(event.job_ids)
 
     async def get(self, job_id: int) -> Job | None:
-        """As it is now."""
+        """Return the job as it is now."""
         return await (await self._open()).jobs.get(job_id)
 
     async def cancel(self, job_id: int) -> Answer:
-        """At once, or by its worker. Raises ConfigurationError where the store does not act on jobs."""
+        """Cancel the job: at once, or by its worker. Raises ConfigurationError where the store does not act on jobs."""
         return await (await self._open()).admin.cancel(job_id)
 
     async def tries(self, job_id: int) -> Sequence[Try]:
-        """What its attempts left that did not complete."""
+        """Return the recorded attempts that did not complete."""
         return await (await self._open()).jobs.tries(job_id)
 
     async def find(self, job_id: int, task: TaskDefinition | None) -> JobHandle[Any]:
-        """Raises UnknownJob; ResultNotKept for one that is not kept any more; InvalidJob for one of another task."""
+        """Return a handle of the job.
+
+        Raises UnknownJob; ResultNotKept for a job that is not kept any more; InvalidJob for a job of another task.
+        """
         while (job := await self.get(job_id)) is None:
             for standing in await (await self.poll()).results.ask([job_id]):  # none: it has come since
                 if not standing.is_known or job_id < 1:
@@ -63,7 +66,10 @@ class HandledJobs:
         return self.handle_of(job, task)
 
     async def result(self, job: object, timeout: Duration | None) -> Any:
-        """Of a handle, a job or an id. Raises Misuse for anything else, and as ``find`` and ``JobHandle.result``."""
+        """Return the result of a handle, a job or an id.
+
+        Raises Misuse for anything else, and as ``find`` and ``JobHandle.result``.
+        """
         match job:
             case JobHandle():
                 handle = job
@@ -76,12 +82,12 @@ class HandledJobs:
         return await handle.result(timeout)
 
     def handle_of(self, job: Job, task: TaskDefinition | None = None) -> JobHandle[Any]:
-        """``task``: whose result's type it has; else that of its own task, where it is declared here."""
+        """Return a handle. Its result has the type of ``task``, else that of its own task if declared here."""
         definition = task or self._registry.find(job.task)
         return JobHandle(job, self, _as_written if definition is None else definition.read_result)
 
     async def enqueue_awaited(self, job: NewJob) -> Job:
-        """Commit one whose end is to be waited for. Raises ConfigurationError where no results are kept."""
+        """Commit a job whose result will be awaited. Raises ConfigurationError if the store keeps no results."""
         if await (await self.poll()).results.retention() is None:
             raise ConfigurationError(
                 f"enqueue_and_wait of task {job.task!r}: this store keeps no results (history = none), so there would"
@@ -90,7 +96,7 @@ class HandledJobs:
         return await self._enqueue(job)
 
     def leave(self) -> None:
-        """End the waits of every loop: nobody asks for these jobs any more."""
+        """End the waits of every loop, when the App leaves its store."""
         self._polls.leave()
 
     async def close(self) -> None:
@@ -99,5 +105,5 @@ class HandledJobs:
 
 
 def _as_written(text: str | None) -> Any:
-    """The result of a task that is not declared here."""
+    """Return the result of a task that is not declared here: plain JSON values."""
     return None if text is None else strict_json.decode(text)

@@ -1,4 +1,4 @@
-"""A job and what comes of it: its fields as they were last seen, and waiting for its end."""
+"""Handle of a job: its fields as they were last read, and waiting for its result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOOKS = 0.5
 
 
 class Field(Generic[T]):
-    """An attribute of the job, under the same name."""
+    """Attribute of a handle that returns the field of its job with the same name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -51,14 +51,14 @@ class Field(Generic[T]):
 
 
 class Unseen(msgspec.Struct, frozen=True):
-    """One of many jobs that were enqueued in one call: all that is known of it until it is looked at."""
+    """Id and task of a job that was enqueued with others, and not read since."""
 
     id: int
     task: str
 
 
 class JobFields:
-    """The fields of a Job, but for ``result``."""
+    """The fields of a ``Job``, except ``result``."""
 
     __slots__ = ("seen",)
 
@@ -106,7 +106,7 @@ class JobFields:
     result_text = Field["str | None"]()
 
     def __eq__(self, other: object) -> bool:
-        """The same job, however it was seen last."""
+        """Two handles of the same job are equal."""
         return self.id == other.id if isinstance(other, JobFields) else NotImplemented
 
     def __hash__(self) -> int:
@@ -142,7 +142,7 @@ class JobHandle(JobFields, Generic[R_co]):
         self._revision = 0 if isinstance(job, Unseen) else job.revision
         self._seen_at = stopwatch()
         self._standing: Standing | None = None
-        """How it ended."""
+        """``None``: it is not known how the job ended."""
 
     async def result(self, timeout: Duration | None = None) -> R_co:
         """What it returned, in the annotated type; waits until it has ended, through all its retries.
@@ -187,7 +187,7 @@ class JobHandle(JobFields, Generic[R_co]):
         return self
 
     async def cancel(self) -> Answer:
-        """At once if it waits; a running one is canceled by its worker."""
+        """Cancel the job: a waiting one at once, a running one by its worker."""
         return await self._jobs.cancel(self.id)
 
     async def watch(self) -> AsyncIterator[Job]:
@@ -233,7 +233,7 @@ class JobHandle(JobFields, Generic[R_co]):
         return standing
 
     def _refuse_absent(self, standing: Standing, retention: float | None) -> None:
-        """Raises what has become of a job that did not end in a state."""
+        """Raise the error for a job that was replaced, removed, or is not kept."""
         unseen = isinstance(self.seen, Unseen)
         if not unseen and standing.is_replaced(self._revision):
             raise JobReplaced(
@@ -258,7 +258,7 @@ class JobHandle(JobFields, Generic[R_co]):
         )
 
     def _would_be_kept(self, retention: float | None) -> bool:
-        """If it had ended since it was seen last."""
+        """Return whether the store would still keep a job that ended after it was last read."""
         return retention is not None and stopwatch() - self._seen_at < retention
 
     def _failure(self, tries: Sequence[Try]) -> JobFailed:

@@ -45,7 +45,7 @@ def load_object(where: str, kind: type[T], *, default: str = "app", or_else: str
 
 
 def read_modules(given: Iterable[str], option: str = "include") -> tuple[str, ...]:
-    """Names of modules, ``package.*`` for all below a package. Raises ConfigurationError."""
+    """Check names of modules; ``package.*`` means all below a package. Raises ConfigurationError."""
     asked: object = given
     if isinstance(asked, str) or not isinstance(asked, Iterable):
         raise ConfigurationError(f"{option}: {a_type(asked)} given; give a list: ['shop.tasks']")
@@ -57,7 +57,7 @@ def read_modules(given: Iterable[str], option: str = "include") -> tuple[str, ..
 
 
 def import_modules(names: Iterable[str]) -> None:
-    """Import them all, those below a package in the order of their names. Raises ConfigurationError."""
+    """Import the modules; those below a package ordered by name. Raises ConfigurationError."""
     for name in names:
         module = _import(name.removesuffix(".*"), name)
         if name.endswith(".*"):
@@ -66,7 +66,7 @@ def import_modules(names: Iterable[str]) -> None:
 
 
 def _below(package: ModuleType, where: str) -> list[str]:
-    """The modules of a package and of its packages, but for those whose names begin with ``_``."""
+    """Return the modules of a package and of its packages, except those whose names begin with ``_``."""
     if not hasattr(package, "__path__"):
         raise ConfigurationError(f"{where!r}: {package.__name__} is no package; leave out the .*")
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""``on_failure=``: the task whose job is enqueued when one of another has failed for good, by whatever fails it.
+"""``on_failure=``: the task whose job is enqueued when a job of another task has permanently failed.
 
 What that task declares is written down with every job: a sweep, or SQL, enqueues without knowing the app.
 """

@@ -42,7 +42,7 @@ NAMES = tuple(EnqueueOptions.__annotations__)
 
 
 class TaskSpec(EnqueueOptions, total=False):
-    """The same, and some of them under a second name: those that ``add_job`` has in SQL. ``None``: the default."""
+    """``EnqueueOptions``, some also under the names of ``add_job`` in SQL. ``None``: the default."""
 
     queue_name: str | None
     """``serial``"""
@@ -56,7 +56,7 @@ _SPELT = {"queue_name": "serial", "job_key": "key", "job_key_mode": "key_mode"}
 
 
 def read_spec(spec: TaskSpec) -> EnqueueOptions:
-    """The options of a spec. Raises InvalidJob: an unknown one, or one that is given under both its names."""
+    """Return the options of a spec. Raises InvalidJob for an unknown option, or one given under both names."""
     options: dict[str, Any] = {}
     for name, value in spec.items():
         if name not in NAMES and name not in _SPELT:
@@ -71,7 +71,7 @@ def read_spec(spec: TaskSpec) -> EnqueueOptions:
 
 
 def apply_options(job: NewJob, options: Mapping[str, Any]) -> NewJob:
-    """The job with these options. Raises InvalidJob: an unknown option, a wrong type, a limit."""
+    """Return the job with these options. Raises InvalidJob for an unknown option, a wrong type, or a limit."""
     unknown = [name for name in options if name not in NAMES]
     if unknown:
         raise InvalidJob(f"no option {unknown[0]!r}{suggest(unknown[0], NAMES)}")

@@ -28,7 +28,7 @@ _LAST_BYTES = 0.2
 
 
 class OutputReader(Protocol):
-    """Takes the output of a program as it arrives."""
+    """Reader of the output of a program."""
 
     def feed(self, data: bytes) -> None:
         """More output."""
@@ -38,7 +38,7 @@ class OutputReader(Protocol):
 
 
 class Lines:
-    """Bytes in, lines of text out."""
+    """Splits bytes into lines of text."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line = on_line
@@ -80,7 +80,7 @@ class Conversation(asyncio.SubprocessProtocol):
         self._transport: asyncio.SubprocessTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It runs."""
+        """The program has started."""
         self._transport = cast("asyncio.SubprocessTransport", transport)
         GUARDED.add(self._transport.get_pid())
 
@@ -89,7 +89,7 @@ class Conversation(asyncio.SubprocessProtocol):
         self._readers[fd].feed(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """A program may close its input unread: that is no error."""
+        """Note the end of an output. A program may close its input unread: that is no error."""
         reader = self._readers.pop(fd, None)  # none: its input
         if reader is not None:
             reader.end()
@@ -97,7 +97,7 @@ class Conversation(asyncio.SubprocessProtocol):
             self.silent.set()
 
     def process_exited(self) -> None:
-        """It was waited for, so it is no zombie."""
+        """Note the exit code of the process, which has been reaped."""
         assert self._transport is not None
         self.code = self._transport.get_returncode()
         self.ended.set()
@@ -160,7 +160,10 @@ async def run_program(
 async def _started(
     starting: Coroutine[Any, Any, tuple[asyncio.SubprocessTransport, Conversation]],
 ) -> tuple[asyncio.SubprocessTransport, asyncio.CancelledError | None]:
-    """The running program, and whether we were cancelled meanwhile: asyncio would kill it alone, not what it began."""
+    """Return the started program, and the cancellation that came meanwhile.
+
+    asyncio would kill the program alone, and not what it has started.
+    """
     task = asyncio.ensure_future(starting)
     disturbed: asyncio.CancelledError | None = None
     while not task.done():
@@ -184,7 +187,7 @@ def how_it_ended(code: int) -> str:
 
 
 def why_not_started(file: str, error: OSError | ValueError) -> str:
-    """What is wrong with a program file that could not be started."""
+    """Explain why a program file could not be started."""
     if not isinstance(error, OSError):
         return str(error)
     if error.errno == errno.ENOEXEC:

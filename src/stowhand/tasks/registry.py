@@ -56,7 +56,7 @@ class RunOptions(TypedDict, total=False):
 
 
 class JobRules(TypedDict, total=False):
-    """What holds for each of a task's jobs, whoever makes it where the task is known."""
+    """Rules for every job of a task, wherever the task is known."""
 
     unique: Unique | None
     """At most one job waits or runs with the same ``"arguments"``, or the same value of a function of some of them: a
@@ -74,13 +74,13 @@ class TaskOptions(EnqueueOptions, RunOptions, JobRules, total=False):
 
 
 class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """One task."""
+    """Everything known about one task."""
 
     name: str
     function: Callable[..., Any]
     shape: Shape
     template: NewJob
-    """Its jobs, but for their payload."""
+    """Its jobs, without payload."""
     executor: Where
     is_async: bool
     timeout: float | None = None
@@ -90,12 +90,12 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     unique: Uniqueness | None = None
     on_failure: OnFailure | None = None
     file: str | None = None
-    """Of a folder: where it stands."""
+    """Its file, if it was loaded from a folder."""
     executable: bool = False
     """``function`` runs a program: it takes the attempt and the job's logger."""
 
     def finished(self, job: NewJob) -> NewJob:
-        """One of its jobs, with its payload, under the rules of this task. Raises InvalidJob."""
+        """Return a job of this task, which has its payload, with key and failure job. Raises InvalidJob."""
         if self.unique is not None:
             job = self.unique.keyed(job)
         if self.on_failure is not None and job.on_failure is None:
@@ -103,19 +103,19 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return job
 
     def read_result(self, text: str | None) -> Any:
-        """Of its jobs, in the type that its function is annotated to return. Raises PayloadMismatch."""
+        """Return a result in the type that the function is annotated to return. Raises PayloadMismatch."""
         return read_result(self.function, text)
 
     @property
     def origin(self) -> str:
-        """Where it was written, for people."""
+        """File or dotted name of the function, for people."""
         if self.file is not None:
             return self.file
         return ".".join(_place(self.function))
 
 
 _SILENT = NewJob(task="")
-"""Says nothing but the defaults."""
+"""A job with the default of every option."""
 
 
 class Registry:
@@ -147,11 +147,11 @@ class Registry:
         self._first_names[name] = first
 
     def also_named(self, first: str) -> builtins.list[str]:
-        """The second names of a task."""
+        """Return the second names of a task."""
         return [name for name, of in self._first_names.items() if of == first]
 
     def _join(self, definition: TaskDefinition) -> None:
-        """Tasks may be named by ``on_failure`` before they are declared."""
+        """Pass the task to those that name it in ``on_failure``, which may be declared before it."""
         known = {**self._definitions, definition.name: definition}
         for one in known.values():
             if one.on_failure is None or definition.name not in (one.name, one.on_failure.name):
@@ -170,7 +170,7 @@ class Registry:
             raise UnknownTask(f"no task {name!r}{suggest(name, self._definitions)}") from None
 
     def new_job(self, task: str, payload: object, options: EnqueueOptions) -> NewJob:
-        """A job for a task known by name; one that is declared here has its say. A payload of ``None`` is ``{}``.
+        """Return a job for a task by name, with the task's own options if it is declared here. ``None`` is ``{}``.
 
         Raises InvalidJob.
         """
@@ -193,7 +193,7 @@ class Registry:
         return made if definition is None else definition.finished(made)
 
     def enqueued(self, job: NewJob) -> NewJob:
-        """The job as the App's ``on_enqueue`` makes it, checked again; a built-in task's stays as it is.
+        """Return the job as the App's ``on_enqueue`` makes it, checked again. Jobs of built-in tasks stay unchanged.
 
         Raises what they raise, and InvalidJob.
         """
@@ -220,16 +220,16 @@ class Registry:
         return made if job.on_failure is None else msgspec.structs.replace(made, on_failure=job.on_failure)
 
     def made_elsewhere(self, job: NewJob) -> NewJob:
-        """The job of an enqueuer that may not know the task: as it is declared, and as ``on_enqueue`` makes it."""
+        """Return a job from an enqueuer that may not know the task: with its declaration and ``on_enqueue`` applied."""
         return self.enqueued(self.declared(job))
 
     def wanted(self, tasks: Collection[str] | None = None) -> builtins.list[Resource]:
-        """What these tasks ask a worker to open, in the order of their declaration; ``None``: all tasks."""
+        """Return the resources of these tasks, in the order of their declaration; ``None``: of all tasks."""
         chosen = [one for one in self if tasks is None or one.name in tasks]
         return [asked for one in chosen for _, asked in one.shape.injected.resources]
 
     def asking(self, factory: Factory) -> builtins.list[Resource]:
-        """Where tasks ask for it. Raises ConfigurationError where none does."""
+        """Return the resources with this factory. Raises ConfigurationError if no task asks for it."""
         found = [one for one in self.wanted() if one.factory == factory]
         if not found:
             known = {one.name: None for one in self.wanted()}
@@ -239,7 +239,7 @@ class Registry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """In the order of their declaration."""
+        """Names of the tasks, in the order of their declaration."""
         return tuple(self._definitions)
 
     def __contains__(self, name: object) -> bool:
@@ -253,7 +253,7 @@ class Registry:
 
 
 def _typed_again(one: TaskDefinition, other: TaskDefinition) -> bool:
-    """The same function, at the prompt or in a notebook once more."""
+    """Return whether a function was declared again at the prompt or in a notebook."""
     if not (hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")):
         return False
     places = {_place(it.function) for it in (one, other)}
@@ -261,7 +261,7 @@ def _typed_again(one: TaskDefinition, other: TaskDefinition) -> bool:
 
 
 def _place(function: Callable[..., Any]) -> tuple[str, str]:
-    """Module and name of the def."""
+    """Return module and qualified name of a function."""
     inner = inmost(function)
     return getattr(inner, "__module__", "") or "", getattr(inner, "__qualname__", str(inner))
 
@@ -274,7 +274,7 @@ def define(
     positional: bool = False,
     built_in: bool = False,
 ) -> TaskDefinition:
-    """Put a definition together. ``positional``: the folder style, ``(payload, helpers)`` by position.
+    """Make a definition. ``positional``: the folder style, ``(payload, helpers)`` by position.
 
     Raises ConfigurationError when the function cannot be a task, or an option is wrong.
     """
@@ -329,7 +329,7 @@ def _refuse_unknown(options: TaskOptions) -> None:
 
 
 def _own_name(function: Callable[..., Any]) -> str:
-    """Jobs are enqueued by a name, and not all have one."""
+    """Return the function's own name. Raises ConfigurationError if it has none."""
     name: str = getattr(function, "__name__", "<lambda>")
     if name != "<lambda>":
         return name
@@ -339,7 +339,7 @@ def _own_name(function: Callable[..., Any]) -> str:
 
 
 def _refuse_method(function: Callable[..., Any]) -> None:
-    """One without its object has a ``self`` that no payload brings."""
+    """Raise ConfigurationError for a method without its object: no payload has a ``self``."""
     inner = inmost(function)
     inside = inspect.isfunction(inner) and inner.__qualname__.rpartition(".")[0]
     first = next(iter(inspect.signature(function).parameters), None) if inside else None

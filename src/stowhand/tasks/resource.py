@@ -29,7 +29,7 @@ Factory = Callable[[], object]
 
 
 class Resource:
-    """The default value of a task's parameter: names what the worker fills in."""
+    """Default value of a task's parameter, which the worker replaces by the opened resource."""
 
     def __init__(self, factory: Factory) -> None:
         self.factory = factory
@@ -41,7 +41,7 @@ class Resource:
 
     @property
     def instead(self) -> tuple[object, ...]:
-        """What is given instead of it, of one element; empty: nothing."""
+        """Value that replaces the resource, as a tuple of one element; empty: none."""
         return tuple(self._instead[-1:])
 
     @contextmanager
@@ -113,7 +113,7 @@ def resource(factory: Any, /) -> Any:
 
 
 def _annotated(function: Any) -> Any:
-    """The class that it says it returns, if it does."""
+    """Return the class that the function is annotated to return, if any."""
     try:
         hint = get_type_hints(function).get("return")
     except (NameError, TypeError, AttributeError):

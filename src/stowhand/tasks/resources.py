@@ -22,7 +22,7 @@ Ended = Callable[[BaseException], None]
 
 
 class SharedResources:
-    """Of one registry."""
+    """Open resources of one registry, shared by its workers."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[asyncio.AbstractEventLoop, Factory], _Open] = {}
@@ -53,7 +53,7 @@ class SharedResources:
 
 
 class WorkerResources:
-    """Of one handler. ``wanted``: what tasks of these names ask for; ``None``: all of them.
+    """Resources of one handler. ``wanted`` returns what tasks of these names ask for; ``None``: all tasks.
 
     ``given``: what its host has opened, by factory; it is never closed here.
     """
@@ -75,7 +75,7 @@ class WorkerResources:
         await self.open_all(self._wanted(tasks), ended)
 
     async def open_all(self, wanted: Iterable[Resource], ended: Ended) -> None:
-        """As ``open``, for these."""
+        """Open these resources; otherwise as ``open``."""
         for one in wanted:
             if one.factory not in self._values and not one.instead:
                 opened = await self._shared.take(one, ended)
@@ -93,7 +93,7 @@ class WorkerResources:
         return failed
 
     def value(self, resource: Resource) -> object:
-        """For one attempt. Raises ResourceUnavailable."""
+        """Return the value for one attempt. Raises ResourceUnavailable."""
         if instead := resource.instead:
             return instead[0]
         try:
@@ -136,7 +136,7 @@ class _Open:
             ) from error
 
     async def close(self, within: float) -> BaseException | None:
-        """However it is, it is over then, or left behind. Gives what it raised."""
+        """Close the resource, or abandon it. Return its error."""
         self._closing = True
         self._close()
         if self.value.done():
@@ -180,7 +180,7 @@ class _Open:
 
 
 def _told(resource: Resource, error: BaseException | None) -> str:
-    """What it raised, and where in its own file, if there."""
+    """Return the error's text, with the line in the factory's own file if known."""
     if error is None:
         return "it left its block by itself"
     said = "".join(traceback.format_exception_only(error)).strip()

@@ -16,7 +16,7 @@ from stowhand.tasks.shape import read_other, returned_annotation
 
 
 def read_result(function: Callable[..., Any], text: str | None) -> Any:
-    """The value in the annotated type; as JSON has it where there is none, or none that JSON can be read as.
+    """Return the result in the annotated type; plain JSON values if there is no usable annotation.
 
     Raises PayloadMismatch where this version of the task promises another type.
     """

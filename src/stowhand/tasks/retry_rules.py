@@ -15,10 +15,11 @@ Types = tuple[type[BaseException], ...]
 
 
 class RetryRules(msgspec.Struct, frozen=True):
-    """Of one task. An error counts as all that is in its chain of causes, as with ``NonRetryable``."""
+    """Retry rules of one task. Errors in the chain of causes count too, as with ``NonRetryable``."""
 
     retry_on: Types | None
-    """All else fails at once; ``None``: nothing else does. A store that does not answer is no error of the task's."""
+    """All other errors fail at once; ``None``: only those of ``give_up_on`` do. A store that does not answer is no
+    error of the task's."""
     give_up_on: Types
     """These fail at once; they win."""
 
@@ -35,7 +36,7 @@ class RetryRules(msgspec.Struct, frozen=True):
 
 
 def read_retry_rules(retry_on: Errors | None, give_up_on: Errors | None) -> RetryRules | None:
-    """The rules; ``None``: there are none. Raises ConfigurationError."""
+    """Return the rules; ``None`` if there are none. Raises ConfigurationError."""
     if retry_on is None and give_up_on is None:
         return None
     tried = None if retry_on is None else _read("retry_on", retry_on)

@@ -17,7 +17,7 @@ from stowhand.tasks.registry import Registry
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker was told. Nothing: all tasks, and those that are built in."""
+    """Groups and tasks that a worker was given. Without any: all tasks, and the built-in ones."""
 
     groups: tuple[str, ...] = ()
     tasks: tuple[str, ...] | None = None
@@ -25,7 +25,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     exclude_tasks: tuple[str, ...] = ()
 
     def of(self, registry: Registry, *, lent: bool) -> tuple[str, ...]:
-        """The names to claim. Built-in tasks belong to no group; of a lent store they are claimed where that is kept.
+        """Return the names to claim. Built-in tasks belong to no group; those of a lent store run where it is kept.
 
         Raises UnknownTask, and ConfigurationError for an unknown group and where no task is left.
         """
@@ -42,7 +42,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_names(what: str, given: object) -> tuple[str, ...]:
-    """A list of names. Raises ConfigurationError."""
+    """Check a list of names. Raises ConfigurationError."""
     try:
         return limits.read_names(what, given)
     except InvalidJob as error:

@@ -26,7 +26,7 @@ _POSITIONAL_KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITI
 
 
 class Shape:
-    """The parameters of one task."""
+    """Parameters of one task, and how payloads are written and read for them."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class Shape:
         self.by_position = by_position
         """Arguments that a worker passes by position, because the function takes them in no other way."""
         self._poison = poison
-        """What does not fit these parameters fits no version of the task."""
+        """A payload that does not fit is poison, instead of an error of the attempt."""
         self.whole = whole
         """The parameter that takes the payload as it is; ``None``: an object keyed by parameter name."""
         self.injected = injected
         self.injects = injected != Injected()
-        """The worker fills in a parameter."""
+        """The worker fills in at least one parameter."""
         self.parameters = tuple(parameters)
         self.names = tuple(one.name for one in parameters)
         self._positional = tuple(one.name for one in parameters if one.by_position)
@@ -57,15 +57,15 @@ class Shape:
         self._typed = frozenset(one.name for one in parameters if not _says_any(one.annotation))
         self._context_hint = _context_hint(parameters)
         self.written: str | None = None
-        """The last payload that was written here: this very text is strict JSON, and fits."""
+        """The last payload written here, which needs no further check."""
 
     def write(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """The payload of a call, as text. Raises InvalidJob that names the parameter."""
+        """Return the payload of a call as text. Raises InvalidJob that names the parameter."""
         bound = self._bind(args, kwargs)
         return self.write_value(bound if self.whole is None else bound.get(self.whole, ABSENT))
 
     def write_value(self, payload: object) -> str:
-        """A ready payload, as text. Raises InvalidJob when this task could not be called with it."""
+        """Return a ready payload as text. Raises InvalidJob when this task could not be called with it."""
         if payload is ABSENT:
             payload = self._defaults.get(self.whole or "", {})
         text = strict_json.encode(payload)
@@ -76,11 +76,11 @@ class Shape:
         return text
 
     def check(self, text: str) -> None:
-        """Raises InvalidJob when this task could not be called with this payload."""
+        """Raise InvalidJob when this task could not be called with this payload."""
         self._decode(text)
 
     def _decode(self, text: str) -> Any:
-        """The payload as the decoder reads it. Raises InvalidJob when this task could not be called with it."""
+        """Decode a payload. Raises InvalidJob when this task could not be called with it."""
         try:
             return self._decoder.decode(text)
         except (msgspec.MsgspecError, ValueError, TypeError):
@@ -104,7 +104,7 @@ class Shape:
                 self._reject(f"argument '{name}{loss.path}': {loss}; {_remedy(name, loss)}")
 
     def read(self, text: str | None) -> dict[str, Any]:
-        """The keyword arguments for a stored payload. Raises UndecodablePayload, PayloadMismatch."""
+        """Return the keyword arguments for a stored payload. Raises UndecodablePayload, PayloadMismatch."""
         if not self.names:
             if text is None or text == "{}":
                 return {}
@@ -123,7 +123,7 @@ class Shape:
         return arguments
 
     def _read_again(self, text: str, error: UndecodablePayload) -> Any:
-        """Names that begin with ``_`` belong to the enqueuer (``_cron``) and are no argument unless declared."""
+        """Read a payload without undeclared names that begin with ``_``: they belong to the enqueuer (``_cron``)."""
         if self.whole is None and isinstance(error.__cause__, msgspec.ValidationError):
             value = strict_json.decode(text)
             if isinstance(value, dict):
@@ -295,7 +295,7 @@ def _refuse_kind(one: inspect.Parameter, by_position: tuple[str, ...]) -> None:
 
 
 def returned_annotation(function: Callable[..., Any]) -> Any:
-    """What it is annotated to return; ``Any`` where it is not, or where the annotation cannot be resolved."""
+    """Return the return annotation; ``Any`` if there is none, or it cannot be resolved."""
     annotation = getattr(inmost(function), "__annotations__", {}).get("return", Any)
     try:
         return _resolved(function, "return", annotation)
@@ -313,7 +313,7 @@ def _resolved(function: Callable[..., Any], name: str, annotation: object) -> An
 
 
 def _annotation(function: Callable[..., Any], one: inspect.Parameter) -> Any:
-    """The annotation as an object. One by one, because an unresolvable return type does not matter."""
+    """Resolve the annotation of one parameter: an unresolvable return type does not matter here."""
     if one.annotation is inspect.Parameter.empty:
         return inspect.Parameter.empty
     try:
@@ -326,7 +326,7 @@ def _annotation(function: Callable[..., Any], one: inspect.Parameter) -> Any:
 
 
 def _closure(function: types.FunctionType) -> dict[str, Any]:
-    """Names from around a function. Some may have no value yet: ``runner = await run(…)`` of a task that uses it."""
+    """Return the names of the enclosing function. Some may have no value yet."""
     found: dict[str, Any] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):
@@ -356,7 +356,7 @@ def _decoder_for(parameters: list[Parameter], whole: str | None) -> msgspec.json
 
 
 def _context_hint(parameters: list[Parameter]) -> str:
-    """For a task whose first parameter looks like a Context that was not annotated."""
+    """Return a hint if the first parameter looks like a Context without annotation."""
     if not parameters or parameters[0].name not in ("ctx", "context") or parameters[0].annotation is not Any:
         return ""
     name = parameters[0].name
@@ -398,7 +398,7 @@ def _is_pydantic(kind: Any) -> bool:
 
 
 def read_other(kind: Any, value: Any) -> Any:
-    """What msgspec cannot read by itself: a pydantic model, in JSON mode, as its own ``model_validate_json``."""
+    """Read a pydantic model, which msgspec cannot, by its own ``model_validate_json``."""
     if not _is_pydantic(kind):
         raise ValueError(f"a {getattr(kind, '__qualname__', kind)} cannot be read from JSON")
     try:

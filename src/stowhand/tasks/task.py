@@ -1,4 +1,4 @@
-"""What a declared function can do: be called as before, and be enqueued, with its own parameters checked by type."""
+"""A declared function: called as before, and enqueued with its own parameters, which type checkers check."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Called_co = TypeVar("Called_co", covariant=True)
 
 
 class TaskProducer(Enqueuer, Transactions, Protocol):
-    """Where a task's jobs go: its App."""
+    """The App of a task, which enqueues its jobs."""
 
     @property
     def handled(self) -> HandledJobs:
@@ -45,12 +45,12 @@ class ConfiguredTask(Generic[P, R_co]):
 
     @property
     def name(self) -> str:
-        """What it is called in the store."""
+        """Name of the task in the store."""
         return self._definition.name
 
     @property
     def definition(self) -> TaskDefinition:
-        """What was declared about it."""
+        """Everything that was declared about the task."""
         return self._definition
 
     @property
@@ -60,11 +60,11 @@ class ConfiguredTask(Generic[P, R_co]):
 
     @property
     def template(self) -> NewJob:
-        """Its jobs, but for their payload."""
+        """Its jobs, without payload."""
         return self._template
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]:
-        """Commit one job that will call the task with these arguments; what it comes to is asked of what this gives.
+        """Commit one job that will call the task with these arguments; return its handle.
 
         What is not given keeps the function's default, as it is when the job runs. Raises InvalidJob, OutcomeUnknown,
         SchemaMissing, StoreUnreachable.
@@ -82,7 +82,7 @@ class ConfiguredTask(Generic[P, R_co]):
     else:
 
         async def enqueue_and_wait(self, *args, timeout=None, **kwargs):
-            """Enqueue, and wait for what it comes to: ``enqueue`` and ``JobHandle.result`` in one.
+            """Enqueue a job and wait for its result: ``enqueue`` and ``JobHandle.result`` in one.
 
             Checkers look at the arguments where no ``timeout`` is given; ``async with asyncio.timeout(…)`` does as
             well. Raises as those two do; ConfigurationError where the store keeps no results: no job is made then.
@@ -98,14 +98,14 @@ class ConfiguredTask(Generic[P, R_co]):
             return await JobHandle(job, jobs, self._definition.read_result).result(limit)
 
     def options(self, **options: Unpack[EnqueueOptions]) -> ConfiguredTask[P, R_co]:
-        """The same task with these options: ``send.options(delay=60).enqueue("x")``. Raises InvalidJob."""
+        """Return the same task with these options: ``send.options(delay=60).enqueue("x")``. Raises InvalidJob."""
         template, unique = apply_options(self._template, options), self._definition.unique
         if unique is not None:
             unique.refuse_key(template)
         return ConfiguredTask(self._definition, self._producer, template)
 
     def new_job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """The job, not enqueued: for ``app.enqueue_many`` and ``Context.enqueue_after``. Raises InvalidJob."""
+        """Return a job without enqueuing it, for ``enqueue_many`` and ``Context.enqueue_after``. Raises InvalidJob."""
         text = self._definition.shape.write(args, kwargs)
         job = msgspec.structs.replace(self._template, payload=text)
         definition = self._definition

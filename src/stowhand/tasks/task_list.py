@@ -16,7 +16,7 @@ TaskList = Mapping[str, Callable[..., Any]]
 
 
 def read_task_list(tasks: object) -> Registry:
-    """A registry of them, each under the name that it has here. Raises ConfigurationError."""
+    """Return a registry of these tasks, each under the name that it has here. Raises ConfigurationError."""
     if not isinstance(tasks, Mapping) or not tasks:
         raise ConfigurationError("task_list: give functions by name, as in {'hello': hello}")
     registry = Registry()

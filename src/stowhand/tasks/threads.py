@@ -27,7 +27,7 @@ class Threads:
         self._lock = threading.Lock()
 
     async def run(self, call: Callable[[], T], *, left_behind: Callable[[threading.Event], None]) -> T:
-        """Call it in a thread, under a copy of the current context variables, and wait for what it returns.
+        """Call a function in a thread, with a copy of the current context variables, and wait for its result.
 
         When the waiting is cancelled, the call goes on (a thread cannot be stopped), and its result or error is
         ignored. ``left_behind`` is then called with an event that is set when the call ends.
@@ -112,7 +112,7 @@ def _fail(future: asyncio.Future[T], error: BaseException) -> None:
 
 
 def _raisable(error: BaseException) -> BaseException:
-    """A future refuses StopIteration, which would end the coroutine that awaits it."""
+    """Replace StopIteration, which a future refuses."""
     if isinstance(error, StopIteration):
         replacement = RuntimeError("the task raised StopIteration")
         replacement.__cause__ = error

@@ -24,7 +24,7 @@ _ALL = "arguments"
 
 
 class Uniqueness:
-    """Makes the keys of one task's jobs: of all arguments, or of what ``choose`` returns for those of these names."""
+    """Makes the keys of one task's jobs: from all arguments, or from what ``choose`` returns for some."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Uniqueness:
         choose: Callable[..., object] | None = None,
         names: tuple[str, ...] = (),
     ) -> None:
-        """``lasts``: seconds from its enqueueing for which a job is found also when it has completed."""
+        """``lasts``: seconds after its enqueue for which a completed job is still found."""
         self._shape = shape
         self._lasts = lasts
         self._choose = choose
@@ -47,7 +47,7 @@ class Uniqueness:
             raise InvalidJob(f"key: task {job.task!r} is unique, which makes its keys; leave out key, or unique")
 
     def keyed(self, job: NewJob) -> NewJob:
-        """The job with its key, which is made of its payload. Raises InvalidJob."""
+        """Return the job with the key of its payload. Raises InvalidJob."""
         self.refuse_key(job)
         digest = hashlib.sha256(strict_json.canonical(self._chosen(job))).hexdigest()[:32]
         return msgspec.structs.replace(
@@ -78,7 +78,7 @@ def _prefix(job: NewJob) -> str:
 
 
 def _as_read(default: object, annotation: Any) -> object:
-    """As it were if the payload said it: 1 becomes 1.0 where the parameter is a float."""
+    """Return a default as a payload would give it: 1 becomes 1.0 if the parameter is a float."""
     try:
         return msgspec.json.decode(strict_json.encode(default), type=annotation)
     except (msgspec.MsgspecError, InvalidJob, TypeError):
@@ -110,7 +110,7 @@ def _refuse_defaults(shape: Shape) -> None:
 
 
 def _named(choose: Callable[..., Any], shape: Shape) -> tuple[str, ...]:
-    """Which arguments the function takes."""
+    """Return the names of the arguments that the function takes."""
     names = []
     for one in inspect.signature(choose).parameters.values():
         by_name = one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)

@@ -9,7 +9,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def http_address(text: str) -> str:
-    """``PORT`` or ``HOST:PORT``, in one spelling. Without a host it is this machine alone."""
+    """Normalize ``PORT`` or ``HOST:PORT``. Without a host only this machine can connect."""
     host, colon, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not (port.isascii() and port.isdigit() and int(port) <= 65_535) or (colon and not host):
@@ -18,13 +18,13 @@ def http_address(text: str) -> str:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of what ``http_address`` gave."""
+    """Return host and port of a normalized address."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def listen_address(text: str) -> str:
-    """A PostgreSQL store, in one spelling. Checked, for a wrong one would only make the worker slower, unnoticed."""
+    """Normalize the URL of a PostgreSQL store. A wrong one would make the worker slower, unnoticed."""
     try:
         url = store_url(text)
     except ConfigurationError as error:

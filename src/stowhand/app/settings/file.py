@@ -16,7 +16,7 @@ PROJECT_FILE = "pyproject.toml"
 
 
 class SettingsFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file says, as text by setting name."""
+    """Settings of a file, as text by setting name."""
 
     name: str = ""
     """Which file; empty when there is none."""
@@ -27,7 +27,7 @@ class SettingsFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_settings_file(folder: Path) -> SettingsFile:
-    """The settings of a folder. Never raises: what is wrong is among ``problems``."""
+    """Read the settings of a folder. Never raises: errors are in ``problems``."""
     own, project = folder / OWN_FILE, folder / PROJECT_FILE
     try:
         if own.is_file():
@@ -40,7 +40,7 @@ def read_settings_file(folder: Path) -> SettingsFile:
 
 
 class _Unreadable(Exception):
-    """The file is there and cannot be understood."""
+    """The file exists and cannot be read."""
 
 
 def _project_table(path: Path) -> dict[str, Any]:

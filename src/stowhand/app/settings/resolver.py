@@ -84,7 +84,7 @@ def read_settings(
     folder: Path | None = None,
     own_store: Callable[[str], OwnStore] | None = None,
 ) -> WorkerSettings:
-    """Put all sources together. ``flags``: what was typed, as text, by setting name; ``None`` means not typed.
+    """Merge all sources. ``flags``: typed values as text, by setting name; ``None`` means not typed.
 
     ``own_store``: gives the store of the App of that name; ``None``: Apps do not count. Raises one
     ConfigurationError for everything that is wrong.
@@ -109,13 +109,13 @@ def read_settings(
 
 
 def _of(declaring: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of these fields; a worker's own ``tasks`` are no setting."""
+    """Return the values of the fields of a struct that are settings: a worker's own ``tasks`` are none."""
     settings = (field for field, option in options_of(declaring).items() if option.on != "python")
     return {field: values[field] for field in settings if field in values}
 
 
 def read_store(own: OwnStore) -> tuple[str, StoreOptions]:
-    """The URL and the options of an App's store, inside a program. Raises ConfigurationError."""
+    """Return URL and options of an App's store, inside a program. Raises ConfigurationError."""
     sources = _Sources({})
     if own.url is None:
         connection = sources.connection(None)
@@ -132,7 +132,7 @@ def read_store(own: OwnStore) -> tuple[str, StoreOptions]:
 
 
 def read_setting(name: str, flag: str | None = None, own: OwnStore | None = None) -> Any:
-    """One setting, whatever is wrong with the others; ``own``: of this App. Raises ConfigurationError."""
+    """Return one setting, also if others are wrong. ``own``: the App's arguments. Raises ConfigurationError."""
     sources = _Sources({name: flag})
     if own is not None:
         sources.add_app(own, 0)
@@ -145,7 +145,7 @@ def read_setting(name: str, flag: str | None = None, own: OwnStore | None = None
 def resolve_store_url(
     explicit: str | None = None, *, environ: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> ResolvedStore:
-    """Which store is meant when ``explicit`` (a flag, an argument) is given or not. Raises ConfigurationError."""
+    """Return the store; ``explicit``: a flag or an argument that names it. Raises ConfigurationError."""
     sources = _Sources({"connection": explicit}, environ, folder)
     connection = sources.connection(None)
     # A file that cannot be read may have named another store: going on to the default would lose jobs there.
@@ -156,7 +156,7 @@ def resolve_store_url(
 
 
 class _Sources:
-    """What each source gives; collects problems instead of stopping at the first."""
+    """The values of each source. Collects problems instead of stopping at the first."""
 
     def __init__(
         self, flags: Mapping[str, Any], environ: Mapping[str, str] | None = None, folder: Path | None = None
@@ -183,11 +183,11 @@ class _Sources:
             raise ConfigurationError("\n".join(problems))
 
     def given(self, name: str) -> Given | None:
-        """What the strongest source gives."""
+        """Return the value of the strongest source."""
         return next((source[name] for source in self._in_order if name in source), None)
 
     def values(self, wanted: Iterable[Option] = SETTINGS.values()) -> dict[str, Any]:
-        """What is set, by field, and the preset in any case."""
+        """Return the values that are set, by field, and the preset in any case."""
         preset = SETTINGS["preset"]
         chosen = self._value(preset, {"preset": preset.default})
         debugs = self.environ.get("STOWHAND_DEBUG", "") not in ("", "0")
@@ -201,7 +201,7 @@ class _Sources:
         return {**values, "preset": chosen}
 
     def tasks_or_app(self) -> dict[str, Any]:
-        """One of the two: a stronger source silences the other; the same source may not name both."""
+        """Keep one of ``tasks`` and ``app``, that of the stronger source. One source may not name both."""
         tasks, app = self.given("tasks"), self.given("app")
         if tasks is None or app is None:
             return {}
@@ -210,7 +210,7 @@ class _Sources:
         return {"app": None} if tasks.rank <= app.rank else {"tasks": None}
 
     def add_app(self, own: OwnStore, place: int) -> None:
-        """Let the App's arguments count before the source at this place."""
+        """Insert the App's arguments before the source at this place."""
         self._in_order.insert(
             place,
             {
@@ -221,14 +221,14 @@ class _Sources:
         )
 
     def leave_out_stores_but(self, url: str) -> None:
-        """Leave out what the source that names a connection gives about stores, if it names another."""
+        """Drop the store settings of the source that names a connection, if it names another store."""
         given = self.given("connection")
         if given is not None and not self._is_same(_readable(given), url):
             for name in _OF_A_STORE:
                 self._in_order[given.rank].pop(name, None)
 
     def connection(self, own: OwnStore | None) -> ResolvedStore | None:
-        """The store; ``None`` when what was given cannot be one, which is then among the problems."""
+        """Return the store; ``None`` after adding a problem if no store can be read."""
         try:
             store = self._choose(own)
         except ConfigurationError as error:
@@ -257,7 +257,7 @@ class _Sources:
         return msgspec.structs.replace(store, note=note)
 
     def _passed_over(self, given: Given, own: OwnStore) -> str:
-        """A note about a source that names another store: production may have run on that one before."""
+        """Return a note about a source that names another store: production may have used that one before."""
         url = _readable(given)
         if given.rank not in _INSTEAD or url is None or self._is_same(url, own.url):
             return ""
@@ -299,7 +299,7 @@ class _Sources:
                     )
 
     def _value(self, option: Option, defaults: Mapping[str, Any]) -> Any:
-        """``UNSET``: it is set nowhere."""
+        """Return the value of a setting; ``UNSET`` if it is set nowhere."""
         given = self.given(option.name)
         if given is not None and given.rank == APP:
             return given.value
@@ -312,7 +312,7 @@ class _Sources:
 
 
 def _of_the_environment(environ: Mapping[str, str]) -> tuple[Given, str]:
-    """The connection where no setting names one, and a note."""
+    """Return the connection if no setting names one, and a note."""
     database_url = environ.get("DATABASE_URL", "")
     if database_url.startswith(("postgres://", "postgresql://")):
         return Given(database_url, "DATABASE_URL", DATABASE_URL), ""
@@ -337,7 +337,7 @@ def _readable(given: Given) -> str | None:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Variables that look like settings and are none, each with a sentence."""
+    """Return variables that look like settings and are none, each with a sentence."""
     known = [variable for option in SETTINGS.values() for variable in option.variables]
     found = []
     for name, value in environ.items():
@@ -351,7 +351,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _is_of_others(name: str, value: str) -> bool:
-    """Set for a program that runs as a task, or by Kubernetes for a Service called stowhand."""
+    """Return whether a variable is of a program that runs as a task, or of a Kubernetes Service called stowhand."""
     is_of_a_task = name in _NO_SETTINGS or name.startswith("STOWHAND_JOB_")
     return is_of_a_task or bool(_SERVICE.search(name)) or (name.startswith("STOWHAND_PORT") and "://" in value)
 

@@ -171,22 +171,22 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return pool_shortage(f"--max-pool-size {self.pool_size}", self.pool_size, self.worker.concurrency)
 
     def worker_options(self, tasks: tuple[str, ...], name: str) -> WorkerOptions:
-        """Of one worker of this process."""
+        """Return the options of one worker of this process."""
         return msgspec.structs.replace(self.worker, tasks=tasks, name=name)
 
     @property
     def pool_size(self) -> int:
-        """PostgreSQL: connections of one process at most."""
+        """Maximum number of PostgreSQL connections of one process."""
         return self.store.options.pool_size or self.worker.concurrency + RESERVED_CONNECTIONS
 
     def to_json(self) -> msgspec.Raw:
-        """For another process."""
+        """Encode the settings for another process."""
         names = {policy: name for name, policy in BACKOFFS.items()}
         return msgspec.Raw(msgspec.json.encode(self, enc_hook=names.__getitem__))
 
     @classmethod
     def from_json(cls, text: msgspec.Raw) -> WorkerSettings:
-        """What ``to_json`` gave."""
+        """Decode the text of ``to_json``."""
         own: dict[str, Any] = msgspec.json.decode(text)
         store, worker, timings = own.pop("store"), own.pop("worker"), Timings(**own.pop("timings"))
         connection = msgspec.convert(store["connection"], ResolvedStore)
