@@ -119,5 +119,5 @@ def _known(settings: WorkerSettings, task: str, *, named: bool) -> tuple[Registr
 
 
 def _read_stdin() -> str:
-    """One byte more than is allowed is enough to be refused."""
+    """Read at most one byte more than is allowed, which is enough to be refused."""
     return sys.stdin.buffer.read(SIZE_LIMIT + 1).decode("utf-8", "surrogateescape").strip()

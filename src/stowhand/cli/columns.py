@@ -25,7 +25,7 @@ from stowhand.protocols.figures import Amount
 T = TypeVar("T")
 
 MAX_CELL_WIDTH = 60
-"""Of every cell but those of the last column."""
+"""Columns of the terminal, for every cell except those of the last column."""
 MIN_SQUEEZED_WIDTH = 8
 
 
@@ -33,17 +33,17 @@ class Column(msgspec.Struct, Generic[T], frozen=True):
     """One field of a view of ``T``."""
 
     key: str = ""
-    """In JSON, and on a page with spaces for underscores; empty: in neither."""
+    """Name in JSON, and on a page with spaces for underscores; empty: not shown there."""
     heading: str = ""
-    """In a table; empty: not in tables."""
+    """Heading in a table; empty: not in tables."""
     value: Callable[[T], Any] | None = None
-    """For JSON; by default the attribute ``key``."""
+    """Function of the value for JSON; by default the attribute ``key``."""
     text: Callable[[T], str] | None = None
-    """For people; by default the value in words."""
+    """Function of the text for people; by default the value in words."""
     right: bool = False
-    """Aligned to the right."""
+    """Whether cells are aligned to the right."""
     squeezed: bool = False
-    """Cut where the table is wider than the terminal."""
+    """Whether cells are cut where the table is wider than the terminal."""
     lines: bool = False
     """The text has line breaks: a page keeps them, a table shows the most telling line."""
     colors: Mapping[str, str] = {}
@@ -114,7 +114,7 @@ def fields(columns: Sequence[Column[T]], row: T) -> dict[str, Any]:
 
 
 def json_line(value: Any) -> str:
-    """One line of JSON. ASCII only, so that it can be printed to a terminal."""
+    """Return one line of JSON, in ASCII, so that it can be printed to a terminal."""
     return json.dumps(value, default=_plain)
 
 

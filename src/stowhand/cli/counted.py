@@ -1,4 +1,4 @@
-"""What workers have counted in the last minutes, for ``stats`` and ``top``: rates, and how long jobs waited and ran."""
+"""Counts by workers in the last minutes, for ``stats`` and ``top``: rates, waiting times and run times."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.throughput import Period, Tally, tally_of
 
 MINUTES = 4
-"""Whole minutes before this one that are shown by task."""
+"""Whole minutes before this one, for the figures by task."""
 SPANS = (1, 5, 15)
-"""The same of all tasks together."""
+"""Whole minutes before this one, for the figures of all tasks together."""
 OTHERS = "(others)"
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """What workers counted in a span of time that ends now, by the store's clock."""
+    """Counts in a span of time that ends now, by the store's clock."""
 
     tally: Tally
     seconds: float
 
     @property
     def rate(self) -> float:
-        """Jobs that were over, a second."""
+        """Jobs finished per second."""
         return self.tally.finished / self.seconds
 
 
@@ -36,16 +36,16 @@ TaskEnded = tuple[str | None, Ended]
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """What workers counted lately."""
+    """Recent counts, by task and in total."""
 
     tasks: Mapping[str | None, Ended] = {}
-    """In the last four minutes, the busiest first; ``None``: of all tasks that have no rows of their own."""
+    """Counts of the last four minutes, the busiest task first; ``None``: tasks without rows of their own."""
     lately: Mapping[int, Ended] = {}
-    """Of all tasks, since the beginning of the minute so many before this one: ``SPANS``."""
+    """Counts of all tasks by span, which begins with the minute so many before this one: ``SPANS``."""
 
 
 async def read_counted(store: QueueStore) -> Counted:
-    """From some minutes ago until now."""
+    """Read the counts of the last minutes."""
     now = await store.timetable.now()
     minute = now.replace(second=0, microsecond=0)
     begins = {minutes: minute - timedelta(minutes=minutes) for minutes in (MINUTES, *SPANS)}
@@ -67,7 +67,7 @@ async def read_counted(store: QueueStore) -> Counted:
 
 
 def counted_json(counted: Counted) -> dict[str, object]:
-    """For programs."""
+    """Return the counts by task for JSON."""
     seconds = max((ended.seconds for ended in counted.tasks.values()), default=60.0 * MINUTES)
     return {"seconds": round(seconds, 3), "tasks": [fields(TASK_ENDED, row) for row in counted.tasks.items()]}
 

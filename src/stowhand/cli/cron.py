@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
 
 RUNS = 5
-"""How many runs of each item ``check`` shows."""
+"""Runs of each item that ``check`` shows."""
 
 
 def _read_moment(text: str) -> datetime:
@@ -148,7 +148,7 @@ def check(file: str, start: datetime, as_json: bool) -> None:
 
 
 def _runs(item: ParsedItem, start: datetime) -> Iterator[datetime]:
-    """All of them after ``start``; at last the years end."""
+    """Yield the runs after ``start``, until the years end."""
     run = item.next_after(start)
     while run is not None:
         yield run
@@ -185,7 +185,7 @@ async def _look(store: QueueStore) -> tuple[Sequence[KnownItem], datetime]:
 
 
 def _written(settings: WorkerSettings) -> tuple[dict[str, ParsedItem], Registry, Traces | None]:
-    """What a worker with these settings would schedule, the tasks of its App, and what would make spans of it."""
+    """Return the items that a worker with these settings schedules, the tasks of its App, and its traces."""
     from stowhand.service.loading import load_tasks, wanted_traces
     from stowhand.service.recurring import items_in_file
 

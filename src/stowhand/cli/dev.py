@@ -32,7 +32,7 @@ from stowhand.tasks.program import how_it_ended
 from stowhand.worker.host import USUAL
 
 GRACE = "2s"
-"""How long a running job has when its worker is started anew; then it goes back unspent, and runs with the new code."""
+"""Grace of a running job when its worker restarts. A job returned then uses no attempt, and runs with the new code."""
 WATCHED = (".py", ".toml")
 PASSED_OVER = ("__pycache__", "node_modules", "site-packages")
 
@@ -74,7 +74,7 @@ class _Development:
         """A file has changed since the worker was started, or it was asked to stop."""
 
     async def run(self) -> None:
-        """Until Ctrl-C: the first lets running jobs end, the second returns them, the third ends at once."""
+        """Run until Ctrl-C: the first lets running jobs end, the second returns them, the third ends at once."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._stop)
         async with watching({Watched(self._folder, look): self._renew}):

@@ -72,7 +72,7 @@ async def _examine(settings: WorkerSettings) -> int:
 
 
 class Mark(StrEnum):
-    """How serious a finding is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARN = "warn"
@@ -89,22 +89,22 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def ok(what: str, said: str) -> Finding:
-    """As it should be."""
+    """Return a finding of something that works."""
     return Finding(Mark.OK, what, said)
 
 
 def warn(what: str, said: str) -> Finding:
-    """Works, but not as a user may expect."""
+    """Return a finding of something that works, but not as a user may expect."""
     return Finding(Mark.WARN, what, said)
 
 
 def fail(what: str, said: str, code: int = FAILURE) -> Finding:
-    """Does not work."""
+    """Return a finding of something that does not work."""
     return Finding(Mark.FAIL, what, said, code)
 
 
 def examine_machine() -> Iterator[Finding]:
-    """Python and the packages."""
+    """Report the versions of Python and the packages."""
     installed = {found.name: found.version for found in metadata.distributions()}
     packages = ", ".join(f"{name} {installed[name]}" for name in PACKAGES if name in installed)
     yield ok("Python", f"{platform.python_version()} on {platform.system()}")
@@ -112,7 +112,7 @@ def examine_machine() -> Iterator[Finding]:
 
 
 def examine_settings(settings: WorkerSettings) -> Iterator[Finding]:
-    """Which store, which setting names it, and which settings have no effect."""
+    """Report the store, the setting that names it, and settings without effect."""
     connection = settings.store.connection
     yield ok("store", f"{scrub(connection.url)} ({connection.source})")
     if connection.note:
@@ -125,7 +125,7 @@ def examine_settings(settings: WorkerSettings) -> Iterator[Finding]:
 
 
 async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
-    """Reachable, of the right schema, sound, and heard from."""
+    """Report whether the store is reachable, sound, of the right schema, and notifies."""
     try:
         async with unopened(settings.store) as store:
             if settings.store.connection.is_lent:
@@ -151,7 +151,7 @@ async def examine_store(settings: WorkerSettings) -> AsyncIterator[Finding]:
 
 
 async def examine_contents(store: QueueStore, settings: WorkerSettings) -> AsyncIterator[Finding]:
-    """What is in the store, and whether wake-ups arrive. Raises StoreError."""
+    """Examine the contents of the store, and whether wake-ups arrive. Raises StoreError."""
     await store.open()
     yield await _defaults(store, settings)
     if altered := await store.schema.foreign_changes():
@@ -165,7 +165,7 @@ async def examine_contents(store: QueueStore, settings: WorkerSettings) -> Async
 
 
 def examine_schema(status: SchemaStatus) -> Finding:
-    """What a worker would say to it."""
+    """Judge the schema as a worker does at its start."""
     if status.installed is None:
         return warn("schema", "none yet; a worker installs it, and so does: stowhand migrate")
     compared = f"number {status.installed}, this version knows {status.expected}"
@@ -177,7 +177,7 @@ def examine_schema(status: SchemaStatus) -> Finding:
 
 
 def examine_tasks(settings: WorkerSettings) -> Iterator[Finding]:
-    """Can they be loaded?"""
+    """Report whether the tasks can be loaded."""
     from stowhand.service.loading import load_tasks
 
     if settings.app is None and settings.tasks is None and not Path("tasks").is_dir():
@@ -201,7 +201,7 @@ async def _defaults(store: QueueStore, settings: WorkerSettings) -> Finding:
 
 
 async def _listen(store: QueueStore) -> Finding:
-    """A worker that hears nothing polls: slower to wake, never wrong."""
+    """Report whether wake-ups arrive: without them a worker polls, which is slower and never wrong."""
     for _ in range(LISTEN_LOOKS):
         if store.is_listening:
             return ok("wake-ups", "heard")
@@ -222,7 +222,7 @@ def _show(finding: Finding) -> None:
 
 
 def examine_work(found: Stats) -> Iterator[Finding]:
-    """The most important first."""
+    """Report workers, pauses and jobs, the most important first."""
     alive = [line for line in found.workers if line.row.alive]
     yield from _workers(found, alive)
     yield from _tasks_without_workers(found, alive)
@@ -234,7 +234,7 @@ def examine_work(found: Stats) -> Iterator[Finding]:
 
 
 def examine_cron(found: CronFigures) -> Iterator[Finding]:
-    """Recurring items that will not run, or did not."""
+    """Report recurring items that will not run, or did not."""
     if found.unscheduled:
         said = f"scheduled by nobody: {_some(list(found.unscheduled))}"
         yield warn("cron", f"{said}; start a worker with their crontab, or: stowhand cron remove")
@@ -268,7 +268,7 @@ def _tasks_without_workers(found: Stats, alive: list[WorkerLine]) -> Iterator[Fi
 
 
 async def examine_overdue(store: QueueStore, found: Stats) -> list[Finding]:
-    """Jobs that wait although a slot is free, and no reason for that is known."""
+    """Report jobs that wait beside a free slot for no known reason."""
     alive = [line for line in found.workers if line.row.alive]
     if not alive:
         return []
@@ -330,7 +330,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 def judge_server(server: Server, settings: WorkerSettings) -> Iterator[Finding]:
-    """What to say about it."""
+    """Judge the facts about a server."""
     major = server.version // 10_000
     if major < OLDEST:
         yield warn("server", f"PostgreSQL {major}; {OLDEST} is the oldest that is tried")

@@ -124,9 +124,9 @@ class Shown(msgspec.Struct, frozen=True):
     position: Position | None
     """``None``: no worker will run it, or it was not found among the first ones."""
     children: dict[str, Counter[str]]
-    """By parent's queue: how many of its children are in each state; these are shown instead of their attributes."""
+    """Children by the parent's queue and state, shown instead of their attributes."""
     paused: bool = False
-    """It waits in a queue that is paused."""
+    """Whether it waits in a queue that is paused."""
 
 
 def state_text(shown: Shown) -> str:
@@ -143,14 +143,14 @@ def state_text(shown: Shown) -> str:
 
 
 def child_state(child: Job) -> str:
-    """What a child has come to, from its attributes."""
+    """Return the state of a child from its attributes."""
     if child.get("failed"):
         return "canceled" if child.get("canceled") else "failed"
     return "done" if child.get("done") else "not ended"
 
 
 def shown_object(shown: Shown) -> dict[str, Any]:
-    """For JSON. ``job``: all attributes; ``stands``: its position, ``null`` if it has none."""
+    """Return the job for JSON. ``job``: all attributes; ``stands``: its position, ``null`` if it has none."""
     view = shown.view
     about = {"state": view.state, "queue": view.queue, "failure": view.failure, "paused": shown.paused}
     return {"job": shown.job, **about, "stands": shown.position, "children": shown.children}
@@ -172,7 +172,7 @@ def job_page(shown: Shown) -> str:
 
 
 def _of_queue(counts: Sequence[QueueCount], queue: FlowQueue) -> list[QueueCount]:
-    """By priority; a queue that the engine does not mention is empty."""
+    """Return the counts of a queue by priority; a queue that the engine does not mention is empty."""
     found = sorted((count for count in counts if count.queue == queue.name), key=lambda count: count.priority)
     return found or [QueueCount(queue=queue.name, priority=1)]
 

@@ -301,7 +301,7 @@ def run_flow(target: str, **typed: Any) -> int:
 
 
 def _slots(flow: Flow) -> Counter[str]:
-    """Of each queue, as the program has created them."""
+    """Count the slots of each queue that the program has created."""
     return sum((Counter({worker.queue: worker.count}) for worker in flow.workers), Counter[str]())
 
 
@@ -322,7 +322,7 @@ async def _find(flow: Flow, queue: str, job_id: str) -> Position | None:
 
 
 async def _families(flow: Flow, job: Job) -> dict[str, Counter[str]]:
-    """How many children a job has in each parent's queue, by state."""
+    """Count a job's children in each parent's queue, by state."""
     found: dict[str, Counter[str]] = {}
     for queue in flow.shape.all_queues():
         names = job.get(f"children:{queue.name}:jobs")
@@ -350,7 +350,7 @@ async def _failed(flow: Flow, queue: str | None, after: str | None, limit: int) 
 
 
 async def _all_failed(flow: Flow, queue: str | None) -> list[str]:
-    """Of all queues only those without a parent: most parents have gone on, and a child with its parent."""
+    """Without ``queue`` only jobs without a parent: most parents have gone on, and a child follows its parent."""
     found: list[str] = []
     while True:
         page = await flow.engine.failed(queue, after=found[-1] if found else None, limit=PAGE)

@@ -55,7 +55,7 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Without importing what is only listed."""
+        """List the commands without importing them."""
         if not self._lines:
             super().format_commands(ctx, formatter)
             return

@@ -40,7 +40,7 @@ def command(ready: bool, **typed: Any) -> int:
 
 
 def asked(address: str, path: str) -> tuple[bool, str]:
-    """Is it well, and why; in bounded time, however slowly the answer trickles."""
+    """Return whether the worker is well, and why. Takes at most ``PATIENCE``, however slowly the answer arrives."""
     found: list[tuple[bool, str]] = []
     asking = threading.Thread(target=lambda: found.append(_ask(address, path)), daemon=True)
     asking.start()

@@ -1,4 +1,4 @@
-"""Which jobs are meant: the options by which ``stowhand jobs`` lists them, and acts on all that there are of a kind."""
+"""Filter of jobs: the options by which ``stowhand jobs`` lists and changes all jobs of a kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stowhand.protocols.queue_store import JobFilter, QueueStore
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What was typed."""
+    """Filter as it was typed."""
 
     states: tuple[State, ...] = ()
     task: str | None = None
@@ -29,7 +29,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     until: Past | None = None
 
     async def filter(self, store: QueueStore, **more: Any) -> JobFilter:
-        """The same for a store, by its clock."""
+        """Return the filter for a store, by its clock."""
         asked = {name: getattr(self, name) for name in ("states", "task", "serial", "worker", "error")}
         for name in ("since", "until"):
             if (moment := getattr(self, name)) is not None:
@@ -37,11 +37,11 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return JobFilter(**asked, **more)
 
     async def ids(self, store: QueueStore) -> list[int]:
-        """Of all of them."""
+        """Return the ids of all jobs that it describes."""
         return await ids_of(store, await self.filter(store))
 
     def say(self) -> str:
-        """For a question: how jobs have been narrowed down."""
+        """Describe the filter for a question."""
         values = ((text, getattr(self, name)) for name, text in _IN_WORDS.items())
         return "".join(text.format(escape(str(value))) for text, value in values if value is not None)
 
@@ -57,7 +57,7 @@ _IN_WORDS = {
 
 
 def wanted_of(typed: dict[str, Any]) -> Wanted:
-    """Takes these options out of what was typed."""
+    """Take the filter out of the options of a command."""
     return Wanted(**{name: typed.pop(name) for name in Wanted.__struct_fields__})
 
 
@@ -83,4 +83,4 @@ filter_options = with_options(
     ),
     click.option("--until", type=Read(read_past), metavar="WHEN", help="Only those before that moment, likewise."),
 )
-"""What a command is given as ``wanted``."""
+"""Options of the filter, which ``wanted_of`` reads."""

@@ -71,7 +71,7 @@ def listed(jobs: Sequence[Job]) -> list[Column[Job]]:
 
 
 def job_fields(job: Job) -> dict[str, Any]:
-    """All fields, for JSON."""
+    """Return all fields for JSON."""
     return fields([*JOB.values()], job)
 
 

@@ -269,7 +269,7 @@ async def _retry(store: QueueStore, job_ids: Sequence[int]) -> Sequence[Answer]:
 
 
 def _answering(change: Change) -> Act:
-    """For a call that returns the jobs that it has changed."""
+    """Return answers where the call returns the jobs that it has changed."""
     return lambda store, job_ids: answers_of(store, job_ids, change)
 
 
@@ -318,5 +318,5 @@ def _reasons(found: Explanation) -> str:
 
 
 def _failure_groups(store: QueueStore) -> FailureGroups:
-    """What groups failed jobs. Raises ConfigurationError where the store has nothing for it."""
+    """Return the part of the store that groups failed jobs. Raises ConfigurationError where there is none."""
     return store.jobs if isinstance(store.jobs, FailureGroups) else store.inspect

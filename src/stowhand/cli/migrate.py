@@ -104,7 +104,7 @@ def _contents(found: GraphileContents) -> Iterator[str]:
 
 
 def _check_attempts(settings: StoreSettings, attempts: int) -> None:
-    """Before anything is written."""
+    """Refuse a number that cannot be set, before anything is written."""
     limits.check_max_attempts(attempts)
     _refuse_lent(settings)
     if settings.connection.scheme != "postgresql" and settings.connection.app is None:

@@ -57,26 +57,26 @@ def _settings_on(*on: str) -> Callable[[F], F]:
 
 
 store_options = _settings_on("store")
-"""Of every command that opens a store."""
+"""Options of every command that opens a store."""
 worker_options = _settings_on("store", "worker")
-"""All of them but what only an enqueuer, or a lender, has a use for."""
+"""Options of a worker."""
 log_options = _settings("log_level", "log_format")
-"""What is logged, and how: for commands whose other settings are in the user's program."""
+"""Options of the log, for commands whose other settings are in the user's program."""
 dev_options = with_options(_settings("connection", "jobs"), log_options)
-"""While an application is written; the environment has the others."""
+"""Options of ``dev``; the environment has the other settings."""
 connection_options = with_options(_settings("connection"), log_options)
-"""Where the database is, and what is logged: for a table that is not in a queue of ours."""
+"""Options of commands about a user's table: its database and the log."""
 table_run_options = with_options(_settings("processes", "http"), log_options)
-"""How workers of a table are run; the user's program has the other settings."""
+"""Options of workers of a table; the user's program has the other settings."""
 crontab_options = _settings("crontab", "tasks")
-"""Where recurring tasks are written, beside ``--app``."""
+"""Options that name recurring tasks, beside ``--app``."""
 tasks_option = _settings("tasks")
 otel_option = _settings("otel")
 http_option = _settings("http")
 
 
 def listen_options(port: int) -> Callable[[F], F]:
-    """Where a server listens, and its certificate. ``port``: the default."""
+    """Options of a server's address and certificate. ``port``: the default."""
     return with_options(
         click.option(
             "--host",
@@ -91,7 +91,7 @@ def listen_options(port: int) -> Callable[[F], F]:
 
 
 def own_store(app: str) -> OwnStore:
-    """What that App says of its store. Its module is imported: only where a command opens a store."""
+    """Return the store that an App names. Imports its module, so only where a command opens a store."""
     from stowhand.service.loading import load_app
 
     return msgspec.structs.replace(load_app(app).own_store, app=app)

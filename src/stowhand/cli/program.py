@@ -71,13 +71,13 @@ def run(arguments: Sequence[str], name: str = "stowhand") -> int:
 
 
 def as_called(text: str, name: str | None = None) -> str:
-    """What it tells to run, as this program is called: under Django ``manage.py stowhand jobs …``."""
+    """Replace commands in a text by the way this program is called: under Django ``manage.py stowhand jobs …``."""
     name = name or click.get_current_context().find_root().info_name
     return _NAMED.sub(lambda _: f"{name} ", text)
 
 
 def _invoke(arguments: list[str], name: str) -> int:
-    """As ``click.Command.main`` would, which decides too much by itself about how a program ends."""
+    """Invoke the command. ``click.Command.main`` decides too much about the end of a program."""
     if instruction := os.environ.get(COMPLETION):
         from click.shell_completion import shell_complete
 
@@ -91,7 +91,7 @@ def _invoke(arguments: list[str], name: str) -> int:
 
 
 def _show(error: Exception, name: str) -> int:
-    """What is wrong, the way out if there is a general one, and the number."""
+    """Print the error, and a hint if there is a general one. Returns the exit code."""
     from stowhand.observe.logs import debugging
     from stowhand.observe.safe_text import scrub
     from stowhand.service.exit_codes import exit_code

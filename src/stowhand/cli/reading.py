@@ -1,4 +1,4 @@
-"""What is typed: options of several commands, values that a function reads of text, a question and its answer."""
+"""Input of commands: options as one decorator, types of values, a question and its answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Read(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no gener
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]  # click 8.1 has no generic one
-    """One of a few words; another one meets the nearest."""
+    """The type of an option that takes one of a few words; an error suggests the nearest."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""What a command replies: all that it found, the one thing that was asked for, and what became of each request."""
+"""Output of commands: lists, single things, and an answer for each request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def show_all(
 
 
 def show_one(found: T | None, name: str, show: Callable[[T], str]) -> int:
-    """It, or an error that there is no such thing. Returns the exit code."""
+    """Print the thing, or an error that there is none. Returns the exit code."""
     if found is None:
         click.echo(f"error: there is no {name}", err=True)
         return FAILURE
@@ -46,7 +46,7 @@ def show_one(found: T | None, name: str, show: Callable[[T], str]) -> int:
 
 
 def show_answers(answers: Iterable[Answer], *, as_json: bool) -> int:
-    """Each as it comes; 1 if any was refused or is missing."""
+    """Print each answer as it comes. Returns 1 if any was refused or is missing."""
     code = OK
     for answer in answers:
         name = "-" if answer.job_id is None else str(answer.job_id)

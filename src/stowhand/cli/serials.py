@@ -68,7 +68,7 @@ def resume(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
 
 
 Verb = Callable[[Operator], tuple[Callable[[str], Awaitable[SerialChange]], Callable[[str], Awaitable[TaskChange]]]]
-"""What is done to a serial key, and to a task."""
+"""The actions on a serial key and on a task."""
 
 
 def _change(

@@ -96,14 +96,14 @@ def command(
 
 
 class _Lent:
-    """What ``--app`` names: a store as it is, or an App."""
+    """The object that ``--app`` names: a store, or an App."""
 
     def __init__(self) -> None:
         self.store: AnyStore[Any] | None = None
         self.app: App | None = None
 
     def ask(self, where: str) -> OwnStore:
-        """What is there says of a store."""
+        """Load the object, and return the store that it names."""
         found: Any = load_object(where, object, default="app", or_else="store")
         if isinstance(found, App):
             self.app = found
@@ -117,7 +117,7 @@ class _Lent:
         return OwnStore(app=where)
 
     def tasks(self) -> Registry:
-        """Of the App; none where there is none. Raises ConfigurationError."""
+        """Return the tasks of the App; none without an App. Raises ConfigurationError."""
         if self.app is None:
             return Registry()
         self.app.discover()

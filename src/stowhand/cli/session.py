@@ -69,7 +69,7 @@ async def unopened(settings: StoreSettings) -> AsyncIterator[QueueStore]:
 
 
 def log_store(store: ResolvedStore) -> None:
-    """Which store a process works on, and a warning about the choice."""
+    """Log the store of a process, and a warning about the choice."""
     core_logger().info(f"Store: {scrub(store.url)} ({store.source})")
     if store.note:
         core_logger().warning(store.note)

@@ -46,16 +46,16 @@ class WorkerLine(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found."""
+    """Figures of a store at one moment."""
 
     figures: Figures
     oldest_due: float
     """Seconds."""
     workers: Sequence[WorkerLine]
     counted: Counted = Counted()
-    """What workers have counted in the last minutes."""
+    """Counts of the last minutes."""
     now: datetime
-    """When it was asked, by this machine's clock."""
+    """Moment of the read, by this machine's clock."""
 
     @property
     def ahead(self) -> int:
@@ -77,7 +77,7 @@ def command(as_json: bool, **typed: Any) -> None:
 
 
 async def read_stats(store: QueueStore) -> Stats:
-    """A few questions, one after the other."""
+    """Read the figures with a few questions, one after the other."""
     figures, workers = await store.inspect.figures(), await store.inspect.workers()
     held = {one.name: one.processing.number for one in figures.workers}
     return Stats(
@@ -154,7 +154,7 @@ LATELY: list[Column[tuple[int, Ended]]] = [
     Column("canceled", "CANCELED", lambda row: row[1].tally.canceled, right=True),
     Column("per_second", "PER SECOND", lambda row: round(row[1].rate, 3), lambda row: f"{row[1].rate:.2f}", right=True),
 ]
-"""What was counted in so many minutes."""
+"""Counts by the number of minutes."""
 AMOUNTS: list[Column[LiveCounts]] = [
     Column("waiting", "WAITING", right=True),
     Column("due", "DUE", right=True),

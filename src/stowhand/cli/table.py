@@ -72,9 +72,9 @@ named_options = with_options(
         help="No two rows have the same id, although no unique index says so: for a partitioned table.",
     ),
 )
-"""Which table, by options alone."""
+"""Options that name a table."""
 target_options = with_options(click.argument("target", required=False, metavar="[MODULE:NAME]"), named_options)
-"""Which table: TARGET, or options that say the same."""
+"""The table: TARGET, or options that name it."""
 
 
 @click.group(cls=Group, name="table")

@@ -20,7 +20,7 @@ KEY_WIDEST = 40
 
 
 def finding_text(finding: Finding) -> str:
-    """As SQL: the trouble is a comment, and what mends it follows, ready to be run."""
+    """Return a finding as SQL: the problem as a comment, then the statement that fixes it."""
     mark = "FAIL" if finding.fatal else "advice"
     if wants_color(sys.stdout):
         mark = click.style(mark, fg="red" if finding.fatal else "yellow")
@@ -32,7 +32,7 @@ def finding_text(finding: Finding) -> str:
 
 
 def script(found: Sequence[Finding], *, only_sql: bool) -> Iterator[str]:
-    """All of them, ready to run, in the order in which they must run."""
+    """Yield the statements in the order in which they must run."""
     for finding in found:
         if not only_sql:
             yield finding_text(finding)
@@ -46,7 +46,7 @@ def log_page(entries: Sequence[ExecutionLogEntry]) -> str:
 
 
 def entry_object(number: int, entry: ExecutionLogEntry) -> dict[str, Any]:
-    """For JSON, in the spelling of the table."""
+    """Return an entry for JSON, in the spelling of the table."""
     return {"number": number, **msgspec.to_builtins(entry)}
 
 

@@ -25,11 +25,11 @@ from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.service.run_all import run_all
 
 MAX_ROWS = 10
-"""Of each table."""
+"""Rows of each table."""
 LAST_LOOK = 2.0
 """Seconds that a look under way has to end."""
 REST = 4.0
-"""It rests so many times as long as a look took, at least: the store is busy with it a fifth of the time at most."""
+"""Minimum pause as a multiple of the time of a look: the store is busy with it a fifth of the time at most."""
 
 
 @click.command()
@@ -71,7 +71,7 @@ class _Top:
         self._stopping.set()
 
     async def look(self) -> None:
-        """One page. Raises StoreError."""
+        """Show one page. Raises StoreError."""
         stats = await read_stats(self._store)
         stats = msgspec.structs.replace(stats, workers=[line for line in stats.workers if line.row.alive])
         running = await self._store.inspect.list(JobFilter(states=(State.PROCESSING,), limit=MAX_ROWS))

@@ -105,7 +105,7 @@ class _Access(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(typed: dict[str, Any], prefix: str) -> _Access:
-        """Takes its options out of ``typed``. Raises ConfigurationError."""
+        """Take the options of access out of ``typed``. Raises ConfigurationError."""
         from stowhand.web.visitors import Entrance
 
         path, required = typed.pop("tokens")
@@ -199,7 +199,7 @@ class _Command:
         return Board(reader, Access(visitors), actions, events=events)
 
     def _show_link(self, path: str) -> None:
-        """To a terminal, which its owner sees, or into a file that only its owner reads: never into a log."""
+        """Print the link to a terminal, or write it to a file that only its owner reads: never to a log."""
         link = f"{self._url}{path}"
         if sys.stderr.isatty():
             click.echo(f"Sign in, once and within ten minutes: {link}", err=True)
@@ -230,7 +230,7 @@ def _made(app: str | None, *, may_change: bool) -> Callable[[NewJob], NewJob]:
 
 
 def as_written(app: str) -> Callable[[NewJob], NewJob]:
-    """The same by the App's files as they are when the job is added. It raises InvalidJob."""
+    """Return a function that applies the declarations in the App's files of the moment. It raises InvalidJob."""
 
     def made(job: NewJob) -> NewJob:
         for name in _own_modules():
@@ -246,7 +246,7 @@ def as_written(app: str) -> Callable[[NewJob], NewJob]:
 
 
 def _declared(app: str) -> Registry:
-    """All tasks of the App. Raises ConfigurationError."""
+    """Load all tasks of the App. Raises ConfigurationError."""
     loaded = load_app(app)
     loaded.discover()
     return loaded.registry
@@ -349,7 +349,7 @@ class _Beside:
 
 
 def environment_of(typed: Mapping[str, Any], *on: str) -> dict[str, str]:
-    """What was typed of the settings of these, for a process that is started beside this one.
+    """Return the typed settings of these groups for a process that is started beside this one.
 
     By the environment: other users of the machine see a command line, and a URL may hold a password.
     """

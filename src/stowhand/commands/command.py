@@ -16,7 +16,7 @@ from stowhand.jobs.durations import Duration, seconds
 KEY_LIMIT = 255
 """Bytes."""
 KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR")
-"""What a command sees of the worker's own environment, with every ``LC_…``. Nothing else: no password, no URL."""
+"""Variables of the worker that a command sees, with every ``LC_…``. Nothing else: no password, no URL."""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class Command(msgspec.Struct, frozen=True):
     """
 
     key: str
-    """What it is, in the execution log: ``clone``, ``step.lint.0`` …"""
+    """Name in the execution log: ``clone``, ``step.lint.0`` …"""
     argv: Sequence[str | Path]
     """The program, looked for in the command's own PATH, and its arguments."""
     cwd: str | Path | None = None
@@ -59,7 +59,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a command sees of the worker's own environment."""
+    """Return the variables of the worker that a command sees."""
     return {name: value for name, value in environ.items() if name in KEPT_VARIABLES or name.startswith("LC_")}
 
 

@@ -48,12 +48,12 @@ class LoggedLog:
         self._logger.info(f"{entry.key} ended with code {entry.exit_code} after {entry.duration_ms / 1000:g} s")
 
     def feed(self, data: bytes) -> None:
-        """Its output; as much as an execution log would keep is shown, of a flood the beginning."""
+        """Log the output, as much of its beginning as an execution log would keep."""
         shown, rest = data[: self._left], data[self._left :]
         self._left -= len(shown)
         self._lines.feed(shown)
         self._dropped += rest.count(b"\n")  # in one go: a line at a time, a flood would hold up every other job
 
     def end(self) -> None:
-        """That was all."""
+        """Log what is left."""
         self._lines.end()

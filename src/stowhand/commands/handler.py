@@ -34,7 +34,7 @@ Commands = Callable[[R], Iterable[Command] | Awaitable[Iterable[Command]]]
 STOPPING_GRACE = 3.0
 """Seconds between TERM and KILL, at most, when the worker stops: it waits only a little longer itself."""
 LOST_GRACE = 0.5
-"""The same when the lease is lost, and another worker may have begun."""
+"""Seconds between TERM and KILL when the lease is lost: another worker may have begun."""
 NOT_FOUND, NOT_STARTED = 127, 126
 """Exit codes of what was never run, as a shell has them."""
 

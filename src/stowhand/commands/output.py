@@ -13,7 +13,7 @@ from stowhand.tasks.program import OutputReader
 LAST_LINES = 20
 """Lines of output in the error of a command that failed."""
 LAST_BYTES = 4 * 1024
-"""The same in bytes."""
+"""Bytes of output in that error."""
 _KEPT = OUT_LIMIT + 16  # a few more than are shown, so that shortening it shows that something is missing
 
 
@@ -33,7 +33,7 @@ class Output:
         self._ear = reader
 
     def feed(self, data: bytes) -> None:
-        """Some more of it."""
+        """Add output."""
         self._keep(self._stream.feed(data))
 
     def end(self) -> None:

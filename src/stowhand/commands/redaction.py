@@ -26,7 +26,7 @@ _MARK = MARK.encode()
 
 
 class Redactor:
-    """What must not be seen. Raises ConfigurationError, which never shows a secret."""
+    """Secrets to remove from texts. Raises ConfigurationError, which never shows a secret."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         if isinstance(secrets, str | bytes):
@@ -46,11 +46,11 @@ class Redactor:
         return (stream.feed(raw) + stream.rest()).decode("utf-8", "replace")
 
     def stream(self) -> Stream:
-        """For output that comes in pieces."""
+        """Return a redactor of output that comes in pieces."""
         return Stream(self)
 
     def found_in(self, data: bytes) -> Iterator[tuple[int, int]]:
-        """Where each stands, overlapping ones too."""
+        """Yield the places of secrets, overlapping ones too."""
         for secret in self._secrets:
             start = data.find(secret)
             while start >= 0:
@@ -58,7 +58,7 @@ class Redactor:
                 start = data.find(secret, start + 1)
 
     def begun_at(self, data: bytes) -> int:
-        """Where the longest end of ``data`` begins that may be the beginning of one; its length if there is none."""
+        """Return where the longest end of ``data`` begins that may begin a secret; its length if there is none."""
         first = max(len(data) - self._longest + 1, 0)
         best = len(data)
         for secret in self._secrets:
@@ -72,23 +72,23 @@ class Redactor:
 
 
 class Stream:
-    """One output. What may be the beginning of a secret is held back until more of it has come."""
+    """Redactor of one output. Holds back what may begin a secret until more arrives."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._held = b""
         self._covered = 0
-        """How much of the beginning of what is held belongs to a mark that has been written."""
+        """Held bytes that belong to a mark that has been written."""
         self._marked = False
         """A mark is the last that was shown."""
 
     def feed(self, data: bytes) -> bytes:
-        """Some more of it; what may be shown."""
+        """Add output. Returns what may be shown."""
         data = self._held + data
         return self._show(data, self._redactor.begun_at(data))
 
     def end(self) -> bytes:
-        """That was all. It may have been cut off in the middle of a secret: the beginning of one is taken for it."""
+        """End the output, which may have been cut within a secret: the beginning of one counts as one."""
         if len(self._held) < SHORTEST:
             return self.rest()
         self._held = b""
@@ -96,7 +96,7 @@ class Stream:
         return b"" if self._marked else _MARK
 
     def rest(self) -> bytes:
-        """That was all, and it was whole."""
+        """End the output, which is complete."""
         return self._show(self._held, len(self._held))
 
     def _show(self, data: bytes, upto: int) -> bytes:

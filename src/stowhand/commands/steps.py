@@ -30,7 +30,7 @@ PACE = 1.0
 PATIENCE = 30.0
 """Seconds that the end of a stopped step waits for a store that does not answer."""
 LAST_TRY = 1.5
-"""The same when the worker stops: it waits no longer for its handlers."""
+"""Seconds that it waits when the worker stops, which waits no longer for its handlers."""
 PAUSES = (0.1, 0.2, 0.5, 1.0)
 """Seconds between tries; the last one again and again."""
 
@@ -75,7 +75,7 @@ async def step(
 
 
 class Step:
-    """What a step says, and how it ended."""
+    """Output and end of a step."""
 
     def __init__(self, ctx: Attempt[Any], key: str, command: tuple[str, ...], redactor: Redactor, clock: Clock) -> None:
         self.exit_code: int | None = None
@@ -91,7 +91,7 @@ class Step:
         self._since = clock.monotonic()
         self._number = 0
         self._next = 0.0
-        """When the next update may go out."""
+        """Earliest moment of the next update."""
         self._changed = self._failing = self._over = False
         self._timer: Cancelable | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -106,7 +106,7 @@ class Step:
         await self._see_through(self._add())
 
     def broke(self, error: BaseException) -> None:
-        """It ended by an error, or was stopped."""
+        """Note the error that ended the step, or why it was stopped."""
         if isinstance(error, asyncio.CancelledError):
             self.output.add_line(f"[stopped: {_WHY.get(self._ctx.cancel_reason or '', 'it was cancelled')}]")
             return

@@ -1,4 +1,4 @@
-"""What a scheduler has still to look at, item by item. Pure: the time is an argument, and nothing is stored here.
+"""The minutes that a scheduler has not looked at yet, by item. Pure: the time is an argument, and nothing is stored.
 
 Each item has a cursor, the first whole minute that was not looked at yet. Cursors only say where to look: whether a
 tick has become a job is written in the store's ledger, so looking twice is harmless.
@@ -36,11 +36,11 @@ class Agenda:
 
     @property
     def identifiers(self) -> tuple[str, ...]:
-        """In the order of the crontab."""
+        """Identifiers in the order of the crontab."""
         return tuple(item.identifier for item in self.items)
 
     def replace(self, items: Iterable[ParsedItem]) -> None:
-        """Other items. One that stays goes on where it was, and owes what it owed."""
+        """Replace the items. One that stays keeps its cursor."""
         self.items = tuple(items)
         self._cursors = {name: self._cursors[name] for name in self.identifiers if name in self._cursors}
 
@@ -69,7 +69,7 @@ class Agenda:
         return behind
 
     def due(self, now: datetime) -> Iterator[Due]:
-        """Ticks up to now that were not looked at, in the order of time."""
+        """Yield ticks up to now that were not looked at, in the order of time."""
         end = this_minute(now) + MINUTE
         return in_order([(item, self.ticks(item, self.cursor(item), end)) for item in self.items])
 
@@ -87,7 +87,7 @@ class Agenda:
             return end
 
     def ticks(self, item: ParsedItem, start: datetime, end: datetime) -> Iterator[datetime]:
-        """As the item's own; minutes at which its function raises are passed over, and the first is reported."""
+        """Yield the item's ticks; skip minutes at which its function raises, and report the first."""
         if not item.asks:
             yield from item.ticks(start, end)
             return

@@ -1,4 +1,4 @@
-"""What an item must be, wherever it was written; and its *spec*: the whole item on one line, in one spelling."""
+"""The check of an item, and its *spec*: the whole item on one line, in one spelling."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def check_item(
 
 
 def _details(options: CronOptions) -> dict[str, Any]:
-    """What is given, by the names of `NewJob`."""
+    """Return the options that are set, by the names of `NewJob`."""
     given = {field: getattr(options, IN_PYTHON[field]) for field in ("max_attempts", "serial", "priority", "key")}
     return {field: value for field, value in given.items() if value is not None}
 
@@ -138,7 +138,7 @@ def _read_payload(payload: object) -> dict[str, object]:
 
 
 def _say(identifier: str, when: Pattern | Match, job: NewJob, fill: int, tz: str, payload: Mapping[str, object]) -> str:
-    """What `parse_crontab` reads back as the same item, if its task and its times are of the kind that it reads."""
+    """Write the spec. `parse_crontab` reads it back as the same item if it can read its task and times."""
     options = {
         "id": identifier if identifier != job.task else None,
         "fill": say_phrase(fill) if fill else None,

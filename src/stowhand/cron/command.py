@@ -1,4 +1,4 @@
-"""What follows the five fields of a crontab's line: ``task ?options {payload}``."""
+"""The command behind the five fields of a crontab's line: ``task ?options {payload}``."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
     "jobKeyMode": ("job_key_mode", str),
     "tz": ("tz", _read_zone),
 }
-"""What an option sets, and how its text is read."""
+"""The field that an option sets, and the reader of its text."""
 
 
 def _no_option(name: str) -> str:

@@ -35,7 +35,7 @@ def parse_crontab(text: str, name: str = "crontab") -> tuple[ParsedItem, ...]:
 
 
 def parse_cron_items(items: Iterable[CronItem]) -> tuple[ParsedItem, ...]:
-    """The same for items written in Python. Raises CrontabError that lists everything wrong with all of them."""
+    """Check items written in Python. Raises CrontabError that lists everything wrong with all of them."""
     problems: list[str] = []
     given: object = items
     if isinstance(given, str) or not isinstance(given, Iterable):
@@ -93,7 +93,7 @@ def _parse_line(line: str, place: str, problems: list[str]) -> ParsedItem | None
 
 
 def _wrong_shape(words: Sequence[str]) -> str | None:
-    """What is wrong with a line as a whole."""
+    """Return what is wrong with a line as a whole."""
     first = words[0]
     if first.startswith("@"):
         instead = MACROS.get(first.lower())

@@ -28,26 +28,26 @@ _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
 _STEPPED = re.compile(r"([0-9]+)(?:-([0-9]+))?/([0-9]+)")
 _NAME = re.compile(r"[A-Za-z]+")
 FIELD = re.compile(r"[0-9*/,-]+")
-"""What a field can be made of."""
+"""The characters of a field."""
 
 
 class Field(msgspec.Struct, frozen=True):
-    """What one of the five may hold."""
+    """The values that one of the five fields may hold."""
 
     name: str
     least: int
     most: int
     full_names: tuple[str, ...] = ()
-    """What other crons call the values. ``App.cron`` understands them (``in_numbers``), a crontab does not."""
+    """Names of the values in other crons. ``App.cron`` reads them (``in_numbers``), a crontab does not."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of three letters."""
+        """Names of three letters."""
         return tuple(name[:3] for name in self.full_names)
 
     @property
     def values(self) -> range:
-        """All of them."""
+        """All values of the field."""
         return range(self.least, self.most + 1)
 
 
@@ -69,7 +69,7 @@ MACROS = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-"""As other crons know them; ``App.cron`` understands them too."""
+"""Macros of other crons; ``App.cron`` reads them too."""
 
 
 class Pattern(msgspec.Struct, frozen=True):
@@ -238,7 +238,7 @@ def _upwards(field: Field, first: int, last: int) -> str:
 
 
 def _advice(field: Field, part: str) -> str:
-    """What to write instead of what other crons understand."""
+    """Suggest what to write instead of the syntax of other crons."""
     if not part:
         return "there is nothing before or after a comma"
     if (name := part.lower()[:3]) in field.names and part.isalpha():

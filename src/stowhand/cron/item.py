@@ -19,7 +19,7 @@ from stowhand.jobs.struct import Suggesting
 HORIZON = 40 * 366 * DAY
 """Minutes that ``next_after`` looks ahead."""
 FUNCTION_HORIZON = 8 * DAY
-"""The same for an item whose ``match`` is a function: it has to be asked about every single minute."""
+"""Minutes that ``next_after`` looks ahead where ``match`` is a function, which is called for every minute."""
 
 
 class CronDate(msgspec.Struct, frozen=True):
@@ -39,10 +39,10 @@ Match = Callable[[CronDate], bool]
 
 
 class CronOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
-    """What a crontab writes behind the task. ``None``: the default of any job."""
+    """Options of an item. ``None``: the default of any job."""
 
     backfill_period: Duration = 0
-    """Ticks missed in so long a time are made up for at start; at most 366 days, rounded up to seconds."""
+    """Period in which missed ticks are backfilled at start; at most 366 days, rounded up to seconds."""
     max_attempts: int | None = None
     queue_name: str | None = None
     """Jobs of one serial key run one after another."""
@@ -62,7 +62,7 @@ class CronItem(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
     pattern: str | Match | None = None
     """Another name for ``match``; exactly one of them is given."""
     identifier: str | None = None
-    """Its name for ever; the task if not given. Give one when a task recurs in several ways."""
+    """Permanent name; by default the task. Give one when a task recurs in several ways."""
     payload: object = None
     """An object (a dict, or what becomes one in JSON); the jobs' payload is this and ``_cron``."""
     options: CronOptions = CronOptions()
@@ -82,25 +82,25 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     spec: str
     """The whole item on one line, in one spelling: equal items have equal ones, whatever they were written like."""
     payload: dict[str, object]
-    """Without ``_cron``."""
+    """Payload without ``_cron``."""
     options: CronOptions
-    """As given: what is ``None`` was left to the defaults."""
+    """Options as given; ``None``: left to the defaults."""
     place: str
-    """Where it was written, for messages: ``crontab line 3``."""
+    """Place where it was written, for messages: ``crontab line 3``."""
     _when: Calendar | Match
     _every_hour: bool
     _zone: Zone
     _job: NewJob
     """But for its payload."""
     _finished: Callable[[NewJob], NewJob] | None = None
-    """What its task makes of a job with its payload: ``TaskDefinition.finished``."""
+    """``TaskDefinition.finished`` of its task."""
 
     def __repr__(self) -> str:
         return f"<ParsedItem {self.spec}>"
 
     @property
     def task(self) -> str:
-        """Of its jobs."""
+        """Task of its jobs."""
         return self._job.task
 
     @property
@@ -114,7 +114,7 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return not isinstance(self._when, Calendar)
 
     def due(self, at: datetime) -> bool:
-        """Is it due in the minute that ``at`` lies in?"""
+        """Return whether it is due in the minute of ``at``."""
         minute = to_minute(at)
         return FIRST < minute < LAST and self._next(minute, minute + 1) == minute
 
@@ -128,14 +128,14 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return None if found is None else to_moment(found)
 
     def ticks(self, start: datetime, end: datetime) -> Iterator[datetime]:
-        """All ticks from ``start`` on and before ``end``, in order."""
+        """Yield all ticks from ``start`` on and before ``end``, in order."""
         minute, stop = max(_minute_from(start), FIRST + 1), _minute_from(end)
         while (found := self._next(minute, stop)) is not None:
             yield to_moment(found)
             minute = found + 1
 
     def finished_by(self, finished: Callable[[NewJob], NewJob], expires: float | None) -> ParsedItem:
-        """The same item; its task has the last word about each job. Raises InvalidJob where it refuses them."""
+        """Return the item with the rules of its task for each job. Raises InvalidJob where the task refuses them."""
         item = msgspec.structs.replace(
             self, _finished=finished, _job=msgspec.structs.replace(self._job, expires=expires)
         )
@@ -143,7 +143,7 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return item
 
     def declared(self, template: NewJob) -> ParsedItem:
-        """The same item; what its jobs do not say is as the template of their task has it."""
+        """Return the item with the task's template for all that the item leaves open."""
         given = self.options
         said = {"serial": given.queue_name, "priority": given.priority, "max_attempts": given.max_attempts}
         changes: dict[str, object] = {name: value for name, value in said.items() if value is not None}

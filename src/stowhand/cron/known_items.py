@@ -1,4 +1,4 @@
-"""What the store's known items show: which no scheduler has, and which missed a tick. Pure."""
+"""Known items of a store: those without a scheduler, and those that missed a tick."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stowhand.protocols.queue_store import KnownItem, Timetable
 MAX_DELAY = timedelta(minutes=2)
 """A tick that is not in the ledger this long after its minute is missed."""
 MISSED_SHOWN = timedelta(days=1)
-"""How long a missed tick is shown, unless the item ticks again before."""
+"""Time for which a missed tick is shown, unless the item ticks again before."""
 
 
 async def cron_figures(timetable: Timetable) -> CronFigures:

@@ -40,7 +40,7 @@ LEAST_PAUSE = 0.005
 
 
 class Scheduler:
-    """One per process at most; more processes on one store share the work by themselves."""
+    """Scheduler of a process; several processes on one store share the work by themselves."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class Scheduler:
         self._entering = Entering(store, self._events, self._clock, enqueued)
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._reported = float("-inf")
-        """When this scheduler last reported its items, by the monotonic clock."""
+        """Moment of the last report of its items, by the monotonic clock."""
         self._seen: tuple[datetime, float] | None = None
-        """What the store's clock showed, and ours at the same moment."""
+        """The store's clock, and ours at the same moment."""
         self._coming: tuple[ParsedItem, ...] | None = None
-        """Other items, to be taken up between two steps."""
+        """New items, taken up between two steps."""
         self._wake = asyncio.Event()
         self._failures = 0
         self._work: asyncio.Task[None] | None = None
@@ -71,7 +71,7 @@ class Scheduler:
 
     @property
     def items(self) -> Sequence[ParsedItem]:
-        """What is scheduled, or will be in a moment."""
+        """The items that are scheduled, or will be in a moment."""
         return self._agenda.items if self._coming is None else self._coming
 
     @property
@@ -162,13 +162,13 @@ class Scheduler:
         self._reported = self._clock.monotonic()
 
     async def _plan(self, item: ParsedItem, known: KnownItem, now: datetime) -> Iterable[datetime]:
-        """What to make up for. Before its last tick there is nothing: schedulers backfill before they go on."""
+        """Return the ticks to backfill: those after the last tick, because schedulers backfill before they go on."""
         until = min(now, self._agenda.cursor(item))
         since = fill_from(item, known, until)
         return await self._ask(item, since, until) if item.asks else item.ticks(since, until)
 
     async def _ask(self, item: ParsedItem, since: datetime, until: datetime) -> list[datetime]:
-        """What the item's function says about all those minutes. A day at a time: it must not keep the loop."""
+        """Call the item's function for all these minutes, a day at a time so that it does not block the loop."""
         found: list[datetime] = []
         while since < until:
             end = min(since + timedelta(days=1), until)
@@ -303,6 +303,6 @@ class Entering:
         return True
 
     def _refused(self, item: ParsedItem, error: Exception) -> None:
-        """Said for each tick: its job will never be."""
+        """Report each tick that will never be a job."""
         why = str(error) if isinstance(error, InvalidJob) else f"{type(error).__name__}: {error}"
         self._events.emit(CronTrouble(f"{item.identifier}: this tick is passed over: {why}", 0.0))

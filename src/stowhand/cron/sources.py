@@ -26,14 +26,14 @@ _SOME_TICK = {"ts": "", "backfilled": False}
 
 
 class CronSources(TypedDict, total=False):
-    """Where a worker's recurring items come from, besides those that its App declares."""
+    """Sources of a worker's recurring items, besides those that its App declares."""
 
     crontab: str
     """The text of a crontab."""
     crontab_file: str | Path
     """The path of one, read when the worker is made."""
     cron_items: Iterable[ParsedItem]
-    """From ``parse_crontab`` or ``parse_cron_items``."""
+    """Items from ``parse_crontab`` or ``parse_cron_items``."""
 
 
 class CronKeywords(TypedDict, total=False):
@@ -56,7 +56,7 @@ class RecurringWorker(Worker):
         self._scheduler = scheduler
 
     async def run(self) -> None:
-        """As any worker. With ``once`` what is due is scheduled first, and then worked off."""
+        """Run as any worker. With ``once`` the due ticks are scheduled first."""
         async with scheduling(self._scheduler, once=self.options.once):
             await super().run()
 
@@ -100,7 +100,7 @@ def read_crontab(file: Path) -> tuple[ParsedItem, ...]:
 
 
 def items_of(given: CronSources) -> tuple[ParsedItem, ...]:
-    """What all of them name. Raises ConfigurationError."""
+    """Return the items of all sources. Raises ConfigurationError."""
     items: list[ParsedItem] = []
     if given.get("crontab") is not None:
         items += parse_crontab(given["crontab"])
@@ -178,7 +178,7 @@ def declare_item(
 
 
 def _from_template(job: NewJob, *, keyed: bool) -> dict[str, Any]:
-    """What the task's own jobs have, as far as a crontab can say it; its key only if ``keyed``."""
+    """Return the options of the task's own jobs that an item may have; the key only if ``keyed``."""
     for name in ("flags", "max_resets", "delay", "run_at"):
         if getattr(job, name) not in (None, ()):
             raise ConfigurationError(f"App.cron: task {job.task!r} has {name}, which a recurring job cannot have")

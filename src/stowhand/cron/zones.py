@@ -49,7 +49,7 @@ class Zone:
             year += 1
 
     def wall(self, minute: int) -> int:
-        """What the local clock shows at this real minute."""
+        """Return the minute that the local clock shows at this real minute."""
         return minute + next(self.spans(minute)).offset
 
     def latest_wall(self, minute: int) -> int:

@@ -126,7 +126,7 @@ class Bench:
     # -- latency ---------------------------------------------------------------------------------
 
     async def _latency(self) -> AsyncIterator[Row]:
-        """Of jobs that are sent to an idle worker, one after another."""
+        """Measure the delays of jobs that are sent to an idle worker, one after another."""
         store = await self._fresh()
         async with self._workers(store, 1) as workers:
             for number in range(self._plan.samples + WARM_UP):

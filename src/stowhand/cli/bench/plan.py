@@ -1,4 +1,4 @@
-"""What is to be measured, and how much of it."""
+"""Plan of a benchmark and a row of its results."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     measures: tuple[str, ...] = MEASURES
     enqueued: int = 2_000
-    """One by one."""
+    """Jobs enqueued one by one."""
     many: int = 100_000
-    """In one call."""
+    """Jobs enqueued in one call."""
     jobs: int = 60_000
     """The backlog that is drained."""
     runs: int = 3
-    """Of which the median counts."""
+    """Repetitions, of which the median counts."""
     processes: tuple[int, ...] = (1, 2)
     samples: int = 200
     """Jobs sent to an idle worker."""
@@ -30,7 +30,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One finding."""
+    """One figure."""
 
     measure: str
     value: float

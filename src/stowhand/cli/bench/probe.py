@@ -1,4 +1,4 @@
-"""What worker processes write for the benchmark: a small mapped file each, so that reading costs them nothing.
+"""Files of the benchmark: each worker process writes a small mapped file, so that reading costs it nothing.
 
     first, last    when the first and the last handler began: seconds of the monotonic clock, which the processes of one
                    machine share
@@ -59,7 +59,7 @@ def own_probe() -> Probe:
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What all files of a folder say together."""
+    """Sum of all files of a folder."""
 
     count: int
     first: float

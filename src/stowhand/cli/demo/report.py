@@ -30,7 +30,7 @@ class Report:
         self._run(_SCHEMA)
 
     def enter(self, path: str, checksum: str) -> None:
-        """One entry; entering it again only counts."""
+        """Write one entry; writing it again only counts."""
         self._run(_ENTER, (path, checksum))
 
     def repeats(self) -> int:
@@ -39,7 +39,7 @@ class Report:
         return int(runs)
 
     def checksums(self) -> dict[str, str]:
-        """By path."""
+        """Return the checksums by path."""
         return dict(self._run("select path, checksum from entries"))
 
     def _run(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
