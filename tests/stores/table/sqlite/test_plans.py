@@ -9,7 +9,7 @@ import pytest
 
 from stowhand.jobs.conditions import Sql, sql
 from stowhand.stores.sqlite.table import moments
-from stowhand.stores.sqlite.table.checks import read_table
+from stowhand.stores.sqlite.table.checks import check
 from stowhand.stores.sqlite.table.transaction import Table
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import read_shape
@@ -34,7 +34,9 @@ def indexed(made: Made) -> Application:
 def facts(app: Application, **options: Any) -> Table:
     app.raw.create_function("stowhand_micros", 1, moments.stored_micros, deterministic=True)
     backend = app.table(max_num_retries=1, **options)
-    return read_table(app.raw, app.path, backend._options, backend._shape)[0]
+    table, _ = check(app.raw, app.path, backend._options, backend._shape)
+    assert table is not None
+    return table
 
 
 def plan(app: Application, statement: str) -> list[str]:

@@ -46,16 +46,6 @@ def survey(connection: sqlite3.Connection, path: Path, shape: Shape) -> Facts:
     return replace(facts, rules=list(_rules(connection, sql, facts, shape)) if is_table else ())
 
 
-def is_strict(connection: sqlite3.Connection, relation: Relation) -> bool:
-    """Columns keep values of their declared types alone."""
-    if sqlite3.sqlite_version_info < (3, 37):
-        return False
-    row = connection.execute(
-        "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND lower(name) = lower(?)", (relation.name,)
-    ).fetchone()
-    return row is not None and bool(row[0])
-
-
 def _kind(connection: sqlite3.Connection, relation: Relation) -> tuple[str, str]:
     """What it is, and the SQL that made it."""
     if relation.schema is not None and relation.schema.lower() != "main":

@@ -10,49 +10,34 @@ import msgspec
 
 from stowhand.errors import TableUnsuitable
 from stowhand.stores.database.sqlite_trouble import is_busy
-from stowhand.stores.sqlite.table.catalog import is_strict, survey
+from stowhand.stores.sqlite.table.catalog import survey
 from stowhand.stores.sqlite.table.composer import compose, kinds_of
 from stowhand.stores.sqlite.table.dialect import SqliteDialect
 from stowhand.stores.sqlite.table.moments import Kind, kind_of
 from stowhand.stores.sqlite.table.transaction import Table
 from stowhand.stores.sqlite.table.user_sql import Queries
 from stowhand.stores.table.arguments import Key
-from stowhand.stores.table.backend import Finding, refuse_fatal
+from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.check import Facts, judge, sample_findings, sample_statement
 from stowhand.stores.table.expressions import order_of, selected
-from stowhand.stores.table.names import OPTIONAL, Relation, Shape, quote
+from stowhand.stores.table.names import OPTIONAL, Relation, Shape
 from stowhand.stores.table.options import TableOptions
 
 
-def check(connection: sqlite3.Connection, path: Path, options: TableOptions[Any], shape: Shape) -> list[Finding]:
-    """Every trouble: the fatal ones first."""
-    facts, found = _judged(connection, path, options, shape)
+def check(
+    connection: sqlite3.Connection, path: Path, options: TableOptions[Any], shape: Shape
+) -> tuple[Table | None, list[Finding]]:
+    """The table, if a worker can serve it, and every finding: the fatal ones first."""
+    facts = survey(connection, path, shape)
+    found = list(judge(facts, shape, options, SqliteDialect(shape)))
+    table = None
     if not any(finding.fatal for finding in found):
         try:
-            _probe(connection, _table(facts, options, shape))
+            table = _probe(connection, _table(facts, options, shape), facts)
             found += sample_findings(shape, connection.execute(sample_statement(shape)).fetchall())
         except TableUnsuitable as error:
             found.append(Finding(str(error)))
-    return sorted(found, key=lambda finding: not finding.fatal)
-
-
-def read_table(
-    connection: sqlite3.Connection, path: Path, options: TableOptions[Any], shape: Shape
-) -> tuple[Table, list[Finding]]:
-    """And what a worker is to be warned of. Raises TableUnsuitable with everything that keeps one from serving it."""
-    facts, found = _judged(connection, path, options, shape)
-    refuse_fatal(shape, found)
-    table = _probe(connection, _table(facts, options, shape))
-    found += sample_findings(shape, connection.execute(sample_statement(shape)).fetchall())
-    return table, [finding for finding in found if finding.warned]
-
-
-def _judged(
-    connection: sqlite3.Connection, path: Path, options: TableOptions[Any], shape: Shape
-) -> tuple[Facts, list[Finding]]:
-    facts = survey(connection, path, shape)
-    dialect = SqliteDialect(shape, strict=is_strict(connection, shape.table))
-    return facts, list(judge(facts, shape, options, dialect))
+    return table, sorted(found, key=lambda finding: not finding.fatal)
 
 
 def _table(facts: Facts, options: TableOptions[Any], shape: Shape) -> Table:
@@ -81,11 +66,11 @@ def _table(facts: Facts, options: TableOptions[Any], shape: Shape) -> Table:
     )
 
 
-def _probe(connection: sqlite3.Connection, table: Table) -> Table:
+def _probe(connection: sqlite3.Connection, table: Table, facts: Facts) -> Table:
     """Let SQLite compile what will be run; gives the table with the names of a record's columns."""
     queries = table.queries
     try:
-        walks = _walks(connection, table)
+        walks = _walks(connection, table, facts)
         records = queries.records()
         cursor = connection.execute(records.text, {**records.values, "ids": "[]"})
         names = tuple(column[0] for column in cursor.description[1:])
@@ -109,22 +94,16 @@ def _unsuitable(error: Exception, relation: Relation, trouble: str) -> Exception
     return TableUnsuitable(f"{'.'.join(relation.parts)}: {trouble}: {error}")
 
 
-def _walks(connection: sqlite3.Connection, table: Table) -> bool:
+def _walks(connection: sqlite3.Connection, table: Table, facts: Facts) -> bool:
     """Would SQLite walk an index of what waits, in the order of claims? Anything else would be worse than to sort."""
     query = table.queries.candidates((), suspects=False, in_order=True)
     steps = connection.execute(f"EXPLAIN QUERY PLAN {query.text}", _Anything(query.values)).fetchall()
-    partial = {name for name, kind in _indexes(connection, table) if kind}
     first = str(steps[0][3])
     return (
         not any("TEMP B-TREE" in step[3] for step in steps)
         and first.startswith("SCAN")
-        and any(first.endswith(f" INDEX {name}") for name in partial)
+        and any(first.endswith(f" INDEX {index.name}") for index in facts.indexes if index.predicate)
     )
-
-
-def _indexes(connection: sqlite3.Connection, table: Table) -> list[tuple[str, int]]:
-    listed = connection.execute(f"PRAGMA main.index_list({quote(table.shape.table.name)})")
-    return [(name, partial) for _, name, _, _, partial in listed]
 
 
 class _Anything(dict[str, Any]):

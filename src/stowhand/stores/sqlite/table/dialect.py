@@ -12,7 +12,7 @@ from stowhand.stores.sqlite.table.moments import Kind, kind_of
 from stowhand.stores.table.check import COUNTERS, Column
 from stowhand.stores.table.ddl import SQLITE_COLUMNS, index_ddl
 from stowhand.stores.table.ddl import Index as Recommended
-from stowhand.stores.table.names import MOMENTS, TOKEN, Shape, quote
+from stowhand.stores.table.names import TOKEN, Shape, quote
 
 TEXTS = ("state", "failure_message", "execution_logs", "worker_hostname", TOKEN)
 
@@ -22,23 +22,19 @@ class SqliteDialect:
 
     name = "sqlite"
 
-    def __init__(self, shape: Shape, *, strict: bool) -> None:
+    def __init__(self, shape: Shape) -> None:
         self.table = shape.table.quoted
-        self._strict = strict
 
     def misfit(self, documented: str, column: Column) -> str:
         """Why the type cannot serve."""
         declared = column.type.upper()
-        number = kind_of(declared) is not Kind.TEXT
+        is_number = kind_of(declared) is not Kind.TEXT
         if documented == "id":
             return "keys are INTEGER or TEXT" if "BLOB" in declared or kind_of(declared) is Kind.REAL else ""
-        if documented in TEXTS and (number or (self._strict and declared not in ("TEXT", "ANY"))):
+        if documented in TEXTS and is_number:
             return "it must keep text as it is"
-        textual = any(word in declared for word in ("CHAR", "CLOB", "TEXT"))
-        if documented in COUNTERS and not number and (textual or (self._strict and declared != "ANY")):
+        if documented in COUNTERS and not is_number and any(word in declared for word in ("CHAR", "CLOB", "TEXT")):
             return "it must keep a number"
-        if self._strict and documented in (*MOMENTS, "cancel") and declared == "BLOB":
-            return "it must keep a moment" if documented in MOMENTS else "it must keep a truth"
         return ""
 
     def add(self, documented: str, own: str) -> str:

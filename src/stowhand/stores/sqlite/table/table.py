@@ -23,15 +23,15 @@ from stowhand.stores.calls import UNREPORTED, Calls
 from stowhand.stores.database.sqlite_connection import WriteProbe
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.shared.settler import Settler
-from stowhand.stores.sqlite.table.checks import check, read_table
+from stowhand.stores.sqlite.table.checks import check
 from stowhand.stores.sqlite.table.claims import RolledBack, TableClaim, is_due
 from stowhand.stores.sqlite.table.connections import TableConnections
 from stowhand.stores.sqlite.table.heartbeats import TableHeartbeats
 from stowhand.stores.sqlite.table.operations import SqliteOperations
 from stowhand.stores.sqlite.table.plan import TablePlan, mark
-from stowhand.stores.sqlite.table.transaction import TableTransaction
+from stowhand.stores.sqlite.table.transaction import Table, TableTransaction
 from stowhand.stores.table.arguments import Key
-from stowhand.stores.table.backend import Finding, Notices, Taken
+from stowhand.stores.table.backend import Finding, Notices, Taken, refuse_fatal
 from stowhand.stores.table.claims import NOT_CHANGED, Abandoned, Reasons
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions
@@ -78,11 +78,11 @@ class SqliteTable:
 
     async def open(self) -> None:
         """Connect and look at the catalog."""
-        path = self._connections.path
-        table, self.warnings = await self._connections.read(
-            lambda tx: read_table(tx.raw, path, self._options, self._shape)
-        )
+        table, found = await self._examine()
+        refuse_fatal(self._shape, found)
+        assert table is not None  # nothing is fatal
         self._connections.learn(table)
+        self.warnings = [finding for finding in found if finding.warned]
 
     async def close(self) -> None:
         """Close every connection. Harmless when repeated; the next use opens them again."""
@@ -90,6 +90,10 @@ class SqliteTable:
 
     async def check(self) -> Sequence[Finding]:
         """Compare table and view with the options."""
+        _, found = await self._examine()
+        return found
+
+    async def _examine(self) -> tuple[Table | None, Sequence[Finding]]:
         path = self._connections.path
         return await self._connections.read(lambda tx: check(tx.raw, path, self._options, self._shape))
 
