@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from stowhand.errors import ConfigurationError, InvalidJob, a_type, hint, suggest
-from stowhand.jobs.conditions import Where
+from stowhand.jobs.conditions import TOGETHER, Where
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, seconds
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
@@ -52,6 +52,15 @@ def read_conditions(given: object, *, folds: bool = True) -> tuple[Any, ...]:
         elif not is_sql(one):
             raise ConfigurationError(f'condition: {a_type(one)} given; give Where("column", "<", value) or sql("…")')
     return tuple(several)
+
+
+def read_filters(given: object, *, folds: bool = True) -> tuple[Any, ...]:
+    """The conditions of a count: as those of a claim, but for what bounds the records of one claim together."""
+    conditions = read_conditions(given, folds=folds)
+    for one in conditions:
+        if isinstance(one, Where) and one.op == TOGETHER:
+            raise ConfigurationError(f"condition on {one.column!r}: {one.op!r} is for a claim; write '<='")
+    return conditions
 
 
 def read_after(given: object) -> datetime | float | None:

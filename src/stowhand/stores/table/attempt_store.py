@@ -20,7 +20,7 @@ from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.calls import Calls
-from stowhand.stores.table.arguments import Key, read_after, read_conditions, read_key, read_states
+from stowhand.stores.table.arguments import Key, read_after, read_filters, read_key, read_states
 from stowhand.stores.table.backend import AttemptTools
 from stowhand.stores.table.records import Records
 
@@ -76,12 +76,12 @@ class AttemptStore(Generic[R]):
     async def exists(self, *states: State | str, conditions: object = ()) -> bool:
         """Is there a record in any of these states that fulfils the conditions? No states: refused."""
         with self._calls.timed("exists"):
-            return await self._tools.asking.exists(read_states(states), read_conditions(conditions, folds=self._folds))
+            return await self._tools.asking.exists(read_states(states), read_filters(conditions, folds=self._folds))
 
     async def count_by_state(self, *states: State | str, conditions: object = ()) -> int:
         """How many records are in any of these states, and fulfil the conditions. No states: refused."""
         with self._calls.timed("count"):
-            found = await self._tools.asking.count(read_states(states), read_conditions(conditions, folds=self._folds))
+            found = await self._tools.asking.count(read_states(states), read_filters(conditions, folds=self._folds))
         return sum(found.values())
 
     async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:

@@ -25,7 +25,15 @@ from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
 from stowhand.retry import constant
 from stowhand.stores.calls import Calls
-from stowhand.stores.table.arguments import ANY_KEY, WAITING, read_after, read_conditions, read_key, read_states
+from stowhand.stores.table.arguments import (
+    ANY_KEY,
+    WAITING,
+    read_after,
+    read_conditions,
+    read_filters,
+    read_key,
+    read_states,
+)
 from stowhand.stores.table.attempt_store import AttemptStore
 from stowhand.stores.table.backend import AttemptTools, Finding, Notices, Taken
 from stowhand.stores.table.claims import Due
@@ -282,7 +290,7 @@ class TableStore(Generic[R]):
 
     async def counts(self, *states: State | str, conditions: object = ()) -> dict[State, int]:
         """How many records are in each of these states (none given: of all), and fulfil the conditions."""
-        wanted, asked = read_states(states or tuple(State)), read_conditions(conditions, folds=self._folds)
+        wanted, asked = read_states(states or tuple(State)), read_filters(conditions, folds=self._folds)
         await self.open()
         with self._calls.timed("count"):
             found = await self._backend.asking.count(wanted, asked)
@@ -290,7 +298,7 @@ class TableStore(Generic[R]):
 
     async def exists(self, *states: State | str, conditions: object = ()) -> bool:
         """Is there a record in any of these states? Cheaper than counting. None given: refused."""
-        wanted, asked = read_states(states), read_conditions(conditions, folds=self._folds)
+        wanted, asked = read_states(states), read_filters(conditions, folds=self._folds)
         await self.open()
         with self._calls.timed("exists"):
             return await self._backend.asking.exists(wanted, asked)

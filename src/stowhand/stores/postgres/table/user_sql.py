@@ -10,7 +10,7 @@ import msgspec
 from psycopg import sql
 
 from stowhand.errors import ConfigurationError, a_type
-from stowhand.jobs.conditions import TOGETHER, Sql, Where
+from stowhand.jobs.conditions import Sql, Where
 from stowhand.stores.table.expressions import Selected
 from stowhand.stores.table.names import Column, Read, Shape, quote
 
@@ -80,14 +80,8 @@ class Writer:
         )
 
     def _condition(self, given: Any) -> str:
-        if isinstance(given, str):
-            raise ConfigurationError(
-                f"condition {given!r}: text; give Where(column, operator, value), or sql({given!r})"
-            )
         if not isinstance(given, Where):
             return self.expression(given)
-        if given.op == TOGETHER:
-            raise ConfigurationError(f"condition on {given.column!r}: {given.op!r} is for a claim; write '<='")
         column = self.expression(self._shape.column(given.column))
         if given.op in ("is null", "is not null"):
             return f"{column} {given.op}"

@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from stowhand.errors import ConfigurationError, a_type
-from stowhand.jobs.conditions import TOGETHER, Sql, Where, apart
+from stowhand.jobs.conditions import Sql, Where, apart
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
 from stowhand.stores.sqlite.table.composer import Kinds, identified, reached, truth
@@ -200,24 +200,17 @@ class _Writer:
     def condition(self, given: Any) -> str:
         """A comparison, or SQL of the user's own."""
         if not isinstance(given, Where):
-            if isinstance(given, Sql):
-                return self.expression(given)
-            raise ConfigurationError(
-                f"condition: {a_type(given)} given; for SQLite give Where(column, op, value) or sql(text, *values)"
-            )
-        if given.op == TOGETHER:
-            raise ConfigurationError(f"condition on {given.column!r}: {given.op!r} is for a claim; write '<='")
+            return self.expression(given)
         column = self.expression(self._shape.column(given.column))
         if given.op in ("is null", "is not null"):
-            return f"{column} {given.op.upper()}"
+            return f"{column} {given.op}"
         several = given.value if isinstance(given.value, tuple) else (given.value,)
         if any(isinstance(value, date) for value in several):
             # However the column keeps its moments. A date is its first one.
             column = f"stowhand_micros({column})"
             several = tuple(to_micros(_aware(value)) if isinstance(value, date) else value for value in several)
-        places = [self._value(value) for value in several]
-        op = {"!=": "<>"}.get(given.op, given.op.upper())
-        return f"{column} {op} " + (f"({', '.join(places)})" if isinstance(given.value, tuple) else places[0])
+        places = ", ".join(map(self._value, several))
+        return f"{column} {given.op} ({places})"
 
     def _value(self, given: Any) -> str:
         name = f"value_{len(self._values)}"
