@@ -142,6 +142,8 @@ class JobEnded(Event, frozen=True):
     ended: Ended
     seconds: float
     error: str | None
+    retry_in: float | None = None
+    """Seconds until an attempt that is retried is due again."""
 
 
 class JobSaid(Event, frozen=True):

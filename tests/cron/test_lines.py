@@ -70,7 +70,7 @@ def test_a_conflict_shows_both_items_and_a_bad_crontab_all_its_lines(stream: io.
     assert "Ours: 0 4 * * * mine; theirs: 0 4 * * * " in lines[0]
     assert "\x1b" not in lines[0]
     assert lines[1:] == [
-        "[core] ERROR: The crontab is wrong, so the old one stays ('a'):",
+        "[core] ERROR: Cannot reload the crontab; keeping the loaded one ('a'):",
         "[core] ERROR:   crontab line 1: bad",
         "[core] ERROR:   crontab line 2: worse",
     ]

@@ -36,4 +36,4 @@ def test_each_time_it_works_and_every_line_is_written_once(run: Run, tmp_path: P
         for _ in range(3):
             run(story())
         run(look())  # its workers have ended in a loop before this
-    assert stream.getvalue().count("for good, attempt 1/1: no") == 3
+    assert stream.getvalue().count(", attempt 1/1: no") == 3

@@ -70,8 +70,10 @@ def written(*events: Event, level: str = "debug", fmt: str = "text") -> str:
     return stream.getvalue()
 
 
-def ended(how: Ended = Ended.OK, error: str | None = None, task: str = "hello") -> JobEnded:
-    return JobEnded(W, 1, task, 2, 25, how, 0.00016, error)
+def ended(
+    how: Ended = Ended.OK, error: str | None = None, task: str = "hello", retry_in: float | None = None
+) -> JobEnded:
+    return JobEnded(W, 1, task, 2, 25, how, 0.00016, error, retry_in)
 
 
 def test_the_lines_of_the_readme() -> None:
@@ -90,8 +92,8 @@ def test_the_lines_of_the_readme() -> None:
 
 
 def test_a_failure_says_which_attempt_and_the_first_line_of_the_error() -> None:
-    error = ended(Ended.RETRY, "ValueError: no\nTraceback …\n  deep, password=hunter2")
-    line = f"[worker({W})] WARNING: Failed task 1 (hello), attempt 2/25, to be tried again: ValueError: no (0.16ms)\n"
+    error = ended(Ended.RETRY, "ValueError: no\nTraceback …\n  deep, password=hunter2", retry_in=7.389)
+    line = f"[worker({W})] WARNING: Failed task 1 (hello), attempt 2/25, retrying in 7.4s: ValueError: no (0.16ms)\n"
     assert written(error, level="info") == line
     assert written(error) == f"{line}    Traceback …\n      deep, password=***\n"
     entry = json.loads(written(error, level="info", fmt="json"))
@@ -114,7 +116,8 @@ def test_the_failures_of_a_task_have_one_message_and_their_numbers_as_arguments(
         logger.removeHandler(handler)
     one, other = records
     assert one.msg == other.msg
-    assert (one.levelno, one.args) == (level, ("1", 1, 25, "ValueError: bad row 1 password=***", 1.0))
+    again = ("at once",) if how is Ended.RETRY else ()
+    assert (one.levelno, one.args) == (level, ("1", 1, 25, *again, "ValueError: bad row 1 password=***", 1.0))
     assert "task 2 (50%s off)" in other.getMessage()
     assert "attempt 2/25" in other.getMessage()
 
@@ -146,7 +149,7 @@ def test_many_jobs_taken_back_are_one_line_with_their_number() -> None:
     states = [State.QUEUED] * 530 + [State.FAILED]
     line = written(JobsReset(tuple(ResetJob(number, "hello", state, "w") for number, state in enumerate(states))))
     assert line.count("\n") == 1
-    assert "ERROR: Took back 531 tasks: their workers (w) are gone; 530 queued, 1 failed: tasks 0, 1, 2" in line
+    assert "ERROR: Reset 531 tasks: workers lost (w); 530 queued, 1 failed: tasks 0, 1, 2" in line
     assert "and 481 more" in line
 
 
@@ -168,7 +171,7 @@ def test_a_listener_that_raises_is_reported_where_nobody_logs_anything(caplog: p
 
 def test_a_traceback_is_told_by_its_last_line() -> None:
     error = 'Traceback (most recent call last):\n  File "x"\n    boom\nKeyError: 5\n'
-    assert "for good, attempt 2/25: KeyError: 5 (" in written(ended(Ended.FAILED, error))
+    assert "Permanently failed task 1 (hello), attempt 2/25: KeyError: 5 (" in written(ended(Ended.FAILED, error))
 
 
 @pytest.mark.parametrize(
@@ -182,28 +185,31 @@ def test_a_traceback_is_told_by_its_last_line() -> None:
         (JobStarted(W, 1, "hello", 2), "DEBUG: Started task 1 (hello), attempt 2"),
         (ended(Ended.SNOOZED), "Snoozed task 1"),
         (ended(Ended.CANCELED, "by hand"), "Canceled task 1 (hello): by hand"),
-        (ended(Ended.POISON, "Poison: x"), "for good as poison"),
+        (ended(Ended.POISON, "Poison: x"), "Permanently failed task 1 (hello): poison, attempt 2/25: Poison: x"),
         (JobLost(W, 1, "hello", "late"), "WARNING: Lost the lease of task 1 (hello), nothing was recorded: late"),
-        (JobUnknown(W, 1, "hello"), "whether it was is not known"),
-        (JobsReturned(W, (1, 2), "stopping"), "Handed back unspent: tasks 1, 2 (stopping)"),
+        (JobUnknown(W, 1, "hello"), "the result is not known"),
+        (JobsReturned(W, (1, 2), "stopping"), "Returned tasks 1, 2 to the queue, attempt not counted: stopping"),
         (
             JobsReset((ResetJob(1, "hello", State.QUEUED, W),)),
-            f"WARNING: Took back task 1 (hello): its worker ({W}) is gone; it is queued",
+            f"WARNING: Reset task 1 (hello): worker {W} lost, state queued",
         ),
-        (JobsReset((ResetJob(1, "hello", State.FAILED, W),)), "ERROR: Failed task 1 (hello) for good"),
+        (
+            JobsReset((ResetJob(1, "hello", State.FAILED, W),)),
+            "ERROR: Permanently failed task 1 (hello): its workers died",
+        ),
         (ResultDropped(1, "hello", "too large"), "its result could not be kept: too large"),
         (StoreTrouble(W, "claim", "gone\nmore", 1.5), "ERROR: Store trouble (claim), again in 1.5s: gone\n"),
         (StoreRecovered(W, "claim", 3), "The store is back (claim, after 3 failures)"),
-        (LeaseEnding(W, Lease(1, "t", 1), "hello"), "the lease of task 1 (hello) ends"),
+        (LeaseEnding(W, Lease(1, "t", 1), "hello"), "The lease of task 1 (hello) expires"),
         (
             LoopBlocked(W, "hello", 1, 2.5, "  File x", True),
-            "blocked for 2.5s by task 1 (hello). It is here:\n      File x",
+            "blocked for 2.5s by task 1 (hello). Stack:\n      File x",
         ),
         (LoopBlocked(W, None, None, 2.5, "s", False), "by something; it counts as hung"),
-        (ThreadAbandoned(W, 1, "hello"), "was told to stop, but its thread"),
+        (ThreadAbandoned(W, 1, "hello"), "was stopped, but its thread"),
         (
             ChildDied(W, 77, "killed by SIGKILL", 1),
-            "Worker process 77 ended unasked (killed by SIGKILL); 1 job came back",
+            "Worker process 77 exited unexpectedly (killed by SIGKILL); 1 job reset",
         ),
     ],
 )
@@ -239,7 +245,7 @@ def test_nobody_listens_to_what_the_level_would_drop() -> None:
 
 def test_a_success_is_not_written_where_only_errors_are() -> None:
     assert written(ended(), level="error") == ""
-    assert "Failed task" in written(ended(Ended.FAILED, "x"), level="error")
+    assert "Permanently failed task" in written(ended(Ended.FAILED, "x"), level="error")
     assert written(ended(Ended.RETRY, "x"), level="error") == ""
 
 

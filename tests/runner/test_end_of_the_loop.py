@@ -75,6 +75,6 @@ def test_the_end_of_asyncio_run_returns_running_jobs(
     assert (job.state, job.attempts, job.resets) == (State.QUEUED, 0, 0)
     assert [line for line in lines if "blocked" in line] == []
     stopping, returned = (
-        next(n for n, line in enumerate(lines) if word in line) for word in ("Stopping now", "task 1 (")
+        next(n for n, line in enumerate(lines) if word in line) for word in ("Stopping now", "Returned task 1")
     )
     assert stopping < returned

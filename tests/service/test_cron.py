@@ -81,7 +81,7 @@ def test_hup_reads_the_crontab_again_and_a_bad_one_keeps_the_old(
     crontab.write_text("nonsense\n0 4 1 1 * innocent ?id=second {number: 1}\n61 * * * * innocent\n")
     process.send_signal(signal.SIGHUP)
     workers.wait_for("crontab line 3")
-    assert "the old one stays ('first')" in workers.said()
+    assert "keeping the loaded one ('first')" in workers.said()
     assert "crontab line 1" in workers.said(), "all that is wrong"
     crontab.write_text("0 4 1 1 * innocent ?id=first {number: 1}\n0 4 1 1 * missing ?id=second\n")
     process.send_signal(signal.SIGHUP)

@@ -75,7 +75,7 @@ def test_suspects_share_a_child_until_one_kills_it_and_that_costs_the_others_not
     jobs = [job_of(url, job_id) for job_id in (*before, *after)]
     assert {(job.state, job.attempts) for job in jobs} == {(State.COMPLETED, 1)}
     assert job_of(url, killer).last_error == "its worker died 3 times while running it"
-    assert "Took back" not in sqlite_workers.said(), "nothing else was reset"
+    assert "Reset task" not in sqlite_workers.said(), "nothing else was reset"
     pids = [job.result["pid"] for job in jobs]
     assert len(set(pids[:3])) == len(set(pids[3:])) == 1
     assert len({process.pid, *pids}) == 3

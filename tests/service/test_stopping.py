@@ -75,12 +75,12 @@ def test_a_signal_makes_a_worker_quiet_and_again_it_takes_jobs(sqlite_workers: W
     process = sqlite_workers.start("--processes", processes)
     sqlite_workers.wait_for("Worker connected", times=int(processes))
     process.send_signal(signal.SIGUSR2)
-    sqlite_workers.wait_for("Quiet: takes nothing new", times=int(processes))
+    sqlite_workers.wait_for("Quiet: claiming nothing new", times=int(processes))
     job_id = add(sqlite_workers.url, "innocent", '{"number": 1}')
     process.send_signal(signal.SIGUSR2)
     sqlite_workers.wait_for("Completed task")
     said = sqlite_workers.said()
-    assert said.index("Takes jobs again") < said.index("Completed task")
+    assert said.index("Claiming jobs again") < said.index("Completed task")
     assert job_of(sqlite_workers.url, job_id).state is State.COMPLETED
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0

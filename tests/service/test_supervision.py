@@ -193,7 +193,7 @@ def test_a_process_that_has_reached_its_limit_ends_well_and_another_takes_its_pl
     url = sqlite_workers.url
     with_store(url, lambda store: store.jobs.enqueue_many([NewJob(task="who_am_i")] * 6))
     process = sqlite_workers.start("--processes", "2", "-j", "1", "--http", "0", limit)
-    sqlite_workers.wait_for("reached a limit and ended; starting another", times=2 if name == "max_jobs" else 1)
+    sqlite_workers.wait_for("reached a limit and exited; starting another", times=2 if name == "max_jobs" else 1)
     add(url, "who_am_i", "{}")
     pids = _pids_of(url, 7)
     assert len(set(pids)) >= 4 or name == "max_memory", "seven jobs, and two for each process"
@@ -203,7 +203,7 @@ def test_a_process_that_has_reached_its_limit_ends_well_and_another_takes_its_pl
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     said = sqlite_workers.said()
-    assert "ended unasked" not in said
+    assert "exited unexpectedly" not in said
     assert f"Claiming nothing new: {name}" in said
 
 
@@ -241,7 +241,7 @@ def test_a_child_whose_loop_is_blocked_too_long_is_replaced_and_said_to_hang(
     jam_id = _add_a_jam(sqlite_workers.url, tmp_path)
     options = ("--processes", "2", "-j", "1", "--lease", "1", "--timeout", "0.5s", "--grace", "300")
     process = sqlite_workers.start(*options)
-    sqlite_workers.wait_for("ended unasked (hung: a handler blocked its event loop)")
+    sqlite_workers.wait_for("exited unexpectedly (hung: a handler blocked its event loop)")
     assert job_of(sqlite_workers.url, jam_id).state is State.FAILED
     sqlite_workers.wait_for("Worker connected", times=3)
     process.send_signal(signal.SIGTERM)

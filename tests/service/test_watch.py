@@ -126,7 +126,7 @@ def test_a_broken_file_keeps_the_old_tasks_and_says_why(workers: Watching) -> No
     workers.write("hello.py", saying("one"))
     workers.start()
     workers.write("hello.py", "async def task(payload, helpers:\n")
-    workers.wait_for("cannot be loaded, so the old ones stay")
+    workers.wait_for("Cannot reload tasks; keeping the loaded ones")
     workers.wait_for("hello.py: line 1: SyntaxError")
     workers.add("hello")
     workers.wait_for("SAID one")

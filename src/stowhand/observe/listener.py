@@ -52,6 +52,7 @@ from stowhand.events import (
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.moments import say_brief
 from stowhand.jobs.outcomes import describe
 from stowhand.observe.about import about_job_of
 from stowhand.observe.job_logger import LineLogger, ScopedLogger, core_logger
@@ -72,7 +73,7 @@ OF_A_JOB = (
     LoopBlocked,
 )
 """Events whose lines are about the job that they name."""
-DONE = {"beat": "renew the lease of", "release": "hand back", "reset": "take back"}
+DONE = {"beat": "renew the lease of", "release": "return", "reset": "reset"}
 EACH = 3
 """Jobs of one event that have a line each; more share one line, with their number."""
 WORKERS_SHOWN = 5
@@ -153,15 +154,16 @@ class LogListener:
             case Ended.CANCELED:
                 self._log_end("info", event, f"Canceled task {task}", because=event.error)
             case Ended.RETRY:
-                words = f"Failed task {task}, attempt %d/%d, to be tried again"
-                self._log_end("warning", event, words, event.attempt, event.max_attempts, because=event.error)
+                words = f"Failed task {task}, attempt %d/%d, retrying %s"
+                again = f"in {say_brief(event.retry_in)}" if event.retry_in else "at once"
+                self._log_end("warning", event, words, event.attempt, event.max_attempts, again, because=event.error)
             case Ended.FAILED | Ended.POISON:
-                word = " as poison" if event.ended is Ended.POISON else ""
-                words = f"Failed task {task} for good{word}, attempt %d/%d"
+                poison = ": poison" if event.ended is Ended.POISON else ""
+                words = f"Permanently failed task {task}{poison}, attempt %d/%d"
                 self._log_end("error", event, words, event.attempt, event.max_attempts, because=event.error)
 
     def _log_end(self, level: str, event: JobEnded, words: str, *numbers: object, because: str | None = None) -> None:
-        """The message is the same for all such ends of a task, so that programs such as Sentry group them."""
+        """Write the end of an attempt. Its message is constant for each task, so that Sentry and others group them."""
         facts: dict[str, Any] = {"outcome": event.ended.value, "duration": round(event.seconds, 6)}
         if numbers:
             facts["max_attempts"] = event.max_attempts
@@ -178,15 +180,15 @@ class LogListener:
     def _job_unknown(self, event: JobUnknown) -> None:
         if event.ended is not None:
             how = "ended well" if event.ended is Ended.OK else f"ended ({event.ended})"
-            words = "its end could not be recorded before the worker stopped; it comes back when its lease ends"
-            self._worker(event.worker).error(f"Not recorded: task {job(event)} {how}, and {words}")
+            words = "the worker stopped before its end was recorded; it is reset when its lease expires"
+            self._worker(event.worker).error(f"Not recorded: task {job(event)} {how}, but {words}")
             return
         self._worker(event.worker).warning(
-            f"The connection was cut while task {job(event)} was being recorded; whether it was is not known"
+            f"The connection broke while the end of task {job(event)} was recorded; the result is not known"
         )
 
     def _returned(self, event: JobsReturned) -> None:
-        self._worker(event.worker).info(f"Handed back unspent: {ids(event.job_ids)} ({event.why})")
+        self._worker(event.worker).info(f"Returned {ids(event.job_ids)} to the queue, attempt not counted: {event.why}")
 
     def _reset(self, event: JobsReset) -> None:
         if len(event.jobs) > EACH:
@@ -194,12 +196,12 @@ class LogListener:
             return
         for one in event.jobs:
             what = f"task {escape(str(one.job_id))} ({escape(one.task)})"
-            whose = f" ({escape(one.worker)})" if one.worker else ""
+            whose = f" {escape(one.worker)}" if one.worker else ""
             if one.state is State.FAILED:
-                self._core.error(f"Failed {what} for good: its workers died too often while running it")
+                self._core.error(f"Permanently failed {what}: its workers died too often while running it")
             else:
-                age = f", its last heartbeat {one.heartbeat_age:.1f}s ago" if one.heartbeat_age is not None else ""
-                self._core.warning(f"Took back {what}: its worker{whose} is gone{age}; it is {one.state.value}")
+                age = f", last heartbeat {one.heartbeat_age:.1f}s ago" if one.heartbeat_age is not None else ""
+                self._core.warning(f"Reset {what}: worker{whose} lost{age}, state {one.state.value}")
 
     def _reset_many(self, event: JobsReset) -> None:
         """One line, however many workers died and whatever they held."""
@@ -208,11 +210,11 @@ class LogListener:
             f"{number} {state}" for state, number in Counter(one.state.value for one in event.jobs).items()
         )
         workers = sorted({escape(one.worker) for one in event.jobs if one.worker})
-        whose = (
-            f" ({', '.join(workers[:WORKERS_SHOWN])}{' …' if len(workers) > WORKERS_SHOWN else ''})" if workers else ""
-        )
+        whose = ", ".join(workers[:WORKERS_SHOWN])
+        if len(workers) > WORKERS_SHOWN:
+            whose += " …"
         which = ids(tuple(one.job_id for one in event.jobs))
-        words = f"Took back {len(event.jobs)} tasks: their workers{whose} are gone; {became}: {which}"
+        words = f"Reset {len(event.jobs)} tasks: workers lost ({whose or 'unnamed'}); {became}: {which}"
         facts = {"outcome": "reset", "jobs": len(event.jobs), "failed": len(failed)}
         self._core.log_event("error" if failed else "warning", words, facts)
 
@@ -233,7 +235,7 @@ class LogListener:
     def _change_refused(self, event: ChangeRefused) -> None:
         what = f"{DONE.get(event.doing, event.doing)} task {escape(str(event.job_id))}"
         why = short(telling_line(event.why))
-        self._core.warning(f"The database refuses to {what}, which is left to its lease; the others go on: {why}")
+        self._core.warning(f"The database refuses to {what}; its lease will expire, and other jobs go on: {why}")
 
     def _trouble(self, event: StoreTrouble) -> None:
         error = shorten(telling_line(event.error), ERROR_WIDTH)
@@ -248,13 +250,13 @@ class LogListener:
         self._worker(event.worker).log_event("info", f"{who} is back ({event.doing}, after {times})", facts)
 
     def _warned(self, event: StoreWarned) -> None:
-        mend = f"; mend it with:\n{event.mend.rstrip()}" if event.mend else ""
-        self._core.warning(f"{escape(event.store)}: {event.warning}{mend}")
+        fix = f"; fix it with:\n{event.mend.rstrip()}" if event.mend else ""
+        self._core.warning(f"{escape(event.store)}: {event.warning}{fix}")
 
     def _lease_ending(self, event: LeaseEnding) -> None:
         self._worker(event.worker).error(
-            f"No heartbeat has reached the store for so long that the lease of task {escape(str(event.lease.job_id))}"
-            f" ({escape(event.task)}) ends; it is stopped here, and will be run again"
+            f"The lease of task {escape(str(event.lease.job_id))} ({escape(event.task)}) expires, because no heartbeat"
+            " reached the store; the attempt is stopped here, and the job will run again"
         )
 
     def _blocked(self, event: LoopBlocked) -> None:
@@ -263,14 +265,14 @@ class LogListener:
             if event.job_id is not None
             else "something"
         )
-        hung = "" if event.beating else "; it counts as hung, and leases are not renewed any more"
+        hung = "" if event.beating else "; it counts as hung, and leases are no longer renewed"
         self._worker(event.worker).warning(
-            f"The event loop is blocked for {event.seconds:.1f}s by {who}{hung}. It is here:\n{event.stack.rstrip()}"
+            f"The event loop is blocked for {event.seconds:.1f}s by {who}{hung}. Stack:\n{event.stack.rstrip()}"
         )
 
     def _thread_abandoned(self, event: ThreadAbandoned) -> None:
         self._worker(event.worker).warning(
-            f"Task {job(event)} was told to stop, but its thread cannot be ended; its result will be ignored"
+            f"Task {job(event)} was stopped, but its thread cannot be ended; its result will be ignored"
         )
 
     def _thread_ended(self, event: ThreadEnded) -> None:
@@ -285,17 +287,17 @@ class LogListener:
         )
 
     def _child_died(self, event: ChildDied) -> None:
-        back = count(event.jobs, "job")
-        self._worker(event.worker).error(f"Worker process {event.pid} ended unasked ({event.how}); {back} came back")
+        jobs = count(event.jobs, "job")
+        self._worker(event.worker).error(f"Worker process {event.pid} exited unexpectedly ({event.how}); {jobs} reset")
 
     def _child_renewed(self, event: ChildRenewed) -> None:
-        self._worker(event.worker).info(f"Worker process {event.pid} reached a limit and ended; starting another")
+        self._worker(event.worker).info(f"Worker process {event.pid} reached a limit and exited; starting another")
 
     def _reloaded(self, event: TasksReloaded) -> None:
         if event.problem is None:
             self._core.info(f"Loaded the tasks again (task names: {names(event.tasks)})")
         else:
-            self._core.error(f"The tasks have changed and cannot be loaded, so the old ones stay: {event.problem}")
+            self._core.error(f"Cannot reload tasks; keeping the loaded ones: {event.problem}")
 
     def _cron_started(self, event: CronStarted) -> None:
         filled = f"; made up for {count(event.backfilled, 'missed tick')}" if event.backfilled else ""
@@ -330,12 +332,12 @@ class LogListener:
         if event.problem is None:
             self._core.info(f"Read the crontab again: {names(event.items)}")
         else:
-            self._core.error(f"The crontab is wrong, so the old one stays ({names(event.items)}):")
+            self._core.error(f"Cannot reload the crontab; keeping the loaded one ({names(event.items)}):")
             for line in event.problem.splitlines():
                 self._core.error(f"  {short(line)}")
 
     def _quieted(self, event: WorkerQuieted) -> None:
-        words = f"Quiet: takes nothing new; running: {event.running}" if event.quiet else "Takes jobs again"
+        words = f"Quiet: claiming nothing new; running: {event.running}" if event.quiet else "Claiming jobs again"
         self._worker(event.worker).info(words)
 
     def _renewed(self, event: WorkerRenewed) -> None:
@@ -352,7 +354,7 @@ class LogListener:
         logger = self._worker(event.worker)
         if event.unfinished:
             left = f"{event.unfinished} handlers could not be ended"
-            logger.warning(f"Stopped; {left}; their jobs go back unspent, when their leases end at the latest")
+            logger.warning(f"Stopped; {left}; their jobs return to the queue when their leases expire, at the latest")
         else:
             logger.info("Stopped")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from stowhand.errors import StoreError
 from stowhand.events import JobEnded, JobLost, JobUnknown, Settled, StoreRecovered, StoreTrouble
-from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.jobs.lifecycle import COMPLETED, Ended
 from stowhand.protocols.attempt import Transaction, known_control_of
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Recorded, Reply, Store, Verdict
@@ -260,6 +260,7 @@ class Settler:
             ended=settlement.ended,
             seconds=held.seconds,
             error=settlement.error,
+            retry_in=settlement.delay if settlement.ended is Ended.RETRY else None,
         )
 
 
