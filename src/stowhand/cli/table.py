@@ -96,7 +96,7 @@ def check_table(only_sql: bool, as_json: bool, **typed: Any) -> int:
 
     Exit code: 0 a worker can serve it (there may be advice), 1 it cannot, 3 the database cannot be reached.
     """
-    found = with_table(typed, lambda store: store.check())
+    found = with_table(typed, lambda store: store.check(), opens=False)
     for line in map(json_line, found) if as_json else script(found, only_sql=only_sql):
         click.echo(line)
     fatal = any(finding.fatal for finding in found)
@@ -147,7 +147,6 @@ def show_logs(record_id: str, as_json: bool, **typed: Any) -> int:
     """Show what the latest attempt of the record ID has logged: each command, how it ended, and what it said."""
 
     async def read(store: TableStore[Any]) -> list[ExecutionLogEntry] | None:
-        await store.open()
         return await of_key(record_id, store.logs)
 
     entries = with_table(typed, read)
@@ -199,7 +198,6 @@ def list_records(states: tuple[str, ...], after: str | None, limit: int, as_json
     """List records in the order of their ids: live and failed ones, unless --state says otherwise."""
 
     async def read(store: TableStore[Any]) -> list[ShownRecord]:
-        await store.open()
         if after is None:
             return await store.records(*states, limit=limit)
         return await of_key(after, lambda key: store.records(*states, after=key, limit=limit))
@@ -219,7 +217,6 @@ def show_record(key: str, as_json: bool, **typed: Any) -> int:
     """Show one record as the table has it. Its log: stowhand table logs."""
 
     async def read(store: TableStore[Any]) -> ShownRecord | None:
-        await store.open()
         return await of_key(key, store.look_up)
 
     def show(record: ShownRecord) -> str:
@@ -262,7 +259,6 @@ def _act(
 
     async def all_of_them(store: TableStore[Any]) -> int:
         code = OK
-        await store.open()
         for key in keys:
             code = max(code, show_answers([await of_key(key, partial(verb, store))], as_json=as_json))
         return code
@@ -292,12 +288,14 @@ _REST = [name for name in ShownRecord.__struct_fields__ if name not in {column.k
 RECORD: list[Column[ShownRecord]] = [*SHOWN[:-1], *map(Column, _REST), SHOWN[-1]]
 
 
-def with_table(typed: dict[str, Any], doing: Callable[[TableStore[Any]], Awaitable[T]]) -> T:
-    """Find the table, do one thing, let its connections go."""
+def with_table(typed: dict[str, Any], doing: Callable[[TableStore[Any]], Awaitable[T]], *, opens: bool = True) -> T:
+    """Open the table, do one thing, close it. ``opens``: refuse a table that no worker can serve."""
 
     async def session() -> T:
         store = table_of(typed)
         try:
+            if opens:
+                await store.open()
             return await doing(store)
         finally:
             await store.close()

@@ -156,25 +156,24 @@ def declare_item(
         raise ConfigurationError(
             f"App.cron: {a_type(given)} given; give what @app.task makes of a function, or a task's name"
         )
-    chosen: dict[str, Any] = dict(options)
-    if not isinstance(task, str):
-        chosen = _from_template(task.template, keyed="key" not in chosen) | chosen
-        try:
-            written = task.definition.shape.write_value({**(payload or {}), "_cron": _SOME_TICK})
-        except InvalidJob as error:
-            raise ConfigurationError(f"App.cron: {error}") from None
-        payload = strict_json.decode(written)
-    name = task if isinstance(task, str) else task.name
-    spec = CronOptions(**{IN_PYTHON.get(option, option): value for option, value in chosen.items()})
-    item = parse_app_item(
-        CronItem(task=name, match=pattern, identifier=identifier, payload=payload, options=spec, tz=tz)
-    )
     if isinstance(task, str):
-        return item
+        return _app_item(pattern, task, payload, identifier, tz, dict(options))
+    chosen = _from_template(task.template, keyed="key" not in options) | dict(options)
     try:
+        written = task.definition.shape.write_value({**(payload or {}), "_cron": _SOME_TICK})
+        item = _app_item(pattern, task.name, strict_json.decode(written), identifier, tz, chosen)
         return item.finished_by(task.definition.finished, task.template.expires)
     except InvalidJob as error:
         raise ConfigurationError(f"App.cron: {error}") from None
+
+
+def _app_item(
+    pattern: str | Match, task: str, payload: object, identifier: str | None, tz: str | None, options: dict[str, Any]
+) -> ParsedItem:
+    named = CronOptions(**{IN_PYTHON.get(option, option): value for option, value in options.items()})
+    return parse_app_item(
+        CronItem(task=task, match=pattern, identifier=identifier, payload=payload, options=named, tz=tz)
+    )
 
 
 def _from_template(job: NewJob, *, keyed: bool) -> dict[str, Any]:
