@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from stowhand.app.settings.settings import WorkerSettings
+from stowhand.cli.input import Read, with_options
 from stowhand.cli.options import completing, otel_option, settings_of, store_options, tasks_option
-from stowhand.cli.reading import Read, with_options
 from stowhand.cli.session import with_store
 from stowhand.jobs import limits
 from stowhand.jobs.durations import parse_duration

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from stowhand.cli.reading import Choice
+from stowhand.cli.input import Choice
 
 SHELLS = ("bash", "zsh", "fish")
 

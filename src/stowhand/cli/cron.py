@@ -13,8 +13,8 @@ import click
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.columns import Column, json_line
 from stowhand.cli.groups import Group
+from stowhand.cli.input import Read
 from stowhand.cli.options import crontab_options, json_option, otel_option, settings_of, store_options
-from stowhand.cli.reading import Read
 from stowhand.cli.replies import show_all
 from stowhand.cli.session import with_store
 from stowhand.clock import wall_clock

@@ -25,8 +25,8 @@ from stowhand.cli.flow_views import (
     sum_line,
 )
 from stowhand.cli.groups import Group
+from stowhand.cli.input import Read, agreed, read_pair
 from stowhand.cli.options import json_option, limit_option, log_options, otel_option, settings_of
-from stowhand.cli.reading import Read, agreed, read_pair
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.screen import Screen
 from stowhand.clock import wall_clock

@@ -8,8 +8,8 @@ import click
 import msgspec
 
 from stowhand.app.answers import ids_of
+from stowhand.cli.input import Read, with_options
 from stowhand.cli.options import completing
-from stowhand.cli.reading import Read, with_options
 from stowhand.jobs.job import State
 from stowhand.jobs.moments import Past, read_past
 from stowhand.observe.safe_text import escape

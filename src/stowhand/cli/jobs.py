@@ -13,11 +13,11 @@ from stowhand.app.answers import PAGE, Change, answer_for, answers_of, fail, res
 from stowhand.cli.add import when_option
 from stowhand.cli.columns import json_line
 from stowhand.cli.groups import Group
+from stowhand.cli.input import Read, agreed, with_options
 from stowhand.cli.job_filter import Wanted, filter_options, wanted_of
 from stowhand.cli.job_views import FAILURES, job_fields, job_page, listed
 from stowhand.cli.options import json_option, limit_option, settings_of, store_options
 from stowhand.cli.program import as_called
-from stowhand.cli.reading import Read, agreed, with_options
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.session import with_store
 from stowhand.jobs.durations import parse_duration

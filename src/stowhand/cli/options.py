@@ -12,7 +12,7 @@ import msgspec
 from stowhand.app.own_store import OwnStore
 from stowhand.app.settings.resolver import read_settings
 from stowhand.app.settings.settings import SETTINGS, WorkerSettings
-from stowhand.cli.reading import with_options
+from stowhand.cli.input import with_options
 from stowhand.observe.logs import configure_logging
 from stowhand.protocols.option import Names, Option, Switch
 

@@ -10,8 +10,8 @@ import click
 
 from stowhand.cli.columns import Column
 from stowhand.cli.groups import Group
+from stowhand.cli.input import with_options
 from stowhand.cli.options import json_option, settings_of, store_options
-from stowhand.cli.reading import with_options
 from stowhand.cli.replies import show_all, show_answer
 from stowhand.cli.session import with_store
 from stowhand.protocols.figures import Pauses

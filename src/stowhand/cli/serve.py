@@ -16,8 +16,8 @@ from stowhand.app.app import App
 from stowhand.app.own_store import OwnStore
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.app.start import open_installed
+from stowhand.cli.input import Read
 from stowhand.cli.options import http_option, listen_options, settings_of, store_options
-from stowhand.cli.reading import Read
 from stowhand.cli.session import log_store
 from stowhand.cli.tokens import tokens_option, trust_from_option
 from stowhand.errors import ConfigurationError

@@ -12,6 +12,7 @@ import click
 from stowhand.app.own_store import UNNAMED
 from stowhand.cli.columns import Column, fields, json_line, page
 from stowhand.cli.groups import Group
+from stowhand.cli.input import Choice, Read, read_pair, with_options
 from stowhand.cli.options import (
     completing,
     connection_options,
@@ -20,7 +21,6 @@ from stowhand.cli.options import (
     settings_of,
     table_run_options,
 )
-from stowhand.cli.reading import Choice, Read, read_pair, with_options
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.table_views import entry_object, log_page, script
 from stowhand.errors import InvalidJob, a_type

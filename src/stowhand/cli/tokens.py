@@ -12,8 +12,8 @@ from stowhand.app.settings.resolver import read_setting
 from stowhand.app.settings.settings import SETTINGS
 from stowhand.cli.columns import Column
 from stowhand.cli.groups import Group
+from stowhand.cli.input import Read
 from stowhand.cli.options import json_option
-from stowhand.cli.reading import Read
 from stowhand.cli.replies import show_all
 from stowhand.clock import wall_clock
 from stowhand.errors import ConfigurationError, suggest

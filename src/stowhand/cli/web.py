@@ -18,8 +18,8 @@ import msgspec
 
 from stowhand.app.settings.addresses import split_address
 from stowhand.app.settings.settings import SETTINGS, WorkerSettings
+from stowhand.cli.input import Read
 from stowhand.cli.options import listen_options, settings_of, store_options
-from stowhand.cli.reading import Read
 from stowhand.cli.session import log_store
 from stowhand.cli.tokens import tokens_option, trust_from_option
 from stowhand.clock import SystemClock

@@ -18,7 +18,7 @@ from stowhand.app.settings.resolver import resolve_store_url
 from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.bench.measure import Bench
 from stowhand.cli.bench.plan import MEASURES, Plan, Row
-from stowhand.cli.reading import Choice
+from stowhand.cli.input import Choice
 from stowhand.cli.session import remove_file
 from stowhand.errors import ConfigurationError
 from stowhand.observe.logs import configure_logging
