@@ -1,4 +1,4 @@
-"""The only door to time. Nothing else may read a clock, sleep, or start a timer.
+"""The only access to time. Nothing else may read a clock, sleep, or start a timer.
 
 Leases and run times are judged by the store's own clock; what this module gives is the worker's monotonic time
 (local deadlines, rates, waits) and, in tests, a pinned wall time that stores accept instead of their own.
@@ -36,24 +36,24 @@ OnEnd = Callable[[], Awaitable[None]]
 
 
 async def nothing() -> None:
-    """What a ticker with no end of its own does there."""
+    """Do nothing at the end of a ticker."""
 
 
 class Ticker(Protocol):
-    """Functions called again and again, each in a rhythm of its own: on an event loop in a thread in production."""
+    """Calls functions repeatedly, each at its own intervals; in production on an event loop in a thread."""
 
     @property
     def is_over(self) -> bool:
-        """It calls nothing any more: it was stopped, or something failed. From any thread."""
+        """The ticker has ended: it was stopped, or something failed. From any thread."""
 
     def poke(self) -> None:
-        """Call them now, before their next time. From any thread."""
+        """Call the functions now. From any thread."""
 
     def stop(self, patience: float = LAST_TICK) -> None:
-        """Call them no more. A call under way has ``patience`` seconds, then it is cancelled. From any thread."""
+        """Make no more calls. A running call is cancelled after ``patience`` seconds. From any thread."""
 
     async def ended(self) -> None:
-        """After ``stop``: wait for the end, for the patience and a second at most. From any loop.
+        """Wait for the end after ``stop``, at most for the patience and a second. From any loop.
 
         Raises what ended it: an error of a function, or of ``on_end``.
         """
@@ -66,10 +66,10 @@ class Clock(Protocol):
         """Seconds since some fixed moment."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait that long."""
+        """Wait for so many seconds."""
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> Cancelable:
-        """Call it from the running loop after so many seconds."""
+        """Call a function from the running loop after so many seconds."""
 
     def ticker(self, name: str, *ticks: Tick, on_end: OnEnd = nothing) -> Ticker:
         """Start calling ``ticks``. ``on_end`` is called on their loop after the last call."""
@@ -116,7 +116,7 @@ class Rounds:
         self.poke()
 
     async def run(self) -> None:
-        """Until stopped. Raises what a function raises, after the end of the others."""
+        """Call the functions until stopped. Raises what a function raises, after the others have ended."""
         stopped = asyncio.ensure_future(self._stopped.wait())
         rounds = [asyncio.ensure_future(self._repeat(tick, poked)) for tick, poked in self._ticks]
         try:

@@ -12,22 +12,22 @@ from weakref import WeakSet
 
 
 class Inherited(Protocol):
-    """What a child has of its parent, and cannot use as it is."""
+    """An object that a forked child inherits and cannot use as it is."""
 
     def forked(self) -> None:
-        """In the child, before anything else runs there."""
+        """Adapt to the child. Called before anything else runs there."""
 
 
 _inherited: WeakSet[Inherited] = WeakSet()
 
 
-def tell_in_children(thing: Inherited) -> None:
-    """Call its ``forked`` in each child, for as long as it lives."""
+def call_in_children(thing: Inherited) -> None:
+    """Call the object's ``forked`` in each forked child, as long as the object exists."""
     _inherited.add(thing)
 
 
-def lead_nowhere(descriptors: Iterable[int]) -> None:
-    """In the child, in the place of each: an event loop that is left behind knows its number."""
+def replace_sockets(descriptors: Iterable[int]) -> None:
+    """Replace descriptors in the child by a socket without a peer: an abandoned event loop still uses their numbers."""
     nowhere, other_end = socket.socketpair()
     other_end.close()
     with nowhere:

@@ -94,7 +94,7 @@ class Serving:
             await asyncio.wait({self._serving}, timeout=self._grace + 2)
 
     def run(self, routine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start what runs as long as the server does: its end, or its error, is the end of the server."""
+        """Start a background task of the server: its end, or its error, ends the server."""
         task = asyncio.create_task(routine, name=f"stowhand serving {routine}")
         self._tasks.append(task)
         return task
@@ -139,12 +139,12 @@ def _config(app: Any, options: HttpServerOptions) -> uvicorn.Config:
 
 
 def is_loopback(host: str) -> bool:
-    """Can only this machine reach every address of this name? Raises ConfigurationError for an unknown name."""
+    """Return whether all addresses of a name are loopback. Raises ConfigurationError for an unknown name."""
     return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for _, address in _addresses(host, 0))
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket on the first address of the name. Raises ConfigurationError when the port is in use."""
+    """Return a listening socket on the first address of a name. Raises ConfigurationError if the port is in use."""
     family, address = _addresses(host, port)[0]
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -161,7 +161,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def connection_limit(connections: int) -> int:
-    """How many of these connections the process can open, beside ``FILES`` files of its own.
+    """Return how many of these connections the process can open, beside ``FILES`` files of its own.
 
     Raises the system's limit of open files if it may. Without this bound asyncio, once out of files, logs some thousand
     tracebacks a second, and the store cannot connect either.
@@ -177,13 +177,13 @@ def connection_limit(connections: int) -> int:
 
 
 def url_of(scheme: str, sock: socket.socket) -> str:
-    """The URL of a listening socket."""
+    """Return the URL of a listening socket."""
     host, port = sock.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def check_tls(cert: Path | None, key: Path | None) -> None:
-    """Raises ConfigurationError for a certificate that cannot be used."""
+    """Raise ConfigurationError for a certificate that cannot be used."""
     if cert is None:
         if key is not None:
             raise ConfigurationError("--tls-key: given without --tls-cert; give both")

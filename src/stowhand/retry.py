@@ -36,7 +36,7 @@ def exponential(
     jitter: float = 0.0,
     random: Random = random.random,
 ) -> Backoff:
-    """``base * factor ** (attempt - 1)``, at most ``cap``, give or take the share ``jitter`` (0.2: ±20 %).
+    """Return a backoff of ``base * factor ** (attempt - 1)``, at most ``cap``, with ``jitter`` (0.2: ±20 %).
 
     Below 1 an ``attempt`` counts as the first.
     """
@@ -54,7 +54,7 @@ def exponential(
 
 
 def constant(delay: Duration) -> Backoff:
-    """The same wait every time; the same function for the same wait, so that two settings with it are equal."""
+    """Return a backoff with the same wait every time; the same function for the same wait, so settings are equal."""
     every = _wait(delay)
     if not every >= 0:
         raise ConfigurationError("backoff: a wait of 0 or more")
@@ -98,7 +98,7 @@ def named(policy: AnyBackoff | str) -> AnyBackoff:
 
 
 def wait(backoff: AnyBackoff, attempt: int, error: BaseException | None) -> float:
-    """Seconds to wait after this attempt. Raises what the function raises, and ValueError where it gives no duration.
+    """Return the seconds to wait after this attempt. Raises what the function raises; ValueError for no duration.
 
     A plain number, whatever kind of number or duration the function gave: no store has to know a ``Decimal``.
     """

@@ -14,7 +14,7 @@ from stowhand.clock import Clock
 
 
 class Sleepers:
-    """``wakes``: how often they were woken."""
+    """Waiting callers. ``wakes`` counts how often they were woken."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class Sleepers:
         self.wakes = 0
 
     def __len__(self) -> int:
-        """How many waits are under way."""
+        """Return how many callers wait."""
         return len(self._asleep)
 
     def wake(self) -> None:
@@ -40,14 +40,14 @@ class Sleepers:
                     loop.call_soon_threadsafe(_answer, woken, True)
 
     def fail(self, error: Exception) -> None:
-        """Let the waits that are under way raise it. On their event loop."""
+        """Raise the error in every waiting caller. On their event loop."""
         for woken in self._asleep:
             if not woken.done():
                 woken.set_exception(error)
                 woken.exception()  # marks it as retrieved: the waiting caller may be cancelled now
 
     async def wait(self, since: int, timeout: float) -> bool:
-        """True as soon as ``wakes`` differs from ``since``; False after ``timeout`` seconds."""
+        """Return True as soon as ``wakes`` differs from ``since``, False after ``timeout`` seconds."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[bool] = loop.create_future()
         with self._lock:

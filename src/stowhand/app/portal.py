@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from stowhand.errors import Misuse
-from stowhand.fork import tell_in_children
+from stowhand.fork import call_in_children
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,7 +86,7 @@ class Portal:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        tell_in_children(self)
+        call_in_children(self)
         _at_exit(weakref.WeakMethod(self._end_with_the_program))
 
     def run(self, start: Callable[[], Coroutine[Any, Any, T]], instead: str) -> T:

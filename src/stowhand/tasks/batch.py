@@ -64,11 +64,12 @@ def _is_final(failed: Failed, policy: Policy) -> bool:
 async def _settled(returned: list[object]) -> list[object]:
     if not any(inspect.isawaitable(one) for one in returned):
         return returned
-    return await asyncio.gather(*map(_finished, returned), return_exceptions=True)
+    return await asyncio.gather(*map(finished, returned), return_exceptions=True)
 
 
-async def _finished(one: object) -> object:
-    return await one if inspect.isawaitable(one) else one
+async def finished(result: object) -> object:
+    """Await the result of a plain function that returned an awaitable, as a decorated async function does."""
+    return await result if inspect.isawaitable(result) else result
 
 
 def _describe(failed: Mapping[int, Failed], count: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -15,7 +14,7 @@ from stowhand.jobs.lifecycle import Retry
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.store import Claim
 from stowhand.tasks.around import AroundThread, OnEnqueue
-from stowhand.tasks.batch import judge_batch
+from stowhand.tasks.batch import finished, judge_batch
 from stowhand.tasks.context import BlockingHelpers, Connect, Context, Enqueue, Helpers, LoggerFactory, no_connection
 from stowhand.tasks.registry import Registry, TaskDefinition
 from stowhand.tasks.resource import Factory
@@ -165,7 +164,7 @@ class TaskHandler:
 
         if (around := self._registry.around.thread) is not None:
             call = partial(_within, around, call)
-        return await _finished(await self._threads.run(call, left_behind=left_behind))
+        return await finished(await self._threads.run(call, left_behind=left_behind))
 
 
 def _by_position(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
@@ -181,9 +180,4 @@ def _within(around: AroundThread, call: Callable[[], object]) -> object:
 
 
 async def _at_once(call: Callable[[], object]) -> object:
-    return await _finished(call())
-
-
-async def _finished(result: object) -> object:
-    """Await the result of a plain function that returned an awaitable, as a decorated async function does."""
-    return await result if inspect.isawaitable(result) else result
+    return await finished(call())

@@ -13,7 +13,7 @@ import sys
 import threading
 from contextlib import suppress
 
-from stowhand.fork import tell_in_children
+from stowhand.fork import call_in_children
 
 DISMISSED_WITHIN = 1.0
 """Seconds that a guardian has to end when it is dismissed."""
@@ -26,7 +26,7 @@ class Guarded:
         self._groups: set[int] = set()
         self._guardian: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
-        tell_in_children(self)
+        call_in_children(self)
 
     def forked(self) -> None:
         """Forget the parent's programs, and close the pipe: its end tells the guardian that the parent is gone."""

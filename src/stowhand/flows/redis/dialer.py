@@ -19,7 +19,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 from stowhand.flows.redis.address import Address
-from stowhand.fork import lead_nowhere, tell_in_children
+from stowhand.fork import call_in_children, replace_sockets
 
 CONNECT_TIMEOUT = 5.0
 """Seconds."""
@@ -99,7 +99,7 @@ class Dialer:
         self._calls: dict[asyncio.AbstractEventLoop, tuple[Client, AsyncGenerator[None, None]]] = {}
         self._open: list[Client] = []
         self._sentinels: list[redis.asyncio.Redis] = []
-        tell_in_children(self)
+        call_in_children(self)
 
     def calls(self) -> Client:
         """The client of the running loop's calls: one, of which each call borrows a connection.
@@ -134,7 +134,7 @@ class Dialer:
         """In the child: what is open is the parent's; the next call connects."""
         connections = [one for client in (*self._open, *self._sentinels) for one in _connections(client)]
         writers = [one._writer for one in connections if one._writer is not None]  # noqa: SLF001
-        lead_nowhere([one.get_extra_info("socket").fileno() for one in writers])
+        replace_sockets([one.get_extra_info("socket").fileno() for one in writers])
         self._calls, self._open, self._sentinels = {}, [], []
 
     def _client(self, deadline: float, gate: AbstractAsyncContextManager[Any] | None = None) -> Client:

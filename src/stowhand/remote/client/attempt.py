@@ -1,4 +1,4 @@
-"""What a handler is given where a table is lent: its execution log, and a way to requeue its record."""
+"""``ctx.store`` of a record of a lent table: its execution log, and requeueing."""
 
 from __future__ import annotations
 

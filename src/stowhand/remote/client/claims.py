@@ -41,7 +41,7 @@ class HttpClaims:
         self._make = _maker(record)
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
-        """What the server lends; it may be less than the limit.
+        """Claim records; there may be fewer than the limit.
 
         A lost reply raises StoreUnreachable: ``HttpHeartbeats.abandon`` hands back what the claim may have taken.
         """
@@ -65,7 +65,7 @@ class HttpClaims:
         return [self._read(one) for one in lent]
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """In requests of bounded size. At a repeat those that were answered before are already settled.
+        """Settle in requests of bounded size. At a repeat, those answered before are already settled.
 
         A lost reply raises StoreUnreachable: repeating the call with ``repeat=True`` is harmless.
         """
@@ -104,7 +104,7 @@ class HttpClaims:
             raise StoreError(f"{self._http.base} answers a settlement with {error}") from None
 
     def _sealed(self, lease: Lease, settlement: Settlement) -> bytes | Unwritten:
-        """With its proof, encoded; or the reason why it cannot be."""
+        """Return a settlement encoded with its proof, or why it cannot be encoded."""
         sent = SettlementSent(proof=self._proofs.of(lease), settlement=settlement)
         try:
             text = msgspec.json.encode(sent)
@@ -126,7 +126,7 @@ class HttpClaims:
         )
 
     def _record(self, lent: Lent) -> Any:
-        """What the handler is given. A record that cannot be read fails alone."""
+        """Return the record of the handler. A record that cannot be read fails alone."""
         try:
             match lent.kind:
                 case "job":
@@ -142,7 +142,7 @@ class HttpClaims:
 
 
 class HeldProofs:
-    """Used by the loop and by the heartbeat's thread."""
+    """Proofs of leases, used by the loop and by the heartbeat's thread."""
 
     def __init__(self) -> None:
         self._held: dict[Pair, str] = {}
@@ -150,7 +150,7 @@ class HeldProofs:
         self._lock = Lock()
 
     def keep(self, lent: Sequence[Lent]) -> None:
-        """The proofs of the records that a claim returned."""
+        """Keep the proofs of the records that a claim returned."""
         with self._lock:
             for one in lent:
                 self._held[one.lease.pair] = one.authorization
@@ -158,12 +158,12 @@ class HeldProofs:
                 del self._held[next(iter(self._held))]
 
     def of(self, lease: Lease) -> Proof:
-        """The proof of a lease; empty for one that was never ours, which the server reports as lost."""
+        """Return the proof of a lease; empty for one that was never ours, which the server reports as lost."""
         pair = lease.pair
         return Proof(lease=lease, authorization=self._held.get(pair) or self._ended.get(pair, ""))
 
     def end(self, pairs: Iterable[Pair]) -> None:
-        """These are settled, handed back, or lost."""
+        """Note that leases are settled, returned, or lost."""
         with self._lock:
             for pair in pairs:
                 authorization = self._held.pop(pair, None)
@@ -173,7 +173,7 @@ class HeldProofs:
                 self._ended.popitem(last=False)
 
     def end_token(self, token: str) -> None:
-        """Every lease of this claim token has ended."""
+        """Note that every lease of this claim token has ended."""
         self.end([pair for pair in tuple(self._held) if pair[1] == token])
 
     def __len__(self) -> int:
@@ -181,7 +181,7 @@ class HeldProofs:
 
 
 def _maker(record: type[Any] | None) -> Callable[[Any], Any]:
-    """Makes a record of decoded JSON. Times arrive as text; the record type says that they are times."""
+    """Return the function that makes a record of decoded JSON. Times arrive as text."""
     if record is None:
         return lambda given: given
     validate: Callable[[Any], Any] | None = getattr(record, "model_validate", None)
@@ -191,7 +191,7 @@ def _maker(record: type[Any] | None) -> Callable[[Any], Any]:
 
 
 def _reply(word: str, change: Difference | None) -> Reply:
-    """Raises ValueError for a verdict that this version does not know."""
+    """Return the reply for a verdict. Raises ValueError for one that this version does not know."""
     if change is not None and change.recorded is not None:
         return change.recorded
     verdict = Verdict(word)

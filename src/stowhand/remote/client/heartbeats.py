@@ -72,7 +72,7 @@ class HttpHeartbeats:
         return abandoned
 
     async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
-        """None: the server looks for foreign leases that have ended."""
+        """Return nothing: the server looks for foreign leases that have ended."""
         return Foreign()
 
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
@@ -115,14 +115,14 @@ class QueueHeartbeats(HttpHeartbeats):
     """The heartbeats of a lent queue, which keeps progress."""
 
     async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
-        """Those that were asked to cancel. Nothing is renewed."""
+        """Return the leases whose jobs were asked to cancel. Nothing is renewed."""
         canceled: set[Pair] = set()
         for proofs in self._pages(leases):
             canceled.update((await self._http.post(HEARTBEAT, Held(leases=proofs))).canceled)
         return frozenset(canceled)
 
     async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
-        """The server drops what its store does not take at once."""
+        """Send progress. The server drops what its store does not take at once."""
         try:
             async with asyncio.timeout(within):
                 for start in range(0, len(notes), NOTES):

@@ -22,7 +22,7 @@ import msgspec
 
 from stowhand.clock import Clock
 from stowhand.errors import ConfigurationError, StoreError, StoreRefused, StoreUnreachable
-from stowhand.fork import lead_nowhere, tell_in_children
+from stowhand.fork import call_in_children, replace_sockets
 from stowhand.jobs.text import clean
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.wire import BODY_LIMIT, MOST_ITEMS, Kind, Trouble, Verb
@@ -63,7 +63,7 @@ class NoReply(StoreUnreachable):
 
 
 def parts(items: Sequence[bytes]) -> Iterator[range]:
-    """The positions of the items of each request, in order. An item that is too large by itself is sent alone."""
+    """Yield the positions of the items of each request, in order. An item that is too large is sent alone."""
     start, size = 0, 0
     for place, item in enumerate(items):
         if place > start and (size + len(item) + 1 > ROOM or place - start == MOST_ITEMS):
@@ -93,10 +93,10 @@ class HttpCaller:
             self._headers["Authorization"] = f"Bearer {options.token}"
         self._not_before = 0.0
         self._refusal: tuple[float, CallRefused] | None = None
-        tell_in_children(self)
+        call_in_children(self)
 
     async def get(self, verb: Verb[Any, A], job_id: int | None = None) -> A:
-        """The answer to a call without a message; ``job_id``: the place in its path. Raises as ``post``."""
+        """Return the answer to a call without a message. ``job_id``: fills its path. Raises as ``post``."""
         return await self._ask(verb, verb.path.format(id=job_id), None, 0.0)
 
     async def post(self, verb: Verb[Q, A], message: Q | bytes, *, waits: float = 0.0) -> A:
@@ -115,11 +115,11 @@ class HttpCaller:
             await transport.aclose()
 
     def forked(self) -> None:
-        """In the child: what is open is the parent's; the next call connects."""
+        """Drop the parent's connections in a forked child; the next call connects."""
         transport, self._transport = self._transport, None
         if transport is not None:
             sockets = [stream.get_extra_info("socket") for stream in self._streams]
-            lead_nowhere(one.fileno() for one in sockets if one is not None)
+            replace_sockets(one.fileno() for one in sockets if one is not None)
 
     async def _ask(self, verb: Verb[Any, A], path: str, body: bytes | None, waits: float) -> A:
         if self._refusal is not None and self._clock.monotonic() < self._refusal[0]:
@@ -185,20 +185,20 @@ class HttpCaller:
 
 
 def _trusted(ca_file: str | None) -> ssl.SSLContext:
-    """The trusted certificates. Of the environment only ``SSL_CERT_FILE`` is read."""
+    """Return the trusted certificates. Of the environment only ``SSL_CERT_FILE`` is read."""
     if ca_file is None:
         return httpx.create_ssl_context(trust_env=True)
     return ssl.create_default_context(cafile=ca_file)
 
 
 def _pause(retry_after: str) -> float:
-    """Seconds to wait, of a header that has a number of seconds. A date, which some proxies send, is passed over."""
+    """Return the seconds of a ``Retry-After`` header. A date, which some proxies send, is ignored."""
     is_number = retry_after.isdecimal() and len(retry_after) < 10
     return min(float(retry_after), LONGEST_PAUSE) if is_number else 0.0
 
 
 def _describe(error: Exception) -> str:
-    """Some of httpx's errors have no text."""
+    """Return the text of an error of httpx; some have none."""
     if isinstance(error, httpx.PoolTimeout):
         return f"all of its {CONNECTIONS} connections are in use"
     text = str(error) or type(error).__name__
@@ -208,7 +208,7 @@ def _describe(error: Exception) -> str:
 
 
 def _trouble_of(status: int, body: bytes, where: str, secret: str | None) -> StoreError:
-    """The error for a reply that is not 200. ``where``: the address, for people; ``secret`` is never part of it."""
+    """Return the error for a reply that is not 200. ``where``: the address; ``secret`` is never part of the text."""
     try:
         trouble: Trouble | None = msgspec.json.decode(body, type=Trouble)
     except msgspec.MsgspecError:
@@ -238,7 +238,7 @@ def _trouble_of(status: int, body: bytes, where: str, secret: str | None) -> Sto
 
 
 def _from_another_program(status: int, body: bytes, where: str, secret: str | None) -> StoreError:
-    """Not our server: a proxy before it, or another program at that address."""
+    """Return the error for a reply of a proxy, or of another program at that address."""
     text = _first_line(body, secret)
     if status in (408, 429) or status >= 500:
         return NoReply(f"{where}: {status}" + (f": {text}" if text else ""))
@@ -255,7 +255,7 @@ def _first_line(body: bytes, secret: str | None) -> str:
 
 
 def _shown(text: str, secret: str | None) -> str:
-    """One short line without control characters."""
+    """Return one short line without control characters and without the secret."""
     if secret is not None:
         text = text.replace(secret, "***")
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())

@@ -48,11 +48,11 @@ class HttpJobs:
         self._max_attempts = max_attempts
 
     async def get(self, job_id: int) -> Job | None:
-        """Without payload and result, unless the token has the scope payload."""
+        """Return the job, without payload and result unless the token has the scope payload."""
         return await self._find(JOB, job_id)
 
     async def tries(self, job_id: int) -> Sequence[Try]:
-        """Those of the attempts of a job; none where there is no such job."""
+        """Return the attempts that did not complete; none if there is no such job."""
         return await self._find(TRIES, job_id) or []
 
     async def _find(self, verb: Verb[None, A], job_id: int) -> A | None:
@@ -64,7 +64,7 @@ class HttpJobs:
             raise
 
     async def failures(self) -> Sequence[Failures]:
-        """Of the token's tasks. Raises ConfigurationError where what is lent has no jobs."""
+        """Return failures of the token's tasks. Raises ConfigurationError if a table is lent, which has no jobs."""
         try:
             return await self._http.get(FAILURES)
         except CallRefused as refused:
@@ -78,7 +78,7 @@ class HttpJobs:
         return written
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
-        """All of them or none, so they must fit into one request."""
+        """Enqueue all jobs or none, so they must fit into one request."""
         checked, texts = _checked(jobs, self._max_attempts)
         if not checked:
             return []
@@ -90,7 +90,7 @@ class HttpJobs:
         return (await self._send(checked, bare=False, before=0)).jobs
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
-        """Any number, in requests of at most a thousand jobs; gathered and checked before the first is sent.
+        """Enqueue any number of jobs, in requests of at most 1000; all are checked before the first is sent.
 
         Each request is all or none. When one fails, those before it are committed; the error says how many jobs.
         """
@@ -121,7 +121,7 @@ class HttpJobs:
 
 
 class HttpResults:
-    """How jobs ended."""
+    """Results of jobs on the lent store."""
 
     min_pause = 0.1
     hear = None
@@ -131,12 +131,12 @@ class HttpResults:
         self._last: Ends | None = None
 
     async def retention(self) -> float | None:
-        """As the last answer said. Raises ConfigurationError where the server, or what it lends, cannot be asked."""
+        """Return the retention of the last answer. Raises ConfigurationError if the server cannot be asked."""
         last = self._last or await self._ends(())
         return last.retention
 
     async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
-        """One request for a thousand of them, more where their results are large."""
+        """Return how jobs ended: one request for 1000 jobs, more if their results are large."""
         standings: list[Standing] = []
         left = list(job_ids)
         while left:
@@ -157,7 +157,7 @@ class HttpResults:
 
 
 def _checked(jobs: Iterable[NewJob], max_attempts: int | None) -> tuple[list[NewJob], list[bytes]]:
-    """The jobs, and each as it will be sent. Raises InvalidJob, before anything is sent."""
+    """Return the jobs, and each as it will be sent. Raises InvalidJob before anything is sent."""
     checked = [whole(limits.check(job), max_attempts) for job in jobs]
     keys: dict[str, KeyMode] = {}
     for job in checked:

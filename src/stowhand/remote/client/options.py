@@ -19,7 +19,7 @@ _TOKEN = re.compile(r"[\x21-\x7e]{1,1024}")
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
-    """Settings beside the URL."""
+    """Options of a connection to a lent store."""
 
     token: str | None = None
     """The worker token that ``stowhand tokens make`` showed. ``None``: the server asks for none (loopback)."""
@@ -63,7 +63,7 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggestin
 
 
 def base_of(url: str, options: HttpOptions) -> str:
-    """The URL that every path is appended to. Raises ConfigurationError, which never contains a secret."""
+    """Return the URL to which every path is appended. Raises ConfigurationError, which never contains a secret."""
     try:
         parts = urlsplit(url.strip())
         port = parts.port
@@ -91,7 +91,7 @@ def base_of(url: str, options: HttpOptions) -> str:
 
 
 def _is_this_machine(host: str) -> bool:
-    """Is it this machine? No name server is asked."""
+    """Return whether a host is this machine, without asking a name server."""
     if host == "localhost":
         return True
     try:

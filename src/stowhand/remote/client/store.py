@@ -59,7 +59,8 @@ class HttpStore:
         self.notices = Notices()
         """Wake-ups arrive as answers to polls (``is_listening``), and the server logs the store's own warnings."""
         self._offered: TermsOffered | None = None
-        self._terms: Terms | None = None
+        self.terms: Terms | None = None
+        """The lent store's terms; a table has some, a queue has none. Known once the store is open."""
         self._wake_count: str | None = None
         self._is_listening = False
 
@@ -73,14 +74,14 @@ class HttpStore:
     # -- a worker's ------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Ask what is lent, and on what terms; repeated a few times in case the server is starting, or busy.
+        """Ask what is lent, and on what terms. Repeats a few times in case the server is starting or busy.
 
         Raises StoreUnreachable, and StoreError where the token is refused.
         """
         offered = await self._first_answer()
         if self._options.record is not None and offered.kind == "queue":
             raise ConfigurationError(f"{self._base} lends jobs of a queue, not records of a table: leave out record=…")
-        self._offered, self._terms = offered, _terms_of(offered)
+        self._offered, self.terms = offered, _terms_of(offered)
 
     async def _first_answer(self) -> TermsOffered:
         for failures in range(1, TRIES):
@@ -95,7 +96,7 @@ class HttpStore:
         await self._http.close()
 
     async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
-        """Seconds until the earliest waiting job of these tasks is due."""
+        """Return the seconds until the earliest waiting job of these tasks is due."""
         return (await self._http.post(DUE, DueAsked(tasks=tasks))).seconds
 
     def foreign(self) -> Foreign | None:
@@ -103,7 +104,7 @@ class HttpStore:
         return None
 
     async def wait(self, timeout: float) -> bool:
-        """A long poll of at most half a minute; a longer ``timeout`` takes several."""
+        """Wait for a wake-up in long polls of at most half a minute each."""
         while True:
             waits = min(max(timeout, 0.0), LONGEST_WAIT)
             if await self._poll(waits):
@@ -130,8 +131,10 @@ class HttpStore:
         return woken
 
     def heartbeats(self) -> HttpHeartbeats:
-        """With connections of their own, and the proofs of this store's leases. Once a table is open they keep no
-        progress: a worker makes them anew when it has learned the table's terms."""
+        """Return heartbeats with connections of their own, and the proofs of this store's leases.
+
+        Those of a table keep no progress. Call again once the store is open: only then is it known what is lent.
+        """
         if self._offered is not None and self._offered.kind != "queue":
             return HttpHeartbeats(self._base, self._options, self._proofs)
         return QueueHeartbeats(self._base, self._options, self._proofs)
@@ -161,11 +164,6 @@ class HttpStore:
     @property
     def flows(self) -> FlowTables:
         return there(self, "flows", None)
-
-    @property
-    def terms(self) -> Terms | None:
-        """The lent store's terms; a table has some, a queue has none. Known once the store is open."""
-        return self._terms
 
     @property
     def enclosing(self) -> EnclosingStore:

@@ -35,7 +35,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Authenticator:
-    """Used on the event loop. ``required``: tokens are required although there is no file yet."""
+    """Identifies callers, on the event loop. ``required``: tokens are required although there is no file yet."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Authenticator:
         return self._closed
 
     def admit(self, headers: Mapping[str, str], address: str) -> Grant:
-        """What the sender of these headers may do. Raises Refused."""
+        """Return the grant of the sender of these headers. Raises Refused."""
         if not self.wants_tokens:
             _check_is_local(headers)
             return EVERYTHING
@@ -77,7 +77,7 @@ class Authenticator:
         return grant
 
     def find(self, token: str) -> Grant | None:
-        """What the token allows now; ``None`` where it is wrong, expired or revoked: the reply does not say which."""
+        """Return what the token allows now; ``None`` if wrong, expired or revoked: the reply does not say which."""
         self._refresh()
         record = self._tokens.get(id_of(token))
         # Takes as long for an unknown id as for a known one.
@@ -87,7 +87,7 @@ class Authenticator:
         return record.grant()
 
     def still(self, grant: Grant) -> bool:
-        """Is the token of this grant still valid?"""
+        """Return whether the token of this grant is still valid."""
         if not grant.id:
             return not self.wants_tokens
         self._refresh()
@@ -95,7 +95,7 @@ class Authenticator:
         return record is not None and record.standing(self._now()) == "active"
 
     def wrong(self, address: str) -> Refused:
-        """The refusal of a wrong token, which is counted."""
+        """Count a wrong token, and return its refusal."""
         count = self._wrong.add(address)
         if count == WRONG_PER_MINUTE:
             self._events.emit(WrongTokens(address, count))
@@ -139,7 +139,7 @@ class _Wrong:
 
 
 def host_of(headers: Mapping[str, str]) -> tuple[str, int | None]:
-    """By which name, in lower case, and port this server was asked for; an empty name: none that can be read."""
+    """Return name, in lower case, and port that the request names; an empty name if none can be read."""
     try:
         host = urlsplit(f"//{headers.get('host', '')}")
         return host.hostname or "", host.port
@@ -148,7 +148,7 @@ def host_of(headers: Mapping[str, str]) -> tuple[str, int | None]:
 
 
 def is_forwarded(headers: Mapping[str, str]) -> bool:
-    """A proxy passes the request on from elsewhere."""
+    """Return whether a proxy has forwarded the request."""
     return any(name in headers for name in FORWARDED)
 
 
@@ -181,7 +181,7 @@ class Proxies:
         return bool(self._networks)
 
     def __contains__(self, peer: object) -> bool:
-        """Is the program at this address one of them? Text that is no address is none."""
+        """Return whether the program at this address is one of the proxies."""
         address = _address(str(peer))
         return address is not None and any(address in network for network in self._networks)
 

@@ -48,7 +48,7 @@ def check_head(scope: Scope) -> None:
 
 
 async def read(request: Request, kind: type[M]) -> M:
-    """The message. Raises Refused, which names the field that is wrong."""
+    """Read a message. Raises Refused, which names the wrong field."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         # Also keeps web pages out: for this type a browser first sends a preflight request, which is refused.
         raise malformed("the body must be JSON", "send the header Content-Type: application/json")
@@ -64,7 +64,7 @@ async def read(request: Request, kind: type[M]) -> M:
 
 
 async def collect(request: Request, limit: int = BODY_LIMIT) -> bytes:
-    """The body. Raises Refused where it has more bytes than this, or does not arrive in time."""
+    """Read a body. Raises Refused if it has more bytes than this, or does not arrive in time."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:20]) > limit:
         raise _too_large(limit)
@@ -90,7 +90,7 @@ def _too_large(limit: int) -> Refused:
 
 
 def _field_first(message: str) -> str:
-    """The message with the field at its beginning."""
+    """Return the error message with the field at its beginning."""
     found = _PLACE.search(message)
     where = f"{found[1]}: " if found and found[1] else ""
     return f"{where}{_PLACE.sub('', message)}".replace("`", "'")

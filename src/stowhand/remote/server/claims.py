@@ -65,7 +65,7 @@ class UsedTokens:
         self._tokens: dict[str, None] = {}
 
     def add(self, token: str) -> bool:
-        """Returns False where it is known already."""
+        """Add a token. Return False if it is known already."""
         if token in self._tokens:
             return False
         self._tokens[token] = None
@@ -74,7 +74,7 @@ class UsedTokens:
         return True
 
     def forget(self, token: str) -> None:
-        """It was abandoned: from now on the store gives it nothing."""
+        """Forget an abandoned token: the store gives it nothing any more."""
         self._tokens.pop(token, None)
 
 
@@ -103,7 +103,7 @@ class Claims:
         """As many records as fit into one answer, if they are as large as those of the last."""
 
     async def claim(self, grant: Grant, asked: ClaimAsked) -> list[Sent]:
-        """What is lent now. Raises Refused, also for a claim token that was used."""
+        """Claim records. Raises Refused, also for a claim token that was used."""
         request = self._request(grant, asked)
         if not self._used.add(request.token):
             raise Refused(
@@ -127,7 +127,7 @@ class Claims:
         return sent[:fits]
 
     async def abandon(self, grant: Grant, token: str) -> bool:
-        """Hand back what a claim without a reply has taken; its token claims nothing more. False: try again."""
+        """Return the jobs of a claim without a reply to the queue; its token can never claim. False: try again."""
         of_store = self._proofs.store_token(grant, token)
         done = await self._heartbeats.call(lambda heartbeats: heartbeats.abandon(of_store))
         if done:
@@ -135,7 +135,7 @@ class Claims:
         return done
 
     async def due(self, grant: Grant, asked: DueAsked, gone: Gone) -> Due:
-        """When a job is due; with ``wait``, wait for a wake-up."""
+        """Return when a job is due; with ``wait``, wait for a wake-up."""
         tasks = grant.tasks_of_claim(asked.tasks)
         count, seconds = self._wake_broadcast.count, None
         if not asked.wait:
@@ -193,13 +193,13 @@ class Claims:
             ) from error
 
     async def _hand_back(self, leases: Sequence[Lease]) -> None:
-        """Without using an attempt. What is busy, or cannot be handed back now, comes back when its lease ends."""
+        """Return jobs to the queue without using an attempt. Busy ones come back when their lease ends."""
         with suppress(StoreError):
             await self._heartbeats.call(lambda heartbeats: heartbeats.release(leases))
 
 
 def fitting(sizes: Iterable[int]) -> int:
-    """How many items of these sizes, in bytes, fit into one answer; one always does."""
+    """Return how many items of these sizes, in bytes, fit into one answer: at least one."""
     total = number = 0
     for number, size in enumerate(sizes, 1):
         total += size
@@ -209,7 +209,7 @@ def fitting(sizes: Iterable[int]) -> int:
 
 
 async def _first(*ends: Coroutine[Any, Any, None]) -> None:
-    """Wait until one has ended, and cancel the others."""
+    """Wait until one coroutine has ended, and cancel the others."""
     tasks = [asyncio.create_task(end) for end in ends]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -29,18 +29,18 @@ class Health:
         self._resetting: asyncio.Task[None] | None = None
 
     def watch(self, resetting: asyncio.Task[None]) -> None:
-        """The task of the resetter, which must run as long as the server."""
+        """Watch the task of the resetter, which must run as long as the server."""
         self._resetting = resetting
 
     def alive(self) -> tuple[bool, dict[str, Any]]:
-        """Do the background tasks run? ``heard_seconds_ago``: when the store last answered."""
+        """Return whether the background tasks run. ``heard_seconds_ago``: when the store last answered."""
         resets = self._resetting is not None and not self._resetting.done()
         status = "stopping" if self._wake_broadcast.stopped else "ok" if resets else "the resetter has ended"
         heard = round(self._clock.monotonic() - self._wake_broadcast.answered_at, 1)
         return status == "ok", {"status": status, "heard_seconds_ago": heard}
 
     async def ready(self) -> tuple[bool, dict[str, Any]]:
-        """Does the store answer, and does its schema fit?"""
+        """Return whether the store answers and its schema fits."""
         async with self._turn:
             if self._clock.monotonic() - self._checked_at >= FRESH:
                 self._is_ready = await self._check()

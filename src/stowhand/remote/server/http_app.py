@@ -68,7 +68,7 @@ _NOT_REPORTED = (StoreUnreachable, LeaseLost, LogRefused)
 
 
 class Audited(NamedTuple):
-    """What the audit says of a call that changes something."""
+    """Entry of the audit for a call that changes something."""
 
     ids: Sequence[Any]
     verdicts: Sequence[str] = ()
@@ -87,7 +87,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpApp:
-    """One server's application: what uvicorn runs. Without ``metrics`` nothing is counted."""
+    """ASGI application of one server. Without ``metrics`` nothing is counted."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class HttpApp:
 
 
 def _refused(error: Exception) -> Refused | None:
-    """The reply to an error; ``None``: it is a bug."""
+    """Return the refusal for an error; ``None`` for a bug."""
     match error:
         case Refused():
             return error

@@ -19,18 +19,18 @@ MOST_SEEN = 100_000
 
 
 class JobReader:
-    """Of one lent store, on the server's loop. Every method raises Refused, or what the store raises."""
+    """Reads jobs of one lent store, on the server's loop. Every method raises Refused, or what the store raises."""
 
     def __init__(self, shared_store: SharedStore) -> None:
         self._shared_store = shared_store
         self._seen: set[tuple[Grant, int]] = set()
 
     async def job(self, grant: Grant, job_id: str) -> Job:
-        """One job; payload and result only with that scope."""
+        """Return one job; payload and result only with that scope."""
         return grant.shown(await self._find(grant, job_id))
 
     async def tries(self, grant: Grant, job_id: str) -> Sequence[Try]:
-        """What its last attempts left that did not complete."""
+        """Return the last attempts that did not complete."""
         job = await self._find(grant, job_id)
         return await self._shared_store.queue("looked at job by job").jobs.tries(job.id)
 
@@ -46,7 +46,7 @@ class JobReader:
         return [group for group in found if grant.tasks is None or group.task in grant.tasks]
 
     async def ends(self, grant: Grant, asked: EndsAsked) -> Ends:
-        """How those have ended that have. Raises ConfigurationError where the store says nothing of ends."""
+        """Return how jobs ended. Raises ConfigurationError if the store keeps no results."""
         store = self._shared_store.store
         results = there(store, "results", store.results)
         hidden = await self._hidden(grant, [job_id for job_id in asked.job_ids if (grant, job_id) not in self._seen])
@@ -61,7 +61,7 @@ class JobReader:
         return Ends(ended=tuple(shown[:fits]), left_out=left_out, retention=await results.retention())
 
     async def _hidden(self, grant: Grant, job_ids: Sequence[int]) -> set[int]:
-        """Those that are outside the token's tasks and serial keys: to it they are jobs that never were."""
+        """Return the jobs outside the token's tasks and serial keys: for it they never existed."""
         if grant.tasks is None and grant.serials is None:
             return set()
         hidden = set()

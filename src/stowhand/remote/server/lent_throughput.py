@@ -30,7 +30,7 @@ LAST_WRITE = 1.0
 
 
 class LentThroughput:
-    """Of one server that lends a queue; ``is_kept``: False of a user's table, of which nothing is counted."""
+    """Counter of one server. ``is_kept``: False for a user's table, of which nothing is counted."""
 
     def __init__(self, heartbeats: HeartbeatThread, clock: Clock, events: Events, *, is_kept: bool) -> None:
         self._heartbeats = heartbeats
@@ -45,7 +45,7 @@ class LentThroughput:
         events.on(JobsReset, lambda event: self.reset(event.jobs))
 
     def lent(self, claims: Iterable[Claim[Any]]) -> None:
-        """These have just been claimed."""
+        """Note records that have just been claimed."""
         if not self._is_kept:
             return
         now = self._clock.monotonic()

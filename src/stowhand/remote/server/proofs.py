@@ -32,7 +32,7 @@ class Proofs:
         self._known = lru_cache(KNOWN)(self._store_token)
 
     def store_token(self, grant: Grant, token: str) -> str:
-        """The store's claim token for the client's. Raises Refused where that is not a uuid."""
+        """Return the store's claim token for the client's. Raises Refused if that is not a uuid."""
         # A batch names few tokens, each many times. Only of the usual length: with more dashes a uuid may be any.
         return (self._known if len(token) == UUID_WIDTH else self._store_token)(grant.id, token)
 
@@ -46,11 +46,11 @@ class Proofs:
         return str(uuid.UUID(bytes=self._sign("claim", of, str(given))[:16], version=4))
 
     def prove(self, grant: Grant, lease: Lease) -> str:
-        """The authorization of a lease, which contains the client's claim token."""
+        """Return the authorization of a lease, which contains the client's claim token."""
         return self._sign("lease", grant.id, lease.job_id, lease.token, lease.epoch).hex()
 
     def lease(self, grant: Grant, proof: Proof) -> Lease | None:
-        """The lease in the store, with the store's token; ``None`` where the authorization is not this caller's."""
+        """Return the lease with the store's token; ``None`` if the authorization is not this caller's."""
         try:
             token = self.store_token(grant, proof.lease.token)
         except Refused:

@@ -51,17 +51,17 @@ class Refused(Exception):
 
 
 def malformed(message: str, fix: str = "") -> Refused:
-    """The request cannot be read, or contains impossible values."""
+    """Return the refusal of a request that cannot be read, or contains impossible values."""
     return Refused(Kind.MALFORMED, message, fix or "compare the request with docs/how-to/lend-a-store.md")
 
 
 def forbidden(message: str, fix: str) -> Refused:
-    """Whoever asks may not ask so."""
+    """Return the refusal of a request that the caller may not make."""
     return Refused(Kind.OUT_OF_SCOPE, message, fix)
 
 
 def lacking(scope: str, name: str) -> Refused:
-    """The token is valid, but lacks a scope."""
+    """Return the refusal of a token that lacks a scope."""
     return forbidden(
         f"this token lacks the scope {scope}",
         f"make one with it: stowhand tokens make --name {name or 'NAME'} --scope {scope}",
@@ -69,7 +69,7 @@ def lacking(scope: str, name: str) -> Refused:
 
 
 def outside(what: str, value: str, option: str) -> Refused:
-    """The token is limited to other tasks, serial keys or columns."""
+    """Return the refusal of a token that is limited to other tasks, serial keys or columns."""
     return forbidden(
         f"this token is not for the {what} {value!r}",
         f"use a token made with: stowhand tokens make {option} {value}",

@@ -37,7 +37,7 @@ MOST_FOLLOWING = 1000
 
 
 def checked(grant: Grant, place: int, settlement: Settlement) -> Settlement | Unwritten:
-    """The settlement as it may be recorded. ``place`` in the batch, for the message. Raises Refused."""
+    """Return the settlement as it may be recorded. ``place`` in the batch, for the message. Raises Refused."""
     if settlement == COMPLETED:  # the commonest by far: nothing in it can be wrong
         return COMPLETED
     where = f"batch[{place}].settlement"
@@ -80,7 +80,7 @@ def _check_content(grant: Grant, settlement: Settlement) -> None:
 
 
 def reply_of(sent: Settlements, found: Sequence[Recorded]) -> Verdicts:
-    """The reply to a batch: a verdict for each, and the settlements that differ from those sent."""
+    """Return the reply to a batch: a verdict for each, and the settlements that differ from those sent."""
     differences = []
     for place, (asked, one) in enumerate(zip(sent.batch, found, strict=True)):
         if one.why:
@@ -97,7 +97,7 @@ def _bare(settlement: Settlement) -> Settlement:
 
 
 def audited(found: Recorded) -> str:
-    """What the audit says of one settlement, without anything that a handler made."""
+    """Return the entry of the audit for one settlement, without data of the handler."""
     if found.settlement is None:
         return f"nothing: {found.verdict.value}"
     following = len(found.settlement.then)

@@ -32,12 +32,12 @@ class SharedStore:
             )
 
     def lease(self, asked: float) -> float:
-        """Seconds that a lease lasts: those of the store's terms, else those that the client asked for."""
+        """Return the seconds of a lease: of the store's terms, or as the client asked."""
         terms = self.store.terms
         return asked if terms is None else terms.lease
 
     def terms(self) -> TermsOffered:
-        """The store's terms, as they are sent to remote workers."""
+        """Return the store's terms, as they are sent to remote workers."""
         terms = self.store.terms
         return TermsOffered(
             name=self.name,
@@ -51,7 +51,7 @@ class SharedStore:
         )
 
     def queue(self, what: str) -> QueueStore:
-        """The store as a queue. Raises Refused for a table, which cannot be ``what``."""
+        """Return the store as a queue. Raises Refused for a table, which cannot be ``what``."""
         if self.kind != QUEUE:
             raise Refused(
                 Kind.UNKNOWN,
@@ -61,12 +61,12 @@ class SharedStore:
         return cast("QueueStore", self.store)
 
     async def holder(self, key: str) -> Job | None:
-        """The job that has this key now."""
+        """Return the job that has this key now."""
         found = await self.queue("enqueued in").inspect.list(JobFilter(key=key, limit=1))
         return found[0] if found else None
 
     def log_of(self, lease: Lease) -> ExecutionLog:
-        """The log of the attempt under this lease. Raises Refused where the store keeps none."""
+        """Return the log of the attempt under this lease. Raises Refused if the store keeps none."""
         log = self._log(lease)
         if log is None:
             raise Refused(

@@ -58,7 +58,7 @@ Declared = Callable[[NewJob], NewJob]
 
 
 def as_it_is(job: NewJob) -> NewJob:
-    """The job unchanged: where no tasks are known."""
+    """Return the job unchanged: the default if no tasks are known."""
     return job
 
 
@@ -77,7 +77,7 @@ class _Proved(NamedTuple):
 
 
 class StoreServer:
-    """One per server, used on its event loop."""
+    """Executes the calls of remote workers on one store. Used on the server's event loop."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class StoreServer:
         self.jobs = JobReader(shared_store)
 
     async def claim(self, grant: Grant, asked: ClaimAsked) -> list[Sent]:
-        """Records under leases. Raises Refused for a claim token that was used."""
+        """Claim records. Raises Refused for a claim token that was used."""
         sent = await self._claims.claim(grant, asked)
         if sent:
             self._on_lease(self._shared_store.lease(asked.lease))
@@ -136,7 +136,7 @@ class StoreServer:
         return Beaten(canceled=proved.sent(await self._heartbeats.call(find)))
 
     async def progress(self, grant: Grant, said: ProgressSaid) -> ProgressHeard:
-        """Keep how far running jobs are, under their leases; dropped where the store does not answer at once."""
+        """Keep the progress of running jobs under their leases; dropped if the store does not answer at once."""
         found = [(note, self._proofs.lease(grant, note.proof)) for note in said.notes]
         notes = [read_progress(lease, note.done, note.text) for note, lease in found if lease is not None]
 
@@ -151,7 +151,7 @@ class StoreServer:
         return ProgressHeard(lost=tuple(note.proof.lease.pair for note, lease in found if lease is None))
 
     async def settle(self, grant: Grant, sent: Settlements) -> list[Recorded]:
-        """What was recorded for each, in order; one without a valid proof is lost, and nothing is changed."""
+        """Settle a batch; return what was recorded for each, in order. One without a valid proof is lost."""
         found = [Recorded(Verdict.LOST)] * len(sent.batch)
         batch: dict[int, tuple[Lease, Settlement]] = {}
         for place, one in enumerate(sent.batch):
@@ -208,7 +208,7 @@ class StoreServer:
         return LogNumbers(numbers=tuple(numbers))
 
     async def enqueue(self, grant: Grant, sent: Enqueue) -> Enqueued:
-        """All of the jobs, or none. Raises InvalidJob, OutcomeUnknown."""
+        """Enqueue all of the jobs, or none. Raises InvalidJob, OutcomeUnknown."""
         producer = self._shared_store.queue("enqueued in").jobs
         checked = [limits.check(job) for job in sent.jobs]
         wanted = [self._declared(job) for job in checked]
@@ -227,12 +227,12 @@ class StoreServer:
         return Enqueued(ids=tuple(job.id for job in jobs), jobs=shown)
 
     def _without_own(self, given: NewJob, declared: NewJob) -> NewJob:
-        """What the server's own app declares to be told of a failure needs no right of the client's."""
+        """Return the job without the failure job that the server's own app declares, which needs no right."""
         own = self._declared(msgspec.structs.replace(given, on_failure=None)).on_failure
         return msgspec.structs.replace(declared, on_failure=None) if declared.on_failure == own else declared
 
     async def _with_its_keys(self, grant: Grant, settlement: Settlement) -> Settlement | Unwritten:
-        """The settlement; or ``Unwritten``, where a following job may not use its key."""
+        """Return the settlement, or ``Unwritten`` if a following job may not use its key."""
         try:
             await self._check_keys(grant, settlement.then)
         except Refused as refusal:
@@ -250,7 +250,7 @@ class StoreServer:
                 _refuse_key(job.key)
 
     async def terms(self, _: Grant) -> TermsOffered:
-        """The lent store's terms."""
+        """Return the lent store's terms."""
         return self._shared_store.terms()
 
     def _prove(self, grant: Grant, proofs: Sequence[Proof]) -> _Proved:

@@ -51,7 +51,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """Columns that a claim's conditions may compare."""
 
     def need(self, scope: Scope) -> None:
-        """Raises Refused unless the token has it."""
+        """Raise Refused unless the token has the scope."""
         if scope not in self.scopes:
             raise lacking(scope, self.name)
 
@@ -85,7 +85,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
                 raise outside("condition column", condition.column, "--condition")
 
     def check_enqueue(self, job: NewJob) -> None:
-        """Raises Refused unless it may enqueue this job."""
+        """Raise Refused unless the token may enqueue this job."""
         self.need(Scope.ENQUEUE)
         if self.tasks is not None and job.task not in self.tasks:
             raise outside("task", job.task, "--task")
@@ -95,13 +95,13 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             self.check_enqueue(job.on_failure)
 
     def shown(self, job: Job) -> Job:
-        """The job as this token may see it: payload and result only with that scope."""
+        """Return the job as this token may see it: payload and result only with that scope."""
         if Scope.PAYLOAD in self.scopes:
             return job
         return msgspec.structs.replace(job, payload_text="", result_text=None)
 
     def sees(self, job: Job) -> bool:
-        """Is the job within the token's tasks and serial keys?"""
+        """Return whether the job is within the token's tasks and serial keys."""
         return (self.tasks is None or job.task in self.tasks) and (self.serials is None or job.serial in self.serials)
 
 
@@ -112,7 +112,7 @@ EVERYTHING = Grant(id="", name="", scopes=frozenset(Scope), conditions=None)
 def check_limits(
     scopes: frozenset[str], tasks: tuple[str, ...] | None = None, serials: tuple[str, ...] | None = None
 ) -> None:
-    """Raises ConfigurationError for limits that nothing enforces."""
+    """Raise ConfigurationError for limits that nothing enforces."""
     if OF_DASHBOARD & scopes and (tasks is not None or serials is not None):
         raise ConfigurationError(
             "act and add are for the dashboard, which shows every task and serial key: leave out --task and"
@@ -146,7 +146,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return "expired" if self.expires is not None and self.expires <= now else "active"
 
     def grant(self) -> Grant:
-        """What the token may do."""
+        """Return what the token may do."""
         return Grant(
             id=self.id,
             name=self.name,
@@ -170,24 +170,24 @@ def new_token() -> tuple[str, str, str]:
 
 
 def hash_of(token: str) -> str:
-    """What is stored of the token. A plain hash is enough: 2^256 tokens cannot be searched."""
+    """Return the stored hash of a token. A plain hash is enough: 2^256 tokens cannot be searched."""
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
 def id_of(token: str) -> str:
-    """The id within the token; empty where it has none."""
+    """Return the id within a token; empty if it has none."""
     prefix, _, rest = token.partition("_")
     return rest.partition("_")[0] if prefix == PREFIX else ""
 
 
 class TokenFile:
-    """Reads and writes the file. Raises ConfigurationError for an unusable one, and says how to mend it."""
+    """Reads and writes the file. Raises ConfigurationError for an unusable one, and says how to fix it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def exists(self) -> bool:
-        """Has a token ever been made here?"""
+        """Return whether a token was ever made here."""
         return self.path.exists()
 
     def stamp(self) -> tuple[int, ...] | None:
@@ -199,7 +199,7 @@ class TokenFile:
         return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
 
     def read(self) -> tuple[TokenRecord, ...]:
-        """All tokens; none where there is no file."""
+        """Read all tokens; none if there is no file."""
         raw = _read_private(self.path, SIZE_LIMIT)
         if raw is None:
             return ()
@@ -223,7 +223,7 @@ class TokenFile:
             write_private(self.path, body + b"\n")
 
     def secret(self) -> bytes:
-        """The key beside the file, generated at the first use."""
+        """Return the key beside the file, generated at the first use."""
         place = self.path.with_name(self.path.name + ".secret")
         with self._locked():
             if (found := _read_private(place, 1024)) is not None:
@@ -252,7 +252,7 @@ class TokenFile:
 
 
 def _read_private(path: Path, limit: int) -> bytes | None:
-    """The bytes of a file that only its owner may read; ``None`` where it is missing."""
+    """Return the bytes of a file that only its owner may read; ``None`` if it is missing."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode

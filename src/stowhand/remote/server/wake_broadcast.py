@@ -35,7 +35,7 @@ class WakeBroadcast:
 
     @property
     def stopped(self) -> bool:
-        """No request waits any more."""
+        """The server is stopping: no request waits any more."""
         return self.stopping.is_set()
 
     @property

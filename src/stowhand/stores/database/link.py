@@ -24,7 +24,7 @@ from psycopg.rows import dict_row, tuple_row
 
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import ConfigurationError, StoreUnreachable
-from stowhand.fork import lead_nowhere
+from stowhand.fork import replace_sockets
 from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.pool_places import MORE_CONNECTIONS, Places
 from stowhand.stores.database.timestamps import read_timestamps_as_utc
@@ -494,7 +494,7 @@ def _cut_off() -> None:
     for connection in list(_ours):
         with suppress(psycopg.Error):  # closed
             descriptors.append(connection.fileno())
-    lead_nowhere(descriptors)
+    replace_sockets(descriptors)
     _ours.clear()
 
 
