@@ -65,7 +65,7 @@ class WorkerUtilsOptions(KeptKeywords, total=False):
 
 
 class RunnerOptions(WorkerUtilsOptions, WorkKeywords, total=False):
-    """The same, the tasks, and how to work. Exactly one of ``task_list`` and ``task_directory``."""
+    """Which store, which tasks, and how to work. Exactly one of ``task_list`` and ``task_directory``."""
 
     task_list: TaskList | None
     """Functions by name, ``(payload)`` or ``(payload, helpers)``, or tasks that an ``App`` declares."""
@@ -96,7 +96,7 @@ class Plan(msgspec.Struct, frozen=True):
     """What a run needs, all of it checked."""
 
     store: QueueStore
-    """Not connected yet."""
+    """The store of the run, not connected yet."""
     registry: Registry
     passed_over: tuple[str, ...]
     """Files of the task directory that are no tasks, and why."""
@@ -121,7 +121,7 @@ def find_store(whose: str, given: Mapping[str, Any], known: type = WorkerUtilsOp
 
 
 def make_plan(whose: str, given: Mapping[str, Any], *, once: bool) -> Plan:
-    """Raises ConfigurationError with every mistake in ``given``."""
+    """Read the options of a run. Raises ConfigurationError with every mistake in ``given``."""
     given, problems = _sound(given, RunnerOptions)
     registry, passed_over = _tasks(given, problems)
     worker = _worker(given, registry, problems, once=once)
@@ -197,7 +197,7 @@ def _one_of(given: Mapping[str, Any], names: Sequence[str], what: str, problems:
 
 
 def _store(given: Mapping[str, Any], problems: list[str], *, worker: bool = False) -> QueueStore | None:
-    """In this order: what is given, STOWHAND_CONNECTION and stowhand.toml, DATABASE_URL, PGDATABASE."""
+    """Find the store. In this order: what is given, STOWHAND_CONNECTION and stowhand.toml, DATABASE_URL, PGDATABASE."""
     source = _one_of(given, ("pg_pool", "connection_string"), "the database is named", problems)
     if source is not None and given[source] is WRONG:
         return None

@@ -21,7 +21,7 @@ class TaskFailed(StowhandError):
 
 
 class PoolWorker:
-    """One slot of a pool. It has no thread or connection of its own; it is who runs a job."""
+    """One slot of a pool, which runs one job at a time. It has no thread or connection of its own."""
 
     def __init__(self, worker_id: str) -> None:
         self.worker_id = worker_id
@@ -37,7 +37,7 @@ class WorkerPool:
 
     def __init__(self, worker_id: str, concurrency: int, stop: Callable[[str], None]) -> None:
         self.worker_id = worker_id
-        """Who holds the jobs, as the store knows it (``job.worker``)."""
+        """Name of the worker that holds the jobs, as the store has it (``job.worker``)."""
         self.workers = tuple(PoolWorker(f"{worker_id}.{number}") for number in range(1, concurrency + 1))
         self._free = list(reversed(self.workers))
         self._stop = stop
@@ -61,14 +61,14 @@ class WorkerPool:
         return worker
 
     def end(self, worker: PoolWorker) -> None:
-        """It is free again."""
+        """Note that the worker is free again."""
         worker.active_job = None
         if worker in self.workers:
             self._free.append(worker)
 
 
 class PoolEvent(msgspec.Struct, frozen=True):
-    """Of the pool as a whole."""
+    """An event of the pool as a whole."""
 
     worker_pool: WorkerPool
 
@@ -101,7 +101,7 @@ class PoolShutdown(msgspec.Struct, frozen=True):
 
 
 class PoolShutdownError(msgspec.Struct, frozen=True):
-    """Its end was not in order."""
+    """The pool did not end in order."""
 
     pool: WorkerPool
     error: BaseException
@@ -115,7 +115,7 @@ class WorkerCreated(msgspec.Struct, frozen=True):
 
 
 class WorkerEvent(msgspec.Struct, frozen=True):
-    """Of one worker."""
+    """An event of one worker."""
 
     worker: PoolWorker
 
@@ -143,14 +143,14 @@ class WorkerFatal(msgspec.Struct, frozen=True):
 
 
 class JobEvent(msgspec.Struct, frozen=True):
-    """Of one job, as it was claimed."""
+    """An event of one job, as it was claimed."""
 
     worker: PoolWorker
     job: Job
 
 
 class JobErred(msgspec.Struct, frozen=True):
-    """Of one job, and what its task raised (else a TaskFailed)."""
+    """An event of one job, and what its task raised (else a TaskFailed)."""
 
     worker: PoolWorker
     job: Job

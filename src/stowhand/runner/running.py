@@ -114,11 +114,11 @@ class Runner:
 
     @property
     def promise(self) -> asyncio.Future[None]:
-        """To be awaited: done when the runner has ended; raises what broke it. Giving up waiting does not stop it."""
+        """Future that is done when the runner has ended; raises what broke it. Giving up waiting does not stop it."""
         return asyncio.shield(self._running)
 
     async def wait(self) -> None:
-        """As ``await runner.promise``."""
+        """Wait until the runner has ended, as ``await runner.promise``."""
         await self.promise
 
     async def stop(self) -> None:
@@ -221,9 +221,9 @@ class Signals:
         self.loop = asyncio.get_running_loop()
 
     def install(self) -> None:
-        """Raises ConfigurationError where no signal can be heard."""
+        """Handle signals. Raises ConfigurationError outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
-            raise ConfigurationError("signals are heard in the main thread only; give no_handle_signals=True")
+            raise ConfigurationError("signals reach the main thread only; give no_handle_signals=True")
         numbers = [signal.SIGTERM, signal.SIGINT]
         if has_terminal():  # without one a HUP asks the program to reread its configuration, and is left to it
             numbers.append(signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""From the core's events to ``WorkerEvents``. Nothing is watched without a listener.
+"""Observer that makes events of ``WorkerEvents`` from the core's. Nothing is watched without a listener.
 
 The names are those that programs written for graphile-worker know. Some have no event of the core (a run, its pool),
 and ``job:…`` gives what a task raised, which no event carries; so they are made here, and not renamed from a table.
@@ -51,7 +51,7 @@ class RunObserver:
     # -- the run as a whole ----------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The pool and its workers are there."""
+        """Report the pool and its workers, and start to listen."""
         self._core.on(WorkerStopping, lambda event: self._release())
         self._emitter.watch(self._attach)
         self._emitter.emit("pool:create", self._pool)
@@ -59,16 +59,16 @@ class RunObserver:
             self._emitter.emit("worker:create", worker, self._tasks)
 
     def shutdown(self, message: str) -> None:
-        """It was asked to stop."""
+        """Report that the run was asked to stop."""
         self._emitter.emit("pool:gracefulShutdown", self._pool, message)
 
     def terminated(self, signal: str) -> None:
-        """By a signal."""
+        """Report that a signal stops the run."""
         self._emitter.emit("gracefulShutdown", signal)
         self.shutdown(f"worker shutdown due to {signal}")
 
     async def end(self, error: BaseException | None, *, asked: bool) -> None:
-        """Nothing runs any more; ``error`` broke the worker, ``asked``: while it was stopping as it should."""
+        """Report the end of the run. ``error`` broke the worker, ``asked``: while it was stopping as it should."""
         self._release()
         emit = self._emitter.emit
         if error is not None and asked:

@@ -92,11 +92,11 @@ class WorkerUtils:
         return await self._store.admin.remove_key(job_key)
 
     async def complete_jobs(self, job_ids: Iterable[int]) -> Sequence[Job]:
-        """As if they had been worked off. Running ones are left alone; what was changed is returned."""
+        """Complete these jobs. Running ones are left alone. Return what was changed."""
         return await self._store.admin.complete_jobs(validate_ids(job_ids))
 
     async def permanently_fail_jobs(self, job_ids: Iterable[int], reason: str | None = None) -> Sequence[Job]:
-        """Failed for good. Running ones are left alone; what was changed is returned."""
+        """Fail these jobs permanently. Running ones are left alone. Return what was changed."""
         return await self._store.admin.permanently_fail_jobs(validate_ids(job_ids), reason)
 
     async def reschedule_jobs(
@@ -108,7 +108,7 @@ class WorkerUtils:
         attempts: int | None = None,
         max_attempts: int | None = None,
     ) -> Sequence[Job]:
-        """Give them other details; what is not given stays, 0 is 0. Running ones are left alone."""
+        """Give these jobs other details. What is not given stays, and 0 is 0. Running ones are left alone."""
         to = Reschedule(run_at=run_at, priority=priority, attempts=attempts, max_attempts=max_attempts)
         return await self._store.admin.reschedule_jobs(validate_ids(job_ids), to)
 

@@ -93,7 +93,7 @@ class ChildReporter(ProcessObserver):
 
 
 def _remove(folder: Path) -> None:
-    """Under another name, for those that still write into it."""
+    """Remove the folder. Rename it first: other processes may still be writing."""
     with suppress(OSError):  # another child was first
         folder = folder.rename(folder.with_suffix(".gone"))
     shutil.rmtree(folder, ignore_errors=True)

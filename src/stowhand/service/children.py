@@ -47,7 +47,7 @@ IN_ORDER = {IN_ORDER_OFFSET + code: code for code in _CHILD_CODES}
 
 
 class Child:
-    """One process, and the pipe through which it gets its orders."""
+    """A child process, and the pipe through which it gets its orders."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -79,7 +79,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id, and the id of its process group."""
+        """Id of the process, and of its process group."""
         return self.process.pid
 
     @property

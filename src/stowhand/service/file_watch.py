@@ -15,7 +15,7 @@ from stowhand.clock import SystemClock, stopwatch
 EVERY = 0.5
 """Seconds between two looks."""
 SHARE = 10
-"""Of a folder with very many files: the time between two looks is so many times what a look takes."""
+"""The time between two looks at a very large folder, as a multiple of the time that a look takes."""
 QUIET, BURST = 0.05, 0.5
 """A burst of changes is over after so many seconds without one, or when it has lasted so long."""
 

@@ -73,7 +73,7 @@ def report_of(liveness: Liveness, clock: Clock) -> Report:
 
 
 def bounds(options: WorkerOptions, timings: Timings = USUAL) -> dict[str, float]:
-    """By loop: the age in seconds above which it is not alive."""
+    """Return, by loop, the age in seconds above which it is not alive."""
     call = max(PATIENCE, 2 * options.lease)
     return {
         "loop": max(timings.blocked_at_least, options.lease),
@@ -95,7 +95,7 @@ def stuck(ages: Mapping[str, float], bound: Mapping[str, float], whose: str = ""
 
 
 def stuck_processes(processes: Sequence[Process], bound: Mapping[str, float], now: float) -> list[str]:
-    """The same for the workers of processes, and for processes that do not report."""
+    """Return half a sentence for each stuck loop of a process, and for each process that does not report."""
     found = []
     for one in processes:
         age = age_of(one, now)
@@ -137,7 +137,7 @@ def age_of(process: Process, now: float) -> float:
 
 
 def rounded(ages: Mapping[str, float]) -> dict[str, float]:
-    """For people."""
+    """Return the ages, rounded for people."""
     return {name: round(age, 1) for name, age in ages.items()}
 
 

@@ -56,7 +56,7 @@ MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class HealthReporter(ProcessObserver):
-    """One per ``stowhand worker``. The HTTP server's threads call it, and a thread of its own."""
+    """Shows the health of one ``stowhand worker``. Threads of the HTTP server call it, and a thread of its own."""
 
     def __init__(self, settings: WorkerSettings, manager: Notifier | None, clock: Clock | None = None) -> None:
         self._settings, self._notifier, self._clock = settings, manager, clock or SystemClock()
@@ -147,7 +147,7 @@ class HealthReporter(ProcessObserver):
             self._exposition.bury(event.pid)
 
     def _processes(self) -> list[Process]:
-        """Those that run workers, or should: a dead child must be replaced within the time that a start may take."""
+        """Return the processes that run workers, or should: a dead child must be replaced in time."""
         if self._supervisor is not None:
             return self._supervisor.children.health(self.folder)
         return [Process("", 0.0, None if self._liveness is None else report_of(self._liveness, self._clock))]

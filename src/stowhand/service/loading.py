@@ -25,7 +25,7 @@ DEFAULT_FOLDER = "tasks"
 
 
 class LoadedTasks(msgspec.Struct, frozen=True):
-    """What was found, by name."""
+    """The tasks of a folder or an App."""
 
     registry: Registry
     problems: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class LoadedTasks(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all of them."""
+        """Names of all tasks."""
         return self.registry.names
 
     def claimed(self, settings: WorkerSettings) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ class LoadedTasks(msgspec.Struct, frozen=True):
 
 
 def wanted_traces(settings: WorkerSettings) -> Traces | None:
-    """As ``--otel`` says. Raises ConfigurationError where the extra is missing."""
+    """Return the traces that ``--otel`` asks for. Raises ConfigurationError where the extra is missing."""
     return Traces() if settings.otel else None
 
 

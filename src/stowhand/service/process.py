@@ -1,7 +1,7 @@
 """One worker process: open the store, load the tasks, work, and stop in order.
 
     first TERM or INT    take nothing new; running jobs have the grace to end
-    second               hand the rest back unspent, at once
+    second               return the rest without using an attempt, at once
     third                exit, after at most two seconds of trying to give leases back
 
 In every case, also with a blocked loop or a store that does not answer, the process has exited five seconds after the
@@ -137,12 +137,12 @@ class Stopper:
         self.quiet(on=not self._quiet)
 
     def quiet(self, *, on: bool) -> None:
-        """The same, on the supervisor's order."""
+        """Pause claiming, or resume, on the supervisor's order."""
         self._quiet = on
         self._on_loop(lambda: self._worker.internals.quiet(on))
 
     def now(self) -> None:
-        """Hand everything back at once: the supervisor is gone, or was asked to stop twice."""
+        """Return everything at once: the supervisor is gone, or was asked to stop twice."""
         if self._stop_requests.count < 2:
             self._bounded(0.0)
         self._stop_requests.count = max(self._stop_requests.count, 2)
@@ -299,14 +299,14 @@ def hard_exit(code: int) -> None:
 
 
 def _last_write(store: QueueStore, leases: list[Lease]) -> None:
-    """Give back what still runs: allowed only because nothing will run a moment later."""
+    """Return what still runs. This is allowed only because nothing will run a moment later."""
     _within(lambda: asyncio.run(_release(store, leases)), LAST_WRITE)
 
 
 def leave(
     store: QueueStore, worker: Worker, earned: Callable[[], int | None] = lambda: None, within: float = LAST_WRITE
 ) -> None:
-    """Exit now: everything this worker holds goes back unspent, as far as the time allows.
+    """Exit now. Return what this worker holds without using attempts, as far as the time allows.
 
     ``earned``: gives the code of work that is over (nothing is held then), else ``None``.
     """

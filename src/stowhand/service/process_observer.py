@@ -37,14 +37,14 @@ class ProcessObserver:
 
     @contextmanager
     def supervising(self, supervisor: Any) -> Iterator[None]:
-        """For as long as the supervisor has children."""
+        """Context manager for as long as the supervisor has children."""
         del supervisor
         yield
 
 
 @contextmanager
 def watched(settings: WorkerSettings) -> Iterator[ProcessObserver]:
-    """For as long as the worker runs. Raises ConfigurationError where ``--http`` cannot listen."""
+    """Observe a process for as long as its worker runs. Raises ConfigurationError where ``--http`` cannot listen."""
     manager = notifier(os.environ)
     if settings.http is None and manager is None:
         yield ProcessObserver()

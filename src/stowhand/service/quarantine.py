@@ -121,14 +121,17 @@ class Quarantine:
         self._pause = settings.timings.unable
         self._clock = SystemClock()
         self._child: SuspectChild | None = None
-        """It has no job."""
+        """A kept child, which has no job."""
         self._dismissal: Cancelable | None = None
         self._loads = 0
         """How often the worker has loaded its tasks anew."""
         events.on(TasksReloaded, lambda _: self._renew())
 
     async def run(self, attempt: Attempt[Any]) -> object:
-        """Raises ChildCrashed, ChildUnable. Cancelling kills the child: a process, unlike a thread, can be killed."""
+        """Run a suspect in a child. Cancelling kills the child: a process, unlike a thread, can be killed.
+
+        Raises ChildCrashed, ChildUnable.
+        """
         if self._is_program(attempt.claim.task):
             # It has a process of its own already; killing a child in between would not end the program.
             return await self._handler.handle(attempt, attempt.record)
@@ -241,7 +244,7 @@ class SuspectChild:
         await self._child.end(LAST_WORDS)
 
     async def _until_answered(self, answer: Answer, lease: Lease, report: Report | None) -> None:
-        """Until there is a line, or the child has died. Its own children may hold the pipe open for ever."""
+        """Wait until there is a line, or the child has died. Its own children may hold the pipe open for ever."""
         line = asyncio.ensure_future(read_answer(self._stream, answer, lease, report))
         death = asyncio.ensure_future(self._child.wait())
         try:
@@ -254,7 +257,7 @@ class SuspectChild:
 
 
 async def _open_pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
-    """Its stream, its reading end, and the descriptor to write to."""
+    """Return the stream of a new pipe, its reading end, and the descriptor to write to."""
     reading, writing = os.pipe()
     stream = asyncio.StreamReader(limit=ANSWER_LIMIT)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(

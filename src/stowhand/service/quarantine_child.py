@@ -74,7 +74,7 @@ class _Server:
         """A job has, so a later error is no reason that this process could not begin."""
 
     async def run(self) -> None:
-        """Until the worker closes the standard input, which ends the process."""
+        """Run jobs until the worker closes the standard input, which ends the process."""
         reader = threading.Thread(target=self._read, args=(asyncio.get_running_loop(),), daemon=True)
         reader.start()
         loaded = load_tasks(self._settings)
@@ -115,7 +115,7 @@ class _Server:
                 await resources.close(lambda: CLOSING)
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Of a worker that has died the jobs are taken back: nothing may run them here any more."""
+        """Read jobs, and exit with the worker: its jobs are taken back, so nothing may run them here any more."""
         for line in iter(sys.stdin.buffer.readline, b""):
             loop.call_soon_threadsafe(self._assignments.put_nowait, msgspec.json.decode(line, type=Assignment))
         hard_exit(exit_codes.FAILURE)
@@ -127,7 +127,7 @@ class AnswerPipe:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lease: Lease | None = None
-        """Of the job that runs."""
+        """Lease of the job that runs."""
         self._newest: Progress | None = None
         self._noted = threading.Event()
         self._writing = threading.Lock()

@@ -24,7 +24,7 @@ from stowhand.worker.worker import Worker
 
 
 def check_watch(settings: WorkerSettings) -> None:
-    """Raises ConfigurationError when watching is asked for and cannot be done."""
+    """Raise ConfigurationError when watching is asked for and cannot be done."""
     if settings.watch and settings.app is not None:
         raise ConfigurationError("--watch reloads a folder of tasks; the modules of an App (--app) are not reloaded")
 
@@ -69,7 +69,7 @@ class Reloader:
         self._names = loaded.names
 
     async def reload(self) -> None:
-        """On the worker's loop, between two steps of its handlers."""
+        """Load the folder again. On the worker's loop, between two steps of its handlers."""
         _forget_helpers(_folder(self._settings).resolve())
         try:
             loaded = load_tasks(self._settings)

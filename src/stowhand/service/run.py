@@ -104,7 +104,7 @@ def _load(settings: WorkerSettings) -> None:
 
 
 def _open(settings: WorkerSettings) -> None:
-    """As a worker does, but without installing anything."""
+    """Open the store as a worker does, but without installing anything."""
 
     async def look() -> None:
         store = store_of(settings.store)

@@ -186,6 +186,6 @@ def _listen(routines: tuple[Routine, ...]) -> None:
 
 
 def _grace_of(routine: Routine) -> float:
-    """Of its options, or its own (a flow's: the longest of its workers)."""
+    """Return the grace of its options, or its own (a flow's: the longest of its workers)."""
     grace: object = getattr(getattr(routine, "options", routine), "grace", None)
     return float(grace) if isinstance(grace, int | float) else DEFAULT_GRACE

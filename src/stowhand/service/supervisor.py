@@ -39,7 +39,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Supervisor:
-    """``await run()`` until every child has ended for good. ``heartbeats`` opens the connection that takes jobs back.
+    """Keeps worker processes running until each slot is done. ``heartbeats`` opens the connection that takes jobs back.
 
     ``folder``: where the children write their reports; ``None``: they write none.
     """
@@ -55,7 +55,7 @@ class Supervisor:
         self._code = exit_codes.OK
         self._began = stopwatch()
         self._names = [""] * settings.processes
-        """Of the latest worker of each slot."""
+        """Name of the latest worker of each slot."""
         self.children = Children(
             settings.processes,
             self._start,
@@ -144,5 +144,5 @@ def _how(ended: int) -> str:
 
 
 def _shown(code: int) -> int:
-    """As the table of exit codes has it."""
+    """Return the code as the table of exit codes has it."""
     return exit_codes.FAILURE if code in (UNOPENED, HUNG) else code

@@ -135,7 +135,7 @@ def joint_report(workers: Sequence[Worker], clock: Clock) -> Report:
 
 
 def joint_bounds(workers: Sequence[Worker]) -> dict[str, float]:
-    """By loop of a joint report: the age in seconds above which it is not alive."""
+    """Return, by loop of a joint report, the age in seconds above which it is not alive."""
     labelled = zip(_labels(workers), workers, strict=True)
     return {label + name: bound for label, one in labelled for name, bound in bounds(one.options).items()}
 

@@ -32,7 +32,7 @@ PreClaim = Callable[[Asking], Awaitable[object]]
 
 
 class Permit(msgspec.Struct, frozen=True):
-    """To send one claim."""
+    """Permission to send one claim."""
 
     limit: int
     flags: tuple[str, ...] = ()
@@ -40,13 +40,13 @@ class Permit(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Nothing is to be claimed now; ask again after ``pause`` seconds (``None``: as if there had been nothing)."""
+    """Refusal to send a claim; ask again after ``pause`` seconds (``None``: as if there had been no jobs)."""
 
     pause: float | None = None
 
 
 class Admission:
-    """Of one worker."""
+    """The rules by which the application permits or refuses a worker's claims."""
 
     def __init__(self, handler: Handler, state: WorkerState) -> None:
         self._state = state
@@ -65,7 +65,7 @@ class Admission:
         """The last record must have begun, and been counted by the application, before the next claim."""
 
     async def ask(self, limit: int) -> Permit | Pause:
-        """May a claim go out, and for what? ``limit``: how many the worker would claim by itself.
+        """Decide whether a claim may go out, and for what. ``limit``: how many the worker would claim by itself.
 
         Raises ConfigurationError where the flags' function returned no list; with ``once``, what went on failing.
         """
@@ -104,7 +104,10 @@ class Admission:
         return self._state.options.once and failures > ONCE_PATIENCE and not self._state.running
 
     async def _call_apart(self, pre_claim: PreClaim, asking: Asking) -> Claimable | BaseException | None:
-        """Its answer, or what it raises. In a task of its own: it can neither cancel this one nor ignore its end."""
+        """Return the answer of ``pre_claim``, or what it raises.
+
+        It runs in a task of its own: it can neither cancel this one nor ignore its end.
+        """
         task = asyncio.ensure_future(self._call(pre_claim, asking))
         try:
             await asyncio.wait((task,))
@@ -129,7 +132,7 @@ class Admission:
 
 
 def read_answer(answer: object) -> Claimable | None:
-    """The answer of ``pre_claim``. ``None``: not now. Raises ConfigurationError for what is no answer."""
+    """Read the answer of ``pre_claim``. ``None``: not now. Raises ConfigurationError for what is no answer."""
     match answer:
         case True:
             return Claimable()
@@ -163,7 +166,7 @@ class FlagsUnknown(StowhandError):
 
 
 async def forbidden(function: Flags, clock: Clock) -> tuple[str, ...]:
-    """The flags that this function forbids. Raises FlagsUnknown, and ConfigurationError where it gives no list."""
+    """Return the flags that this function forbids. Raises FlagsUnknown; ConfigurationError where it gives no list."""
     try:
         answer = _uncancelled(function)
         flags = await _within_patience(answer, clock) if inspect.isawaitable(answer) else answer

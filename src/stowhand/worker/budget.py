@@ -34,7 +34,8 @@ ROUNDING = 1e-9
 
 
 class Budget(Generic[R]):
-    """Its three hooks can be a handler's own, or stand around one (``around``). For one worker; on its loop."""
+    """A limit for the total cost of running records, for one worker. Its three hooks can be a handler's own, or are
+    called around a handler's (``around``)."""
 
     def __init__(
         self,
@@ -59,12 +60,12 @@ class Budget(Generic[R]):
 
     @property
     def taken(self) -> float:
-        """The cost of all running handlers."""
+        """Total cost of the records that run."""
         return sum(self._taken.values())
 
     @property
     def left(self) -> float:
-        """What is free."""
+        """Capacity that is not taken."""
         return self.capacity - self.taken
 
     async def pre_claim(self, ctx: Asking) -> Claimable | bool:
@@ -94,12 +95,12 @@ class Budget(Generic[R]):
         self.peak = max(self.peak, self.taken)
 
     async def post_handle(self, ctx: Attempt[R], record: R) -> None:
-        """Give its cost back."""
+        """Give the record's cost back."""
         self._taken.pop(_pair(ctx), None)
         self._freed.set()
 
     def around(self, handler: Handler[R] | Function[R]) -> Handler[R]:
-        """The handler, held to this budget; its own hooks run inside."""
+        """Return the handler, limited by this budget. The handler's own hooks run inside those of the budget."""
         return _Budgeted(self, handler_of(handler))
 
 

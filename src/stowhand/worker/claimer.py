@@ -37,7 +37,7 @@ poll after that, until a wake-up comes or nothing is due."""
 
 
 class Claimer:
-    """The first of the worker's loops."""
+    """The loop that claims jobs for a worker and starts them."""
 
     def __init__(
         self,
@@ -86,8 +86,8 @@ class Claimer:
 
     @property
     def _is_full(self) -> bool:
-        """Nothing may be claimed: the worker is quiet, a suspect runs here, too much waits to be recorded, or too many
-        threads have outlived their attempts."""
+        """Whether nothing may be claimed: the worker is quiet, a suspect runs here, too much waits to be recorded, or
+        too many threads have outlived their attempts."""
         state, limits = self._state, self._limits
         return state.is_quiet or self._suspects.blocks_claims or state.is_backed_up or limits.is_out_of_threads
 
@@ -144,7 +144,7 @@ class Claimer:
 
     @property
     def _suspect_is_next(self) -> bool:
-        """It is time to claim a suspect before anything else, and there is a slot for it."""
+        """Whether a suspect is to be claimed before anything else, and a slot is free for it."""
         limits, state = self._limits, self._state
         if state.is_quiet or limits.is_spent or limits.is_out_of_threads or not state.free:
             return False
@@ -227,11 +227,11 @@ class Claimer:
 
     @property
     def _is_done(self) -> bool:
-        """With ``once``, before the end the store is asked once more."""
+        """Whether, with ``once``, nothing is left to do; the store is then asked once more."""
         return self._once and self._state.is_idle
 
     async def _wait(self, seen: int) -> None:
-        """Until something changes. From the time when suspects are due, no slot that becomes free is filled before."""
+        """Wait until something changes. From the time when suspects are due, no slot that becomes free is filled."""
         wait = NEVER if self._slots.on_hold or self._state.is_quiet else self._suspect_wait
         if not await self._state.since(seen, wait):
             self._slots.hold()
@@ -312,14 +312,14 @@ class Fairness:
     """
 
     def __init__(self, tasks: Tasks) -> None:
-        """Raises ConfigurationError for a worker without a list of tasks: it could name none next."""
+        """Raises ConfigurationError where there is no list of tasks, because then no task can be passed over."""
         if tasks is None:
             raise ConfigurationError("fair: tasks that have no names cannot take turns; give tasks")
         self._served: set[str] = set()
-        """In this round."""
+        """Tasks served in this round."""
 
     def next(self, tasks: Tasks) -> Tasks:
-        """Of which of these to claim. ``tasks`` itself where none is passed over."""
+        """Return those of these tasks whose turn it is; ``tasks`` itself where none is passed over."""
         if not self._served or tasks is None:
             return tasks
         unserved = tuple(task for task in tasks if task not in self._served)

@@ -32,7 +32,7 @@ BEAT_LOOK = 0.05
 
 
 class Claims:
-    """Of one worker, one at a time."""
+    """Sends a worker's claims to the store, one at a time."""
 
     def __init__(self, store: Store[Any], leases: Leases, heartbeater: Heartbeater, state: WorkerState) -> None:
         self._store = store
@@ -44,13 +44,13 @@ class Claims:
         self._foresaw_at = float("-inf")
         """When a claim last asked for foreign leases."""
         self._limit = 0
-        """Of the last claim."""
+        """How many jobs the last claim asked for."""
         self.ordinary = 0
         """Claims so far that were answered, those of suspects apart."""
         self.call = Call(state.clock)
 
     async def claim(self, permit: Permit, tasks: Tasks, *, suspects: bool = False) -> list[Held]:
-        """What one call brings, entered in ``Leases``: of these tasks as many jobs as permitted, or one suspect."""
+        """Claim as many jobs of these tasks as permitted, or one suspect. Return them, entered in ``Leases``."""
         state = self._state
         if state.is_ending:
             return []
@@ -163,7 +163,7 @@ class Wakeups:
         self.call = Call(state.clock)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Wait for wake-ups until cancelled."""
         while True:
             try:
                 with self.call:
@@ -179,7 +179,7 @@ class Wakeups:
                 await asyncio.sleep(0)  # the claim is sent first, and the next wait begins while it is on its way
 
     def _check_listening(self) -> None:
-        """A store that hears no wake-ups (no LISTEN in a pooler, a wrong address) is polled; this is reported once."""
+        """Report once that no wake-ups come (no LISTEN in a pooler, a wrong address), so the store is polled."""
         state = self._state
         if self._store.is_listening:
             if self._failures:

@@ -28,7 +28,7 @@ from stowhand.worker.state import WorkerState
 
 
 class Executor:
-    """Of one worker. Slots call it (slots.py), in the order of its methods."""
+    """Runs attempts for the slots of a worker (slots.py), which call its methods in their order."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Executor:
         """Leases of handlers that could not be ended. To be released only as the last write."""
 
     def begin(self, held: Held) -> Coroutine[Any, Any, object]:
-        """A slot has taken the job. The handler and all that is around it, not begun yet."""
+        """Return the handler and all that is around it, not started yet. Called when a slot has taken the job."""
         claim = held.claim
         attempt = held.attempt = Attempt(claim, self._clock.monotonic(), self._new_logger, self._report)
         if self._hooks.on_enqueue is not None:
@@ -71,7 +71,7 @@ class Executor:
         return self._hooks.handle(attempt, claim.record)
 
     def waits(self, held: Held) -> None:
-        """The handler waits for the first time. Raises what the handler's policy raises."""
+        """Limit the handler's time. Called when it first waits. Raises what the handler's policy raises."""
         timeout = self._judge.timeout(held.claim)
         if timeout is not None:
             assert held.attempt is not None
@@ -81,11 +81,11 @@ class Executor:
             held.timer = clock.call_later(max(timeout - spent, 0), lambda: held.stop(Stop.TIMEOUT, clock.monotonic()))
 
     def end_of(self, error: BaseException, held: Held) -> End:
-        """How the handler ended that raised this."""
+        """Return how the handler ended that raised this."""
         return self._judge.end_of(error, held)
 
     def ended(self, held: Held, end: End) -> None:
-        """The handler has ended, and no slot runs it any more. What follows, in order."""
+        """Do what follows the end of a handler, in order. No slot runs it any more."""
         attempt = held.attempt
         assert attempt is not None
         if held.timer is not None:
@@ -133,7 +133,7 @@ class Executor:
             self._leave(held, attempt, why)
 
     def _leave(self, held: Held, attempt: Attempt[Any], why: Stop) -> None:
-        """Nothing is recorded: it is lost, returned, or its child process died or never started it."""
+        """Record nothing: the job is lost or returned, or its child process died or never started it."""
         lease = held.claim.lease
         if why is Stop.RETURNED and control_of(attempt).abandoned_thread is not None:
             self.unfinished.append(lease)  # a thread still runs for it: its lease is kept until the last moment
@@ -152,7 +152,7 @@ class Executor:
         self._answered(attempt)
 
     def _answered(self, attempt: Attempt[Any]) -> None:
-        """The store has answered, or there is nothing to record: post_handle's turn. Then its slot may be filled."""
+        """Call post_handle, then free the slot. The store has answered, or there is nothing to record."""
         control = control_of(attempt)
         context, control.hooked = control.hooked, None
         if context is not None and self._hooks.has_post:

@@ -85,7 +85,7 @@ class Heartbeater:
         self._lock = threading.Lock()
         self._returns: list[tuple[list[Lease], str]] = []
         self._lost_tokens: dict[str, Callable[[], None] | None] = {}
-        """Of claims without a reply, and what is called when they can claim nothing more."""
+        """Tokens of claims without a reply, and what is called when they can claim nothing more."""
         self._crashed: list[Lease] = []
         self._failures = 0
         self._refused_since: float | None = None
@@ -98,7 +98,7 @@ class Heartbeater:
     # -- called by the worker's loop -------------------------------------------------------------
 
     def start(self) -> None:
-        """The thread; the caller's is the one that it watches."""
+        """Start the thread. It watches the caller's thread."""
         self._watchdog.watch_this_thread()
         ticks = (self._state.supervisor.watch_tick(tick) for tick in (self._watchdog.look, self.tick))
         self._ticker = self._clock.ticker("stowhand heartbeat", *ticks, on_end=self._heartbeats.close)
@@ -150,7 +150,7 @@ class Heartbeater:
             self._count_errands()
 
     def _count_errands(self) -> None:
-        """Under the lock."""
+        """Count the calls that are still to be made. Called under the lock."""
         self._state.set_errands(len(self._returns) + len(self._lost_tokens) + len(self._crashed))
 
     def own_leases(self) -> tuple[Lease, ...]:
@@ -186,13 +186,13 @@ class Heartbeater:
 
     @property
     def deregistering(self) -> bool:
-        """That has not been done yet."""
+        """Whether the last counts or the worker's entry are still to be written."""
         return self._throughput.finishing or self._registration.removing
 
     # -- the tick --------------------------------------------------------------------------------
 
     async def tick(self) -> float:
-        """One round. Gives the seconds until the next."""
+        """Do one round. Return the seconds until the next."""
         now = self.ticked = self._clock.monotonic()
         try:
             await self._beat(now)
@@ -221,7 +221,7 @@ class Heartbeater:
         return self._pause()
 
     def _failed(self, error: StoreError, now: float) -> float:
-        """Seconds until the next tick."""
+        """Report the error. Return the seconds until the next tick."""
         self._failures += 1
         if self._refused_since is None:
             self._refused_since = now
@@ -237,11 +237,11 @@ class Heartbeater:
         return self._registration.recorded and self._write_check.succeeded
 
     def _worked(self, now: float) -> float:
-        """When there was work last."""
+        """Return when there was work last."""
         return now if len(self._leases) else self._leases.taken_at
 
     def _pause(self) -> float:
-        """Until the next tick, which is no later than jobs claimed ahead may wait, or than the next sweep."""
+        """Return the seconds until the next tick: no later than jobs claimed ahead may wait, or than the next sweep."""
         now = self._clock.monotonic()
         sweep = self._sweeper.due(self._worked(now)) - now
         pause = min(TICK, self._options.every_beat / 2, max(sweep, SOON))

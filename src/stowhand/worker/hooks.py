@@ -40,7 +40,7 @@ MIN_CLOSE_SECONDS = 1.0
 
 
 class Hooks:
-    """Of one handler, on one store."""
+    """The hooks of one handler on one store, called around each attempt."""
 
     def __init__(self, handler: Handler, store: Store[Any], isolate: Isolate | None, state: WorkerState) -> None:
         self._handler = handler
@@ -207,13 +207,13 @@ def resources_of(handler: Handler, watchdog: LoopWatchdog, state: WorkerState) -
 
 
 class OpenResources:
-    """Of one worker."""
+    """The resources that a worker's tasks ask for, opened and closed within limits."""
 
     def __init__(self, resources: Resources, watchdog: LoopWatchdog, state: WorkerState) -> None:
         self._resources = resources
         self._watchdog = watchdog
         self.moved = float("-inf")
-        """When it was last seen at it, by the monotonic clock."""
+        """When opening them was last seen to go on, by the monotonic clock."""
         self._state = state
 
     async def open(self) -> None:
@@ -248,7 +248,7 @@ class OpenResources:
             raise canceled
 
     def _left(self) -> float:
-        """Of the grace: seconds."""
+        """Return the seconds that are left of the grace."""
         if self._state.at_once:
             return MIN_CLOSE_SECONDS
         began = self._state.stopped_at if self._state.is_stopping else self._state.clock.monotonic()

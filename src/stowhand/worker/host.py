@@ -139,7 +139,7 @@ class Call:
 
 
 class Liveness:
-    """Of one worker, and of the parts that the worker has now: they may be replaced when it opens its store."""
+    """Signs of life of a worker's loops. The parts that it asks may be replaced when the worker opens its store."""
 
     lag: Callable[[], float]
     """Seconds by which the loop was late, the most since the last call of this; 0 or less: it was not."""
@@ -167,13 +167,13 @@ class Liveness:
         self.unready = unready
 
     def ages(self) -> dict[str, float]:
-        """By loop: seconds since it moved, or that its call to the store has taken so far; 0 when it rests."""
+        """Return, by loop, the seconds since it moved, or that its call to the store has taken; 0 when it rests."""
         now = self._clock.monotonic()
         moved = {name: max(now - moment(), 0.0) for name, moment in self._moments.items()}
         return moved | {name: call.age(now) for name, call in self._calls.items()}
 
     def refused(self) -> dict[str, float]:
-        """By loop: seconds for which the store has answered with errors alone. Not of waking: it polls instead."""
+        """Return, by loop, the seconds for which the store has answered with errors alone. Waking polls instead."""
         since = {name: self._calls[name].refused for name in ("claiming", "settling")}
         now = self._clock.monotonic()
         since["heartbeat"] = self._heartbeat_refused_since()
@@ -209,7 +209,7 @@ class Internals(msgspec.Struct, frozen=True):
 
 
 def read_timings(environ: Mapping[str, str]) -> Timings:
-    """Those of a process: the usual ones, unless a test gives it others, a JSON object. Raises ConfigurationError."""
+    """Return the timings of a process: the usual ones, unless a test gives others. Raises ConfigurationError."""
     try:
         timings = msgspec.json.decode(environ.get(TIMINGS_VARIABLE) or "{}", type=Timings)
     except msgspec.DecodeError as error:

@@ -12,12 +12,12 @@ _inside: ContextVar[bool] = ContextVar("stowhand inside a worker", default=False
 
 
 def is_inside() -> bool:
-    """An attempt, or what it has started, asks."""
+    """Return whether an attempt, or what it has started, is asking."""
     return _inside.get()
 
 
 def refuse_inside(what: str) -> None:
-    """Raises Misuse in an attempt, and in what it has started."""
+    """Raise Misuse in an attempt, and in what it has started."""
     if is_inside():
         raise Misuse(
             f"{what} was called inside an attempt, which would keep its slot while it waits: with one slot for ever."
@@ -27,7 +27,7 @@ def refuse_inside(what: str) -> None:
 
 @contextmanager
 def inside_a_worker() -> Iterator[None]:
-    """For the block, and for tasks and threads that are started in it."""
+    """Mark the block, and tasks and threads that are started in it, as inside a worker."""
     token = _inside.set(True)
     try:
         yield

@@ -22,7 +22,7 @@ from stowhand.worker.state import WorkerState
 
 
 class Phase(IntEnum):
-    """Of a held job, inside this worker."""
+    """What a held job is doing inside this worker."""
 
     AHEAD = 0
     RUNNING = 1
@@ -68,7 +68,7 @@ class Held:
         """After this the store may give the job away."""
         self.attempt: Attempt[Any] | None = None
         self.task: asyncio.Task[None] | None = None
-        """Of the slot that runs its handler just now."""
+        """Task of the slot that runs its handler."""
         self.timer: Cancelable | None = None
         """Ends the handler when it has taken ``timeout`` seconds."""
         self.timeout = 0.0
@@ -100,7 +100,7 @@ class Held:
 
 
 class Leases:
-    """All of them. A margin of each is kept back, for the time until a handler is stopped."""
+    """All leases of a worker. A margin of each is kept back, for the time until a handler is stopped."""
 
     def __init__(self, state: WorkerState) -> None:
         self._state = state
@@ -205,7 +205,7 @@ class Leases:
             return [held for held in self._held if held.deadline <= now]
 
     def find(self, pairs: Iterable[Pair]) -> list[Held]:
-        """Those of these pairs that are still held. Replies about other leases are thereby ignored."""
+        """Return those of these pairs that are still held. Replies about other leases are thereby ignored."""
         if not (wanted := frozenset(pairs)):
             return []
         with self._lock:
@@ -217,10 +217,10 @@ class Leases:
             return list(self._held)
 
     def list_all(self) -> list[Lease]:
-        """Their leases. From any thread."""
+        """Return the leases of all held jobs. From any thread."""
         return leases_of(self.all())
 
 
 def leases_of(held: Iterable[Held]) -> list[Lease]:
-    """Their leases, in the order of ids, in which rows are locked everywhere."""
+    """Return the leases in the order of ids, in which rows are locked everywhere."""
     return sorted((one.claim.lease for one in held), key=lambda lease: lease.job_id)

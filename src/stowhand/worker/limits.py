@@ -19,7 +19,7 @@ MEMORY_CHECK_SECONDS = 1.0
 
 
 class Limits:
-    """Of one worker. Changed on its loop, read from any thread."""
+    """The limits of one worker. Changed on its loop, read from any thread."""
 
     def __init__(self, host: Host, state: WorkerState) -> None:
         """Raises ConfigurationError where the system does not say how much memory a process uses."""
@@ -34,7 +34,7 @@ class Limits:
             host.resident()
 
     def start(self) -> None:
-        """The worker begins to work."""
+        """Start to count the worker's age."""
         if self._options.max_age is not None:
             age = say_duration(self._options.max_age)
             self._state.clock.call_later(self._options.max_age, lambda: self._state.end(f"max_age ({age}) reached"))

@@ -20,7 +20,7 @@ DISMISSED_WITHIN = 1.0
 
 
 class Guarded:
-    """One of these per process. From any thread."""
+    """The process groups of this process's programs, and their guardian. One per process; from any thread."""
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
@@ -38,18 +38,18 @@ class Guarded:
             guardian.poll()  # of a process that is no child of this one Popen notes that it has ended, and is silent
 
     def prepare(self) -> None:
-        """A program is about to be started."""
+        """Start the guardian. Called before a program is started."""
         with self._lock:
             self._start()
 
     def add(self, group: int) -> None:
-        """A program runs in this process group."""
+        """Note that a program runs in this process group."""
         with self._lock:
             self._groups.add(group)
             self._send(f"+{group}")
 
     def discard(self, group: int) -> None:
-        """It has ended."""
+        """Note that the program has ended."""
         with self._lock:
             self._groups.discard(group)
             self._send(f"-{group}")

@@ -42,7 +42,7 @@ class Registration:
         self._written: WorkerCard | None = None
 
     def remove(self) -> None:
-        """At the next tick."""
+        """Remove the entry at the next tick."""
         self.removing = True
 
     async def tick(self, now: float) -> None:
@@ -93,7 +93,7 @@ class ProgressBoard:
         self._written = float("-inf")
 
     def note(self, progress: Progress) -> None:
-        """To be written within about a second."""
+        """Note what is written within about a second."""
         with self._lock:
             self._notes[progress.lease.pair] = progress
 

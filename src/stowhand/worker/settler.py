@@ -58,7 +58,7 @@ class Settler:
         self.call = Call(state.clock)
 
     def add(self, held: Held) -> None:
-        """Have it recorded."""
+        """Have the end of the attempt recorded."""
         self._state.unrecorded.add(held)
         attempt = held.attempt
         control = None if attempt is None else known_control_of(attempt)
@@ -88,7 +88,7 @@ class Settler:
 
     @property
     def underway(self) -> int:
-        """On the pile, or in the call that is on its way: their slots become free together, soon."""
+        """Number of jobs on the pile or in the call on its way. Their slots become free together, soon."""
         return len(self._pile) + len(self._in_flight)
 
     @property

@@ -28,7 +28,7 @@ LONG_AGO = float("-inf")
 
 
 class Slot:
-    """Its task, and what runs in it."""
+    """A task of the event loop, and the job that runs in it."""
 
     __slots__ = ("held", "task", "waited")
 
@@ -40,7 +40,7 @@ class Slot:
 
 
 class Slots:
-    """All of one worker, and the jobs that wait for one. What an attempt is, the executor knows."""
+    """The slots of one worker, and the jobs that wait for one. The executor knows what an attempt is."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ MAX_UNRECORDED = 1000
 
 
 class WorkerState:
-    """Of one worker."""
+    """What a worker is to do, and what it has in hand."""
 
     is_quiet = False
     """Claim nothing for the time being."""
@@ -71,9 +71,9 @@ class WorkerState:
         """``asks_handler``: it has a ``pre_claim``, whose answer may change with every attempt. ``on_crash``: called at
         each error that is a bug here or in a store: the worker is to stop."""
         self.worker = worker
-        """Its name."""
+        """Name of the worker."""
         self.options = options
-        """Under the terms of its store."""
+        """Options of the worker, under the terms of its store."""
         self.events = events
         self.clock = clock
         self.timings = timings or Timings()
@@ -84,19 +84,19 @@ class WorkerState:
         self.ready: deque[Held] = deque()
         """Claimed, not started, in claim order."""
         self.running: set[Held] = set()
-        """Their handlers are at work."""
+        """Jobs whose handlers are at work."""
         self.executing: Held | None = None
         """The job whose handler the event loop executes just now. Written by the slots."""
         self.unrecorded: set[Held] = set()
-        """They have ended and are not recorded yet."""
+        """Jobs that have ended and are not recorded yet."""
         self.occupying: set[Attempt[Any]] = set()
-        """They have ended, and still hold their slots: for the store's answer, and for post_handle."""
+        """Attempts that have ended and still hold their slots: for the store's answer, and for post_handle."""
         self._asks_handler = asks_handler
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event = asyncio.Event()
 
     def open(self) -> None:
-        """The current task runs the worker, and the running loop is the worker's."""
+        """Note that the current task runs the worker, on its loop."""
         self._loop = asyncio.get_running_loop()
         self.supervisor.open()
 
@@ -113,7 +113,7 @@ class WorkerState:
         return self.is_stopping or self.over_because is not None
 
     def retask(self, tasks: tuple[str, ...] | None) -> None:
-        """Claim jobs of these from now on."""
+        """Claim jobs of these tasks from now on."""
         self.tasks = tasks
         self.wake()
 
@@ -128,7 +128,7 @@ class WorkerState:
         self.look_again()
 
     def stop(self, *, at_once: bool) -> None:
-        """May be repeated: the first moment stands."""
+        """Claim nothing more, and end. When repeated, the first moment counts."""
         self.at_once = self.at_once or at_once
         if not self.is_stopping:
             self.is_stopping = True
@@ -136,23 +136,23 @@ class WorkerState:
         self.look_again()
 
     def adopt(self, options: WorkerOptions) -> None:
-        """Before it works: its options under the terms of its store."""
+        """Take the options under the terms of the store. Called before the worker works."""
         self.options = options
 
     # -- what it has in hand ---------------------------------------------------------------------
 
     def end_handler(self, held: Held) -> None:
-        """Its handler has ended."""
+        """Note that the handler has ended."""
         self.running.discard(held)
         self.ended += 1
         self.worked += held.seconds
 
     def set_errands(self, number: int) -> None:
-        """The heartbeater is to make so many calls. From any thread, under the heartbeater's lock."""
+        """Note how many calls the heartbeater is to make. From any thread, under the heartbeater's lock."""
         self.errands = number
 
     def add_returned(self, number: int) -> None:
-        """So many jobs were given back. From the heartbeat thread alone."""
+        """Count jobs that were given back. From the heartbeat thread alone."""
         self.returned += number
 
     @property
@@ -182,7 +182,7 @@ class WorkerState:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is left to do, not even for the heartbeater."""
+        """Whether nothing is left to do, not even for the heartbeater."""
         return not (self.is_at_work or self.errands)
 
     # -- the signal ------------------------------------------------------------------------------

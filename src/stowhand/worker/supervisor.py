@@ -41,7 +41,7 @@ class Supervisor:
         return len(self._side_tasks)
 
     def open(self) -> None:
-        """The current task runs the worker."""
+        """Note that the current task runs the worker."""
         self._run = asyncio.current_task()
 
     @property
@@ -51,7 +51,7 @@ class Supervisor:
         return self._run is not None and self._run.cancelling() > 0
 
     def finish(self) -> None:
-        """Nothing is left to record or return."""
+        """Let the worker's loops end: nothing is left to record or return."""
         self.is_finished = True
 
     async def watch(self, loop: Callable[[], Awaitable[None]]) -> None:
@@ -71,7 +71,7 @@ class Supervisor:
                 return
 
     def watch_tick(self, tick: Tick) -> Tick:
-        """The same for what the heartbeat thread calls: it goes on while the worker stops."""
+        """Return a tick for the heartbeat thread whose errors are reported. It goes on while the worker stops."""
 
         async def watched() -> float:
             try:
@@ -89,7 +89,7 @@ class Supervisor:
             self._on_crash()
 
     def start(self, work: Coroutine[None, None, None], context: Context | None = None) -> None:
-        """In a side task, which a stopping worker waits for."""
+        """Start a side task, which a stopping worker waits for."""
         task = asyncio.get_running_loop().create_task(work, context=context)
         self._side_tasks.add(task)
         task.add_done_callback(self._ended)

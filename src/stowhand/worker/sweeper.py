@@ -34,7 +34,7 @@ NEVER = float("inf")
 
 
 class SweepTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds."""
+    """When a sweeper looks for stalled jobs, in seconds."""
 
     interval: float
     """Between two looks; 0: each tick is one."""
@@ -48,7 +48,7 @@ class SweepTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweeper:
-    """Call ``tick`` as often as you like; it works when it is due. On the loop of ``heartbeats``."""
+    """Finds and resets stalled jobs. ``tick`` may be called as often as you like. On the loop of ``heartbeats``."""
 
     def __init__(
         self,

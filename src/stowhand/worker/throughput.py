@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     from stowhand.worker.leases import Held
 
 WRITE_EVERY_SECONDS = 10.0
-"""At least: a worker that dies takes what it counted since with it."""
+"""Between two writes. What a worker has counted since the last one is lost when it dies."""
 KEPT = OPEN_FOR // MINUTE + 2
 """Minutes, also for a clock that is set back: a store refuses older ones."""
 _zeros: partial[list[int]] = partial(list, (0,) * BUCKETS)
 
 
 class _Count(msgspec.Struct):
-    """Of a task, in a minute."""
+    """What was counted of one task in one minute."""
 
     counts: Counter[str] = msgspec.field(default_factory=Counter)
-    """By name of a Tally's field."""
+    """Counts by the names of the fields of a Tally."""
     waits: list[int] = msgspec.field(default_factory=_zeros)
     runs: list[int] = msgspec.field(default_factory=_zeros)
     changed: bool = True
@@ -61,20 +61,20 @@ class _Count(msgspec.Struct):
         return Tally(**counts, waits=_histogram(self.waits), runs=_histogram(self.runs))
 
     def change(self) -> None:
-        """It is taken out, or once more."""
+        """Have it taken out at the next write."""
         self.changed = True
 
     def take(self) -> Tally:
-        """All of it; nothing has changed since."""
+        """Take out the whole count, and note that it is taken."""
         self.changed = False
         return self.tally()
 
     def accept(self, number: int) -> None:
-        """So many ends were written."""
+        """Note how many ends were written."""
         self.written = number
 
     def lose(self) -> int:
-        """How many ends were not written; they are not asked for again."""
+        """Return how many ends were not written, and count them no more."""
         tally = self.take()
         lost = max(tally.ended + tally.late - self.written, 0)
         self.written += lost
@@ -196,13 +196,13 @@ class ThroughputCounter:
             return [TaskMinute(number, task, count.take()) for number, task, count in changed]
 
     def put_back(self, taken: Sequence[TaskMinute]) -> None:
-        """They were not written, or the reply was lost: they are taken again."""
+        """Have these taken out again: they were not written, or the reply was lost."""
         with self._lock:
             for one in taken:
                 self._minutes[one.minute][one.task].change()
 
     def written(self, taken: Sequence[TaskMinute], closed: Collection[tuple[int, str]]) -> None:
-        """They were written, but those of ``closed`` minutes, which count as late."""
+        """Note that these were written, except those of ``closed`` minutes, which count as late."""
         with self._lock:
             for one in taken:
                 if (one.minute, one.task) in closed:
@@ -238,18 +238,18 @@ def _histogram(buckets: Sequence[int]) -> Histogram:
 
 
 def uncounted(recorded: Sequence[Held]) -> None:
-    """Of a store that keeps no throughput."""
+    """Count nothing: the store keeps no throughput."""
 
 
 class ThroughputWriter:
-    """On the loop of the heartbeats that keep throughput; those of other stores are left alone."""
+    """Writes what was counted, on the loop of heartbeats that keep throughput. Other stores are left alone."""
 
     def __init__(self, worker: str, counter: ThroughputCounter, events: Events) -> None:
         self._worker = worker
         self._counter = counter
         self._events = events
         self._writer = f"{worker}:{uuid.uuid4().hex[:12]}"
-        """Of this run: another worker may have, or have had, the same name."""
+        """Identifies this run: another worker may have, or have had, the same name."""
         self._wrote_at = float("-inf")
         self._failures = 0
         self.finishing = False

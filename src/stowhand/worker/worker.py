@@ -65,7 +65,7 @@ def new_identity() -> str:
 
 
 class Worker:
-    """One of these per process and store. ``run()`` works until ``stop()``, or, with ``once``, until nothing is due."""
+    """A worker on one store. ``run()`` works until ``stop()``, or, with ``once``, until nothing is due."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Worker:
             raise self._state.supervisor.crash
 
     async def _work(self) -> None:
-        """Until stopped, and until nothing is left of it."""
+        """Work until stopped, and until nothing is left to record or return."""
         supervisor = self._state.supervisor
         self._heartbeater.start()
         self.events.emit(WorkerStarted(self.id, self.options.tasks))
@@ -242,12 +242,12 @@ class Worker:
 
     @property
     def running(self) -> int:
-        """Handlers at work."""
+        """Number of handlers at work."""
         return len(self._state.running)
 
     @property
     def unfinished(self) -> list[Lease]:
-        """After ``run()``: leases of handlers that could not be ended. Release them only as the last write."""
+        """Leases of handlers that could not be ended, after ``run()``. Release them only as the last write."""
         return self._executor.unfinished
 
     def _quiet(self, on: bool) -> None:
