@@ -1,4 +1,4 @@
-"""``stowhand dev``: a worker that is started anew when a file changes, and the dashboard; Ctrl-C ends both."""
+"""``stowhand dev``: a worker that restarts when a file changes, and the dashboard; Ctrl-C ends both."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_change_is_run_a_mistake_is_waited_for_and_ctrl_c_ends_everything(fold
         stowhand("add", "hello", '{"name": "Ada"}')
         running.until("hello Ada")
         file.write_text(APP.replace('"hello"', '"good morning"'))
-        assert "shop.py; starting anew" in running.until("Changed: ")
+        assert "shop.py; restarting" in running.until("Changed: ")
         running.until("Worker connected")
         stowhand("add", "hello", '{"name": "Bea"}')
         running.until("good morning Bea")

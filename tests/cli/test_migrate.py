@@ -32,7 +32,7 @@ def test_how_many_attempts_a_job_has_by_default_is_kept_by_the_schema(call: Stow
         )
         # An upgrade, and a mend, make the functions anew.
         connection.execute("drop function stowhand.remove(bigint)")
-        assert "remove is gone: made good" in call("migrate", "-c", url).out
+        assert "remove is gone: fixed" in call("migrate", "-c", url).out
         assert call("migrate", "-c", url).out.startswith("Nothing to do")
         assert connection.execute(one.encode()).fetchone() == (5,)
     assert call("migrate", "-c", url, "--default-attempts", 25).out.endswith("has 25 from now on (before: 5).\n")
@@ -90,5 +90,5 @@ def test_the_doctor_notices_another_programs_hand_and_migrate_makes_it_good(call
     assert (
         "the function wake is not the one of this version: another program was here; run stowhand migrate" in sick.out
     )
-    assert "function wake is not the one of this version: made good" in call("migrate", "-c", url).out
+    assert "function wake is not the one of this version: fixed" in call("migrate", "-c", url).out
     assert call("doctor", "-c", url).code == 0

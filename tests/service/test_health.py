@@ -76,7 +76,7 @@ def test_a_worker_that_drains_is_alive_and_not_ready(sqlite_workers: Workers, tm
     assert process.wait(60) == 0
     code, why = health("--http", port)
     assert code == 1
-    assert "nobody answers" in why
+    assert "no answer from" in why
 
 
 def test_a_blocked_loop_is_seen_while_it_is_blocked_and_is_death_beyond_its_bound(
@@ -218,7 +218,7 @@ def test_a_port_that_is_taken_and_an_open_one_are_told_at_the_start(sqlite_worke
     assert "Worker connected" not in sqlite_workers.said(1)
     threading.Thread(target=taken.serve_forever, daemon=True).start()
     address = f"127.0.0.1:{port}"
-    assert asked(address, "/healthz") == (False, f"what answers at {address} is no worker")
+    assert asked(address, "/healthz") == (False, f"the server at {address} is not a worker")
     taken.shutdown()
     assert asked(address, "/healthz") == (False, f"no answer from {address} within 2 s")  # nobody accepts
     taken.server_close()

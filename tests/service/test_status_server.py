@@ -168,7 +168,7 @@ def test_it_listens_on_ipv6_too() -> None:
         pytest.skip("no IPv6 here")
     try:
         assert server.url == f"http://[::1]:{server.port}"
-        assert asked(f"[::1]:{server.port}", "/page") == (False, f"what answers at [::1]:{server.port} is no worker")
+        assert asked(f"[::1]:{server.port}", "/page") == (False, f"the server at [::1]:{server.port} is not a worker")
     finally:
         server.close()
 

@@ -1,5 +1,4 @@
-"""``stowhand dev``: while an application is written. A worker that is started anew when its files change, and the
-dashboard, until Ctrl-C.
+"""``stowhand dev``: for development. A worker that restarts when its files change, and the dashboard, until Ctrl-C.
 
 The worker is a process of its own, and so is the dashboard; both end with their standard input, and so with this one,
 however that ends. This process never imports the application after the start: a file that cannot be imported stops the
@@ -44,8 +43,8 @@ PASSED_OVER = ("__pycache__", "node_modules", "site-packages")
 def command(port: int, **typed: Any) -> int:
     """Run a worker that reloads, and the dashboard, while you write.
 
-    MODULE:APP is your App, as in shop.jobs:app; without one it is the folder tasks/. The worker is started anew when a
-    file of the current folder changes (*.py, *.toml). Ctrl-C ends everything.
+    MODULE:APP is your App, as in shop.jobs:app; without one it is the folder tasks/. The worker restarts when a file of
+    the current folder changes (*.py, *.toml). Ctrl-C ends everything.
     """
     settings = settings_of(typed)
     check_tasks(settings)
@@ -62,7 +61,7 @@ def command(port: int, **typed: Any) -> int:
 
 
 class _Development:
-    """The worker's process: it is started anew when a file changes."""
+    """The worker's process, which restarts when a file changes."""
 
     def __init__(self, typed: Mapping[str, Any], folder: Path) -> None:
         grace = os.environ.get("STOWHAND_GRACE", GRACE)
@@ -96,7 +95,7 @@ class _Development:
 
     async def _renew(self, names: list[str]) -> None:
         more = ", …" if len(names) > 3 else ""
-        core_logger().info(f"Changed: {', '.join(names[:3])}{more}; starting anew")
+        core_logger().info(f"Changed: {', '.join(names[:3])}{more}; restarting")
         self._must_end.set()
         (slot,) = self._children.slots
         if slot.child is not None:

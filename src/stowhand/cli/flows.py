@@ -281,7 +281,7 @@ def monitor_flow(target: str, once: bool, as_json: bool, **typed: Any) -> None:
 def run_flow(target: str, **typed: Any) -> int:
     """Start the workers that the program has created.
 
-    They work until a signal. The first Ctrl-C lets running jobs end, a second one hands them back.
+    They work until a signal. The first Ctrl-C lets running jobs end, a second one returns them.
 
     Exit code: 0 stopped, 1 a worker function could not be ended, 3 the store cannot be reached.
     """

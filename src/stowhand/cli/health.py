@@ -58,8 +58,8 @@ def _ask(address: str, path: str) -> tuple[bool, str]:
         words = [said["status"], *said["reasons"]]
         return answer.status == 200, shorten(escape(": ".join([words[0], "; ".join(words[1:])]).rstrip(": ")), WIDTH)
     except OSError as error:
-        return False, f"nobody answers at {address}: {error.strerror or error}"
+        return False, f"no answer from {address}: {error.strerror or error}"
     except (http.client.HTTPException, ValueError, KeyError, TypeError):
-        return False, f"what answers at {address} is no worker"
+        return False, f"the server at {address} is not a worker"
     finally:
         connection.close()

@@ -43,7 +43,7 @@ def command(
 ) -> int:
     """Install the store's schema, or bring it up to this version. Does nothing when it is.
 
-    What another program or a hand has changed in the schema's functions is made good.
+    Changes by other programs in the schema's functions are fixed.
     """
     store = settings_of(typed).store
     click.echo(f"Store: {scrub(store.connection.url)} ({store.connection.source})", err=True)
@@ -130,7 +130,7 @@ async def migrate(settings: StoreSettings, *, roles: bool = False) -> str:
         after = await store.schema.install(roles=roles)
         left = await store.schema.foreign_changes() if altered else []
     if altered:
-        return "\n".join(_mended(altered, left))
+        return "\n".join(_fixed(altered, left))
     if before.installed is None:
         done = f"Installed the schema, number {after.installed}."
     elif current:
@@ -140,10 +140,10 @@ async def migrate(settings: StoreSettings, *, roles: bool = False) -> str:
     return f"{done}\n{_roles_made(settings.options.schema)}" if roles else done
 
 
-def _mended(altered: Sequence[str], left: Sequence[str]) -> Iterator[str]:
+def _fixed(altered: Sequence[str], left: Sequence[str]) -> Iterator[str]:
     yield "The schema was not as this version makes it: another program or a hand changed it, or an upgrade was cut."
     for what in altered:
-        yield f"  {what}: {'this cannot be mended here' if what in left else 'made good'}"
+        yield f"  {what}: {'cannot be fixed here' if what in left else 'fixed'}"
 
 
 def _roles_made(schema: str) -> str:

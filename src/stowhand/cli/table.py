@@ -170,7 +170,7 @@ def run_workers(target: str, **typed: Any) -> int:
 
     MODULE:NAME is a Worker of your program, a list of workers and resetters, or a function without arguments that gives
     either (the name may be left out: worker). With --processes each process imports the module itself, one that dies is
-    replaced, and the first Ctrl-C or SIGTERM lets running records end, a second one hands them back.
+    replaced, and the first Ctrl-C or SIGTERM lets running records end, a second one returns them.
     """
     from stowhand.service.table_run import TableRunOptions, run_table
 

@@ -35,7 +35,7 @@ def command(beside: bool, **typed: Any) -> int:
     """Run a worker: claim jobs and do them.
 
     Without options it runs the tasks of the folder tasks/ on the store that the environment names, or else on
-    the file stowhand.db. The first Ctrl-C lets running jobs end, a second one hands them back.
+    the file stowhand.db. The first Ctrl-C lets running jobs end, a second one returns them.
     """
     settings = settings_of(typed)
     if not settings.schema_only:
