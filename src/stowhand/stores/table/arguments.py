@@ -82,8 +82,17 @@ def read_after(given: object) -> datetime | float | None:
     return delay
 
 
+def requeue_refusal(record_id: JobId, state: str | None) -> Answer | None:
+    """Why a record in this state (``None``: there is no such record) is not put back; ``None``: it is."""
+    if state is None:
+        return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
+    if state in (*WAITING, State.PROCESSING):
+        return None
+    return Answer(record_id, Done.REFUSED, f"it is {state}, which is final: INSERT a record anew")
+
+
 def retry_refusal(record_id: JobId, state: str | None) -> Answer | None:
-    """Why a record in this state (``None``: there is no such record) is not retried; ``None``: it is."""
+    """The same for a retry."""
     if state is None:
         return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
     if state == State.PROCESSING:

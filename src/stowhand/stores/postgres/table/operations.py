@@ -13,7 +13,7 @@ from stowhand.jobs.lease import JobId
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.postgres.table.context import TableContext
-from stowhand.stores.table.arguments import WAITING, cancel_refusal, retry_refusal
+from stowhand.stores.table.arguments import cancel_refusal, requeue_refusal, retry_refusal
 from stowhand.stores.table.records import ShownRecord, shown
 
 
@@ -33,11 +33,10 @@ class PostgresOperations:
                 canceled = done[0][0] == State.CANCELED
                 return Answer(record_id, Done.DONE, "it was asked to cancel: canceled instead" if canceled else "")
             state = await self._state(session, record_id)
-        if state is None:
-            return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
-        if state in (*WAITING, State.PROCESSING):
+        refusal = requeue_refusal(record_id, state)
+        if refusal is None:
             raise self._locked(record_id)
-        return Answer(record_id, Done.REFUSED, f"it is {state}, which is final: INSERT a record anew")
+        return refusal
 
     async def retry(self, record_id: JobId) -> Answer:
         """To queued, as if it had never been tried."""

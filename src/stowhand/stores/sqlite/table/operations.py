@@ -16,7 +16,7 @@ from stowhand.stores.sqlite.table.connections import TableConnections
 from stowhand.stores.sqlite.table.moments import SECOND, after, to_micros
 from stowhand.stores.sqlite.table.plan import find, no_lease
 from stowhand.stores.sqlite.table.transaction import TableTransaction
-from stowhand.stores.table.arguments import cancel_refusal, retry_refusal
+from stowhand.stores.table.arguments import cancel_refusal, requeue_refusal, retry_refusal
 from stowhand.stores.table.records import ShownRecord, shown
 
 LOOKED_AT = 200
@@ -65,11 +65,10 @@ class SqliteOperations:
 
         def requeue(tx: TableTransaction) -> Answer:
             held = find(tx, no_lease(record_id))
-            if held is None:
-                return Answer(record_id, Done.MISSING, "there is no such record")
-            if held.state not in (State.QUEUED, State.ERRORED, State.PROCESSING):
-                final = f"it is {held.state}, which is final; insert another one, or update it with SQL"
-                return Answer(record_id, Done.REFUSED, final)
+            refusal = requeue_refusal(record_id, None if held is None else held.state)
+            if refusal is not None:
+                return refusal
+            assert held is not None  # what is not there is refused
             if held.cancel:
                 tx.run("reset_canceled" if held.state == State.PROCESSING else "cancel_waiting", id=record_id)
                 return Answer(record_id, Done.DONE, "it was asked to cancel: canceled instead")
