@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from stowhand.errors import InvalidJob
 from stowhand.jobs.fields import OPTIONS, Kind
-from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.job import Job, KeyMode, NewJob
+from stowhand.jobs.limits import PURGE
 from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness
 
@@ -48,6 +50,32 @@ async def test_a_repeat_under_a_key_sets_every_option(harness: StoreHarness) -> 
     await harness.store.jobs.enqueue(NewJob(task="t", key="north"))
     job = await harness.store.jobs.enqueue(NewJob(task="t", **options()))
     assert carried(await harness.store.jobs.get(job.id), options())
+
+
+@needs("admin")
+async def test_a_built_in_job_has_every_option_that_is_no_rule(harness: StoreHarness) -> None:
+    job = await harness.store.admin.add_built_in(NewJob(task=PURGE, **options()))
+    assert carried(job, options())
+    assert carried(await harness.store.jobs.get(job.id), options())
+
+
+@needs("admin")
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"expires": 3600.0},
+        {"on_failure": NewJob(task="report")},
+        {"unique_period": 60.0, "key": "k", "key_mode": KeyMode.UNIQUE},
+        {"key": "k", "key_mode": KeyMode.UNIQUE},
+        {"key": "k", "key_mode": KeyMode.UNSAFE_DEDUPE},
+    ],
+    ids=["expires", "on_failure", "unique_period", "unique", "unsafe_dedupe"],
+)
+async def test_a_built_in_job_with_a_rule_is_refused(harness: StoreHarness, rule: dict[str, Any]) -> None:
+    """No function of a store carries it."""
+    with pytest.raises(InvalidJob, match="built-in task 'jobs:purge_completed'"):
+        await harness.store.admin.add_built_in(NewJob(task=PURGE, **rule))
+    assert await harness.everything() == []
 
 
 async def test_the_history_has_every_option(harness: StoreHarness) -> None:

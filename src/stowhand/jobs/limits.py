@@ -47,8 +47,21 @@ def check(job: NewJob, *, built_in: bool = False) -> NewJob:
     checked = check_options(job)
     if not built_in:
         refuse_reserved(checked)
+    elif checked.task in RESERVED:
+        _refuse_rules(checked)
     check_payload(checked)
     return checked
+
+
+def _refuse_rules(job: NewJob) -> None:
+    for field in ("on_failure", "expires", "unique_period"):
+        if getattr(job, field) is not None:
+            raise InvalidJob(f"{field}: a job of the built-in task {job.task!r} has none; leave it out")
+    if job.key_mode not in (KeyMode.REPLACE, KeyMode.PRESERVE_RUN_AT):
+        raise InvalidJob(
+            f"key_mode: {job.key_mode.value!r}; a job of the built-in task {job.task!r} replaces the one with its key:"
+            " give 'replace' or 'preserve_run_at'"
+        )
 
 
 def check_payload(job: NewJob) -> None:
