@@ -45,8 +45,10 @@ LeaseSeconds = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_LEASE)]
 JobNumber = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One body. An unknown field is an error: a mistyped one would be ignored in silence."""
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One body. In a request an unknown field is an error at every level, since a mistyped one would be ignored in
+    silence (``server/bodies.py``). In a reply it is ignored, since a later version may add some.
+    """
 
 
 class ClaimAsked(Message, frozen=True):

@@ -9,6 +9,8 @@ import time
 import uuid
 from contextlib import suppress
 
+import msgspec
+import msgspec.inspect
 import pytest
 
 from stowhand.errors import ConfigurationError, InvalidJob, OutcomeUnknown, StoreError, StoreUnreachable
@@ -20,7 +22,7 @@ from stowhand.protocols.attempt import Progress, ProgressKeeper
 from stowhand.protocols.store import ClaimRequest, Unwritten, Verdict
 from stowhand.remote.client import HttpOptions, HttpStore
 from stowhand.remote.client.http_caller import CONNECTIONS, NoReply
-from stowhand.remote.wire import BODY_LIMIT
+from stowhand.remote.wire import BODY_LIMIT, VERBS, Trouble
 from tests.conftest import Run
 from tests.remote.client.canned import Canned, reply, trouble
 
@@ -57,7 +59,6 @@ ODD = {
     "a redirect": (reply(b"", "302 Found", location="https://else"), StoreError, "redirect.*not followed"),
     "no JSON": (reply(b"<html>hello</html>"), StoreError, "words that this version does not know"),
     "another shape": (reply({"claims": 7}), StoreError, "claims"),
-    "an unknown field": (reply({"claims": [], "more": 1}), StoreError, "more"),
     "out of scope": (trouble("out of scope", "no claim", "403 Forbidden", "ask"), StoreError, r"no claim \(ask\)"),
     "a wrong token": (trouble("unauthorized", "no", "401 Unauthorized", "fix"), StoreError, "stowhand tokens make"),
     "malformed": (trouble("malformed", "limit: -1", "400 Bad Request"), StoreError, "limit: -1"),
@@ -77,6 +78,35 @@ def test_what_is_no_answer_says_whose_fault_it_is_and_no_secret(what: str, run: 
         assert isinstance(caught.value, StoreUnreachable) is issubclass(kind, StoreUnreachable)
         assert TOKEN not in repr(caught.value)
         assert "\x1b" not in str(caught.value)
+
+
+def test_an_unknown_field_of_a_reply_is_ignored(run: Run) -> None:
+    with Canned(reply({"claims": [], "more": 1})) as server:
+        assert claim(server, run) == []
+
+
+@pytest.mark.parametrize("answer", [*(verb.response for verb in VERBS), Trouble], ids=str)
+def test_a_later_version_may_add_fields_to_a_reply_at_every_level(answer: type) -> None:
+    records = structs_in(msgspec.inspect.type_info(answer), set())
+    assert records
+    assert not [one for one in records if one.__struct_config__.forbid_unknown_fields]
+
+
+def structs_in(of: object, seen: set[type[msgspec.Struct]]) -> set[type[msgspec.Struct]]:
+    """The structs of a type, and of their fields."""
+    match of:
+        case msgspec.inspect.StructType(cls=cls, fields=fields) if cls not in seen:
+            seen.add(cls)
+            for field in fields:
+                structs_in(field.type, seen)
+        case msgspec.inspect.Metadata(type=inner):
+            structs_in(inner, seen)
+        case msgspec.inspect.ListType(item_type=item) | msgspec.inspect.VarTupleType(item_type=item):
+            structs_in(item, seen)
+        case msgspec.inspect.TupleType(item_types=types) | msgspec.inspect.UnionType(types=types):
+            for one in types:
+                structs_in(one, seen)
+    return seen
 
 
 def test_a_reply_that_drips_ends_with_the_deadline_of_the_whole_call(run: Run) -> None:

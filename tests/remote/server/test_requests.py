@@ -19,6 +19,9 @@ from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import Client, Lending, claiming
 
 JSON = "Content-Type: application/json\r\n"
+LEASE = {"job_id": 1, "token": "t", "epoch": 1}
+PROOF = {"lease": LEASE, "authorization": "a"}
+ENDED = {"state": "completed", "ended": "ok"}
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +67,31 @@ def test_a_body_that_cannot_be_read_is_refused_with_the_place(client: Client, bo
     assert reply.status == 400
     assert where in reply.body["message"]
     assert reply.body["fix"]
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "where"),
+    [
+        ("enqueue", {"jobs": [{"task": "a", "priorty": 5}]}, "jobs[0]: Object contains unknown field 'priorty'"),
+        ("enqueue", {"jobs": [{"task": "a", "on_failure": {"task": "b", "keys": "k"}}]}, "jobs[0].on_failure"),
+        ("claim", claiming(conditions=[{"column": "n", "op": "=", "value": 1, "or": 2}]), "conditions[0]"),
+        ("heartbeat", {"leases": [PROOF | {"until": 1}], "lease": 30.0}, "leases[0]"),
+        ("release", {"leases": [PROOF | {"lease": LEASE | {"until": 1}}]}, "leases[0].lease"),
+        ("settle", {"batch": [{"proof": PROOF, "settlement": ENDED | {"when": 1}}]}, "batch[0].settlement"),
+        (
+            "settle",
+            {"batch": [{"proof": PROOF, "settlement": ENDED | {"then": [{"task": "a", "priorty": 5}]}}]},
+            "batch[0].settlement.then[0]",
+        ),
+        ("progress", {"notes": [{"proof": PROOF, "done": 0.5, "all": 1}]}, "notes[0]"),
+        ("logs", {"proof": PROOF, "add": [{"key": "k", "startTime": "2030-01-01T00:00:00Z", "hue": 1}]}, "add[0]"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_unknown_field_is_refused_at_every_level(client: Client, call: str, body: object, where: str) -> None:
+    message = client.post(call, **body).refused(400, "malformed")  # type: ignore[arg-type]
+    assert message.startswith(where)
+    assert "unknown field" in message
 
 
 def test_wrong_methods_and_calls_are_told(client: Client) -> None:

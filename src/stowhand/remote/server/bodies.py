@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TypeVar
+from functools import cache, reduce
+from operator import or_
+from types import GenericAlias
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 from starlette.requests import Request
 from starlette.types import Scope
 
@@ -17,6 +21,8 @@ from stowhand.remote.wire import BODY_LIMIT, Kind
 HEADERS = 128
 HEADER_BYTES = 32 * 1024
 """Including the path and query of the request."""
+MAX_NESTED = 2
+"""Times that a record is looked into in itself: the job on failure of a job has none of its own."""
 READ_TIMEOUT = 30.0
 """Seconds in which a body must arrive completely."""
 M = TypeVar("M", bound=msgspec.Struct)
@@ -54,13 +60,44 @@ async def read(request: Request, kind: type[M]) -> M:
         raise malformed("the body must be JSON", "send the header Content-Type: application/json")
     raw = await collect(request)
     try:
-        return msgspec.json.decode(raw, type=kind)
+        message = msgspec.json.decode(raw, type=kind)
+        _strict_decoder(kind).decode(raw)
+        return message
     except msgspec.ValidationError as error:
         raise malformed(_field_first(str(error))) from None
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise malformed(f"no JSON: {error}", "send one JSON object") from None
     except StowhandError as error:  # an impossible condition
         raise Refused(Kind.REFUSED, str(error), "see the operators of stowhand.jobs.conditions.Where") from None
+
+
+@cache
+def _strict_decoder(kind: type[msgspec.Struct]) -> msgspec.json.Decoder[Any]:
+    """A decoder that refuses unknown fields at every level. The records in a message ignore them: replies have the same
+    records.
+    """
+    return msgspec.json.Decoder(_names_only(inspect.type_info(kind)))
+
+
+def _names_only(of: inspect.Type, outer: tuple[type, ...] = ()) -> Any:
+    """A type with the same fields at every level, and any values. ``outer``: the structs that it is in."""
+    match of:
+        case inspect.Metadata(type=inner):
+            return _names_only(inner, outer)
+        case inspect.StructType(cls=cls, fields=fields, array_like=False) if outer.count(cls) < MAX_NESTED:
+            within = (*outer, cls)
+            names = [(field.encode_name, _names_only(field.type, within), None) for field in fields]
+            return msgspec.defstruct(cls.__name__, names, forbid_unknown_fields=True)
+        case inspect.VarTupleType(item_type=item):
+            return GenericAlias(tuple, (_names_only(item, outer), ...))
+        case inspect.TupleType(item_types=items):
+            return GenericAlias(tuple, tuple(_names_only(item, outer) for item in items))
+        case inspect.UnionType(types=types):
+            return reduce(or_, (_names_only(one, outer) for one in types))
+        case inspect.NoneType():
+            return None
+        case _:
+            return Any
 
 
 async def collect(request: Request, limit: int = BODY_LIMIT) -> bytes:
