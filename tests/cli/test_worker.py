@@ -123,7 +123,11 @@ def test_a_schema_of_another_time_is_code_4_with_the_way_out(
     stowhand("migrate")
     with closing(sqlite3.connect(folder / "stowhand.db")) as connection, connection:
         connection.execute(change)
-    for words in (("worker", "--once"), ("jobs", "list"), ("add", "hello"), ("doctor",), ("migrate",), ("stats",)):
+    words_of_each = [
+        *(("worker", "--once"), ("jobs", "list"), ("add", "hello"), ("doctor",), ("migrate",), ("stats",)),
+        ("web", "--port", "0"),
+    ]
+    for words in words_of_each:
         ended = stowhand(*words)
         assert ended.code == 4, (words, ended)
         assert way_out in ended.out + ended.err

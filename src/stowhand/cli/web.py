@@ -17,13 +17,13 @@ import click
 import msgspec
 
 from stowhand.app.settings.addresses import split_address
-from stowhand.app.settings.settings import SETTINGS, WorkerSettings
+from stowhand.app.settings.settings import SETTINGS, StoreSettings, WorkerSettings
 from stowhand.cli.input import Read
 from stowhand.cli.options import listen_options, settings_of, store_options
-from stowhand.cli.session import log_store
+from stowhand.cli.session import log_store, unopened
 from stowhand.cli.tokens import tokens_option, trust_from_option
 from stowhand.clock import SystemClock
-from stowhand.errors import ConfigurationError, InvalidJob
+from stowhand.errors import ConfigurationError, InvalidJob, SchemaError, SchemaMissing, StoreError
 from stowhand.events import Events
 from stowhand.jobs.job import NewJob
 from stowhand.observe.job_logger import core_logger
@@ -162,6 +162,8 @@ class _Command:
         from stowhand.web.asgi import Asgi
 
         self._access.check(where["host"])
+        if not beside:  # the worker has looked
+            await self._check_schema()
         events = Events()
         LendingListener(events, name="web")
         visitors = self._access.visitors(events, self._show_link)
@@ -184,6 +186,15 @@ class _Command:
         finally:
             for store in self._stores:
                 await store.close()
+
+    async def _check_schema(self) -> None:
+        """Raise SchemaError where the schema is refused. A store that is away, or not installed yet, may come."""
+        try:
+            async with unopened(self._store_settings(read_only=True)) as store:
+                await store.open()
+        except StoreError as error:
+            if isinstance(error, SchemaError) and not isinstance(error, SchemaMissing):
+                raise
 
     def _board(self, visitors: Visitors, events: Events, *, beside: bool) -> Board:
         from stowhand.web.access import Access
@@ -209,9 +220,7 @@ class _Command:
         core_logger().info(f"The link to sign in, once and within ten minutes, is in {file}")
 
     async def _opened(self, *, read_only: bool) -> QueueStore:
-        """Looking is read-only to the database too: what is asked is ended after some seconds, and cannot write."""
-        options = msgspec.structs.replace(self._settings.store.options, read_only=read_only)
-        store = store_of(msgspec.structs.replace(self._settings.store, options=options))
+        store = store_of(self._store_settings(read_only=read_only))
         try:
             await store.open()
         except BaseException:
@@ -219,6 +228,11 @@ class _Command:
             raise
         self._stores.append(store)
         return store
+
+    def _store_settings(self, *, read_only: bool) -> StoreSettings:
+        """Looking is read-only to the database too: what is asked is ended after some seconds, and cannot write."""
+        options = msgspec.structs.replace(self._settings.store.options, read_only=read_only)
+        return msgspec.structs.replace(self._settings.store, options=options)
 
 
 def _made(app: str | None, *, may_change: bool) -> Callable[[NewJob], NewJob]:
