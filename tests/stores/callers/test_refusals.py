@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
 from stowhand.app.app import App
-from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
+from stowhand.errors import ConfigurationError, InvalidJob, SchemaError, SchemaMissing, SchemaTooNew
 from stowhand.jobs.job import Job, NewJob
 from stowhand.stores.callers import connection_types
 from tests.conftest import Run
@@ -232,6 +232,54 @@ def test_a_schema_without_the_function_is_told_to_migrate(postgres_url: str, run
                     await app.enqueue_in(connection, JOB)
 
     run(story())
+
+
+@pytest.mark.parametrize(
+    ("change", "refused", "words"),
+    [
+        ("update stowhand.applied_migrations set fingerprint = 'another'", SchemaError, "stowhand migrate"),
+        ("update stowhand.applied_migrations set id = 20", SchemaError, "stowhand migrate"),
+        ("delete from stowhand.applied_migrations", SchemaMissing, "stowhand migrate"),
+        (
+            "insert into stowhand.applied_migrations (id, breaking, fingerprint) values (999, true, '')",
+            SchemaTooNew,
+            "upgrade",
+        ),
+    ],
+    ids=["another baseline", "of before the first release", "none", "too new"],
+)
+def test_nothing_is_written_into_a_schema_of_another_time(
+    change: str, refused: type[SchemaError], words: str, postgres_url: str, run: Run
+) -> None:
+    async def story() -> None:
+        with psycopg.connect(postgres_url) as connection:
+            connection.execute(change)
+            app = App(postgres_url)
+            for _ in range(2):
+                with pytest.raises(refused, match=words):
+                    app.enqueue_in(connection, JOB)
+            assert connection.execute("select count(*) from stowhand.live").fetchone() == (0,)
+            connection.rollback()
+        async with making(postgres_url) as made:
+            awaited = await made.asyncpg()
+            block = awaited.transaction()
+            await block.start()
+            await awaited.execute(change)
+            with pytest.raises(refused, match=words):
+                await settled(app.enqueue_in(awaited, JOB))
+            await block.rollback()
+
+    run(story())
+
+
+def test_the_schema_is_looked_at_once(postgres_url: str) -> None:
+    app = App(postgres_url)
+    with psycopg.connect(postgres_url) as connection:
+        app.enqueue_in(connection, JOB)
+        connection.execute("alter table stowhand.applied_migrations rename to seen_before")
+        app.enqueue_in(connection, JOB)
+        assert connection.execute("select count(*) from stowhand.live").fetchone() == (2,)
+        connection.rollback()
 
 
 def test_a_rule_that_the_schema_does_not_know_is_never_left_out(postgres_url: str) -> None:

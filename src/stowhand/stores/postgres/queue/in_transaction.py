@@ -15,13 +15,16 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.stores.callers.asyncpg import asyncpg_place
-from stowhand.stores.callers.caller import POSTGRES
+from stowhand.stores.callers.caller import POSTGRES, PostgresCaller
 from stowhand.stores.callers.connection_types import caller_to
 from stowhand.stores.database import trouble
+from stowhand.stores.database.migrations import Applied
 from stowhand.stores.postgres.queue.context import PostgresContext
+from stowhand.stores.postgres.queue.installer import check_status, status_of
 from stowhand.stores.postgres.queue.producer import refused
 
 _reader = msgspec.json.Decoder(Job)
+_ledger_reader = msgspec.json.Decoder(list[Applied])
 
 
 class InTransaction:
@@ -30,13 +33,37 @@ class InTransaction:
     def __init__(self, context: PostgresContext) -> None:
         self._context = context
         self.function = f"{context.fillings['schema']}.enqueue_text"
+        # A caller calls a function of one text: here an empty one is appended to the ledger.
+        self._ledger = f"""(
+            select coalesce(pg_catalog.json_agg(pg_catalog.json_build_array(
+                m.id, m.breaking, pg_catalog.to_jsonb(m)->>'fingerprint')), '[]')::text
+            from {context.fillings["schema"]}.applied_migrations m) || pg_catalog.lower"""
+        self._is_checked = False
+        """The schema suits this version: asked once, in the transaction of the first caller."""
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
-        """In the transaction of this connection. Raises ConfigurationError where its owner could not commit it."""
+        """In the transaction of this connection. Raises SchemaError, and ConfigurationError where its owner could not
+        commit it.
+        """
         caller = caller_to(POSTGRES, connection)
         with self._errors_of(job):
-            answer = caller.ask(self.function, self.text_of(job), self._check_place)
+            text = self.text_of(job)
+            if not self._is_checked:
+                ledger = caller.ask(self._ledger, "", self._check_place)
+                if not isinstance(ledger, str):
+                    return self._checked(ledger, caller, text, job)
+                self._check_schema(ledger)
+            answer = caller.ask(self.function, text, self._check_place)
             return _reader.decode(answer) if isinstance(answer, str) else self._awaited(answer, job)
+
+    async def _checked(self, ledger: Awaitable[str], caller: PostgresCaller, text: str, job: NewJob) -> Job:
+        with self._errors_of(job):
+            self._check_schema(await ledger)
+            return _reader.decode(await caller.ask(self.function, text, self._check_place))
+
+    def _check_schema(self, ledger: str) -> None:
+        check_status(status_of(_ledger_reader.decode(ledger), self._context), self._context)
+        self._is_checked = True
 
     def text_of(self, job: NewJob) -> str:
         """The job as JSON; ``now``: the frozen time of a test."""

@@ -25,13 +25,30 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import MAX_ATTEMPTS
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.stores.database.link import Row, Session, rows
-from stowhand.stores.database.migrations import Migration, Migrations
+from stowhand.stores.database.migrations import Applied, Migration, Migrations
 from stowhand.stores.database.statements import quote_identifier, quote_text
 from stowhand.stores.postgres.queue.context import PostgresContext, fillings_of
 from stowhand.stores.postgres.queue.function_texts import MIGRATIONS, digest, filled, read_functions, read_text, sources
 
 Step = Callable[[Session], Awaitable[None]]
 """What runs in a transaction of the installer's."""
+
+
+def status_of(
+    applied: Iterable[Applied], context: PostgresContext, migrations: Migrations = MIGRATIONS
+) -> SchemaStatus:
+    """Compare the rows of a ledger with the migrations of this version. Raises SchemaError."""
+    removal = f"remove it (drop schema {context.fillings['schema']} cascade)"
+    return migrations.status(applied, context.place, removal)
+
+
+def check_status(status: SchemaStatus, context: PostgresContext, migrations: Migrations = MIGRATIONS) -> None:
+    """Raise SchemaError unless this version can work with such a schema."""
+    if status.installed is None:
+        raise SchemaMissing(
+            f"nothing is installed in {context.place}: run `stowhand migrate`, or start a worker, which installs it"
+        )
+    migrations.check(status, context.place)
 
 
 class Installer:
@@ -72,8 +89,7 @@ class Installer:
 
     async def status_on(self, connection: Session) -> SchemaStatus:
         """What is there, as this connection sees it. Raises SchemaError."""
-        removal = f"remove it (drop schema {self._context.fillings['schema']} cascade)"
-        return self._migrations.status(await self._applied(connection), self._context.place, removal)
+        return status_of(await self._applied(connection), self._context, self._migrations)
 
     async def plan(self, *, roles: bool = False) -> str:
         """The statements that ``install`` would run, as a script for a login that may run them."""
@@ -92,13 +108,7 @@ class Installer:
 
     async def check(self) -> None:
         """Raises SchemaError when this version cannot work with what is there."""
-        status = await self.status()
-        if status.installed is None:
-            raise SchemaMissing(
-                f"nothing is installed in {self._context.place}: run `stowhand migrate`, or start a worker, which"
-                " installs it"
-            )
-        self._migrations.check(status, self._context.place)
+        check_status(await self.status(), self._context, self._migrations)
 
     async def default_max_attempts(self) -> int:
         """Of a job that is enqueued without one. Raises SchemaError."""
