@@ -1,7 +1,7 @@
 """The closed list of events: what the core reports, grouped by what it is about. ``observe/`` makes log lines, metrics
 and traces of them.
 
-    worker      WorkerStarted … DrainEnded, LoopBlocked, ChildDied, TasksReloaded
+    worker      WorkerStarted … WorkerStopped, LoopBlocked, ChildDied, ChildRenewed, TasksReloaded
     job         JobStarted … JobUnknown, JobsReturned, JobsReset, hooks, threads
     store       its calls, its troubles, what it refuses
     schedule    Cron…
