@@ -62,7 +62,7 @@ def stats_of(*workers: WorkerLine, tasks: Sequence[LiveCounts] = ()) -> Stats:
 def a_worker(*tasks: str, held: int = 0, alive: bool = True) -> WorkerLine:
     card = WorkerCard(name="w", host="h", pid=1, version="1", tasks=tasks or None, concurrency=4)
     then = datetime(2030, 1, 1, tzinfo=UTC)
-    return WorkerLine(WorkerRow(card=card, started_at=then, seen_at=then, alive=alive), held)
+    return WorkerLine(WorkerRow(card=card, started_at=then, seen_at=then, alive=alive), Amount(held))
 
 
 def said(stats: Stats) -> list[str]:

@@ -7,16 +7,22 @@ import pty
 import signal
 import sys
 import time
+import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from stowhand.cli.stats import Stats, stats_lines
+from stowhand.cli.stats import Stats, read_stats, stats_lines
 from stowhand.cli.top import pause_after
 from stowhand.jobs.job import NewJob
 from stowhand.protocols.figures import Amount, Figures, LiveCounts
+from stowhand.protocols.operating import WorkerCard, WorkerList
 from stowhand.protocols.queue_store import QueueStore
+from stowhand.protocols.store import ClaimRequest
+from stowhand.stores.kernel.inspector import Inspector
+from stowhand.testing import MemoryStore
+from tests.conftest import Run
 from tests.service.processes import with_store
 from tests.support import forked
 
@@ -75,6 +81,31 @@ def test_on_eighty_columns_names_give_way_and_no_count_is_cut(monkeypatch: pytes
     assert all(len(row) <= 80 for row in rows)
     (row,) = [row for row in rows if row.startswith("a_task")]
     assert row.count("123456789") == 4
+
+
+def test_of_more_running_jobs_than_are_counted_no_worker_is_idle_for_certain(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = Inspector.figures
+    monkeypatch.setattr(Inspector, "figures", lambda self: figures(self, 2))
+
+    async def scenario() -> Stats:
+        store = MemoryStore()
+        await store.open()
+        await store.jobs.enqueue_many([NewJob(task="t")] * 3)
+        workers = store.heartbeats()
+        assert isinstance(workers, WorkerList)
+        for name in ("busy", "unseen"):
+            await workers.worker_seen(WorkerCard(name=name, host="h", pid=1, version="1", tasks=None, concurrency=1))
+        await store.claim(ClaimRequest(worker="busy", token=str(uuid.uuid4()), limit=3, lease=30.0))
+        return await read_stats(store)
+
+    stats = run(scenario())
+    assert [(line.row.card.name, str(line.busy), str(line.ahead)) for line in stats.workers] == [
+        ("busy", "1", ">1"),
+        ("unseen", ">0", ">0"),
+    ]
+    assert "more than 2 processing (more than 1 of them claimed ahead)" in " ".join(stats_lines(stats))
 
 
 def test_a_page_in_a_pipe_is_as_wide_as_columns_says(tmp_path: Path) -> None:

@@ -248,7 +248,8 @@ def examine_cron(found: CronFigures) -> Iterator[Finding]:
 def _workers(found: Stats, alive: list[WorkerLine]) -> Iterator[Finding]:
     due = sum((one.due for one in found.figures.tasks), Amount())
     if alive:
-        busy, slots = sum(line.busy for line in alive), sum(line.row.card.concurrency for line in alive)
+        busy = sum((line.busy for line in alive), Amount())
+        slots = sum(line.row.card.concurrency for line in alive)
         yield ok("workers", f"{len(alive)} alive, {busy} of {slots} slots busy, {due} jobs due")
     elif due.number:
         tasks = _some([f"{one.name} ({one.due})" for one in found.figures.tasks if one.due.number])

@@ -20,7 +20,7 @@ from stowhand.clock import wall_clock
 from stowhand.jobs.job import State
 from stowhand.jobs.moments import ago, say_span
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.figures import Figures, LiveCounts
+from stowhand.protocols.figures import Amount, Figures, LiveCounts
 from stowhand.protocols.operating import WorkerCard, WorkerRow
 from stowhand.protocols.queue_store import QueueStore
 
@@ -31,18 +31,19 @@ class WorkerLine(msgspec.Struct, frozen=True):
     """A worker, and what it holds."""
 
     row: WorkerRow
-    held: int
+    held: Amount
     """Jobs that it has claimed."""
 
     @property
-    def busy(self) -> int:
+    def busy(self) -> Amount:
         """Slots with a job in them: a worker runs no more at once."""
-        return min(self.held, self.row.card.concurrency)
+        slots = self.row.card.concurrency
+        return Amount(min(self.held.number, slots), self.held.least and self.held.number < slots)
 
     @property
-    def ahead(self) -> int:
+    def ahead(self) -> Amount:
         """Jobs that it has claimed and not begun."""
-        return self.held - self.busy
+        return Amount(self.held.number - self.busy.number, self.held.least)
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,9 +59,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Moment of the read, by this machine's clock."""
 
     @property
-    def ahead(self) -> int:
+    def ahead(self) -> Amount:
         """Jobs that are claimed and not begun."""
-        return sum(line.ahead for line in self.workers)
+        return sum((line.ahead for line in self.workers), Amount())
 
 
 @click.command()
@@ -79,11 +80,12 @@ def command(as_json: bool, **typed: Any) -> None:
 async def read_stats(store: QueueStore) -> Stats:
     """Read the figures with a few questions, one after the other."""
     figures, workers = await store.inspect.figures(), await store.inspect.workers()
-    held = {one.name: one.processing.number for one in figures.workers}
+    held = {one.name: one.processing for one in figures.workers}
+    unlisted = Amount(0, least=None in held)
     return Stats(
         figures=figures,
         oldest_due=await store.inspect.oldest_due(),
-        workers=[WorkerLine(row, held.get(row.card.name, 0)) for row in workers],
+        workers=[WorkerLine(row, held.get(row.card.name, unlisted)) for row in workers],
         counted=await read_counted(store),
         now=wall_clock(),
     )
@@ -93,7 +95,9 @@ def state_line(found: Stats) -> str:
     """``3 queued, 8 processing (5 of them ahead), …``"""
     parts = []
     for state, amount in found.figures.states.items():
-        ahead = f" ({found.ahead} of them claimed ahead)" if state is State.PROCESSING and found.ahead else ""
+        ahead = ""
+        if state is State.PROCESSING and found.ahead.number:
+            ahead = f" ({found.ahead.words} of them claimed ahead)"
         parts.append(f"{amount.words} {state.value}{ahead}")
     return ", ".join(parts)
 
@@ -128,11 +132,14 @@ def _by_business(one: LiveCounts) -> tuple[object, ...]:
 def _object(found: Stats) -> dict[str, Any]:
     """Numbers of which there are more are named in ``more_than``."""
     states = found.figures.states
+    more_than = [state.value for state, amount in states.items() if amount.least]
+    if found.ahead.least:
+        more_than.append("claimed_ahead")
     serial = serial_columns(found.figures)
     tasks = sorted(found.figures.tasks, key=lambda one: (one.name is None, one.name or ""))
     return {
         "states": states,
-        "more_than": [state for state, amount in states.items() if amount.least],
+        "more_than": more_than,
         "claimed_ahead": found.ahead,
         "tasks": [fields(TASK, one) for one in tasks],
         "serials": [fields(serial, one) for one in found.figures.serials],
