@@ -198,14 +198,15 @@ def a_type(given: object) -> str:
     return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
-_SETTINGS_OF = {
-    "concurrency": "jobs",
-    "job_timeout": "timeout",
+SYNONYMS = {
     "pool_size": "max_pool_size",
+    "max_pool_size": "pool_size",
     "prepared_statements": "no_prepared_statements",
+    "no_prepared_statements": "prepared_statements",
+    "jobs": "concurrency",
+    "workers": "concurrency",
 }
-SYNONYMS = _SETTINGS_OF | {setting: field for field, setting in _SETTINGS_OF.items()}
-"""Options that Python and the settings name differently, both ways."""
+"""Options that Python and the settings name differently, both ways; and other names of the concurrency."""
 
 
 def hint(given: object, known: Iterable[str], likeness: float = 0.6, others: Mapping[str, str] = SYNONYMS) -> str:

@@ -70,14 +70,14 @@ def test_the_defaults_of_the_table_are_those_of_the_structs(read: Any) -> None:
 
 
 def test_a_flag_beats_the_environment_which_beats_the_file(read: Any, tmp_path: Path) -> None:
-    (tmp_path / "stowhand.toml").write_text("jobs = 2\n")
+    (tmp_path / "stowhand.toml").write_text("concurrency = 2\n")
     assert read().worker.concurrency == 2
-    assert read(STOWHAND_JOBS="3").worker.concurrency == 3
-    assert read({"jobs": "5"}, STOWHAND_JOBS="3").worker.concurrency == 5
+    assert read(STOWHAND_CONCURRENCY="3").worker.concurrency == 3
+    assert read({"concurrency": "5"}, STOWHAND_CONCURRENCY="3").worker.concurrency == 5
 
 
 def test_the_own_file_beats_the_projects_file_which_is_then_named_as_ignored(read: Any, tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text("[tool.stowhand]\njobs = 7\n")
+    (tmp_path / "pyproject.toml").write_text("[tool.stowhand]\nconcurrency = 7\n")
     assert read().worker.concurrency == 7
     (tmp_path / "stowhand.toml").write_text("processes = 2\n")
     assert (read().worker.concurrency, read().processes) == (4, 2)
@@ -96,7 +96,7 @@ def test_a_file_may_spell_names_with_dashes_and_use_its_own_types(read: Any, tmp
 def test_a_preset_gives_defaults_that_anything_said_beats(read: Any) -> None:
     settings = read({"preset": "service"}, STOWHAND_MAX_ATTEMPTS="9")
     worker = settings.worker
-    assert (worker.poll_interval, worker.job_timeout, worker.backoff) == (5.0, 300.0, SERVICE)
+    assert (worker.poll_interval, worker.timeout, worker.backoff) == (5.0, 300.0, SERVICE)
     assert settings.store.options.max_attempts == 9
 
 
@@ -107,27 +107,27 @@ def test_with_the_preset_service_the_grace_is_the_timeout_in_effect_unless_it_is
 
 
 def test_a_preset_that_does_not_exist_is_one_problem_among_others(tmp_path: Path) -> None:
-    said = problems(tmp_path, {"preset": "sevice", "jobs": "0"})
+    said = problems(tmp_path, {"preset": "sevice", "concurrency": "0"})
     assert "--preset: 'sevice'" in said
-    assert "--jobs: 0" in said
+    assert "--concurrency: 0" in said
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "stowhand.toml").write_text("jbos = 3\nlease = [1]\n")
-    said = problems(tmp_path, {"jobs": "-1", "connection": "jobs.db"}, STOWHAND_PROCESSES="many").splitlines()
+    said = problems(tmp_path, {"concurrency": "-1", "connection": "jobs.db"}, STOWHAND_PROCESSES="many").splitlines()
     assert [line.partition(":")[0] for line in said] == [
         "stowhand.toml",
         "stowhand.toml",
-        "--jobs",
+        "--concurrency",
         "STOWHAND_PROCESSES",
         "--connection",
     ]
-    assert "did you mean 'jobs'?" in said[0]
+    assert "did you mean 'concurrency'?" in said[0]
 
 
 @pytest.mark.parametrize("jobs", ["0", "-3", "1.5", "", "NaN", "99999999"])
 def test_a_number_of_jobs_that_cannot_be_is_refused(tmp_path: Path, jobs: str) -> None:
-    assert "--jobs" in problems(tmp_path, {"jobs": jobs})
+    assert "--concurrency" in problems(tmp_path, {"concurrency": jobs})
 
 
 def test_a_broken_file_is_a_problem_with_its_line(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_lease_shorter_than_a_second_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_worker_has_three_beats_in_its_lease(read: Any) -> None:
-    options = read({"lease": "6", "jobs": "3", "once": True}).worker_options(("hello",), "worker-1")
+    options = read({"lease": "6", "concurrency": "3", "once": True}).worker_options(("hello",), "worker-1")
     assert options.every_beat * 3 <= options.lease == 6.0
     assert (options.concurrency, options.once, options.tasks, options.name) == (3, True, ("hello",), "worker-1")
 
@@ -155,11 +155,11 @@ def test_a_pool_too_small_for_a_worker_is_refused_with_the_arithmetic(tmp_path: 
 
 
 def test_without_a_size_the_pool_fits_the_slots_and_one_that_does_not_is_said_with_the_sum(read: Any) -> None:
-    fitting = read({"connection": "my_db", "jobs": "60"})
+    fitting = read({"connection": "my_db", "concurrency": "60"})
     assert (fitting.pool_size, fitting.store.options.pool_size, fitting.pool_shortage) == (65, 65, None)
-    short = read({"connection": "my_db", "jobs": "60", "max_pool_size": "10"}).pool_shortage
+    short = read({"connection": "my_db", "concurrency": "60", "max_pool_size": "10"}).pool_shortage
     assert "60 + 5 = 65, so tasks have 5 for 60 jobs" in short
-    assert read({"jobs": "60", "max_pool_size": "10"}).pool_shortage is None, "SQLite has no pool"
+    assert read({"concurrency": "60", "max_pool_size": "10"}).pool_shortage is None, "SQLite has no pool"
 
 
 def test_tasks_and_an_app_from_the_same_source_contradict_each_other(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_settings_survive_the_way_to_another_process(read: Any) -> None:
 
 
 def test_an_empty_variable_says_nothing(read: Any) -> None:
-    assert read(STOWHAND_JOBS="", DATABASE_URL="", PGDATABASE="").store.url == "sqlite:///stowhand.db"
+    assert read(STOWHAND_CONCURRENCY="", DATABASE_URL="", PGDATABASE="").store.url == "sqlite:///stowhand.db"
 
 
 def test_a_misspelt_variable_is_recognised() -> None:
@@ -201,11 +201,11 @@ def test_every_documented_variable_is_known_and_so_is_what_others_set() -> None:
 
 def test_a_setting_has_its_other_names_in_the_environment_and_in_the_file_too(read: Any, tmp_path: Path) -> None:
     assert read(STOWHAND_WORKERS="3").worker.concurrency == 3
-    assert read(STOWHAND_WORKERS="3", STOWHAND_JOBS="2").worker.concurrency == 2
+    assert read(STOWHAND_WORKERS="3", STOWHAND_CONCURRENCY="2").worker.concurrency == 2
     (tmp_path / "stowhand.toml").write_text("workers = 7\ntokens = 'here.json'\n")
     assert (read().worker.concurrency, read().tokens) == (7, "here.json")
     (tmp_path / "stowhand.toml").write_text("workers = 7\njobs = 7\n")
-    assert "this is jobs under another name, and both are given" in problems(tmp_path)
+    assert "this is concurrency under another name, and both are given" in problems(tmp_path)
 
 
 def test_the_order_of_connections(tmp_path: Path) -> None:
@@ -377,9 +377,9 @@ def test_a_zero_that_may_be_meant_as_for_ever_is_refused_with_the_word(tmp_path:
         ("lease", "500ms", "500ms given, must be at least 1 s"),
         ("history", "0.5", "0.5 given, must be at least 1 s, or none"),
         ("failed_retention", "500ms", "500ms given, must be at least 1 s, or handled"),
-        ("jobs", "0", "0 given, must be from 1 to 10000"),
-        ("jobs", "10001", "10001 given, must be from 1 to 10000"),
-        ("jobs", "many", "'many' is not a whole number"),
+        ("concurrency", "0", "0 given, must be from 1 to 10000"),
+        ("concurrency", "10001", "10001 given, must be from 1 to 10000"),
+        ("concurrency", "many", "'many' is not a whole number"),
         ("processes", "-1", "-1 given, must be from 1 to 256"),
     ],
 )
@@ -389,9 +389,9 @@ def test_what_is_beyond_the_limits_is_said_as_it_was_typed(tmp_path: Path, name:
 
 def test_the_least_of_a_text_is_allowed(read: Any) -> None:
     settings = read({"poll_interval": "1", "timeout": "1ms", "lease": "1s", "history": "1", "failed_retention": "1s"})
-    assert (settings.worker.poll_interval, settings.worker.job_timeout) == (0.001, 0.001)
+    assert (settings.worker.poll_interval, settings.worker.timeout) == (0.001, 0.001)
     assert (settings.worker.lease, settings.store.options.history) == (1.0, 1.0)
-    assert WorkerOptions(poll_interval=0.0005, job_timeout=0.0005).poll_interval == 0.0005  # a program's own
+    assert WorkerOptions(poll_interval=0.0005, timeout=0.0005).poll_interval == 0.0005  # a program's own
     assert StoreOptions(history=0).history == 0
 
 

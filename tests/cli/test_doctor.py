@@ -131,7 +131,7 @@ def test_postgres_is_heard_and_its_pool_is_added_up(call: Stowhand, postgres_url
 
 
 def test_the_connections_of_all_processes_are_compared_with_what_the_server_gives() -> None:
-    settings = read_settings({"connection": "my_db", "jobs": "8", "processes": "6"}, environ={})
+    settings = read_settings({"connection": "my_db", "concurrency": "8", "processes": "6"}, environ={})
     *_, roomy = judge_server(Server(180_000, 0.0, 97, used=10), settings)
     *_, full = judge_server(Server(180_000, 0.0, 90, used=10), settings)
     assert (roomy.mark, full.mark) == (Mark.OK, Mark.WARN)

@@ -87,7 +87,7 @@ def test_all_mistakes_in_the_settings_are_told_at_once(call: Stowhand, folder: P
     assert ended.code == 2
     assert ended.err.count("error: ") == 1
     assert "did you mean 'processes'?" in ended.err
-    assert "--jobs: 0" in ended.err
+    assert "--concurrency: 0" in ended.err
     assert "--lease: 0.1" in ended.err
 
 

@@ -177,7 +177,7 @@ def test_the_deployment_gives_a_worker_what_it_needs() -> None:
     folder = given.pop("TMPDIR")
     assert given.keys() <= VARIABLES.keys()
     made = settings(**given)
-    assert (made.preset, made.worker.grace) == ("service", made.worker.job_timeout)
+    assert (made.preset, made.worker.grace) == ("service", made.worker.timeout)
     assert pod["terminationGracePeriodSeconds"] == made.worker.grace + STOP_MARGIN
     (port,) = worker["ports"]
     assert made.http == f"0.0.0.0:{port['containerPort']}"

@@ -82,7 +82,7 @@ async def test_a_mistake_while_it_stops_is_told_and_raised(sqlite_url: str, monk
     assert told == ["w: a bug in the store"]
 
 
-@pytest.mark.parametrize("number", ["poll_interval", "lease", "concurrency", "job_timeout"])
+@pytest.mark.parametrize("number", ["poll_interval", "lease", "concurrency", "timeout"])
 @pytest.mark.parametrize("value", [0, -1])
 async def test_what_would_spin_or_do_nothing_is_refused(sqlite_url: str, number: str, value: int) -> None:
     wrong: Any = {number: value}

@@ -156,7 +156,7 @@ async def test_a_timeout_is_told_in_words(sqlite_url: str) -> None:
         await asyncio.Event().wait()
 
     await add(sqlite_url, "slow")
-    heard = await drain(sqlite_url, {"slow": slow}, job_timeout=0.05)
+    heard = await drain(sqlite_url, {"slow": slow}, timeout=0.05)
     (event,) = heard.of("job:error")
     assert isinstance(event.error, TaskFailed)
     assert "timed out" in str(event.error)

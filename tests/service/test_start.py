@@ -36,7 +36,7 @@ VALUES: dict[str, tuple[str, str | None]] = {
     "task": ("send", None),
     "exclude_tasks": ("send,fetch", None),
     "crontab": ("times", None),
-    "jobs": ("7", "0"),
+    "concurrency": ("7", "0"),
     "processes": ("2", "none"),
     "max_jobs": ("1000", "0"),
     "max_age": ("6h", "old"),

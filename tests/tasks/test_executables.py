@@ -436,7 +436,7 @@ def test_a_program_that_takes_too_long_is_ended_and_tried_again(tmp_path: Path, 
 
     async def story() -> JobEnded:
         clock = FakeClock()
-        async with working(tmp_path, heard, clock, job_timeout=0.5) as (store, ended):
+        async with working(tmp_path, heard, clock, timeout=0.5) as (store, ended):
             await store.jobs.enqueue(NewJob(task="slow", payload="{}"))
             await begun(heard)
             await clock.advance(0.6)

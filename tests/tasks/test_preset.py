@@ -59,7 +59,7 @@ def test_a_worker_of_an_app_begins_with_what_its_preset_gives_to_the_command_lin
     app = App("memory://", preset="service") if said == "argument" else App("memory://")
     options = embedded(run, app)
     assert plain(options) == of_the_command_line(preset="service")
-    assert (options.fair, options.job_timeout, options.grace) == (True, 300.0, 300.0)
+    assert (options.fair, options.timeout, options.grace) == (True, 300.0, 300.0)
 
 
 def test_an_argument_of_the_app_outdoes_the_preset_of_the_environment(
@@ -72,18 +72,18 @@ def test_an_argument_of_the_app_outdoes_the_preset_of_the_environment(
 
 def test_what_a_worker_is_given_outdoes_its_preset_and_the_grace_follows_the_timeout(run: Run) -> None:
     app = App("memory://", preset="service")
-    options = embedded(run, app, job_timeout="90s", backoff="natural", poll_interval=None, concurrency=1)
-    assert (options.job_timeout, options.grace, options.concurrency) == (90.0, 90.0, 1)
+    options = embedded(run, app, timeout="90s", backoff="natural", poll_interval=None, concurrency=1)
+    assert (options.timeout, options.grace, options.concurrency) == (90.0, 90.0, 1)
     assert (options.backoff, options.poll_interval) == (natural, None)
-    assert plain(options) == of_the_command_line(preset="service", timeout="90s", backoff="natural", jobs="1") | {
-        "poll_interval": None
-    }
+    assert plain(options) == of_the_command_line(
+        preset="service", timeout="90s", backoff="natural", concurrency="1"
+    ) | {"poll_interval": None}
 
 
 def test_without_a_preset_the_grace_is_its_own_and_one_that_is_given_wins(run: Run) -> None:
-    assert embedded(run, App("memory://"), job_timeout=90).grace == 25.0
+    assert embedded(run, App("memory://"), timeout=90).grace == 25.0
     assert embedded(run, App("memory://", preset="service"), grace=12).grace == 12.0
-    assert embedded(run, App("memory://", preset="service"), job_timeout=None).grace == 25.0
+    assert embedded(run, App("memory://", preset="service"), timeout=None).grace == 25.0
 
 
 def test_a_preset_of_the_environment_that_does_not_exist_is_told_before_anything_runs(

@@ -38,7 +38,7 @@ async def _worker_threads(harness: WorkerHarness) -> int:
 async def test_with_as_many_abandoned_threads_as_slots_nothing_is_claimed_until_one_ends() -> None:
     clock = FakeClock()
     hanging = Hanging(clock)
-    async with at_work(hanging, clock=clock, concurrency=2, job_timeout=5.0) as harness:
+    async with at_work(hanging, clock=clock, concurrency=2, timeout=5.0) as harness:
         liveness = harness.worker.internals.liveness
         await harness.add(max_attempts=1)
         await clock.advance(10)
@@ -63,7 +63,7 @@ async def test_with_as_many_abandoned_threads_as_slots_nothing_is_claimed_until_
 async def test_the_metric_counts_threads_that_still_run() -> None:
     clock, registry = FakeClock(), CollectorRegistry()
     hanging = Hanging(clock)
-    async with at_work(hanging, clock=clock, concurrency=2, job_timeout=5.0) as harness:
+    async with at_work(hanging, clock=clock, concurrency=2, timeout=5.0) as harness:
         WorkerMetrics(registry).of(harness.worker.events)
         await harness.add(max_attempts=1)
         await clock.advance(10)

@@ -54,7 +54,7 @@ async def test_jobs_one_after_another_in_one_slot_share_its_task() -> None:
 
 async def test_an_attempt_that_takes_too_long_is_cancelled_and_retried() -> None:
     clock = FakeClock()
-    async with at_work(taking(clock, 100), clock=clock, job_timeout=7.5) as harness:
+    async with at_work(taking(clock, 100), clock=clock, timeout=7.5) as harness:
         job = await harness.does(seconds=7.4)
         assert job.state is State.PROCESSING
         await harness.clock.advance(0.2)
@@ -69,7 +69,7 @@ async def test_time_spent_before_the_first_wait_counts() -> None:
         clock._elapsed += 4  # works, without letting go of the loop
         await clock.sleep(100)
 
-    async with at_work(act, clock=clock, job_timeout=5.0) as harness:
+    async with at_work(act, clock=clock, timeout=5.0) as harness:
         job_id = await harness.add()
         await clock.settle()
         await clock.advance(1.1)
@@ -86,7 +86,7 @@ async def test_the_handlers_own_policy_comes_before_the_workers_timeout() -> Non
         def policy(self, claim: Claim[Job]) -> Policy:
             return Policy(timeout=2.0 if claim.task == "short" else None)
 
-    async with at_work(Timed(), clock=clock, job_timeout=20.0) as harness:
+    async with at_work(Timed(), clock=clock, timeout=20.0) as harness:
         short, long = await harness.add("short"), await harness.add("long")
         await harness.clock.advance(2.1)
         assert (await harness.job(short)).state is State.ERRORED
@@ -105,7 +105,7 @@ async def test_a_handler_that_finishes_although_cancelled_keeps_its_result() -> 
             await clock.sleep(3)
         return Complete()
 
-    async with at_work({"act": act, "probe": probe}, clock=clock, job_timeout=5.0, concurrency=1) as harness:
+    async with at_work({"act": act, "probe": probe}, clock=clock, timeout=5.0, concurrency=1) as harness:
         job = await harness.does(seconds=8.1)
         assert job.state is State.COMPLETED
         await assert_slot_is_clean(harness)
@@ -121,7 +121,7 @@ async def test_a_handler_that_never_waits_costs_no_timer_and_no_task() -> None:
 
     clock = CountingClock()
     acts = {"act": nothing, "waits": taking(clock, 1)}
-    async with at_work(acts, clock=clock, job_timeout=1234.5, concurrency=1) as harness:
+    async with at_work(acts, clock=clock, timeout=1234.5, concurrency=1) as harness:
         await harness.does()
         before = asyncio.all_tasks()
         await harness.add(count=50)
@@ -153,7 +153,7 @@ async def test_the_timer_of_an_ended_attempt_is_cancelled() -> None:
             return timer
 
     clock = WatchedClock()
-    async with at_work(taking(clock, 1), clock=clock, job_timeout=1234.5) as harness:
+    async with at_work(taking(clock, 1), clock=clock, timeout=1234.5) as harness:
         await harness.does(seconds=1.1)
         assert [timer.cancelled for timer in clock.watched] == [True]
 
@@ -168,7 +168,7 @@ async def test_a_thread_that_outlives_its_timeout_is_told_apart() -> None:
             control_of(attempt).abandoned_thread = threading.Event()
             raise
 
-    async with at_work(act, clock=clock, job_timeout=5.0) as harness:
+    async with at_work(act, clock=clock, timeout=5.0) as harness:
         job = await harness.does(seconds=5.1)
         assert "its thread cannot be stopped and its result will be ignored" in str(job.last_error)
         assert [event.job_id for event in harness.events(ThreadAbandoned)] == [job.id]
@@ -189,7 +189,7 @@ async def test_an_attempt_hears_why_it_should_stop() -> None:
         finally:
             heard.append(f"{attempt.canceled} {await waiting} {await attempt.until_canceled()}")
 
-    async with at_work(act, clock=clock, job_timeout=5.0) as harness:
+    async with at_work(act, clock=clock, timeout=5.0) as harness:
         await harness.does(seconds=5.1)
         assert heard == ["True timeout timeout"]
 
@@ -296,7 +296,7 @@ async def test_our_timeout_goes_through_a_handlers_own_scopes(scope: Callable[[]
             await clock.sleep(100)
 
     acts = {"act": act, "probe": probe}
-    async with at_work(acts, clock=clock, concurrency=1, job_timeout=5.0, tasks=("act", "probe")) as harness:
+    async with at_work(acts, clock=clock, concurrency=1, timeout=5.0, tasks=("act", "probe")) as harness:
         job = await harness.does(seconds=5.1)
         assert str(job.last_error).startswith("timed out")
         await assert_slot_is_clean(harness)
@@ -318,9 +318,7 @@ async def test_a_synchronous_part_of_the_handler_sets_no_variable_of_the_slot_ei
 async def test_a_stop_that_crosses_with_the_end_of_its_handler_hits_nobody_else() -> None:
     """The timer fires in the very turn of the loop in which the handler's wait ends."""
     clock = FakeClock()
-    async with at_work(
-        {"act": taking(clock, 5), "probe": probe}, clock=clock, concurrency=1, job_timeout=5.0
-    ) as harness:
+    async with at_work({"act": taking(clock, 5), "probe": probe}, clock=clock, concurrency=1, timeout=5.0) as harness:
         job = await harness.does(seconds=5)
         assert job.state in (State.COMPLETED, State.ERRORED)
         await assert_slot_is_clean(harness)
@@ -342,7 +340,7 @@ async def test_a_cancelled_attempt_leaves_no_cycle_that_keeps_it_alive() -> None
     gc.collect()
     gc.disable()
     try:
-        async with at_work(act, clock=clock, job_timeout=5.0) as harness:
+        async with at_work(act, clock=clock, timeout=5.0) as harness:
             await harness.does(seconds=5.1)
             assert alive == []
     finally:

@@ -286,7 +286,7 @@ async def test_a_stopped_handler_that_hangs_is_not_kept_alive_for_ever() -> None
             with suppress(asyncio.CancelledError):
                 await clock.sleep(300)
 
-    async with at_work(act, clock=clock, lease=10.0, job_timeout=5.0, concurrency=1) as harness:
+    async with at_work(act, clock=clock, lease=10.0, timeout=5.0, concurrency=1) as harness:
         job_id = await harness.add()
         await clock.advance(34)
         assert harness.row(job_id).token is not None

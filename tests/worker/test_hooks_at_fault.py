@@ -235,7 +235,7 @@ async def test_every_pre_handle_has_its_post_handle_and_that_one_may_wait(how: s
         pairs.append("post")
 
     recorder.pre_handle, recorder.post_handle = before, after  # type: ignore[method-assign]
-    limit: dict[str, Any] = {"job_timeout": 5.0} if how in ("timeout", "unprepared") else {}
+    limit: dict[str, Any] = {"timeout": 5.0} if how in ("timeout", "unprepared") else {}
     async with at_work(recorder, clock=clock, grace=1.0, **limit) as harness:
         job_id = await harness.add()
         await clock.advance(2)

@@ -35,7 +35,7 @@ async def nothing(ctx: object, record: object) -> None: ...
         ({"once": "no"}, "once: a str given; give True or False"),
         ({"poll_interval": 0}, "poll_interval: 0 given, must be more than 0"),
         ({"poll_interval": timedelta(0)}, "poll_interval: 0.0 given"),
-        ({"job_timeout": timedelta(seconds=-1)}, "job_timeout: -1.0 given"),
+        ({"timeout": timedelta(seconds=-1)}, "timeout: -1.0 given"),
         ({"max_age": "long"}, "max_age: 'long' is no duration; write for example 250ms"),
         ({"max_jobs": timedelta(1)}, "max_jobs: a timedelta given; give a whole number"),
         ({"max_memory": "512 monkeys"}, "max_memory: 'monkeys' is no unit of memory; there are: GiB, GB, MiB"),
@@ -51,7 +51,7 @@ def test_a_wrong_option_is_refused_when_it_is_made(given: dict[str, Any], says: 
 
 
 def test_every_duration_may_be_a_timedelta() -> None:
-    names = ("lease", "poll_interval", "heartbeat_interval", "job_timeout", "sweep_interval", "grace")
+    names = ("lease", "poll_interval", "heartbeat_interval", "timeout", "sweep_interval", "grace")
     given: dict[str, Any] = dict.fromkeys((*names, "max_age"), timedelta(minutes=1))
     made = WorkerOptions(**(given | {"lease": timedelta(hours=1)}))
     assert (made.lease, made.max_age) == (3600.0, 60.0)
@@ -180,5 +180,5 @@ def test_a_lease_is_a_second_at_least_unless_the_store_lays_it_down(lease: Any) 
 
 
 def test_durations_of_a_worker_may_be_phrases() -> None:
-    options = WorkerOptions(lease="1m", grace="90s", poll_interval="250ms", job_timeout="1h")  # type: ignore[arg-type]
-    assert (options.lease, options.grace, options.poll_interval, options.job_timeout) == (60.0, 90.0, 0.25, 3600.0)
+    options = WorkerOptions(lease="1m", grace="90s", poll_interval="250ms", timeout="1h")  # type: ignore[arg-type]
+    assert (options.lease, options.grace, options.poll_interval, options.timeout) == (60.0, 90.0, 0.25, 3600.0)

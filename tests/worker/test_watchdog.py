@@ -178,7 +178,7 @@ async def test_a_loop_that_is_blocked_beyond_timeout_and_one_lease_is_given_up_o
         given_up.set()
 
     job = await store.jobs.enqueue(NewJob(task="act"))
-    options = WorkerOptions(lease=1.0, job_timeout=0.3, sweep_interval=60.0)
+    options = WorkerOptions(lease=1.0, timeout=0.3, sweep_interval=60.0)
     worker = Worker(store, handler_of(act), options, clock=clock, host=Host(on_hang=on_hang))
     worker.events.on(LoopBlocked, reports.append)
     lost: list[JobLost] = []

@@ -431,7 +431,7 @@ class App:
         warn_of_long_tasks(self.registry, preset, chosen.grace, "grace")
         events = observed(events, self.traces)
         seated(store, chosen.concurrency)
-        policy = Policy(timeout=chosen.job_timeout, backoff=chosen.backoff)
+        policy = Policy(timeout=chosen.timeout, backoff=chosen.backoff)
         for factory in resources or ():
             self.registry.asking(factory)
         handler = task_handler(self, policy, given=resources)

@@ -50,7 +50,7 @@ def handler_on(store: QueueStore, tasks: Registry, new_logger: LoggerFactory, op
         tasks,
         enqueue=enqueue,
         logger_factory=new_logger,
-        default=Policy(timeout=options.job_timeout, backoff=options.backoff),
+        default=Policy(timeout=options.timeout, backoff=options.backoff),
         connect=partial(lent_connection, store),
         built_in=built_in(opened),
     )

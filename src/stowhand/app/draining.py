@@ -96,7 +96,7 @@ class Drain:
         self.tasks = with_built_in(app.registry.names, lent=False)
         chosen = {"tasks": self.tasks, "concurrency": 1, "once": True}
         self._options = preset_worker(app.own_store.options.get("preset", "default"), chosen)
-        policy = Policy(timeout=self._options.job_timeout, backoff=self._options.backoff)
+        policy = Policy(timeout=self._options.timeout, backoff=self._options.backoff)
         self._inner = task_handler(app, policy)
         self._recorder = Recorder(self._inner.policy)
         self._events.on(JobEnded, self._recorder.recorded)

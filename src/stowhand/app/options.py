@@ -50,7 +50,7 @@ class WorkKeywords(TypedDict, total=False):
     poll_interval: Duration | None
     lease: Duration
     grace: Duration
-    job_timeout: Duration | None
+    timeout: Duration | None
     backoff: AnyBackoff | str
     forbidden_flags: Iterable[str] | Flags | None
 

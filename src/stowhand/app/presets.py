@@ -16,7 +16,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     SERVICE: {
         "concurrency": 4,
         "poll_interval": "5s",
-        "job_timeout": "300s",
+        "timeout": "300s",
         "max_attempts": 5,
         "backoff": "service",
         "fair": True,
@@ -30,6 +30,6 @@ def preset_worker(preset: str, given: Mapping[str, Any]) -> WorkerOptions:
     """The options of a worker: what is given, else the preset's, else the defaults. Raises ConfigurationError."""
     of_preset = {name: value for name, value in PRESETS[preset].items() if name in WorkerOptions.__struct_fields__}
     options = WorkerOptions(**{**of_preset, **given})
-    if preset == SERVICE and options.job_timeout is not None and "grace" not in given:
-        options = msgspec.structs.replace(options, grace=options.job_timeout)
+    if preset == SERVICE and options.timeout is not None and "grace" not in given:
+        options = msgspec.structs.replace(options, grace=options.timeout)
     return options

@@ -62,7 +62,7 @@ worker_options = _settings_on("store", "worker")
 """Options of a worker."""
 log_options = _settings("log_level", "log_format")
 """Options of the log, for commands whose other settings are in the user's program."""
-dev_options = with_options(_settings("connection", "jobs"), log_options)
+dev_options = with_options(_settings("connection", "concurrency"), log_options)
 """Options of ``dev``; the environment has the other settings."""
 connection_options = with_options(_settings("connection"), log_options)
 """Options of commands about a user's table: its database and the log."""

@@ -44,7 +44,7 @@ class CommandHandler(Generic[R]):
 
     ``redact``        secrets, or a function that gives those of a record; see ``redaction.py``
     ``timeout``       seconds (or timedelta) for each command that has none of its own; the whole attempt is limited by
-                      the worker's ``job_timeout``
+                      the worker's ``timeout``
     ``cwd``, ``env``  folder and variables of every command. Of the worker's own environment a command sees only
                       ``command.KEPT_VARIABLES``
     ``grace``         seconds between TERM and KILL for a command's process group

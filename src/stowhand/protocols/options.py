@@ -54,7 +54,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         Names("Claim only these.", unset="all", check=_names_of_tasks, on="python"),
     ] = None
     concurrency: Annotated[
-        int, Whole("How many jobs to run at once, in each process.", called="jobs", short=("-j", "--workers"))
+        int, Whole("How many jobs to run at once, in each process.", short=("-j", "--jobs", "--workers"))
     ] = 4
     poll_interval: Annotated[
         float | None,
@@ -83,12 +83,11 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
             least=0,
         ),
     ] = 25.0
-    job_timeout: Annotated[
+    timeout: Annotated[
         float | None,
         Seconds(
             "How long one attempt may take, where its task does not say.",
             unset="no limit",
-            called="timeout",
             typed_least=SHORTEST,
         ),
     ] = None

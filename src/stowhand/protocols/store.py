@@ -449,7 +449,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
             "PostgreSQL: connections of one process at most, opened as they are needed,"
             f" the {RESERVED_CONNECTIONS} that a worker keeps for itself included: with a worker"
             f" {RESERVED_CONNECTIONS + 1} or more.",
-            unset=f"--jobs + {RESERVED_CONNECTIONS}",
+            unset=f"--concurrency + {RESERVED_CONNECTIONS}",
             called="max_pool_size",
             short=("-m",),
             most=20_000,

@@ -107,7 +107,7 @@ class Worker:
         self.options = options = self._given_options.under(terms)
         state.adopt(options)
         backoff = options.backoff if terms is None or terms.backoff is None else terms.backoff
-        judge = Judge(handler, Policy(timeout=options.job_timeout, backoff=backoff), self.events)
+        judge = Judge(handler, Policy(timeout=options.timeout, backoff=backoff), self.events)
         hooks = Hooks(handler, store, host.isolate, state)
         self._limits = limits = Limits(host, state)
 

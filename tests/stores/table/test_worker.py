@@ -302,7 +302,7 @@ def test_an_attempt_that_takes_too_long_is_ended_with_the_limit_in_its_message(r
 
     async def story() -> None:
         place.add("slow")
-        async with at_work(place, handle, job_timeout=0.05, table={"max_num_retries": 1, "retry_after": 60}):
+        async with at_work(place, handle, timeout=0.05, table={"max_num_retries": 1, "retry_after": 60}):
             await until(lambda: place.states() == ["errored"])
         assert "longer than 0.05 s" in place.sql("SELECT failure_message FROM uploads")[0][0]
 

@@ -100,7 +100,7 @@ def test_a_timeout_in_the_middle_of_a_query_undoes_and_records(run: Run, shared_
         await ctx.connection.execute("select pg_sleep(30)")
 
     async def scene(harness: AttemptHarness) -> None:
-        async with at_work(harness, handle, job_timeout=0.2):
+        async with at_work(harness, handle, timeout=0.2):
             await until(stands(harness, "errored"))
         assert await harness.effects() == []
         assert "longer than 0.2 s" in (await harness.row(1))["failure_message"]
