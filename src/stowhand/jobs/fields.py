@@ -1,9 +1,10 @@
 """The fields of a job, declared once: stores, lists, pages and the command line are derived from these.
 
 Types, for checkers, are in job.py: ``Job`` and ``NewJob`` have a field under each name. A new field is a line in these
-and a line here, a column of each engine's tables, and, where a call sets it, a line in ``TaskSpec`` and in
-``JobHandle``. On PostgreSQL an option is also a parameter of the functions that programs call, and it is written in
-``new_jobs.py``; ``tests/contract/test_options.py`` fails where one loses it.
+and a line here, a column of each engine's tables, and, where a call sets it, a line in ``EnqueueOptions`` (tasks) and
+in ``JobFields`` (tasks/job_handle.py). On PostgreSQL an option is also a parameter of the functions that programs call,
+and it is written in ``new_jobs.py``; ``tests/contract/test_options.py`` fails where one loses it. The page
+docs/internals.md has the whole list.
 """
 
 from __future__ import annotations
