@@ -13,7 +13,8 @@ CREATE TYPE stowhand.job_spec AS (
 	max_attempts integer,
 	job_key text,
 	priority integer,
-	flags text[]
+	flags text[],
+	work_queue text
 );
 
 CREATE TYPE stowhand.new_job AS (
@@ -30,7 +31,8 @@ CREATE TYPE stowhand.new_job AS (
 	max_resets integer,
 	on_failure json,
 	expires double precision,
-	unique_period double precision
+	unique_period double precision,
+	queue text
 );
 
 CREATE TYPE stowhand.place AS (
@@ -101,7 +103,7 @@ begin
     for update skip locked));
 end $$;
 
-CREATE FUNCTION stowhand.is_lawful(_task text, _payload json, _serial text, _state text, _attempts integer, _max_attempts integer, _resets integer, _max_resets integer, _key text, _flags text[], _token uuid, _settled_token uuid, _worker text, _lease_until timestamp with time zone, _finished_at timestamp with time zone, _cancel_requested boolean, _loses_retries text, _scout boolean) RETURNS boolean
+CREATE FUNCTION stowhand.is_lawful(_task text, _payload json, _serial text, _state text, _attempts integer, _max_attempts integer, _resets integer, _max_resets integer, _queue text, _key text, _flags text[], _token uuid, _settled_token uuid, _worker text, _lease_until timestamp with time zone, _finished_at timestamp with time zone, _cancel_requested boolean, _loses_retries text, _scout boolean) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
@@ -117,7 +119,7 @@ begin
     and pg_catalog.int4ge(_attempts, 0) and pg_catalog.int4le(_attempts, _max_attempts)
     and pg_catalog.int4ge(_max_attempts, 1) and pg_catalog.int4ge(_resets, 0)
     and pg_catalog.textne(_task, '') and pg_catalog.int4le(pg_catalog.length(_task), 128)
-    and (_serial is null or pg_catalog.int4le(pg_catalog.length(_serial), 128))
+    and (_serial is null or pg_catalog.int4le(pg_catalog.length(_serial), 128)) and _queue is null
     and (_key is null or pg_catalog.textne(_key, '') and pg_catalog.int4le(pg_catalog.length(_key), 512))
     and pg_catalog.int4lt(pg_catalog.pg_column_size(_payload), 2000)
   then
@@ -143,6 +145,8 @@ begin
         or pg_catalog.boolne(_token is null, _lease_until is null) or pg_catalog.boolne(_token is null, _worker is null)
       then 'leased_iff_processing'
     when pg_catalog.int4gt(pg_catalog.octet_length(_payload::pg_catalog.text), 1048576) then 'payload_size'
+    when pg_catalog.texteq(_queue, '') or pg_catalog.int4gt(pg_catalog.length(_queue), 128) then 'queue_length'
+    when pg_catalog.texteq(_queue, 'default') then 'queue_is_null_for_default'
     when pg_catalog.int4gt(pg_catalog.length(_serial), 128) then 'serial_length'
     when not (pg_catalog.int4ge(_resets, 0) and (_max_resets is null or pg_catalog.int4ge(_max_resets, 0)))
       then 'resets_in_range'
@@ -165,6 +169,7 @@ CREATE TABLE stowhand.live (
     task text NOT NULL,
     payload json DEFAULT '{}'::json NOT NULL,
     serial text,
+    queue text,
     priority integer DEFAULT 0 NOT NULL,
     run_at timestamp with time zone DEFAULT now() NOT NULL,
     state text DEFAULT 'queued'::text NOT NULL,
@@ -195,7 +200,7 @@ CREATE TABLE stowhand.live (
     progress_text text,
     expires_at timestamp with time zone,
     last_error text,
-    CONSTRAINT lawful CHECK (stowhand.is_lawful(task, payload, serial, state, attempts, max_attempts, resets, max_resets, key, flags, token, settled_token, worker, lease_until, finished_at, cancel_requested, loses_retries, scout))
+    CONSTRAINT lawful CHECK (stowhand.is_lawful(task, payload, serial, state, attempts, max_attempts, resets, max_resets, queue, key, flags, token, settled_token, worker, lease_until, finished_at, cancel_requested, loses_retries, scout))
 )
 WITH (fillfactor='60', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='20000');
 
@@ -221,6 +226,7 @@ CREATE VIEW stowhand.jobs AS
     flags,
     lease_until,
     state,
+    COALESCE(queue, 'default'::text) AS work_queue,
     resets,
     max_resets,
     started_at,
@@ -231,7 +237,7 @@ CREATE VIEW stowhand.jobs AS
     progress_text
    FROM stowhand.live;
 
-CREATE FUNCTION stowhand.add_job(identifier text, payload json DEFAULT '{}'::json, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text) RETURNS stowhand.jobs
+CREATE FUNCTION stowhand.add_job(identifier text, payload json DEFAULT '{}'::json, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text, work_queue text DEFAULT NULL::text) RETURNS stowhand.jobs
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -243,14 +249,15 @@ declare
   _max_attempts int := coalesce(max_attempts, 25);
   _flags text[] := flags;
   _mode text := coalesce(job_key_mode, 'replace');
+  _queue text := work_queue;
   _notified text;
   _keyed "stowhand".live;
   _job "stowhand".jobs;
 begin
-  if "stowhand".is_usual(identifier, _text, queue_name, _max_attempts, job_key, _flags) is not true then
+  if "stowhand".is_usual(identifier, _text, queue_name, _max_attempts, job_key, _flags, _queue) is not true then
     perform "stowhand".refuse_reserved(identifier);
     perform "stowhand".check_job(
-      identifier, _payload, "stowhand".is_suspicious(_text), queue_name, _max_attempts, job_key, _flags, null);
+      identifier, _payload, "stowhand".is_suspicious(_text), queue_name, _max_attempts, job_key, _flags, null, _queue);
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
                            group by f.flag order by min(f.n)), '{}');
   end if;
@@ -258,24 +265,27 @@ begin
     raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _mode
       using errcode = 'GWBKM';
   end if;
+  if _queue is null then _queue := "stowhand".declared_queue(identifier); end if;
+  _queue := nullif(_queue, 'default');
   if job_key is null then
-    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, scout, created_at, updated_at)
-    values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags,
+    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, queue, scout, created_at, updated_at)
+    values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags, _queue,
             queue_name is not null, now(), now())
     returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
-      null::timestamptz, worker, revision, flags, lease_until, state, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text
+      null::timestamptz, worker, revision, flags, lease_until, state, coalesce(queue, 'default') as work_queue, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
       identifier, _payload, _run_at, job_key, _mode, null, null, null, now(), _serial => queue_name,
-      _max_attempts => _max_attempts, _priority => coalesce(priority, 0), _flags => _flags);
+      _max_attempts => _max_attempts, _priority => coalesce(priority, 0), _flags => _flags,
+      _queue => _queue);
     _job := "stowhand".shown(_keyed);
   end if;
   _notified := pg_notify('stowhand:wake', '');
   return _job;
 end $$;
 
-CREATE FUNCTION stowhand.add_job(identifier text, payload jsonb, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text) RETURNS stowhand.jobs
+CREATE FUNCTION stowhand.add_job(identifier text, payload jsonb, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text, work_queue text DEFAULT NULL::text) RETURNS stowhand.jobs
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -287,14 +297,15 @@ declare
   _max_attempts int := coalesce(max_attempts, 25);
   _flags text[] := flags;
   _mode text := coalesce(job_key_mode, 'replace');
+  _queue text := work_queue;
   _notified text;
   _keyed "stowhand".live;
   _job "stowhand".jobs;
 begin
-  if "stowhand".is_usual(identifier, _text, queue_name, _max_attempts, job_key, _flags) is not true then
+  if "stowhand".is_usual(identifier, _text, queue_name, _max_attempts, job_key, _flags, _queue) is not true then
     perform "stowhand".refuse_reserved(identifier);
     perform "stowhand".check_job(
-      identifier, _payload, "stowhand".is_suspicious(_text), queue_name, _max_attempts, job_key, _flags, null);
+      identifier, _payload, "stowhand".is_suspicious(_text), queue_name, _max_attempts, job_key, _flags, null, _queue);
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
                            group by f.flag order by min(f.n)), '{}');
   end if;
@@ -302,24 +313,27 @@ begin
     raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _mode
       using errcode = 'GWBKM';
   end if;
+  if _queue is null then _queue := "stowhand".declared_queue(identifier); end if;
+  _queue := nullif(_queue, 'default');
   if job_key is null then
-    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, scout, created_at, updated_at)
-    values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags,
+    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, queue, scout, created_at, updated_at)
+    values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags, _queue,
             queue_name is not null, now(), now())
     returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
-      null::timestamptz, worker, revision, flags, lease_until, state, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text
+      null::timestamptz, worker, revision, flags, lease_until, state, coalesce(queue, 'default') as work_queue, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
       identifier, _payload, _run_at, job_key, _mode, null, null, null, now(), _serial => queue_name,
-      _max_attempts => _max_attempts, _priority => coalesce(priority, 0), _flags => _flags);
+      _max_attempts => _max_attempts, _priority => coalesce(priority, 0), _flags => _flags,
+      _queue => _queue);
     _job := "stowhand".shown(_keyed);
   end if;
   _notified := pg_notify('stowhand:wake', '');
   return _job;
 end $$;
 
-CREATE FUNCTION stowhand.add_job(identifier text, payload text, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text) RETURNS stowhand.jobs
+CREATE FUNCTION stowhand.add_job(identifier text, payload text, queue_name text DEFAULT NULL::text, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, job_key text DEFAULT NULL::text, priority integer DEFAULT NULL::integer, flags text[] DEFAULT NULL::text[], job_key_mode text DEFAULT 'replace'::text, work_queue text DEFAULT NULL::text) RETURNS stowhand.jobs
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -331,14 +345,15 @@ declare
   _max_attempts int := coalesce(max_attempts, 25);
   _flags text[] := flags;
   _mode text := coalesce(job_key_mode, 'replace');
+  _queue text := work_queue;
   _notified text;
   _keyed "stowhand".live;
   _job "stowhand".jobs;
 begin
-  if "stowhand".is_usual(identifier, _text, queue_name, _max_attempts, job_key, _flags) is not true then
+  if "stowhand".is_usual(identifier, _text, queue_name, _max_attempts, job_key, _flags, _queue) is not true then
     perform "stowhand".refuse_reserved(identifier);
     perform "stowhand".check_job(
-      identifier, _payload, "stowhand".is_suspicious(_text), queue_name, _max_attempts, job_key, _flags, null);
+      identifier, _payload, "stowhand".is_suspicious(_text), queue_name, _max_attempts, job_key, _flags, null, _queue);
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
                            group by f.flag order by min(f.n)), '{}');
   end if;
@@ -346,17 +361,20 @@ begin
     raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _mode
       using errcode = 'GWBKM';
   end if;
+  if _queue is null then _queue := "stowhand".declared_queue(identifier); end if;
+  _queue := nullif(_queue, 'default');
   if job_key is null then
-    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, scout, created_at, updated_at)
-    values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags,
+    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, queue, scout, created_at, updated_at)
+    values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags, _queue,
             queue_name is not null, now(), now())
     returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
-      null::timestamptz, worker, revision, flags, lease_until, state, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text
+      null::timestamptz, worker, revision, flags, lease_until, state, coalesce(queue, 'default') as work_queue, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text
     into _job;
   else
     _keyed := "stowhand".enqueue_keyed(
       identifier, _payload, _run_at, job_key, _mode, null, null, null, now(), _serial => queue_name,
-      _max_attempts => _max_attempts, _priority => coalesce(priority, 0), _flags => _flags);
+      _max_attempts => _max_attempts, _priority => coalesce(priority, 0), _flags => _flags,
+      _queue => _queue);
     _job := "stowhand".shown(_keyed);
   end if;
   _notified := pg_notify('stowhand:wake', '');
@@ -379,10 +397,10 @@ begin
     select ("stowhand".shown(added.job)).* from (
       select j.n, "stowhand".enqueue(
         j.identifier, j.payload, j.queue_name, j.run_at, null, j.max_attempts, j.job_key, j.priority, j.flags,
-        case when job_key_preserve_run_at then 'preserve_run_at' end) as job
+        case when job_key_preserve_run_at then 'preserve_run_at' end, _queue => j.work_queue) as job
       from (
         select * from unnest(specs) with ordinality
-          as s(identifier, payload, queue_name, run_at, max_attempts, job_key, priority, flags, n)
+          as s(identifier, payload, queue_name, run_at, max_attempts, job_key, priority, flags, work_queue, n)
         order by s.job_key collate "C" nulls first, s.n offset 0
       ) j offset 0
     ) added order by added.n;
@@ -456,7 +474,7 @@ begin
     _job.run_at := _enqueued_at; _job.created_at := _enqueued_at; _job.updated_at := _enqueued_at;
     return _job;
   end if;
-  select _old.task, _old.payload, _old.serial, _old.priority, _old.max_attempts, _old.max_resets, _old.flags into _job.task, _job.payload, _job.serial, _job.priority, _job.max_attempts, _job.max_resets, _job.flags;
+  select _old.task, _old.payload, _old.queue, _old.serial, _old.priority, _old.max_attempts, _old.max_resets, _old.flags into _job.task, _job.payload, _job.queue, _job.serial, _job.priority, _job.max_attempts, _job.max_resets, _job.flags;
   _job.run_at := _old.run_at; _job.attempts := _old.attempts; _job.resets := _old.resets;
   _job.last_error := _old.last_error; _job.revision := _old.revision; _job.created_at := _old.created_at;
   _job.updated_at := _old.updated_at; _job.started_at := _old.started_at; _job.finished_at := _old.finished_at;
@@ -511,9 +529,9 @@ CREATE FUNCTION stowhand.bury(_verdicts stowhand.verdict[], _keep boolean, _at t
       where j.id = any(array(select v.id from unnest(_verdicts) as v where v.state in ('completed', 'canceled')))
       returning j.*
   )
-  insert into "stowhand".history (id, task, serial, key, priority, run_at, max_attempts, max_resets, flags, revision, created_at, updated_at, started_at, cancel_requested, payload, state, attempts, resets, last_error, settled_token, epoch, worker,
+  insert into "stowhand".history (id, task, queue, serial, key, priority, run_at, max_attempts, max_resets, flags, revision, created_at, updated_at, started_at, cancel_requested, payload, state, attempts, resets, last_error, settled_token, epoch, worker,
     finished_at, result, replaced, on_failure)
-  select g.id, g.task, g.serial, g.key, g.priority, g.run_at, g.max_attempts, g.max_resets, g.flags, g.revision, g.created_at, g.updated_at, g.started_at, g.cancel_requested, coalesce(v.payload::json, g.payload), v.state, v.attempts, v.resets, coalesce(v.error, g.last_error),
+  select g.id, g.task, g.queue, g.serial, g.key, g.priority, g.run_at, g.max_attempts, g.max_resets, g.flags, g.revision, g.created_at, g.updated_at, g.started_at, g.cancel_requested, coalesce(v.payload::json, g.payload), v.state, v.attempts, v.resets, coalesce(v.error, g.last_error),
     v.settled_token, v.epoch, coalesce(g.worker, g.last_worker), _at, v.result::json, g.replaced, g.on_failure
   from unnest(_verdicts) as v join gone g on g.id = v.id
   where _keep
@@ -645,10 +663,11 @@ begin
   end if;
   perform "stowhand".check_name('A task identifier', coalesce(_handler->>'task', ''), 128, 'GWBID');
   perform "stowhand".check_name('A queue name', _handler->>'serial', 128, 'GWBQN');
+  perform "stowhand".check_name('The name of a queue', _handler->>'queue', 128, 'GWBQN');
   perform "stowhand".refuse_reserved(_handler->>'task');
 end $$;
 
-CREATE FUNCTION stowhand.check_job(_task text, _payload json, _suspicious boolean, _serial text, _max_attempts integer, _key text, _flags text[], _max_resets integer) RETURNS void
+CREATE FUNCTION stowhand.check_job(_task text, _payload json, _suspicious boolean, _serial text, _max_attempts integer, _key text, _flags text[], _max_resets integer, _queue text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     AS $$
 declare
@@ -657,6 +676,7 @@ begin
   perform "stowhand".check_name('A task identifier', coalesce(_task, ''), 128, 'GWBID');
   perform "stowhand".check_name('A queue name', _serial, 128, 'GWBQN');
   perform "stowhand".check_name('A job key', _key, 512, 'GWBJK');
+  perform "stowhand".check_name('The name of a queue', _queue, 128, 'GWBQN');
   if _max_attempts < 1 then
     raise exception 'max_attempts is at least 1 (here it is %).', _max_attempts using errcode = 'GWBMA';
   elsif _max_resets < 0 then
@@ -742,7 +762,7 @@ begin
   end if;
 end $$;
 
-CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _suspects boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_priority integer DEFAULT NULL::integer, _after_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_id bigint DEFAULT NULL::bigint, _passed bigint[] DEFAULT NULL::bigint[], _apart boolean DEFAULT false) RETURNS TABLE(id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, epoch bigint)
+CREATE FUNCTION stowhand.claim(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _suspects boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_priority integer DEFAULT NULL::integer, _after_run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _after_id bigint DEFAULT NULL::bigint, _passed bigint[] DEFAULT NULL::bigint[], _apart boolean DEFAULT false, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[]) RETURNS TABLE(id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, epoch bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -777,15 +797,17 @@ begin
     end if;
     _expires := exists (select from "stowhand".expiring e where e.expires_at <= _at);
     _tasks := "stowhand".unpaused(_tasks);
+    _excluded := "stowhand".with_paused(_excluded);
     if cardinality(_tasks) = 0 then return; end if;
   end if;
   if _passed is not null then _limit := _limit + cardinality(_passed); end if;
   if _suspects then
     select p.heads, p.names, false into _in_serials
-      from "stowhand".pick_suspects(_limit, _tasks, _forbidden, _at) p;
+      from "stowhand".pick_suspects(_limit, _tasks, _forbidden, _queues, _excluded, _at) p;
     _picked := _in_serials.heads;
   else
-    _picked := "stowhand".pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);
+    _picked := "stowhand".pick_free(
+      _limit, _tasks, _forbidden, _queues, _excluded, _at, _after_priority, _after_run_at, _after_id);
     -- With no job that has a serial key, this question is all that serial keys cost.
     if exists (select from "stowhand".live j where j.scout and j.state in ('queued', 'errored') and j.resets < 2)
        or exists (select from "stowhand".serials q where q.hint_run_at is not null) then
@@ -794,7 +816,7 @@ begin
         select j.priority, j.run_at, j.id into _last from "stowhand".live j where j.id = _picked[_limit];
       end if;
       select p.heads, p.names, p.unfinished into _in_serials from "stowhand".pick_heads(
-        _limit, _tasks, _forbidden, _at, _last.priority, _last.run_at, _last.id) p;
+        _limit, _tasks, _forbidden, _queues, _excluded, _at, _last.priority, _last.run_at, _last.id) p;
       if cardinality(_in_serials.heads) > 0 then
         _picked := array(
           select j.id from "stowhand".live j where j.id = any(_picked || _in_serials.heads)
@@ -835,7 +857,7 @@ begin
         token = _token, settled_token = null, worker = _worker,
         lease_until = _until, started_at = _at, scout = false
     where j.id = any(_picked)
-    returning j.id, j.task, j.payload::text, j.serial, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, j.epoch;
+    returning j.id, j.task, j.payload::text, j.serial, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, coalesce(j.queue, 'default'), j.epoch;
   get diagnostics _changed = row_count;
   if _changed < cardinality(_picked) then perform "stowhand".check_written(_changed, cardinality(_picked)); end if;
 
@@ -915,9 +937,9 @@ begin
     with gone as (
       delete from "stowhand".live j where j.ctid = any(_places) returning j.*
     )
-    insert into "stowhand".history (id, task, serial, key, priority, run_at, max_attempts, max_resets, flags, revision, created_at, updated_at, started_at, cancel_requested, payload, state, attempts, resets, last_error, settled_token, epoch, worker,
+    insert into "stowhand".history (id, task, queue, serial, key, priority, run_at, max_attempts, max_resets, flags, revision, created_at, updated_at, started_at, cancel_requested, payload, state, attempts, resets, last_error, settled_token, epoch, worker,
         finished_at, replaced)
-      select g.id, g.task, g.serial, g.key, g.priority, g.run_at, g.max_attempts, g.max_resets, g.flags, g.revision, g.created_at, g.updated_at, g.started_at, g.cancel_requested, g.payload, 'completed', g.attempts, 0, g.last_error, g.token, g.epoch, g.worker, _at, g.replaced
+      select g.id, g.task, g.queue, g.serial, g.key, g.priority, g.run_at, g.max_attempts, g.max_resets, g.flags, g.revision, g.created_at, g.updated_at, g.started_at, g.cancel_requested, g.payload, 'completed', g.attempts, 0, g.last_error, g.token, g.epoch, g.worker, _at, g.replaced
       from gone g;
   else
     delete from "stowhand".live j where j.ctid = any(_places);
@@ -1083,6 +1105,28 @@ CREATE FUNCTION stowhand.cron_ticks(_identifier text, _since timestamp with time
   select t.tick from "stowhand".ticks t where t.identifier = _identifier and t.tick >= _since order by t.tick
 $$;
 
+CREATE FUNCTION stowhand.declare_queues(_queues json) RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+begin
+  delete from "stowhand".task_queues t where t.task = any(array(
+    select o.task from "stowhand".task_queues o
+    where o.task in (select d.key from json_each_text(_queues) d where d.value = 'default')
+    order by o.task for update));
+  insert into "stowhand".task_queues as known (task, queue)
+    select d.key, d.value from json_each_text(_queues) d
+    where d.value <> 'default' and not exists (
+      select from "stowhand".task_queues o where o.task = d.key and o.queue = d.value)
+    order by d.key
+    on conflict (task) do update set queue = excluded.queue;
+end $$;
+
+CREATE FUNCTION stowhand.declared_queue(_task text) RETURNS text
+    LANGUAGE sql STABLE
+    AS $$
+  select q.queue from "stowhand".task_queues q where q.task = _task
+$$;
+
 CREATE FUNCTION stowhand.drop_key(_key text) RETURNS stowhand.live
     LANGUAGE plpgsql
     AS $$
@@ -1111,7 +1155,7 @@ CREATE FUNCTION stowhand.end_of_try(_state text, _error_class text) RETURNS text
     when _state in ('errored', 'failed') then case _error_class when 'TimedOut' then 'timeout' else 'error' end end
 $$;
 
-CREATE FUNCTION stowhand.enqueue(_task text, _payload json DEFAULT NULL::json, _serial text DEFAULT NULL::text, _run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _delay double precision DEFAULT NULL::double precision, _max_attempts integer DEFAULT NULL::integer, _key text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[], _mode text DEFAULT NULL::text, _max_resets integer DEFAULT NULL::integer, _on_failure json DEFAULT NULL::json, _expires double precision DEFAULT NULL::double precision, _unique_period double precision DEFAULT NULL::double precision, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS stowhand.live
+CREATE FUNCTION stowhand.enqueue(_task text, _payload json DEFAULT NULL::json, _serial text DEFAULT NULL::text, _run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _delay double precision DEFAULT NULL::double precision, _max_attempts integer DEFAULT NULL::integer, _key text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[], _mode text DEFAULT NULL::text, _max_resets integer DEFAULT NULL::integer, _on_failure json DEFAULT NULL::json, _expires double precision DEFAULT NULL::double precision, _unique_period double precision DEFAULT NULL::double precision, _queue text DEFAULT NULL::text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS stowhand.live
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1127,11 +1171,13 @@ begin
   _max_attempts := coalesce(_max_attempts, 25);
   _priority := coalesce(_priority, 0);
   _mode := coalesce(_mode, 'replace');
-  if ("stowhand".is_usual(_task, _text, _serial, _max_attempts, _key, _flags) and _max_resets is null) is not true then
+  if ("stowhand".is_usual(_task, _text, _serial, _max_attempts, _key, _flags, _queue) and _max_resets is null) is not true then
     perform "stowhand".refuse_reserved(_task);
     perform "stowhand".check_job(
-      _task, _payload, "stowhand".is_suspicious(_text), _serial, _max_attempts, _key, _flags, _max_resets);
+      _task, _payload, "stowhand".is_suspicious(_text), _serial, _max_attempts, _key, _flags, _max_resets, _queue);
   end if;
+  if _queue is null then _queue := "stowhand".declared_queue(_task); end if;
+  _queue := nullif(_queue, 'default');
   if _flags is not null then
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
                            group by f.flag order by min(f.n)), '{}');
@@ -1144,13 +1190,13 @@ begin
     perform "stowhand".check_rules(_on_failure, _expires, _unique_period, _mode);
   end if;
   if _key is null then
-    insert into "stowhand".live (task, payload, run_at, serial, priority, max_attempts, max_resets, flags, scout, on_failure, expires_at, created_at, updated_at)
-    values (_task, _payload, _run_at, _serial, _priority, _max_attempts, _max_resets, _flags, _serial is not null, _on_failure,
+    insert into "stowhand".live (task, payload, run_at, queue, serial, priority, max_attempts, max_resets, flags, scout, on_failure, expires_at, created_at, updated_at)
+    values (_task, _payload, _run_at, _queue, _serial, _priority, _max_attempts, _max_resets, _flags, _serial is not null, _on_failure,
             _run_at + _expires * interval '1 second', _at, _at)
     returning * into _job;
   else
     _job := "stowhand".enqueue_keyed(_task, _payload, _run_at, _key, _mode, _on_failure, _expires, _unique_period, _at,
-                                   _serial, _priority, _max_attempts, _max_resets, _flags);
+                                   _queue, _serial, _priority, _max_attempts, _max_resets, _flags);
     -- It may be running, or have run: who may enqueue is not to learn the proof of somebody's lease.
     _job.token := null; _job.settled_token := null;
   end if;
@@ -1161,7 +1207,7 @@ begin
   return _job;
 end $$;
 
-CREATE FUNCTION stowhand.enqueue_built_in(_task text, _payload json DEFAULT NULL::json, _serial text DEFAULT NULL::text, _run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _delay double precision DEFAULT NULL::double precision, _max_attempts integer DEFAULT NULL::integer, _key text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[], _mode text DEFAULT NULL::text, _max_resets integer DEFAULT NULL::integer, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS stowhand.live
+CREATE FUNCTION stowhand.enqueue_built_in(_task text, _payload json DEFAULT NULL::json, _serial text DEFAULT NULL::text, _run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, _delay double precision DEFAULT NULL::double precision, _max_attempts integer DEFAULT NULL::integer, _key text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[], _mode text DEFAULT NULL::text, _max_resets integer DEFAULT NULL::integer, _queue text DEFAULT NULL::text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS stowhand.live
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1181,9 +1227,10 @@ begin
   _priority := coalesce(_priority, 0);
   _flags := nullif(_flags, '{}');
   perform "stowhand".check_job(
-    _task, _payload, "stowhand".is_suspicious(_payload::text), _serial, _max_attempts, _key, _flags, _max_resets);
+    _task, _payload, "stowhand".is_suspicious(_payload::text), _serial, _max_attempts, _key, _flags, _max_resets, _queue);
+  _queue := nullif(_queue, 'default');
   _job := "stowhand".enqueue_keyed(
-    _task, _payload, _run_at, _key, coalesce(_mode, 'replace'), null, null, null, _at, _serial, _priority, _max_attempts, _max_resets, _flags);
+    _task, _payload, _run_at, _key, coalesce(_mode, 'replace'), null, null, null, _at, _queue, _serial, _priority, _max_attempts, _max_resets, _flags);
   _job.token := null; _job.settled_token := null;
   perform pg_notify('stowhand:wake', '');
   return _job;
@@ -1196,7 +1243,7 @@ CREATE FUNCTION stowhand.enqueue_jobs(_jobs json, _now timestamp with time zone 
 begin
   return query
   select (added.job).* from (
-    select _new.ordinality as place, "stowhand".enqueue(_task => _new.task, _payload => _new.payload::json, _serial => _new.serial, _run_at => _new.run_at, _delay => _new.delay, _priority => _new.priority, _max_attempts => _new.max_attempts, _max_resets => _new.max_resets, _key => _new.key, _mode => _new.key_mode, _flags => _new.flags, _on_failure => _new.on_failure, _expires => _new.expires, _unique_period => _new.unique_period, _now => _now) as job
+    select _new.ordinality as place, "stowhand".enqueue(_task => _new.task, _payload => _new.payload::json, _serial => _new.serial, _queue => _new.queue, _run_at => _new.run_at, _delay => _new.delay, _priority => _new.priority, _max_attempts => _new.max_attempts, _max_resets => _new.max_resets, _key => _new.key, _mode => _new.key_mode, _flags => _new.flags, _on_failure => _new.on_failure, _expires => _new.expires, _unique_period => _new.unique_period, _now => _now) as job
     from (
       select * from rows from (json_populate_recordset(null::"stowhand".new_job, _jobs)) with ordinality as u
       order by u.key collate "C" nulls first, u.ordinality offset 0
@@ -1204,7 +1251,7 @@ begin
   ) added order by added.place;
 end $$;
 
-CREATE FUNCTION stowhand.enqueue_keyed(_task text, _payload json, _run_at timestamp with time zone, _key text, _mode text, _on_failure json, _expires double precision, _period double precision, _at timestamp with time zone, _serial text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _max_attempts integer DEFAULT NULL::integer, _max_resets integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[]) RETURNS stowhand.live
+CREATE FUNCTION stowhand.enqueue_keyed(_task text, _payload json, _run_at timestamp with time zone, _key text, _mode text, _on_failure json, _expires double precision, _period double precision, _at timestamp with time zone, _queue text DEFAULT NULL::text, _serial text DEFAULT NULL::text, _priority integer DEFAULT NULL::integer, _max_attempts integer DEFAULT NULL::integer, _max_resets integer DEFAULT NULL::integer, _flags text[] DEFAULT NULL::text[]) RETURNS stowhand.live
     LANGUAGE plpgsql
     AS $$
 declare
@@ -1213,9 +1260,9 @@ declare
 begin
   loop
     if _mode = 'unsafe_dedupe' then
-      insert into "stowhand".live as old (task, payload, run_at, serial, priority, max_attempts, max_resets, flags, scout, on_failure, expires_at, key, created_at,
+      insert into "stowhand".live as old (task, payload, run_at, queue, serial, priority, max_attempts, max_resets, flags, scout, on_failure, expires_at, key, created_at,
                                         updated_at)
-      values (_task, _payload, _run_at, _serial, _priority, _max_attempts, _max_resets, _flags, _serial is not null, _on_failure,
+      values (_task, _payload, _run_at, _queue, _serial, _priority, _max_attempts, _max_resets, _flags, _serial is not null, _on_failure,
               _run_at + _expires * interval '1 second', _key, _at, _at)
       on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
         where (old.state = 'queued' and old.expires_at <= _at) is not true
@@ -1230,16 +1277,16 @@ begin
       if _period is not null and _job.id is null then
         select t.job_id, t.enqueued_at into _taken from "stowhand".completed_within(_key, _at) t;
         if _taken.job_id is not null then
-          select _serial, _priority, _max_attempts, _max_resets, _flags into _job.serial, _job.priority, _job.max_attempts, _job.max_resets, _job.flags;
+          select _queue, _serial, _priority, _max_attempts, _max_resets, _flags into _job.queue, _job.serial, _job.priority, _job.max_attempts, _job.max_resets, _job.flags;
           _job.key := _key; _job.task := _task; _job.payload := _payload; _job.attempts := 0; _job.resets := 0;
           _job.revision := 0; _job.epoch := 0; _job.cancel_requested := false; _job.scout := false;
           return "stowhand".as_completed(_taken.job_id, _taken.enqueued_at, _job);
         end if;
       end if;
     end if;
-    insert into "stowhand".live as old (task, payload, run_at, serial, priority, max_attempts, max_resets, flags, scout, on_failure, expires_at, key, created_at,
+    insert into "stowhand".live as old (task, payload, run_at, queue, serial, priority, max_attempts, max_resets, flags, scout, on_failure, expires_at, key, created_at,
                                       updated_at)
-    values (_task, _payload, _run_at, _serial, _priority, _max_attempts, _max_resets, _flags, _serial is not null, _on_failure,
+    values (_task, _payload, _run_at, _queue, _serial, _priority, _max_attempts, _max_resets, _flags, _serial is not null, _on_failure,
             _run_at + _expires * interval '1 second', _key, _at, _at)
     on conflict (key) where key is not null do update set
       task = _task,
@@ -1247,7 +1294,7 @@ begin
         when old.state <> 'failed' and json_typeof(old.payload) = 'array' and json_typeof(_payload) = 'array'
           then "stowhand".check_size("stowhand".append_json(old.payload, _payload))
         else _payload end,
-      serial = _serial, priority = _priority, max_attempts = _max_attempts, max_resets = _max_resets, flags = _flags,
+      queue = _queue, serial = _serial, priority = _priority, max_attempts = _max_attempts, max_resets = _max_resets, flags = _flags,
       run_at = case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
@@ -1281,7 +1328,7 @@ begin
   end loop;
 end $$;
 
-CREATE FUNCTION stowhand.enqueue_many(_tasks text[], _payloads json[], _serials text[], _run_ats timestamp with time zone[], _delays double precision[], _max_attempts integer[], _priorities integer[], _flags json[], _max_resets integer[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, run_at timestamp with time zone, created_at timestamp with time zone, max_attempts integer)
+CREATE FUNCTION stowhand.enqueue_many(_tasks text[], _payloads json[], _serials text[], _run_ats timestamp with time zone[], _delays double precision[], _max_attempts integer[], _priorities integer[], _flags json[], _max_resets integer[], _queues text[] DEFAULT NULL::text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, run_at timestamp with time zone, created_at timestamp with time zone, max_attempts integer, queue text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1293,15 +1340,17 @@ begin
     perform "stowhand".refuse_reserved(r.task) from unnest(array['jobs:purge_completed']) as r(task) where r.task = any(_tasks);
   end if;
   return query
-  insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
+  insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, queue, scout,
                              created_at, updated_at)
   select j.task, j.payload, j.serial, coalesce(j.run_at, _at + j.delay * interval '1 second', _at),
          coalesce(j.max_attempts, 25), coalesce(j.priority, 0),
          case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
-         j.max_resets, j.serial is not null, _at, _at
-  from unnest(_tasks, _payloads, _serials, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets)
-    as j(task, payload, serial, run_at, delay, max_attempts, priority, flags, max_resets)
-  returning id, run_at, created_at, max_attempts;
+         j.max_resets,
+         nullif(coalesce(j.queue, (select q.queue from "stowhand".task_queues q where q.task = j.task)), 'default'),
+         j.serial is not null, _at, _at
+  from unnest(_tasks, _payloads, _serials, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets, _queues)
+    as j(task, payload, serial, run_at, delay, max_attempts, priority, flags, max_resets, queue)
+  returning id, run_at, created_at, max_attempts, queue;
 end $$;
 
 CREATE FUNCTION stowhand.enqueue_text(_job text) RETURNS text
@@ -1314,18 +1363,18 @@ declare
   _new "stowhand".new_job;
   _live "stowhand".live;
 begin
-  _given := _given - array['task', 'payload', 'serial', 'run_at', 'delay', 'priority', 'max_attempts', 'max_resets', 'key', 'key_mode', 'flags', 'on_failure', 'expires', 'unique_period'];
+  _given := _given - array['task', 'payload', 'serial', 'queue', 'run_at', 'delay', 'priority', 'max_attempts', 'max_resets', 'key', 'key_mode', 'flags', 'on_failure', 'expires', 'unique_period'];
   if _given - 'now' <> '{}' then
     raise exception 'This schema does not know %: it is older than the program. Run stowhand migrate.',
       to_json((select k from jsonb_object_keys(_given - 'now') k limit 1)) using errcode = '42883';
   end if;
   _new := json_populate_record(_new, _job::json);
-  _live := "stowhand".enqueue(_task => _new.task, _payload => _new.payload::json, _serial => _new.serial, _run_at => _new.run_at, _delay => _new.delay, _priority => _new.priority, _max_attempts => _new.max_attempts, _max_resets => _new.max_resets, _key => _new.key, _mode => _new.key_mode, _flags => _new.flags, _on_failure => _new.on_failure, _expires => _new.expires, _unique_period => _new.unique_period, _now => (_given->>'now')::timestamptz);
+  _live := "stowhand".enqueue(_task => _new.task, _payload => _new.payload::json, _serial => _new.serial, _queue => _new.queue, _run_at => _new.run_at, _delay => _new.delay, _priority => _new.priority, _max_attempts => _new.max_attempts, _max_resets => _new.max_resets, _key => _new.key, _mode => _new.key_mode, _flags => _new.flags, _on_failure => _new.on_failure, _expires => _new.expires, _unique_period => _new.unique_period, _now => (_given->>'now')::timestamptz);
   -- A run time may be infinite, or in a year that its reader does not know.
   _live.run_at := greatest(least(_live.run_at, timestamptz '9999-12-31 23:59:59.999999+00'),
                            timestamptz '0001-01-01 00:00:00+00');
   _live.flags := coalesce(_live.flags, '{}');
-  return row_to_json(j) from (select id, task, payload::text as payload, state, serial, key, priority, run_at, attempts, max_attempts, resets, max_resets, flags, last_error, revision, created_at, updated_at, started_at, finished_at, worker, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text from (select _live.*) live) j;
+  return row_to_json(j) from (select id, task, payload::text as payload, state, coalesce(queue, 'default') as queue, serial, key, priority, run_at, attempts, max_attempts, resets, max_resets, flags, last_error, revision, created_at, updated_at, started_at, finished_at, worker, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text from (select _live.*) live) j;
 end $$;
 
 CREATE FUNCTION stowhand.expire(_at timestamp with time zone) RETURNS boolean
@@ -1560,6 +1609,7 @@ CREATE TABLE stowhand.history (
     task text NOT NULL,
     payload json NOT NULL,
     serial text,
+    queue text,
     priority integer NOT NULL,
     run_at timestamp with time zone NOT NULL,
     state text NOT NULL,
@@ -1591,6 +1641,7 @@ CREATE VIEW stowhand.everything AS
     live.task,
     live.payload,
     live.state,
+    COALESCE(live.queue, 'default'::text) AS queue,
     live.serial,
     live.key,
     live.priority,
@@ -1618,6 +1669,7 @@ UNION ALL
     history.task,
     history.payload,
     history.state,
+    COALESCE(history.queue, 'default'::text) AS queue,
     history.serial,
     history.key,
     history.priority,
@@ -1806,27 +1858,42 @@ CREATE FUNCTION stowhand.forget_periods(_ids bigint[]) RETURNS void
   delete from "stowhand".uniques u where u.job_id = any(_ids)
 $$;
 
-CREATE FUNCTION stowhand.free_due(_tasks text[], _at timestamp with time zone) RETURNS timestamp with time zone
+CREATE FUNCTION stowhand.free_due(_tasks text[], _queues text[], _excluded text[], _at timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE
     AS $$
 declare
+  _any boolean := _tasks is null and _queues is null and _excluded is null;
   _earliest timestamptz;
   _next record;
   _after int;
-  _task text;
+  _from record;
 begin
-  foreach _task in array coalesce(_tasks, array[null::text]) loop
+  if not _any then _tasks := coalesce(_tasks, "stowhand".waiting_tasks()); end if;
+  for _from in
+    select null::text as queue, null::text as task where _any
+    union all
+    select null, t.task from unnest(_tasks) as t(task) where "stowhand".takes(_queues, _excluded, null)
+    union all
+    select q.queue, t.task
+      from unnest("stowhand".other_queues(_queues, _excluded)) as q(queue) cross join unnest(_tasks) as t(task)
+  loop
     _after := -2147483648;
     loop
-      if _tasks is null then
+      if _any then
         select j.priority, j.run_at into _next from "stowhand".live j
           where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2 and j.priority >= _after
           order by j.priority, j.run_at, j.id limit 1;
+      elsif _from.queue is null then
+        select j.priority, j.run_at into _next from "stowhand".live j
+          where j.queue is null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+            and j.task = _from.task and j.priority >= _after
+          order by j.task, j.priority, j.run_at, j.id limit 1;
       else
         select j.priority, j.run_at into _next from "stowhand".live j
-          where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-            and j.task = _task and j.priority >= _after
-          order by j.task, j.priority, j.run_at, j.id limit 1;
+          where j.queue = _from.queue and j.queue is not null
+            and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+            and j.task = _from.task and j.priority >= _after
+          order by j.queue, j.task, j.priority, j.run_at, j.id limit 1;
       end if;
       exit when not found;
       _earliest := least(_earliest, _next.run_at);
@@ -1885,7 +1952,7 @@ begin
     end loop;
   end if;
   if exists (
-    select from unnest(_freed) as f(name) cross join lateral "stowhand".serial_head(f.name, null, null, _at) h
+    select from unnest(_freed) as f(name) cross join lateral "stowhand".serial_head(f.name, null, null, null, null, _at) h
     where h.run_at <= _at)
   then
     perform "stowhand".wake();
@@ -1960,13 +2027,14 @@ CREATE FUNCTION stowhand.is_suspicious(_text text) RETURNS boolean
     or length(_text) > 128 and length(_text) - length(replace(replace(_text, '[', ''), '{', '')) > 64
 $$;
 
-CREATE FUNCTION stowhand.is_usual(_task text, _payload text, _serial text, _max_attempts integer, _key text, _flags text[]) RETURNS boolean
+CREATE FUNCTION stowhand.is_usual(_task text, _payload text, _serial text, _max_attempts integer, _key text, _flags text[], _queue text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$
   select length(_task) between 1 and 128 and _max_attempts > 0 and length(_payload) < 8192
     and not "stowhand".is_suspicious(_payload)
     and (_serial is null or length(_serial) between 1 and 128) and (_key is null or length(_key) between 1 and 512)
-    and concat(_task, _serial, _key) !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
+    and (_queue is null or length(_queue) between 1 and 128)
+    and concat(_task, _serial, _key, _queue) !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
     and _task <> all(array['jobs:purge_completed']) and _flags is null
 $$;
 
@@ -2216,7 +2284,7 @@ begin
   end loop;
 end $$;
 
-CREATE FUNCTION stowhand.next_due(_tasks text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS double precision
+CREATE FUNCTION stowhand.next_due(_tasks text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[]) RETURNS double precision
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -2231,12 +2299,16 @@ declare
   _at timestamptz := "stowhand".at(_now);
   _earliest timestamptz;
 begin
-  if exists (select from "stowhand".pauses) then _tasks := "stowhand".unpaused(_tasks); end if;
-  _earliest := "stowhand".free_due(_tasks, _at);
+  if exists (select from "stowhand".pauses) then
+    _tasks := "stowhand".unpaused(_tasks);
+    _excluded := "stowhand".with_paused(_excluded);
+  end if;
+  _earliest := "stowhand".free_due(_tasks, _queues, _excluded, _at);
   if _earliest is null or _earliest > _at then
-    _earliest := least(_earliest, "stowhand".serial_due(_tasks, _at),
+    _earliest := least(_earliest, "stowhand".serial_due(_tasks, _queues, _excluded, _at),
       (select min(j.run_at) from "stowhand".live j
-        where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))));
+        where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))
+          and "stowhand".takes(_queues, _excluded, j.queue)));
     if exists (select from "stowhand".expiring) then _earliest := least(_earliest, "stowhand".next_expiry()); end if;
   end if;
   return case when _earliest is not null then greatest(extract(epoch from _earliest - _at), 0)::double precision end;
@@ -2328,6 +2400,38 @@ begin
   return case when found then 'free' else 'locked' end;
 end $$;
 
+CREATE FUNCTION stowhand.other_queues(_queues text[], _excluded text[]) RETURNS text[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if _queues is null then
+    with recursive waiting as (
+      (select j.queue from "stowhand".live j
+       where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+       order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
+      union all
+      select n.queue from waiting w cross join lateral (
+        select j.queue from "stowhand".live j
+        where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+          and j.queue > w.queue
+        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) n
+    )
+    select array_agg(w.queue) into _queues from waiting w;
+  end if;
+  return array(select distinct q.queue from unnest(_queues) as q(queue)
+               where q.queue <> 'default' and (_excluded is null or q.queue <> all(_excluded)));
+end $$;
+
+CREATE FUNCTION stowhand.pause_queue(queue text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+begin
+  perform "stowhand".check_name('The name of a queue', coalesce(queue, ''), 128, 'GWBQN');
+  return "stowhand".write_pause('queue', queue, true, _now);
+end $$;
+
 CREATE FUNCTION stowhand.pause_serial(serial_key text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2359,7 +2463,7 @@ CREATE FUNCTION stowhand.pause_task(task_identifier text, _now timestamp with ti
     AS $$
 begin
   perform "stowhand".check_name('A task identifier', coalesce(task_identifier, ''), 128, 'GWBID');
-  return "stowhand".write_pause(task_identifier, true, _now);
+  return "stowhand".write_pause('task', task_identifier, true, _now);
 end $$;
 
 CREATE FUNCTION stowhand.permanently_fail_jobs(job_ids bigint[], error_message text DEFAULT NULL::text) RETURNS SETOF stowhand.jobs
@@ -2369,7 +2473,7 @@ CREATE FUNCTION stowhand.permanently_fail_jobs(job_ids bigint[], error_message t
   select s.* from "stowhand".fail_all(job_ids, error_message) j cross join lateral "stowhand".shown(j) s
 $$;
 
-CREATE FUNCTION stowhand.pick_free(_limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone, _after_priority integer, _after_run_at timestamp with time zone, _after_id bigint) RETURNS bigint[]
+CREATE FUNCTION stowhand.pick_free(_limit integer, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone, _after_priority integer, _after_run_at timestamp with time zone, _after_id bigint) RETURNS bigint[]
     LANGUAGE plpgsql
     AS $$
 declare
@@ -2385,15 +2489,25 @@ begin
   if cardinality(_tasks) = 2 then
     -- A worker with one task has a second that every worker has, and of which there is hardly ever a job.
     perform from "stowhand".live j
-      where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _tasks[2]
+      where j.queue is null
+        and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _tasks[2]
       order by j.task, j.priority, j.run_at, j.id limit 1;
     if not found then _task := _tasks[1]; end if;
+  end if;
+  -- While no job of another queue waits, this question is all that queues cost.
+  if _queues is not null or _excluded is not null or _task is not null and exists (
+    select from "stowhand".live j
+      where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2)
+  then
+    return "stowhand".pick_of_queues(
+      _limit, _tasks, _forbidden, _queues, _excluded, _at, _after_priority, _after_run_at, _after_id);
   end if;
   while _wanted > 0 loop
     if _task is not null then
       -- The state is said as in the index live_by_task, and not as in live_ready: see there.
       select j.priority, j.run_at, j.id into _first from "stowhand".live j
-        where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
+        where j.queue is null
+          and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
           and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
         order by j.task, j.priority, j.run_at, j.id limit 1;
     else
@@ -2408,7 +2522,8 @@ begin
     elsif _task is not null then
       _picked := _picked || array(
         select j.id from "stowhand".live j
-        where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
+        where j.queue is null
+          and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
           and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
           and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
         order by j.task, j.priority, j.run_at, j.id limit _wanted for update skip locked);
@@ -2441,7 +2556,7 @@ begin
       end if;
       if _last.run_at is not null and cardinality(_picked) < _limit then
         _picked := _picked || "stowhand".pick_merged(
-          _limit - cardinality(_picked), _tasks, _forbidden, _at, _first.priority, _last.run_at, _last.id);
+          _limit - cardinality(_picked), _tasks, _forbidden, null, null, _at, _first.priority, _last.run_at, _last.id);
       end if;
     end if;
     _wanted := _limit - cardinality(_picked);
@@ -2450,7 +2565,7 @@ begin
   return _picked;
 end $$;
 
-CREATE FUNCTION stowhand.pick_heads(_limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone, _bound_priority integer, _bound_run_at timestamp with time zone, _bound_id bigint, OUT heads bigint[], OUT names text[], OUT unfinished boolean) RETURNS record
+CREATE FUNCTION stowhand.pick_heads(_limit integer, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone, _bound_priority integer, _bound_run_at timestamp with time zone, _bound_id bigint, OUT heads bigint[], OUT names text[], OUT unfinished boolean) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -2492,7 +2607,8 @@ begin
         -- Two short ordered scans, merged by a sort of what they gave: over the union itself the planner sorts all of it.
         select m.* from (
           (select j.priority, j.run_at, j.id, j.serial, true as scout, (_tasks is null or j.task = any(_tasks))
-              and (_forbidden is null or j.flags is null or not j.flags && _forbidden) as ours from "stowhand".live j
+              and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+              and "stowhand".takes(_queues, _excluded, j.queue) as ours from "stowhand".live j
             where j.scout and j.state in ('queued', 'errored') and j.resets < 2
               and j.priority = _next.priority and j.run_at <= _at and (j.run_at, j.id) >= (_next.run_at, _next.id)
             order by j.priority, j.run_at, j.id limit _page)
@@ -2515,7 +2631,7 @@ begin
             _dull := _dull || _place.serial;
             continue;
           else
-            _head := "stowhand".take_head(_place.serial, _tasks, _forbidden, _at);
+            _head := "stowhand".take_head(_place.serial, _tasks, _forbidden, _queues, _excluded, _at);
             if _head is not null then
               heads := heads || _head;
               names := names || _place.serial;
@@ -2533,12 +2649,12 @@ begin
     end if;
     _full := _seen = _page;
     if _full and _vain > _seen / 2 and _page < 1000 then
-      _few := "stowhand".walk_names(_tasks, _forbidden, _at, names || _held || _dull, 100,
+      _few := "stowhand".walk_names(_tasks, _forbidden, _queues, _excluded, _at, names || _held || _dull, 100,
                                   _bound_priority, _bound_run_at, _bound_id);
       if _few is not null then
         foreach _name in array _few loop
           continue when "stowhand".open_serial(_name, _at) <> 'free';
-          _head := "stowhand".take_head(_name, _tasks, _forbidden, _at);
+          _head := "stowhand".take_head(_name, _tasks, _forbidden, _queues, _excluded, _at);
           continue when _head is null;
           heads := heads || _head;
           names := names || _name;
@@ -2569,30 +2685,45 @@ begin
   end loop;
 end $$;
 
-CREATE FUNCTION stowhand.pick_merged(_limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone, _priority integer, _from_run_at timestamp with time zone, _from_id bigint) RETURNS bigint[]
+CREATE FUNCTION stowhand.pick_merged(_limit integer, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone, _priority integer, _from_run_at timestamp with time zone, _from_id bigint) RETURNS bigint[]
     LANGUAGE plpgsql
     AS $$
 declare
+  _others text[] := "stowhand".other_queues(_queues, _excluded);
   _ids bigint[];
   _run_ats timestamptz[];
   _picked bigint[] := '{}';
   _wanted int := _limit;
 begin
+  _tasks := array(select distinct u.task from unnest(_tasks) as u(task));
   while _wanted > 0 loop
     select array_agg(f.id), array_agg(f.run_at) into _ids, _run_ats from (
-      select c.id, c.run_at from (select distinct u.task from unnest(_tasks) as u(task)) t cross join lateral (
-        select j.id, j.run_at from "stowhand".live j
-          where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-            and j.task = t.task and j.priority = _priority and j.run_at <= _at
-            and (j.run_at, j.id) >= (_from_run_at, _from_id)
-            and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
-          order by j.task, j.priority, j.run_at, j.id limit _wanted) c
-      order by c.run_at, c.id limit _wanted) f;
+      select c.id, c.run_at from (
+        select d.id, d.run_at from unnest(_tasks) as t(task) cross join lateral (
+          select j.id, j.run_at from "stowhand".live j
+            where j.queue is null
+              and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+              and j.task = t.task and j.priority = _priority and j.run_at <= _at
+              and (j.run_at, j.id) >= (_from_run_at, _from_id)
+              and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+            order by j.task, j.priority, j.run_at, j.id limit _wanted) d
+        where "stowhand".takes(_queues, _excluded, null)
+        union all
+        select d.id, d.run_at from unnest(_others) as q(queue) cross join unnest(_tasks) as t(task) cross join lateral (
+          select j.id, j.run_at from "stowhand".live j
+            where j.queue = q.queue and j.queue is not null
+              and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+              and j.task = t.task and j.priority = _priority and j.run_at <= _at
+              and (j.run_at, j.id) >= (_from_run_at, _from_id)
+              and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+            order by j.queue, j.task, j.priority, j.run_at, j.id limit _wanted) d
+      ) c order by c.run_at, c.id limit _wanted) f;
     _picked := _picked || array(
       select j.id from unnest(_ids) as f(id) cross join lateral (
         select l.id from "stowhand".live l
           where l.id = f.id and l.state in ('queued', 'errored') and l.serial is null and l.resets + 0 < 2
             and l.priority = _priority and l.run_at <= _at and l.task = any(_tasks)
+            and "stowhand".takes(_queues, _excluded, l.queue)
             and (_forbidden is null or l.flags is null or not l.flags && _forbidden)
           offset 0 for update skip locked) j);
     exit when _ids is null or cardinality(_ids) < _wanted;
@@ -2603,7 +2734,45 @@ begin
   return _picked;
 end $$;
 
-CREATE FUNCTION stowhand.pick_suspects(_limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone, OUT heads bigint[], OUT names text[]) RETURNS record
+CREATE FUNCTION stowhand.pick_of_queues(_limit integer, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone, _after_priority integer, _after_run_at timestamp with time zone, _after_id bigint) RETURNS bigint[]
+    LANGUAGE plpgsql
+    AS $$
+declare
+  _others text[] := "stowhand".other_queues(_queues, _excluded);
+  _first "stowhand".place;
+  _picked bigint[] := '{}';
+begin
+  _tasks := coalesce(_tasks, "stowhand".waiting_tasks());
+  while cardinality(_picked) < _limit loop
+    select f.priority, f.run_at, f.id into _first from (
+      select d.priority, d.run_at, d.id from unnest(_tasks) as t(task) cross join lateral (
+        select j.priority, j.run_at, j.id from "stowhand".live j
+          where j.queue is null
+            and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = t.task
+            and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
+          order by j.task, j.priority, j.run_at, j.id limit 1) d
+      where "stowhand".takes(_queues, _excluded, null)
+      union all
+      select d.priority, d.run_at, d.id from unnest(_others) as q(queue) cross join unnest(_tasks) as t(task)
+      cross join lateral (
+        select j.priority, j.run_at, j.id from "stowhand".live j
+          where j.queue = q.queue and j.queue is not null
+            and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = t.task
+            and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
+          order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) d
+    ) f order by f.priority, f.run_at, f.id limit 1;
+    exit when not found;
+    if _first.run_at <= _at then
+      _picked := _picked || "stowhand".pick_merged(
+        _limit - cardinality(_picked), _tasks, _forbidden, _queues, _excluded, _at,
+        _first.priority, _first.run_at, _first.id);
+    end if;
+    _after_priority := _first.priority; _after_run_at := 'infinity'; _after_id := 9223372036854775807;
+  end loop;
+  return _picked;
+end $$;
+
+CREATE FUNCTION stowhand.pick_suspects(_limit integer, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone, OUT heads bigint[], OUT names text[]) RETURNS record
     LANGUAGE plpgsql
     AS $$
 declare
@@ -2613,7 +2782,7 @@ begin
   for _job in
     select j.id, j.serial from "stowhand".live j
     where j.state in ('queued', 'errored') and j.resets >= 2 and j.run_at <= _at
-      and (_tasks is null or j.task = any(_tasks))
+      and (_tasks is null or j.task = any(_tasks)) and "stowhand".takes(_queues, _excluded, j.queue)
       and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
     order by j.priority, j.run_at, j.id
   loop
@@ -2638,7 +2807,7 @@ begin
   return _now;
 end $$;
 
-CREATE FUNCTION stowhand.poll(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, epoch bigint)
+CREATE FUNCTION stowhand.poll(_worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[]) RETURNS TABLE(id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, epoch bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -2654,9 +2823,10 @@ declare
   _at timestamptz := "stowhand".at(_now);
   _due double precision;
 begin
-  return query select * from "stowhand".claim(_worker, _token, _limit, _lease, _tasks, _forbidden, false, _now);
+  return query select * from "stowhand".claim(
+    _worker, _token, _limit, _lease, _tasks, _forbidden, false, _now, _queues => _queues, _excluded => _excluded);
   if found then return; end if;
-  _due := "stowhand".next_due(_tasks, _now);
+  _due := "stowhand".next_due(_tasks, _now, _queues, _excluded);
   id := -1;
   started_at := _at;
   run_at := _at + least(_due, 86400) * interval '1 second';
@@ -2842,7 +3012,7 @@ CREATE FUNCTION stowhand.refresh_hint(_name text, _at timestamp with time zone) 
     LANGUAGE plpgsql
     AS $$
 declare
-  _best "stowhand".place := "stowhand".serial_head(_name, null, null, _at);
+  _best "stowhand".place := "stowhand".serial_head(_name, null, null, null, null, _at);
 begin
   update "stowhand".serials q
     set absorbed = _best.id is not null,
@@ -3083,6 +3253,16 @@ begin
   return query select v.id, v.state from unnest(_verdicts) as v;
 end $$;
 
+CREATE FUNCTION stowhand.resume_queue(queue text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+begin
+  perform "stowhand".check_name('The name of a queue', coalesce(queue, ''), 128, 'GWBQN');
+  return "stowhand".write_pause('queue', queue, false, _now);
+end $$;
+
 CREATE FUNCTION stowhand.resume_serial(serial_key text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3114,7 +3294,7 @@ CREATE FUNCTION stowhand.resume_task(task_identifier text, _now timestamp with t
     AS $$
 begin
   perform "stowhand".check_name('A task identifier', coalesce(task_identifier, ''), 128, 'GWBID');
-  return "stowhand".write_pause(task_identifier, false, _now);
+  return "stowhand".write_pause('task', task_identifier, false, _now);
 end $$;
 
 CREATE FUNCTION stowhand.retry(_id bigint, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, OUT done text, OUT why text) RETURNS record
@@ -3183,10 +3363,10 @@ CREATE FUNCTION stowhand.revive(_old stowhand.history, _at timestamp with time z
     LANGUAGE plpgsql
     AS $$
 begin
-  insert into "stowhand".live (id, task, payload, key, serial, priority, max_attempts, max_resets, flags, run_at, last_error, revision, epoch, settled_token, scout,
+  insert into "stowhand".live (id, task, payload, key, queue, serial, priority, max_attempts, max_resets, flags, run_at, last_error, revision, epoch, settled_token, scout,
                              created_at, updated_at, last_worker, round, replaced, on_failure)
     overriding system value
-    values (_old.id, _old.task, _old.payload, _old.key, _old.serial, _old.priority, _old.max_attempts, _old.max_resets, _old.flags, _at, _old.last_error, _old.revision, _old.epoch,
+    values (_old.id, _old.task, _old.payload, _old.key, _old.queue, _old.serial, _old.priority, _old.max_attempts, _old.max_resets, _old.flags, _at, _old.last_error, _old.revision, _old.epoch,
             _old.settled_token, _old.serial is not null, _old.created_at, _old.updated_at, _old.worker,
             "stowhand".next_round(_old.id), _old.replaced, _old.on_failure)
     on conflict (key) where key is not null do nothing;
@@ -3197,7 +3377,7 @@ begin
   perform "stowhand".wake();
 end $$;
 
-CREATE FUNCTION stowhand.serial_due(_tasks text[], _at timestamp with time zone) RETURNS timestamp with time zone
+CREATE FUNCTION stowhand.serial_due(_tasks text[], _queues text[], _excluded text[], _at timestamp with time zone) RETURNS timestamp with time zone
     LANGUAGE plpgsql STABLE
     AS $$
 declare
@@ -3211,7 +3391,7 @@ begin
     _name := "stowhand".next_name(_name);
     if _name is null then return _earliest; end if;
     continue when exists (select from "stowhand".serials q where q.name = _name and q.paused_at is not null);
-    _head := "stowhand".serial_head(_name, _tasks, null, _at);
+    _head := "stowhand".serial_head(_name, _tasks, null, _queues, _excluded, _at);
     _earliest := least(_earliest, _head.run_at);
     if _earliest <= _at then return _earliest; end if;
   end loop;
@@ -3219,7 +3399,7 @@ begin
   loop
     select j.priority, j.run_at into _next from "stowhand".live j
       where j.scout and j.state in ('queued', 'errored') and j.resets < 2 and j.priority >= _after
-        and (_tasks is null or j.task = any(_tasks))
+        and (_tasks is null or j.task = any(_tasks)) and "stowhand".takes(_queues, _excluded, j.queue)
       order by j.priority, j.run_at, j.id limit 1;
     exit when not found or _earliest <= _at;
     _earliest := least(_earliest, _next.run_at);
@@ -3230,10 +3410,11 @@ begin
     (select min(q.hint_run_at) from "stowhand".serials q where q.hint_run_at is not null),
     (select _at from "stowhand".serials q where q.absorbed and q.holder_id is not null and q.paused_at is null and exists (
       select from "stowhand".live j where j.serial = q.name and j.serial is not null and j.resets < 2
-        and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))) limit 1));
+        and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))
+        and "stowhand".takes(_queues, _excluded, j.queue)) limit 1));
 end $$;
 
-CREATE FUNCTION stowhand.serial_head(_name text, _tasks text[], _forbidden text[], _at timestamp with time zone, _after stowhand.place DEFAULT NULL::stowhand.place) RETURNS stowhand.place
+CREATE FUNCTION stowhand.serial_head(_name text, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone, _after stowhand.place DEFAULT NULL::stowhand.place) RETURNS stowhand.place
     LANGUAGE plpgsql
     AS $$
 declare
@@ -3261,6 +3442,7 @@ begin
           and j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
           and (j.priority, j.run_at, j.id) > (_from.priority, _from.run_at, _from.id)
           and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+          and "stowhand".takes(_queues, _excluded, j.queue)
         order by j.serial, j.task, j.priority, j.run_at, j.id limit 1;
       exit when not found;
       if _next.run_at <= _at then
@@ -3286,7 +3468,7 @@ begin
   return new;
 end $$;
 
-CREATE FUNCTION stowhand.settle_and_claim(_ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(settled bigint[], id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, epoch bigint)
+CREATE FUNCTION stowhand.settle_and_claim(_ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[]) RETURNS TABLE(settled bigint[], id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, epoch bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3311,7 +3493,7 @@ begin
   return next;
   if _done.names is null then return; end if;
   if not exists (select from "stowhand".dead_tokens d where d.token = _token) then
-    _heads := "stowhand".successors(_done.names, _limit, _tasks, _forbidden, _at);
+    _heads := "stowhand".successors(_done.names, _limit, _tasks, _forbidden, _queues, _excluded, _at);
   end if;
   if cardinality(_heads) > 0 then
     return query
@@ -3320,7 +3502,7 @@ begin
           token = _token, settled_token = null, worker = _worker,
           lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
       where j.id = any(_heads)
-      returning null::bigint[], j.id, j.task, j.payload::text, j.serial, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, j.epoch;
+      returning null::bigint[], j.id, j.task, j.payload::text, j.serial, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, coalesce(j.queue, 'default'), j.epoch;
     select array_agg(j.serial), array_agg(j.id) into _taken, _heads from "stowhand".live j
       where j.id = any(_heads) and j.token = _token;
     update "stowhand".serials q
@@ -3393,10 +3575,10 @@ CREATE FUNCTION stowhand.shown(_job stowhand.live) RETURNS stowhand.jobs
   select row(_job.id, _job.serial, _job.task, _job.payload, _job.priority, _job.run_at, _job.attempts, _job.max_attempts,
     _job.last_error, _job.created_at, _job.updated_at, _job.key,
     case when _job.state = 'processing' then _job.started_at end, _job.worker, _job.revision, _job.flags,
-    _job.lease_until, _job.state, _job.resets, _job.max_resets, _job.started_at, _job.finished_at, coalesce(_job.worker, _job.last_worker), _job.cancel_requested, _job.progress, _job.progress_text)::"stowhand".jobs
+    _job.lease_until, _job.state, coalesce(_job.queue, 'default'), _job.resets, _job.max_resets, _job.started_at, _job.finished_at, coalesce(_job.worker, _job.last_worker), _job.cancel_requested, _job.progress, _job.progress_text)::"stowhand".jobs
 $$;
 
-CREATE FUNCTION stowhand.successors(_names text[], _limit integer, _tasks text[], _forbidden text[], _at timestamp with time zone) RETURNS bigint[]
+CREATE FUNCTION stowhand.successors(_names text[], _limit integer, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone) RETURNS bigint[]
     LANGUAGE plpgsql
     AS $$
 declare
@@ -3406,6 +3588,7 @@ declare
 begin
   if exists (select from "stowhand".pauses) or exists (select from "stowhand".expiring e where e.expires_at <= _at) then
     _tasks := "stowhand".unpaused(_tasks);
+    _excluded := "stowhand".with_paused(_excluded);
     -- What has expired, the next claim cancels.
     if cardinality(_tasks) = 0 or exists (select from "stowhand".expiring e where e.expires_at <= _at) then
       return _heads;
@@ -3416,7 +3599,7 @@ begin
     where q.name = any(_names) and q.paused_at is null and not "stowhand".holds(q.holder_id, q.holder_token)
   loop
     exit when cardinality(_heads) >= _limit;
-    _head := "stowhand".take_head(_name, _tasks, _forbidden, _at);
+    _head := "stowhand".take_head(_name, _tasks, _forbidden, _queues, _excluded, _at);
     continue when _head is null
       or "stowhand".is_overtaken((select j.priority from "stowhand".live j where j.id = _head), _at);
     _heads := _heads || _head;
@@ -3461,7 +3644,7 @@ begin
   return found or exists (select from "stowhand".uniques u where u.key = _job.key and u.job_id = _job.id);
 end $$;
 
-CREATE FUNCTION stowhand.take_head(_name text, _tasks text[], _forbidden text[], _at timestamp with time zone) RETURNS bigint
+CREATE FUNCTION stowhand.take_head(_name text, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql
     AS $$
 declare
@@ -3483,20 +3666,29 @@ begin
       and j.serial = _name and j.state in ('queued', 'errored') and j.resets + 0 < 2 and j.run_at <= _at
       and (_tasks is null or j.task = any(_tasks))
       and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+      and "stowhand".takes(_queues, _excluded, j.queue)
     for update skip locked;
   if found then return _head; end if;
   for _ in 1..10 loop  -- somebody's transaction may hold the first ones
-    _place := "stowhand".serial_head(_name, _tasks, _forbidden, _at, _place);
+    _place := "stowhand".serial_head(_name, _tasks, _forbidden, _queues, _excluded, _at, _place);
     exit when _place.id is null or _place.run_at > _at;
     select j.id into _head from "stowhand".live j
       where j.id = _place.id and j.serial = _name and j.state in ('queued', 'errored') and j.resets + 0 < 2
         and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))
         and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+        and "stowhand".takes(_queues, _excluded, j.queue)
       for update skip locked;
     if found then return _head; end if;
   end loop;
   return null;
 end $$;
+
+CREATE FUNCTION stowhand.takes(_queues text[], _excluded text[], _queue text) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  select (_queues is null or coalesce(_queue, 'default') = any(_queues))
+    and (_excluded is null or coalesce(_queue, 'default') <> all(_excluded))
+$$;
 
 CREATE FUNCTION stowhand.tell_of_failures(_ids bigint[], _classes text[], _at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql
@@ -3517,9 +3709,10 @@ begin
       _new := json_populate_record(null::"stowhand".new_job, _job.on_failure);
       _new.priority := coalesce(_new.priority, 0);
       _new.max_attempts := coalesce(_new.max_attempts, 25);
-      insert into "stowhand".live (task, payload, run_at, serial, priority, max_attempts, max_resets, flags, scout, created_at, updated_at)
+      _new.queue := nullif(coalesce(_new.queue, "stowhand".declared_queue(_new.task)), 'default');
+      insert into "stowhand".live (task, payload, run_at, queue, serial, priority, max_attempts, max_resets, flags, scout, created_at, updated_at)
       values (_new.task, "stowhand".failure_payload(_job, _one.class),
-              coalesce(_new.run_at, _at + _new.delay * interval '1 second', _at), _new.serial, _new.priority, _new.max_attempts, _new.max_resets, _new.flags,
+              coalesce(_new.run_at, _at + _new.delay * interval '1 second', _at), _new.queue, _new.serial, _new.priority, _new.max_attempts, _new.max_resets, _new.flags,
               _new.serial is not null, _at, _at);
       _told := true;
     exception when others then
@@ -3575,39 +3768,58 @@ CREATE FUNCTION stowhand.unpaused(_tasks text[]) RETURNS text[]
     LANGUAGE plpgsql STABLE
     AS $$
 begin
-  if not exists (select from "stowhand".pauses) then return _tasks; end if;
-  if _tasks is null then
-    with recursive free as (
-      (select j.task from "stowhand".live j
-       where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-       order by j.task, j.priority, j.run_at, j.id limit 1)
-      union all
-      select n.task from free f cross join lateral (
-        select j.task from "stowhand".live j
-        where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task > f.task
-        order by j.task, j.priority, j.run_at, j.id limit 1) n
-    ), serial as (
-      (select j.serial, j.task from "stowhand".live j
-       where j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
-       order by j.serial, j.task, j.priority, j.run_at, j.id limit 1)
-      union all
-      select n.serial, n.task from serial s cross join lateral (
-        select j.serial, j.task from "stowhand".live j
-        where j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
-          and (j.serial, j.task) > (s.serial, s.task)
-        order by j.serial, j.task, j.priority, j.run_at, j.id limit 1) n
-    )
-    select array_agg(distinct w.task) into _tasks from (
-      select f.task from free f
-      union all
-      select s.task from serial s
-      union all
-      select j.task from "stowhand".live j where j.state in ('queued', 'errored') and j.resets >= 2) w;
-  end if;
+  if not exists (select from "stowhand".pauses p where p.kind = 'task') then return _tasks; end if;
+  _tasks := coalesce(_tasks, "stowhand".waiting_tasks());
   -- In the order given: that of the second task matters (pick_free).
   return array(select t.task from unnest(_tasks) with ordinality as t(task, place)
-               where not exists (select from "stowhand".pauses p where p.task = t.task) order by t.place);
+               where not exists (select from "stowhand".pauses p where p.kind = 'task' and p.name = t.task)
+               order by t.place);
 end $$;
+
+CREATE FUNCTION stowhand.waiting_tasks() RETURNS text[]
+    LANGUAGE sql STABLE
+    AS $$
+  with recursive free as (
+    (select j.task from "stowhand".live j
+     where j.queue is null
+       and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+     order by j.task, j.priority, j.run_at, j.id limit 1)
+    union all
+    select n.task from free f cross join lateral (
+      select j.task from "stowhand".live j
+      where j.queue is null
+        and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task > f.task
+      order by j.task, j.priority, j.run_at, j.id limit 1) n
+  ), queued as (
+    (select j.queue, j.task from "stowhand".live j
+     where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+     order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
+    union all
+    select n.queue, n.task from queued q cross join lateral (
+      select j.queue, j.task from "stowhand".live j
+      where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+        and (j.queue, j.task) > (q.queue, q.task)
+      order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) n
+  ), serial as (
+    (select j.serial, j.task from "stowhand".live j
+     where j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
+     order by j.serial, j.task, j.priority, j.run_at, j.id limit 1)
+    union all
+    select n.serial, n.task from serial s cross join lateral (
+      select j.serial, j.task from "stowhand".live j
+      where j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
+        and (j.serial, j.task) > (s.serial, s.task)
+      order by j.serial, j.task, j.priority, j.run_at, j.id limit 1) n
+  )
+  select coalesce(array_agg(distinct w.task), '{}') from (
+    select f.task from free f
+    union all
+    select q.task from queued q
+    union all
+    select s.task from serial s
+    union all
+    select j.task from "stowhand".live j where j.state in ('queued', 'errored') and j.resets >= 2) w
+$$;
 
 CREATE FUNCTION stowhand.wake() RETURNS void
     LANGUAGE sql
@@ -3615,7 +3827,7 @@ CREATE FUNCTION stowhand.wake() RETURNS void
   select pg_catalog.pg_notify('stowhand:wake', '')
 $$;
 
-CREATE FUNCTION stowhand.walk_names(_tasks text[], _forbidden text[], _at timestamp with time zone, _but text[], _most integer, _bound_priority integer, _bound_run_at timestamp with time zone, _bound_id bigint) RETURNS text[]
+CREATE FUNCTION stowhand.walk_names(_tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone, _but text[], _most integer, _bound_priority integer, _bound_run_at timestamp with time zone, _bound_id bigint) RETURNS text[]
     LANGUAGE plpgsql
     AS $$
 declare
@@ -3633,7 +3845,7 @@ begin
     continue when _name = any(_but)
       or exists (select from "stowhand".serials q where q.name = _name and q.holder_id is not null
                  and (q.paused_at is not null or "stowhand".holds(q.holder_id, q.holder_token)));
-    _head := "stowhand".serial_head(_name, _tasks, _forbidden, _at);
+    _head := "stowhand".serial_head(_name, _tasks, _forbidden, _queues, _excluded, _at);
     continue when _head.id is null or _head.run_at > _at
       or (_head.priority, _head.run_at, _head.id) > (_bound_priority, _bound_run_at, _bound_id);
     _names := _names || _name;
@@ -3651,6 +3863,12 @@ CREATE FUNCTION stowhand.way_back(_state text, _cancel_requested boolean, _loses
     when _cancel_requested or _loses_retries = 'removed' then 'canceled'
     when _loses_retries = 'replaced' and _state = 'errored' then 'failed'
     else _state end
+$$;
+
+CREATE FUNCTION stowhand.with_paused(_excluded text[]) RETURNS text[]
+    LANGUAGE sql STABLE
+    AS $$
+  select nullif(coalesce(_excluded, '{}') || array(select p.name from "stowhand".pauses p where p.kind = 'queue'), '{}')
 $$;
 
 CREATE FUNCTION stowhand.without_tokens(_ids bigint[]) RETURNS SETOF stowhand.live
@@ -3681,22 +3899,26 @@ begin
   delete from "stowhand".workers w where w.name = _name;
 end $$;
 
-CREATE FUNCTION stowhand.worker_seen(_name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency integer, _stopping boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _forbidden text[] DEFAULT ARRAY[]::text[], _app_version text DEFAULT NULL::text, _abandoned_threads integer DEFAULT 0, _blocked boolean DEFAULT false) RETURNS void
+CREATE FUNCTION stowhand.worker_seen(_name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency integer, _stopping boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _forbidden text[] DEFAULT ARRAY[]::text[], _app_version text DEFAULT NULL::text, _abandoned_threads integer DEFAULT 0, _blocked boolean DEFAULT false, _queues text[] DEFAULT NULL::text[], _excluded_queues text[] DEFAULT ARRAY[]::text[], _task_queues json DEFAULT NULL::json) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
   _at timestamptz := "stowhand".at(_now);
+  _is_new boolean;
 begin
   perform set_config('synchronous_commit', 'off', true);
   insert into "stowhand".workers
       (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at, app_version,
-        abandoned_threads, blocked)
+        abandoned_threads, blocked, queues, excluded_queues)
     values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _forbidden, _at, _at, _app_version,
-        _abandoned_threads, _blocked)
+        _abandoned_threads, _blocked, _queues, _excluded_queues)
     on conflict (name) do update
       set tasks = _tasks, stopping = _stopping, forbidden_flags = _forbidden, seen_at = _at,
-        abandoned_threads = _abandoned_threads, blocked = _blocked;
+        abandoned_threads = _abandoned_threads, blocked = _blocked
+    returning xmax = 0 into _is_new;
+  -- Only as a worker starts: of two versions that run beside each other the newer one has declared them last.
+  if _is_new and _task_queues is not null then perform "stowhand".declare_queues(_task_queues); end if;
   if _app_version is not null then perform "stowhand".note_app_version(_app_version, _at); end if;
 end $$;
 
@@ -3721,7 +3943,7 @@ begin
       left join json_each(case when tg_op = 'UPDATE' then row_to_json(old) end) o on o.key = n.key
     where n.value::text is distinct from coalesce(o.value::text, 'null')
       and (tg_op = 'INSERT' and n.key <> all(array['task_identifier', 'payload', 'queue_name', 'run_at', 'max_attempts', 'key',
-                                                   'priority', 'flags'])
+                                                   'priority', 'flags', 'work_queue'])
         or tg_op = 'UPDATE' and n.key <> 'queue_name'
           and (n.key <> all(array['run_at', 'priority', 'attempts', 'max_attempts']) or n.value::text = 'null'));
   if _refused is not null then
@@ -3731,7 +3953,7 @@ begin
   end if;
   if tg_op = 'INSERT' then
     return "stowhand".add_job(new.task_identifier, new.payload, new.queue_name, new.run_at, new.max_attempts, new.key,
-      new.priority, new.flags);
+      new.priority, new.flags, work_queue => new.work_queue);
   end if;
   if (new.run_at, new.priority, new.attempts, new.max_attempts)
       is distinct from (old.run_at, old.priority, old.attempts, old.max_attempts) then
@@ -3749,15 +3971,15 @@ begin
   return (select "stowhand".shown(j) from "stowhand".live j where j.id = old.id);
 end $$;
 
-CREATE FUNCTION stowhand.write_pause(_task text, _is_on boolean, _now timestamp with time zone) RETURNS boolean
+CREATE FUNCTION stowhand.write_pause(_kind text, _name text, _is_on boolean, _now timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql
     AS $$
 begin
   if _is_on then
-    insert into "stowhand".pauses (task, since) values (_task, "stowhand".at(_now)) on conflict do nothing;
+    insert into "stowhand".pauses (kind, name, since) values (_kind, _name, "stowhand".at(_now)) on conflict do nothing;
     return found;
   end if;
-  delete from "stowhand".pauses p where p.task = _task;
+  delete from "stowhand".pauses p where p.kind = _kind and p.name = _name;
   if not found then return false; end if;
   perform "stowhand".wake();
   return true;
@@ -3859,6 +4081,7 @@ CREATE TABLE stowhand.history_default (
     task text CONSTRAINT history_task_not_null NOT NULL,
     payload json CONSTRAINT history_payload_not_null NOT NULL,
     serial text,
+    queue text,
     priority integer CONSTRAINT history_priority_not_null NOT NULL,
     run_at timestamp with time zone CONSTRAINT history_run_at_not_null NOT NULL,
     state text CONSTRAINT history_state_not_null NOT NULL,
@@ -3898,6 +4121,7 @@ CREATE VIEW stowhand.live_jobs AS
     task,
     (payload)::text AS payload,
     state,
+    COALESCE(queue, 'default'::text) AS queue,
     serial,
     key,
     priority,
@@ -3931,6 +4155,7 @@ CREATE VIEW stowhand.past_jobs AS
     task,
     (payload)::text AS payload,
     state,
+    COALESCE(queue, 'default'::text) AS queue,
     serial,
     key,
     priority,
@@ -3955,9 +4180,11 @@ CREATE VIEW stowhand.past_jobs AS
    FROM stowhand.history;
 
 CREATE TABLE stowhand.pauses (
-    task text NOT NULL,
+    kind text NOT NULL,
+    name text NOT NULL,
     since timestamp with time zone NOT NULL,
-    CONSTRAINT task_length CHECK (((length(task) >= 1) AND (length(task) <= 128)))
+    CONSTRAINT known_kind CHECK ((kind = ANY (ARRAY['task'::text, 'queue'::text]))),
+    CONSTRAINT name_length CHECK (((length(name) >= 1) AND (length(name) <= 128)))
 );
 
 CREATE TABLE stowhand.serials (
@@ -3981,6 +4208,13 @@ CREATE TABLE stowhand.settings (
     max_attempts integer DEFAULT 25 NOT NULL,
     CONSTRAINT max_attempts_at_least_1 CHECK ((max_attempts >= 1)),
     CONSTRAINT one_row CHECK (only_row)
+);
+
+CREATE TABLE stowhand.task_queues (
+    task text NOT NULL,
+    queue text NOT NULL,
+    CONSTRAINT queue_length CHECK (((length(queue) >= 1) AND (length(queue) <= 128))),
+    CONSTRAINT task_length CHECK (((length(task) >= 1) AND (length(task) <= 128)))
 );
 
 CREATE TABLE stowhand.throughput (
@@ -4032,6 +4266,8 @@ CREATE TABLE stowhand.workers (
     started_at timestamp with time zone NOT NULL,
     seen_at timestamp with time zone NOT NULL,
     forbidden_flags text[] DEFAULT ARRAY[]::text[],
+    queues text[],
+    excluded_queues text[] DEFAULT ARRAY[]::text[] NOT NULL,
     app_version text,
     abandoned_threads integer DEFAULT 0 NOT NULL,
     blocked boolean DEFAULT false NOT NULL
@@ -4079,13 +4315,16 @@ ALTER TABLE ONLY stowhand.live
     ADD CONSTRAINT live_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY stowhand.pauses
-    ADD CONSTRAINT pauses_pkey PRIMARY KEY (task);
+    ADD CONSTRAINT pauses_pkey PRIMARY KEY (kind, name);
 
 ALTER TABLE ONLY stowhand.serials
     ADD CONSTRAINT serials_pkey PRIMARY KEY (name);
 
 ALTER TABLE ONLY stowhand.settings
     ADD CONSTRAINT settings_pkey PRIMARY KEY (only_row);
+
+ALTER TABLE ONLY stowhand.task_queues
+    ADD CONSTRAINT task_queues_pkey PRIMARY KEY (task);
 
 ALTER TABLE ONLY stowhand.throughput
     ADD CONSTRAINT throughput_pkey PRIMARY KEY (seconds, begins, task, writer);
@@ -4128,7 +4367,9 @@ CREATE INDEX history_flow ON ONLY stowhand.history USING btree (key, id) WHERE (
 
 CREATE INDEX history_default_key_id_idx ON stowhand.history_default USING btree (key, id) WHERE (key ~~ 'flow:%'::text);
 
-CREATE INDEX live_by_task ON stowhand.live USING btree (task, priority, run_at, id) WHERE ((state <> 'processing'::text) AND (state <> 'failed'::text) AND (serial IS NULL) AND (resets < 2));
+CREATE INDEX live_by_queue ON stowhand.live USING btree (queue, task, priority, run_at, id) WHERE ((queue IS NOT NULL) AND (state <> 'processing'::text) AND (state <> 'failed'::text) AND (serial IS NULL) AND (resets < 2));
+
+CREATE INDEX live_by_task ON stowhand.live USING btree (task, priority, run_at, id) WHERE ((queue IS NULL) AND (state <> 'processing'::text) AND (state <> 'failed'::text) AND (serial IS NULL) AND (resets < 2));
 
 CREATE INDEX live_errors ON stowhand.live USING btree (id) WHERE (last_error IS NOT NULL);
 

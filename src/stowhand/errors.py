@@ -212,8 +212,8 @@ SYNONYMS = {
 def hint(given: object, known: Iterable[str], likeness: float = 0.6, others: Mapping[str, str] = SYNONYMS) -> str:
     """``; did you mean 'x'?``; empty: no known word is near. ``others``: known words by further names."""
     words = list(known)
-    if given in ("queue", "queue_name") and "serial" in words:
-        return "; serial=... runs jobs one at a time."
+    if given == "queue_name" and "serial" in words:
+        return "; queue=... is the class of work, and serial=... runs jobs one at a time."
     near = _near(given, words, likeness, others)
     return f"; did you mean {near[0]!r}?" if near else ""
 

@@ -13,7 +13,7 @@ import pytest
 from stowhand import App, TableOptions, WorkerOptions
 from stowhand.app.settings.resolver import read_settings, resolve_store_url, unknown_variables
 from stowhand.app.settings.settings import SETTINGS
-from stowhand.cli.program import root, run
+from stowhand.cli.program import root
 from stowhand.cron.item import CronItem
 from stowhand.cron.sources import items_of
 from stowhand.errors import SYNONYMS, ConfigurationError, InvalidJob, StowhandError, hint, suggest
@@ -181,22 +181,16 @@ def test_what_is_like_nothing_meets_the_list_and_a_long_one_is_cut() -> None:
     assert hint("zzz", ["one"]) == ""
 
 
-SERIAL = "; serial=... runs jobs one at a time."
+BOTH = "; queue=... is the class of work, and serial=... runs jobs one at a time."
 
 
-@pytest.mark.parametrize("name", ["queue", "queue_name"])
-def test_a_queue_is_refused_wherever_a_serial_key_is_meant(name: str) -> None:
-    option: Any = {name: "mail"}
+def test_the_name_of_a_queue_in_sql_is_answered_with_both_words() -> None:
+    option: Any = {"queue_name": "mail"}
     app = App("memory://")
-    with pytest.raises(TypeError, match=f"NewJob: no option '{name}'{re.escape(SERIAL)}"):
+    with pytest.raises(TypeError, match=f"NewJob: no option 'queue_name'{re.escape(BOTH)}"):
         NewJob(task="t", **option)
-    with pytest.raises(ConfigurationError, match=f"no task option '{name}'{re.escape(SERIAL)}"):
+    with pytest.raises(ConfigurationError, match=f"no task option 'queue_name'{re.escape(BOTH)}"):
         app.task(name="sum", **option)(lambda: None)
     task = app.task(name="sum")(lambda: None)
-    with pytest.raises(InvalidJob, match=f"no option '{name}'{re.escape(SERIAL)}"):
+    with pytest.raises(InvalidJob, match=f"no option 'queue_name'{re.escape(BOTH)}"):
         task.options(**option)
-
-
-def test_the_option_queue_is_refused_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["add", "--queue", "mail", "t"]) == 2
-    assert capsys.readouterr().err.startswith(f"error: No such option '--queue'{SERIAL}")

@@ -175,7 +175,7 @@ def test_a_job_that_waits_beside_a_free_slot_is_named(call: Stowhand) -> None:
             await store.admin.reschedule_jobs([job.id], Reschedule(run_at=past))
             heartbeats = store.heartbeats()
             await heartbeats.worker_seen(
-                WorkerCard(name="w", host="h", pid=1, version="1", tasks=("hello",), concurrency=4)
+                WorkerCard(name="w", host="h", pid=1, version="1", tasks=("hello",), concurrency=4), {}
             )
             await heartbeats.close()
             return [finding.said for finding in await examine_overdue(store, await read_stats(store))]

@@ -45,12 +45,12 @@ def test_the_keys_of_jobs(installed: Stowhand) -> None:
     installed("add", "other")
     assert keys(installed("jobs", "list", "--json").rows()) == (
         "attempts cancel_requested created_at finished_at flags id key last_error last_worker max_attempts "
-        "max_resets payload priority progress progress_text resets result revision run_at serial started_at "
+        "max_resets payload priority progress progress_text queue resets result revision run_at serial started_at "
         "state task updated_at worker"
     )
     assert keys(installed("jobs", "show", 1, "--json").rows()) == (
         "attempts cancel_requested created_at finished_at flags id key last_error last_worker max_attempts "
-        "max_resets payload priority progress progress_text resets result revision run_at serial started_at "
+        "max_resets payload priority progress progress_text queue resets result revision run_at serial started_at "
         "state task tries[ended_at error error_class number outcome round started_at worker] updated_at "
         "worker"
     )
@@ -73,7 +73,7 @@ def test_the_keys_of_serials_and_stats(installed: Stowhand, folder: Path) -> Non
     async def show_worker(store: QueueStore) -> None:
         heartbeats = store.heartbeats()
         assert isinstance(heartbeats, WorkerList)
-        await heartbeats.worker_seen(WorkerCard("w1", "host", 1, "1", ("hello",), 4))
+        await heartbeats.worker_seen(WorkerCard("w1", "host", 1, "1", ("hello",), 4), {})
         await heartbeats.close()
 
     with_store(f"sqlite:///{folder}/stowhand.db", show_worker)
@@ -89,8 +89,8 @@ def test_the_keys_of_serials_and_stats(installed: Stowhand, folder: Path) -> Non
         "completed failed per_second] 5m[canceled completed failed per_second]] more_than oldest_due paused "
         "paused_tasks serials[due failed paused running serial waiting] states[canceled completed errored "
         "failed processing queued] tasks[due errored failed running task waiting] workers[abandoned_threads "
-        "alive app_version blocked busy claimed_ahead concurrency forbidden_flags host name pid seen_at "
-        "started_at stopping tasks version]"
+        "alive app_version blocked busy claimed_ahead concurrency forbidden_flags host name pid "
+        "queues[excluded only] seen_at started_at stopping tasks version]"
     )
 
 

@@ -22,7 +22,7 @@ def test_how_many_attempts_a_job_has_by_default_is_kept_by_the_schema(call: Stow
     assert "5 for a job of which neither call, task, preset nor App says a number" in said.out
     with psycopg.connect(url, autocommit=True) as connection:
         one = "select max_attempts from stowhand.add_job('a')"
-        spec = "('b',null,null,null,null,null,null,null)::stowhand.job_spec"
+        spec = "('b',null,null,null,null,null,null,null, null)::stowhand.job_spec"
         several = f"select max_attempts from stowhand.add_jobs(array[{spec}])"
         table = "insert into stowhand.live (task) values ('c') returning max_attempts"
         for statement in (one, several, table):

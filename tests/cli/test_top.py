@@ -96,7 +96,8 @@ def test_of_more_running_jobs_than_are_counted_no_worker_is_idle_for_certain(
         workers = store.heartbeats()
         assert isinstance(workers, WorkerList)
         for name in ("busy", "unseen"):
-            await workers.worker_seen(WorkerCard(name=name, host="h", pid=1, version="1", tasks=None, concurrency=1))
+            card = WorkerCard(name=name, host="h", pid=1, version="1", tasks=None, concurrency=1)
+            await workers.worker_seen(card, {})
         await store.claim(ClaimRequest(worker="busy", token=str(uuid.uuid4()), limit=3, lease=30.0))
         return await read_stats(store)
 

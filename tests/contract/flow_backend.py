@@ -22,6 +22,7 @@ from stowhand.flows.redis.store import FlowStore
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.flow_shape import FlowShape, Queue
 from stowhand.protocols.queue_store import Answer, Done, JobFilter, QueueStore
 from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Pulse, Refusal, Reply, StoreOptions
@@ -167,7 +168,7 @@ class AdaptedStore:
                 replies |= dict(zip(places, await store.settle(own, repeat=repeat), strict=True))
         return [replies[place] for place in range(len(batch))]
 
-    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+    async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
         due = [await store.next_due(tasks) for store in self.inner.values()]
         return min((seconds for seconds in due if seconds is not None), default=None)
 

@@ -21,6 +21,7 @@ from stowhand.jobs.conditions import Where, sql
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.queue_store import Answer, Done, JobFilter, QueueStore
 from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Pulse, Reply, StoreOptions
 from stowhand.stores.table import TableOptions, TableStore
@@ -180,7 +181,7 @@ class AdaptedStore:
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         return await self._store.settle(batch, repeat=repeat)
 
-    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+    async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
         return await self._store.next_due(None)
 
     async def wait(self, timeout: float) -> bool:

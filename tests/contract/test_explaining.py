@@ -39,7 +39,7 @@ async def reasons(harness: StoreHarness, job_id: int) -> dict[str, Reason]:
 
 async def seen(harness: StoreHarness, card: WorkerCard = CARD) -> None:
     assert isinstance(harness.heartbeats, WorkerList)
-    await harness.heartbeats.worker_seen(card)
+    await harness.heartbeats.worker_seen(card, {})
 
 
 async def test_there_is_nothing_to_say_of_an_unknown_job(harness: StoreHarness) -> None:

@@ -23,7 +23,7 @@ CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("a", "b"), c
 
 async def see(harness: StoreHarness, **details: object) -> None:
     assert isinstance(harness.heartbeats, WorkerList)
-    await harness.heartbeats.worker_seen(msgspec.structs.replace(CARD, **details))
+    await harness.heartbeats.worker_seen(msgspec.structs.replace(CARD, **details), {})
 
 
 async def test_few_jobs_are_counted_exactly(harness: StoreHarness) -> None:

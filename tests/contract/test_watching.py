@@ -26,23 +26,23 @@ def roll(harness: StoreHarness) -> WorkerList:
 
 async def test_a_worker_that_was_seen_is_in_the_roll(harness: StoreHarness) -> None:
     started = harness.now
-    await roll(harness).worker_seen(CARD)
+    await roll(harness).worker_seen(CARD, {})
     await harness.pass_time(30)
     stopping = msgspec.structs.replace(CARD, tasks=None, stopping=True, abandoned_threads=3, blocked=True)
-    await roll(harness).worker_seen(stopping)
+    await roll(harness).worker_seen(stopping, {})
     (row,) = await harness.store.inspect.workers()
     assert (row.card, row.started_at, row.seen_at, row.alive) == (stopping, started, harness.now, True)
 
 
 async def test_a_worker_that_says_goodbye_is_in_it_no_longer(harness: StoreHarness) -> None:
-    await roll(harness).worker_seen(CARD)
+    await roll(harness).worker_seen(CARD, {})
     await roll(harness).worker_gone("w1")
     await roll(harness).worker_gone("never seen")
     assert list(await harness.store.inspect.workers()) == []
 
 
 async def test_one_that_says_none_is_lost_and_a_day_later_forgotten(harness: StoreHarness) -> None:
-    await roll(harness).worker_seen(CARD)
+    await roll(harness).worker_seen(CARD, {})
     await harness.pass_time(ALIVE_FOR - 1)
     assert [row.alive for row in await harness.store.inspect.workers()] == [True]
     await harness.pass_time(2)
@@ -56,7 +56,7 @@ async def test_one_that_says_none_is_lost_and_a_day_later_forgotten(harness: Sto
 
 async def test_a_task_list_of_nothing_is_not_one_of_anything(harness: StoreHarness) -> None:
     empty = WorkerCard(name="w2", host="h\nx", pid=2**31, version="1", tasks=(), concurrency=1)
-    await roll(harness).worker_seen(empty)
+    await roll(harness).worker_seen(empty, {})
     (row,) = await harness.store.inspect.workers()
     assert row.card == empty
 

@@ -251,7 +251,18 @@ def test_one_setting_has_one_name_wherever_python_takes_it() -> None:
             "max_attempts",
             "max_resets",
         ),
-        *("mismatch", "on_failure", "priority", "retry_on", "run_at", "serial", "timeout", "unique", "unique_period"),
+        *(
+            "mismatch",
+            "on_failure",
+            "priority",
+            "queue",
+            "retry_on",
+            "run_at",
+            "serial",
+            "timeout",
+            "unique",
+            "unique_period",
+        ),
     ]
     assert set(CronKeywords.__annotations__) - {"backfill_period"} <= set(TaskOptions.__annotations__)
 

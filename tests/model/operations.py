@@ -14,6 +14,7 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Complete, Fail, Outcome, Retry, Snooze, settle
+from stowhand.jobs.queues import Queues
 from stowhand.protocols.attempt import Progress, ProgressKeeper
 from stowhand.protocols.operating import Ages, SerialRow
 from stowhand.protocols.queue_store import QueueStore, Reschedule, Tick
@@ -107,6 +108,7 @@ class Operations:
             self.schedule: 1,
             self.remove_key: 1,
             self.pause_or_resume: 2,
+            self.pause_or_resume_queue: 1,
             self.explain: 2,
             self.purge: 1,
             self.pass_time: 3,
@@ -156,6 +158,10 @@ class Operations:
 
         return f"claim {request}", do
 
+    def _queues(self) -> Queues:
+        only = self._random.choice([None, None, None, ("mail",), ("default", "mail"), ("bulk",)])
+        return Queues(only, self._random.choice([(), (), ("mail",), ("default",)]))
+
     def settle_and_claim(self) -> tuple[str, Doing]:
         leases = self.leases[-1:] if self._random.random() < 0.7 else self._some_leases(1)
         request = self._request(suspects=False)
@@ -179,6 +185,7 @@ class Operations:
             lease=LEASE,
             tasks=self._random.choice([None, None, TASKS, ("a",), ("b", "c")]),
             forbidden_flags=self._random.choice([(), (), ("f",), ("f", "g")]),
+            queues=self._queues(),
             suspects=suspects,
         )
 
@@ -371,6 +378,15 @@ class Operations:
 
         return f"{'pause' if pauses else 'resume'} {name}", do
 
+    def pause_or_resume_queue(self) -> tuple[str, Doing]:
+        name, pauses = self._random.choice(["default", "mail"]), self._random.random() < 0.3
+
+        async def do(twin: Twin) -> Callable[[], object]:
+            change = await (twin.store.operate.pause_queue(name) if pauses else twin.store.operate.resume_queue(name))
+            return lambda: change
+
+        return f"{'pause' if pauses else 'resume'} queue {name}", do
+
     def explain(self) -> tuple[str, Doing]:
         ordinal = self._young()
 
@@ -413,6 +429,7 @@ class Operations:
             task=choose(TASKS),
             payload=choose(["{}", '{"n": 1}', "[1]", "[2, 3]", "null"]),
             serial=choose(["q", "q", "q", "r"] if self._chains else [None, None, "q", "r"]),
+            queue=choose([None, None, "default", "mail", "bulk"]),
             priority=choose([0, 0, -1, 2**31 - 1]),
             run_at=choose([None, None, None, self._clock.now() - timedelta(seconds=7)]) if key is None else None,
             delay=choose([None, 4.0]) if key is not None else None,

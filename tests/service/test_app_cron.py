@@ -59,7 +59,10 @@ def test_mistakes_are_told_where_they_are_made(app: App, task: Rollup) -> None:
         app.cron("0 4 * * *", task)
     with pytest.raises(ConfigurationError, match="hour '25'"):
         app.cron("0 25 * * *", task, {"hours": 1})
-    with pytest.raises(ConfigurationError, match=r"no option 'queue_name'; serial=... runs jobs one at a time"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"no option 'queue_name'; queue=... is the class of work, and serial=... runs jobs one at a time",
+    ):
         app.cron("0 4 * * *", task, queue_name="x")  # type: ignore[call-arg]
     with pytest.raises(
         ConfigurationError, match=r"App.cron \(rollup\): key_mode: 'unsafe_dedupe'; there are: preserve_run_at"

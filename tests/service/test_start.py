@@ -35,6 +35,8 @@ VALUES: dict[str, tuple[str, str | None]] = {
     "groups": ("heavy,light", None),
     "task": ("send", None),
     "exclude_tasks": ("send,fetch", None),
+    "queues": ("mail,bulk", "x" * 200),
+    "exclude_queues": ("mail", "x" * 200),
     "crontab": ("times", None),
     "concurrency": ("7", "0"),
     "processes": ("2", "none"),

@@ -72,13 +72,13 @@ async def populate(store: QueueStore, clock: FakeClock) -> int:
             await heartbeats.write_throughput("host-a:1:x", _counted(clock.now(), minute))
             for card in _cards("2.9.0" if minute <= 30 else "2.8.1"):
                 if minute > 20 or card.host != "host-c":
-                    await heartbeats.worker_seen(card)
+                    await heartbeats.worker_seen(card, {})
             await _work(store, clock, chance, minute)
         running = await _standing(store, clock)
         await _to(clock, 0)
         for card in _cards("2.9.0"):
             if card.host != "host-c":
-                await heartbeats.worker_seen(card)
+                await heartbeats.worker_seen(card, {})
         notes = [(0.62, "page 310 of 500"), (0.18, "reading orders"), (0.0, "waiting for the printer")]
         await heartbeats.keep_progress(
             [Progress(claim.lease, done, text) for claim, (done, text) in zip(running, notes, strict=False)], 60.0

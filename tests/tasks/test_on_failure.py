@@ -70,7 +70,9 @@ def test_a_task_may_be_named_before_it_is_declared(app: App) -> None:
     @app.task(serial="mail", on_failure="notify")
     def notify(payload: Failure) -> None: ...
 
-    assert send.new_job("x").on_failure == NewJob(task="notify", serial="mail"), "and it tells of nobody"
+    assert send.new_job("x").on_failure == NewJob(task="notify", queue="default", serial="mail"), (
+        "and it tells of nobody"
+    )
 
 
 async def test_it_holds_on_every_way_in_where_the_app_is_known(app: App) -> None:
@@ -91,7 +93,9 @@ async def test_it_holds_on_every_way_in_where_the_app_is_known(app: App) -> None
         app.cron_items[0].job(at, backfilled=False),
         item.job(at, backfilled=False),
     ]
-    assert [job.on_failure for job in jobs] == [NewJob(task="notify", serial="mail", priority=3)] * len(jobs)
+    assert [job.on_failure for job in jobs] == [
+        NewJob(task="notify", queue="default", serial="mail", priority=3)
+    ] * len(jobs)
     own = NewJob(task="send", payload='{"to":"x"}', on_failure=NewJob(task="other"))
     assert app.registry.declared(own).on_failure == NewJob(task="other")
 

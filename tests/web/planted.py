@@ -48,7 +48,9 @@ async def plant(store: Any, text: str, *, names: str = "", error: str = "") -> l
     if isinstance(beats, ProgressKeeper):
         await beats.keep_progress([Progress(lease, 0.5, text)], 5.0)
     if isinstance(beats, WorkerList):
-        await beats.worker_seen(WorkerCard(worker, f"h{names}", 1, "0", (task, f"u{names}"), 4, False, (f"x{names}",)))
+        await beats.worker_seen(
+            WorkerCard(worker, f"h{names}", 1, "0", (task, f"u{names}"), 4, False, (f"x{names}",)), {}
+        )
     await beats.close()
     await add(**lasting)
     await store.operate.pause_serial(serial)

@@ -64,7 +64,7 @@ async def test_a_task_shows_its_rate_its_failures_and_who_can_run_it(store_at: S
         heartbeats = store.heartbeats()
         assert isinstance(heartbeats, ThroughputKeeper)
         assert isinstance(heartbeats, WorkerList)
-        await heartbeats.worker_seen(WorkerCard("w1", "host", 1, "1", ("busy",), 4))
+        await heartbeats.worker_seen(WorkerCard("w1", "host", 1, "1", ("busy",), 4), {})
         minute = int((await store.timetable.now()).timestamp()) // 60
         tally = Tally(ok=90, failed=6, retry=24, runs={20: 100}, waits={10: 100})
         await heartbeats.write_throughput("w1", [TaskMinute(minute, "busy", tally)])
@@ -115,7 +115,7 @@ async def test_a_worker_shows_where_it_is_and_what_it_runs(store_at: Stores) -> 
         heartbeats = store.heartbeats()
         assert isinstance(heartbeats, WorkerList)
         card = WorkerCard("w1", "host<1>", 77, "1.2", tuple("abcdef"), 4, app_version="2.9.0")
-        await heartbeats.worker_seen(card)
+        await heartbeats.worker_seen(card, {})
         await heartbeats.close()
         job = await store.jobs.enqueue(NewJob(task="a"))
         await store.claim(ClaimRequest(worker="w1", token=new_token(), limit=1, lease=60.0))
@@ -136,9 +136,9 @@ async def test_what_needs_attention_stands_first() -> None:
         await store.jobs.enqueue(NewJob(task="t", serial=name))
     await store.operate.pause_serial("c")
     await store.admin.permanently_fail_jobs([2])
-    await beats.worker_seen(WorkerCard("b", "host", 1, "1", None, 4))
+    await beats.worker_seen(WorkerCard("b", "host", 1, "1", None, 4), {})
     await clock.advance(timedelta(minutes=5).total_seconds())
-    await beats.worker_seen(WorkerCard("a", "host", 1, "1", None, 4))
+    await beats.worker_seen(WorkerCard("a", "host", 1, "1", None, 4), {})
     for path, names in (("serials", "cba"), ("workers", "ba")):
         page = await Visitor(store).page(f"/{path}")
         assert "".join(cells(page, f"{path}-{number + 1}")[0][0] for number in range(len(names))) == names
@@ -169,7 +169,7 @@ async def test_pages_are_small_however_many_things_there_are_and_whatever_their_
         card = WorkerCard(
             name("worker", number), name("host", number)[:60], 7, "1", tuple(tasks), 8, app_version="2.9.0"
         )
-        await beats.worker_seen(card)
+        await beats.worker_seen(card, {})
         await store.claim(ClaimRequest(worker=card.name, token=new_token(), limit=4, lease=60.0))
     for one in range(60):
         tally = Tally(ok=90 + one, failed=one % 3, retry=one % 7, runs={20: 100}, waits={10 + one % 5: 100})

@@ -48,7 +48,7 @@ async def test_each_thing_that_needs_attention_leads_to_its_jobs(store_at: Store
         await store.operate.pause_task("resize")
         async with heartbeats_of(store) as heartbeats:
             assert isinstance(heartbeats, WorkerList)
-            await heartbeats.worker_seen(CARD)
+            await heartbeats.worker_seen(CARD, {})
         visitor = Visitor(store)
         page, waiting = await visitor.page("/"), "state=queued&state=errored"
         assert lines(page) == [
@@ -92,7 +92,7 @@ async def test_what_workers_counted_is_drawn_and_says_how_long_the_rest_takes(st
         async with heartbeats_of(store) as heartbeats:
             assert isinstance(heartbeats, ThroughputKeeper)
             assert isinstance(heartbeats, WorkerList)
-            await heartbeats.worker_seen(CARD)
+            await heartbeats.worker_seen(CARD, {})
             tally = Tally(ok=60, retry=3, waits={20: 60}, runs={15: 60})
             await heartbeats.write_throughput("worker-1", [TaskMinute(minute, "mail/x.y", tally)])
         page = await Visitor(store).page("/")
@@ -140,7 +140,7 @@ async def test_a_queue_that_one_job_holds_for_long_leads_to_that_job() -> None:
 async def test_a_lost_worker_is_named() -> None:
     clock = FakeClock()
     store = MemoryStore(clock)
-    await store.heartbeats().worker_seen(CARD)
+    await store.heartbeats().worker_seen(CARD, {})
     await clock.advance(timedelta(minutes=5).total_seconds())
     assert lines(await Visitor(store).page("/"))[0] == ("Worker worker-1 on host was lost", "/workers")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib import metadata
 from typing import NoReturn
 
@@ -19,9 +20,9 @@ from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, 
 class CountingHeart(FaultyHeartbeats):
     """Its entries go through the store's gate like every other call."""
 
-    async def worker_seen(self, card: WorkerCard) -> None:
+    async def worker_seen(self, card: WorkerCard, task_queues: Mapping[str, str]) -> None:
         self._faulty.before("worker_seen", card)
-        await super().worker_seen(card)
+        await super().worker_seen(card, task_queues)
 
     async def check_writable(self) -> None:
         self._faulty.before("check_writable")

@@ -17,6 +17,7 @@ from stowhand.jobs.conditions import TOGETHER
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import Handler, Isolate, handler
 from stowhand.protocols.options import WorkerOptions
@@ -92,11 +93,11 @@ class FaultyStore(MemoryStore):
         self.after("settle")
         return [verdicts.get(lease, Verdict.BUSY) for lease, _ in batch]
 
-    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+    async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
         self.before("next_due")
         if "next_due" in self.gates:
             await self.gates["next_due"].wait()
-        return await super().next_due(tasks)
+        return await super().next_due(tasks, queues)
 
     async def wait(self, timeout: float) -> bool:
         self.before("wait", timeout)

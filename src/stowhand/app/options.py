@@ -46,6 +46,8 @@ class WorkKeywords(TypedDict, total=False):
     """Fields of ``WorkerOptions`` by the same names wherever Python makes a worker."""
 
     name: str | None
+    queues: Iterable[str] | None
+    exclude_queues: Iterable[str] | None
     concurrency: int
     poll_interval: Duration | None
     lease: Duration

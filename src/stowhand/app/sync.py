@@ -209,6 +209,8 @@ class Sync:
     resume_serial = Waited(Operator.resume_serial)
     pause_task = Waited(Operator.pause_task)
     resume_task = Waited(Operator.resume_task)
+    pause_queue = Waited(Operator.pause_queue)
+    resume_queue = Waited(Operator.resume_queue)
     purge = Waited(Operator.purge)
     add_built_in = Waited(Administrator.add_built_in)
 

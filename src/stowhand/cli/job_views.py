@@ -12,6 +12,7 @@ from stowhand.jobs import strict_json
 from stowhand.jobs.fields import ATTRIBUTES, FIELDS, Field, Kind
 from stowhand.jobs.job import Job
 from stowhand.jobs.moments import say
+from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.jobs.tries import Try
 from stowhand.protocols.queue_store import Failures
 
@@ -65,7 +66,9 @@ FAILURES: list[Column[Failures]] = [
 
 def listed(jobs: Sequence[Job]) -> list[Column[Job]]:
     """The columns of a table of these jobs; that of workers only where one has a job."""
-    before = [JOB["id"], JOB["state"], JOB["task"], ATTEMPTS, *(JOB[field.name] for field in FIELDS if field.heading)]
+    left_out = {"queue"} if all(job.queue == DEFAULT_QUEUE for job in jobs) else set()
+    options = [JOB[field.name] for field in FIELDS if field.heading and field.name not in left_out]
+    before = [JOB["id"], JOB["state"], JOB["task"], ATTEMPTS, *options]
     workers = [JOB["worker"]] if any(job.worker is not None for job in jobs) else []
     return [*before, *workers, JOB["last_error"]]
 

@@ -115,12 +115,8 @@ def _way_out(error: Exception) -> str:
 
 
 def _show_usage(error: click.ClickException, name: str) -> int:
-    from stowhand.errors import hint
-
     context: click.Context | None = getattr(error, "ctx", None)
     words = error.format_message()
-    if isinstance(error, click.NoSuchOption) and error.option_name == "--queue" and context is not None:
-        words = words.rstrip(".") + hint("queue", [param.name or "" for param in context.command.params])
     _complain(as_called(words, name))
     if context is not None:
         click.echo(f"Try: {context.command_path} --help", err=True)

@@ -9,9 +9,10 @@ import msgspec
 
 from stowhand.jobs.fields import OPTIONS, Field, Kind, flag_of
 from stowhand.jobs.job import Job, State
+from stowhand.jobs.queues import DEFAULT_QUEUE
 
 SCHEMA = "stowhand"
-_IN_SQL = {"serial": "queue_name", "key": "job_key"}
+_IN_SQL = {"serial": "queue_name", "queue": "work_queue", "key": "job_key"}
 """Arguments of ``add_job`` that have other names."""
 
 
@@ -72,7 +73,11 @@ def _options(job: Job, flags: tuple[str, ...]) -> list[tuple[Field, Any]]:
     """Return the options that differ from their defaults."""
     job = msgspec.structs.replace(job, flags=flags)
     values = [(field, getattr(job, field.name)) for field in OPTIONS if field.flag]
-    return [(field, value) for field, value in values if value not in (None, 0, ())]
+    return [
+        (field, value)
+        for field, value in values
+        if value not in (None, 0, ()) and (field.name, value) != ("queue", DEFAULT_QUEUE)
+    ]
 
 
 def _value(value: Any) -> str:

@@ -60,6 +60,15 @@ FIELDS = (
     Field("payload", Kind.JSON, kept=False),
     Field("state", Kind.STATE, kept=False),
     Field(
+        "queue",
+        settable=True,
+        limits=_NAME,
+        flag="The class of work.  [default: its task's, or 'default']",
+        heading="QUEUE",
+        label="Queue",
+        filter="queue",
+    ),
+    Field(
         "serial",
         settable=True,
         limits=_NAME,

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from stowhand.jobs import strict_json
+from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.jobs.struct import Suggesting
 
 
@@ -59,6 +60,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, meta
     """Strict JSON text, already checked against the limits."""
     serial: str | None = None
     """Jobs of one serial key run one after another."""
+    queue: str | None = None
+    """The class of work. ``None``: the queue that a worker has declared for the task, else ``default``."""
     run_at: datetime | None = None
     """Aware. ``None``: now, by the store's clock."""
     delay: float | None = None
@@ -121,6 +124,8 @@ class Job(msgspec.Struct, frozen=True, dict=True):
     progress: float | None = None
     """0 to 1, as its handler said last (``ctx.progress``): kept over retries, and cleared at the end."""
     progress_text: str | None = None
+    queue: str = DEFAULT_QUEUE
+    """The class of work: workers choose which queues they serve."""
 
     @cached_property
     def payload(self) -> Any:

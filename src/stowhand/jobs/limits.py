@@ -25,6 +25,7 @@ _NONE_GIVEN = (None,) * len(_OPTIONAL)
 _optional_of = attrgetter(*_OPTIONAL)
 TASK_LIMIT = _NAMES["task"]
 SERIAL_LIMIT = _NAMES["serial"]
+QUEUE_LIMIT = _NAMES["queue"]
 KEY_LIMIT = _NAMES["key"]
 FLAGS_LIMIT = 64
 FLAG_LIMIT = 128

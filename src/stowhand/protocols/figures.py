@@ -63,10 +63,12 @@ class Pauses(msgspec.Struct, frozen=True, kw_only=True):
 
     tasks: Mapping[str, datetime] = {}
     """By name."""
+    queues: Mapping[str, datetime] = {}
+    """By name."""
 
     def names(self) -> list[str]:
         """What is paused, for people."""
-        return [f"task {task}" for task in self.tasks]
+        return [*(f"task {task}" for task in self.tasks), *(f"queue {queue}" for queue in self.queues)]
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,11 +83,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     paused: Mapping[str, datetime]
     """Serial keys that are paused, by name, and since when."""
     pauses: Pauses = Pauses()
-    """Paused tasks."""
+    """Paused tasks and queues."""
 
     def all_pauses(self) -> list[datetime]:
-        """When each pause of a serial key or task began."""
-        return [*self.paused.values(), *self.pauses.tasks.values()]
+        """When each pause of a serial key, task or queue began."""
+        return [*self.paused.values(), *self.pauses.tasks.values(), *self.pauses.queues.values()]
 
 
 class CronFigures(msgspec.Struct, frozen=True, kw_only=True):

@@ -128,9 +128,9 @@ def handler(function: Function[S]) -> Handler[S]:
 _ASKED = {"pre_claim": ("ctx",), "policy": ("claim",), "encode": ("result",), "retryable": ("error",)}
 _PLAIN = ("policy", "encode", "retryable")
 """Not awaited."""
-HOOKS = ("pre_handle", "post_handle", *_ASKED, "on_enqueue", "resources")
-"""What a handler may have beside ``handle``. The last two are an App's: what jobs of ``enqueue_after`` go through, and
-what its tasks ask for."""
+HOOKS = ("pre_handle", "post_handle", *_ASKED, "on_enqueue", "resources", "task_queues")
+"""What a handler may have beside ``handle``. The last three are an App's: what jobs of ``enqueue_after`` go through,
+what its tasks ask for, and the queue that each of them declares."""
 
 
 def handler_of(given: Handler[S] | Function[S]) -> Handler[S]:

@@ -8,7 +8,7 @@ WorkerList    its heartbeats' part: workers register themselves
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 
@@ -18,6 +18,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, seconds
 from stowhand.jobs.job import Job
+from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.figures import Amount
 
 PURGE = limits.PURGE
@@ -61,6 +62,14 @@ class TaskChange(msgspec.Struct, frozen=True):
     """The result of a pause or a resume of a task."""
 
     task: str
+    changed: bool
+    """False: it was so already."""
+
+
+class QueueChange(msgspec.Struct, frozen=True):
+    """The result of a pause or a resume of a queue."""
+
+    queue: str
     changed: bool
     """False: it was so already."""
 
@@ -136,6 +145,8 @@ class WorkerCard(msgspec.Struct, frozen=True):
     """Threads that still run a handler whose attempt has ended: they cannot be stopped."""
     blocked: bool = False
     """Its event loop does not run: a handler blocks it."""
+    queues: Queues = ALL_QUEUES
+    """The queues whose jobs it claims."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,6 +240,13 @@ class Operator(Protocol):
     async def resume_task(self, name: str) -> TaskChange:
         """Let its jobs be claimed again; workers are woken."""
 
+    async def pause_queue(self, name: str) -> QueueChange:
+        """Let no further job of this queue be claimed, whatever its task and serial key; running ones go on. Raises
+        InvalidJob for an invalid name."""
+
+    async def resume_queue(self, name: str) -> QueueChange:
+        """Let its jobs be claimed again; workers are woken."""
+
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
         """Delete jobs that ended longer ago than ``ages``, page by page; ``dry_run``: only count, up to
         ``PURGE_COUNTED`` of each state. May be repeated."""
@@ -238,8 +256,12 @@ class Operator(Protocol):
 class WorkerList(Protocol):
     """Heartbeats that keep the list of workers. Raises StoreUnreachable."""
 
-    async def worker_seen(self, card: WorkerCard) -> None:
-        """Register the worker, or update its entry: it is alive now."""
+    async def worker_seen(self, card: WorkerCard, task_queues: Mapping[str, str]) -> None:
+        """Register the worker, or update its entry: it is alive now.
+
+        ``task_queues``: the queue that each of its tasks declares. As the worker starts they are kept for producers
+        that do not know the task.
+        """
 
     async def worker_gone(self, name: str) -> None:
         """Deregister it. No error if it is not registered."""
@@ -253,6 +275,11 @@ def read_serial(name: str) -> str:
 def read_task(name: str) -> str:
     """The name, if a task may have it. Raises InvalidJob."""
     return limits.check_name("task", name, limits.TASK_LIMIT)
+
+
+def read_queue(name: str) -> str:
+    """The name, if a queue may have it. Raises InvalidJob."""
+    return limits.check_name("queue", name, limits.QUEUE_LIMIT)
 
 
 def worker_row(card: WorkerCard, started_at: datetime, seen_at: datetime, now: datetime) -> WorkerRow:

@@ -53,6 +53,25 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         tuple[str, ...] | None,
         Names("Claim only these.", unset="all", check=_names_of_tasks, on="python"),
     ] = None
+    queues: Annotated[
+        tuple[str, ...] | None,
+        Names(
+            "Claim only jobs of these queues. Several: repeated, or with commas between them.",
+            unset="all queues",
+            short=("--queue",),
+            metavar="QUEUE",
+            check=_names_of_queues,
+        ),
+    ] = None
+    exclude_queues: Annotated[
+        tuple[str, ...],
+        Names(
+            "Leave jobs of these queues alone. Several: as above.",
+            short=("--exclude-queue",),
+            metavar="QUEUE",
+            check=_excluded_queues,
+        ),
+    ] = ()
     concurrency: Annotated[
         int, Whole("How many jobs to run at once, in each process.", short=("-j", "--jobs", "--workers"))
     ] = 4
@@ -207,6 +226,14 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
 
 def _names_of_tasks(given: object) -> tuple[str, ...]:
     return limits.read_names("tasks", given)
+
+
+def _names_of_queues(given: object) -> tuple[str, ...]:
+    return limits.read_names("queues", given)
+
+
+def _excluded_queues(given: object) -> tuple[str, ...]:
+    return () if given is None else limits.read_names("exclude_queues", given)
 
 
 def _names_of_flags(given: Any) -> Any:

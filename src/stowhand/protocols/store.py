@@ -22,6 +22,7 @@ from stowhand.jobs.fields import INT32
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import JobId, Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.jobs.struct import Suggesting
 from stowhand.protocols.option import Option, Seconds, Switch, Text, Whole, read_fields
 from stowhand.retry import AnyBackoff
@@ -57,6 +58,8 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...] | None = None
     """Only these; ``None``: any. A task that the worker does not have is never claimed."""
     forbidden_flags: tuple[str, ...] = ()
+    queues: Queues = ALL_QUEUES
+    """Only jobs of these. Stores of records without queues ignore it."""
     suspects: bool = False
     """Only jobs reset twice or more, instead of only the others."""
     conditions: tuple[Any, ...] = ()
@@ -253,9 +256,9 @@ class Store(Protocol[R]):
         Raises StoreUnreachable when the outcome of the call is not known; the same call may be repeated.
         """
 
-    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
-        """Seconds until the earliest waiting job of these tasks is due (0 if one is), or one of any task expires, for a
-        claim to cancel it; ``None`` if there is neither."""
+    async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
+        """Seconds until the earliest waiting job of these tasks and queues is due (0 if one is), or any job expires,
+        for a claim to cancel it; ``None`` if there is neither."""
 
     def foreign(self) -> Foreign | None:
         """The foreign leases seen when a claim with ``ours`` found nothing and ``next_due`` was called after it.

@@ -23,6 +23,7 @@ from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.jobs.tries import Try
 from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.results import Standing
@@ -61,6 +62,8 @@ class ClaimAsked(Message, frozen=True):
     lease: LeaseSeconds
     tasks: tuple[str, ...] | None = None
     forbidden_flags: tuple[str, ...] = ()
+    queues: Queues = ALL_QUEUES
+    """Only jobs of these."""
     suspects: bool = False
     conditions: tuple[Where, ...] = ()
 
@@ -225,6 +228,7 @@ class DueAsked(Message, frozen=True):
     """
 
     tasks: tuple[str, ...] | None = None
+    queues: Queues = ALL_QUEUES
     wait: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT)] = 0.0
     """Seconds, at most ``LONGEST_WAIT``. 0: answer at once."""
     wake_count: str | None = None

@@ -41,6 +41,7 @@ class TaskHandler:
     ) -> None:
         """``enqueue``: commits a job of ``helpers.add_job``. ``given``: resources that are open already, by factory."""
         self._registry = registry
+        self.task_queues = registry.queues()
         self._resources = WorkerResources(registry.resources, lambda tasks: self._registry.wanted(tasks), given)
         self._built_in = built_in or Registry()
         """Tasks that every worker has; a task of the registry with the same name wins."""

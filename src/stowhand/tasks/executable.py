@@ -22,6 +22,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Retry
+from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.observe.propagation import IN_ENVIRONMENT, handed_on
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.tasks.context import JobLogger
@@ -83,7 +84,7 @@ def define_executable(file: Path, name: str) -> TaskDefinition:
         name=name,
         function=Executable(file).run,
         shape=shape_of(_any_payload, name, positional=True),
-        template=NewJob(task=name),
+        template=NewJob(task=name, queue=DEFAULT_QUEUE),
         executor="loop",
         is_async=True,
         executable=True,

@@ -84,6 +84,7 @@ class JobFields:
     payload_text = Field[str]()
     state = Field[State]()
     serial = Field["str | None"]()
+    queue = Field[str]()
     priority = Field[int]()
     run_at = Field[datetime]()
     attempts = Field[int]()

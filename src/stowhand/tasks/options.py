@@ -17,6 +17,8 @@ from stowhand.jobs.job import KeyMode, NewJob
 class EnqueueOptions(TypedDict, total=False):
     """When, where and how often a job runs. What is not given is the task's own, or the default."""
 
+    queue: str | None
+    """The class of work, by which workers choose. 128 characters."""
     serial: str | None
     """Jobs of one serial key run one after another. 128 characters."""
     delay: Duration | None
@@ -46,13 +48,15 @@ class TaskSpec(EnqueueOptions, total=False):
 
     queue_name: str | None
     """``serial``"""
+    work_queue: str | None
+    """``queue``"""
     job_key: str | None
     """``key``"""
     job_key_mode: KeyMode | Literal["replace", "preserve_run_at", "unsafe_dedupe", "unique"] | None
     """``key_mode``"""
 
 
-_SPELT = {"queue_name": "serial", "job_key": "key", "job_key_mode": "key_mode"}
+_SPELT = {"queue_name": "serial", "work_queue": "queue", "job_key": "key", "job_key_mode": "key_mode"}
 
 
 def read_spec(spec: TaskSpec) -> EnqueueOptions:

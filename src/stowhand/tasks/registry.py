@@ -16,6 +16,7 @@ from stowhand.errors import ConfigurationError, DuplicateTask, InvalidJob, Unkno
 from stowhand.jobs import limits, type_loss
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import NewJob
+from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.handler import inmost, is_async, why_no_function
 from stowhand.retry import AnyBackoff, named
 from stowhand.tasks.around import Around
@@ -237,6 +238,10 @@ class Registry:
             raise ConfigurationError(f"no task asks for resource({name}); tasks ask for: {', '.join(known) or 'none'}")
         return found
 
+    def queues(self) -> dict[str, str]:
+        """The queue of each task."""
+        return {one.name: one.template.queue or DEFAULT_QUEUE for one in self}
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the tasks, in the order of their declaration."""
@@ -297,7 +302,7 @@ def _defined(
     if not built_in:
         limits.check_new_task("task", name)
     given = {option: value for option, value in options.items() if option in EnqueueOptions.__annotations__}
-    template = apply_options(NewJob(task=name), given)
+    template = apply_options(NewJob(task=name, queue=DEFAULT_QUEUE), given)
     mismatch = _one_of("mismatch", options.get("mismatch"), ("retry", "poison"))
     shape = shape_of(function, name, positional=positional, poison=mismatch == "poison")
     unique = read_unique(options.get("unique"), options.get("unique_period"), shape)

@@ -61,6 +61,7 @@ class Claims:
             lease=state.options.lease,
             tasks=tasks,
             forbidden_flags=permit.flags,
+            queues=state.queues,
             suspects=suspects,
             conditions=permit.conditions,
             ours=None if suspects else self._own_leases(),
@@ -110,7 +111,7 @@ class Claims:
     async def next_due(self) -> float | None:
         """Seconds until a job is due: 0 if one is due but was not claimed; ``None`` if none is known."""
         try:
-            due = await self._store.next_due(self._state.tasks)
+            due = await self._store.next_due(self._state.tasks, self._state.queues)
         except StoreError:
             return None  # the next claim will report what is wrong
         if (seen := self._store.foreign()) is not None:

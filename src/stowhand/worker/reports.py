@@ -62,7 +62,7 @@ class Registration:
             self._written_at = now
             self._written = self._card()
             self.recorded = False
-            await self._worker_list.worker_seen(self._written)
+            await self._worker_list.worker_seen(self._written, self._state.task_queues)
             self.recorded = True
 
     def _card(self) -> WorkerCard:
@@ -79,6 +79,7 @@ class Registration:
             forbidden_flags=flags if isinstance(flags := state.options.forbidden_flags, tuple) else None,
             abandoned_threads=self._limits.abandoned_threads,
             blocked=self._watchdog.is_blocked,
+            queues=state.queues,
         )
 
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from stowhand.clock import Clock
 from stowhand.events import Events
+from stowhand.jobs.queues import Queues
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.worker.host import Timings
@@ -67,6 +68,7 @@ class WorkerState:
         *,
         asks_handler: bool = False,
         on_crash: Callable[[], None] = lambda: None,
+        task_queues: Mapping[str, str] | None = None,
     ) -> None:
         """``asks_handler``: it has a ``pre_claim``, whose answer may change with every attempt. ``on_crash``: called at
         each error that is a bug here or in a store: the worker is to stop."""
@@ -74,6 +76,9 @@ class WorkerState:
         """Name of the worker."""
         self.options = options
         """Options of the worker, under the terms of its store."""
+        self.task_queues = task_queues or {}
+        """The queue that each task declares."""
+        self.queues = Queues(options.queues, options.exclude_queues)
         self.events = events
         self.clock = clock
         self.timings = timings or Timings()

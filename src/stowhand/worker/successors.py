@@ -77,6 +77,7 @@ class Successors:
             lease=state.options.lease,
             tasks=state.tasks,
             forbidden_flags=self._flags,
+            queues=state.queues,
         )
 
     async def settle(self, entries: Entries, request: ClaimRequest, call: Call) -> tuple[Sequence[Reply], set[str]]:

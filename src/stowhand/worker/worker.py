@@ -96,6 +96,7 @@ class Worker:
             self._host.timings,
             asks_handler=getattr(self._handler, "pre_claim", None) is not None,
             on_crash=partial(self.stop, now=True),
+            task_queues=getattr(self._handler, "task_queues", None),
         )
         self._liveness = Liveness(self._clock)
         self._terms = store.terms

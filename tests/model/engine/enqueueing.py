@@ -10,6 +10,7 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
 from stowhand.jobs.failure import job_of
 from stowhand.jobs.job import EXPIRED, Job, KeyMode, NewJob, State
+from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.jobs.strict_json import SIZE_LIMIT
 from stowhand.jobs.tries import Try
 from stowhand.protocols.validation import validate_id
@@ -73,6 +74,7 @@ def add(rows: Rows, job: NewJob) -> Row:
         task=job.task,
         payload=job.payload,
         serial=job.serial,
+        queue=job.queue or DEFAULT_QUEUE,
         priority=job.priority,
         run_at=run_at(job, rows.now),
         max_attempts=job.max_attempts or rows.max_attempts,
@@ -102,6 +104,7 @@ def completed_within(rows: Rows, job: NewJob) -> Row | None:
         task=job.task,
         payload=job.payload,
         serial=job.serial,
+        queue=job.queue or DEFAULT_QUEUE,
         priority=job.priority,
         run_at=taken.enqueued_at,
         max_attempts=job.max_attempts or rows.max_attempts,
@@ -144,6 +147,7 @@ def replace(row: Row, job: NewJob, rows: Rows) -> None:
         row.resets, row.finished_at, row.cancel_requested, row.loses_retries = 0, None, False, None
     row.task, row.payload, row.serial, row.priority = job.task, payload, job.serial, job.priority
     row.max_attempts, row.max_resets = job.max_attempts or rows.max_attempts, job.max_resets
+    row.queue = job.queue or DEFAULT_QUEUE
     row.flags, row.on_failure = tuple(dict.fromkeys(job.flags)), job.on_failure
     rows.begin_round(row)
     row.expires_at = None

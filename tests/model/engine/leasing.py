@@ -64,6 +64,7 @@ def claimable(row: Row, request: ClaimRequest, now: datetime) -> bool:
         row.waits()
         and row.run_at <= now
         and (request.tasks is None or row.task in request.tasks)
+        and row.queue in request.queues
         and not set(row.flags) & set(request.forbidden_flags)
         and (row.resets >= QUARANTINE_AFTER) == request.suspects
     )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 from stowhand.jobs.job import State
-from stowhand.protocols.operating import PURGE_COUNTED, Ages, Purged, SerialChange, SerialRow, read_serial
+from stowhand.protocols.operating import PURGE_COUNTED, Ages, Purged, QueueChange, SerialChange, SerialRow, read_serial
 from tests.model.engine.rows import Row, Rows, Transaction
 
 OVER = (State.COMPLETED, State.FAILED, State.CANCELED)
 
 
 class Operator:
-    """Pauses serial keys, and purges."""
+    """Pauses serial keys and queues, and purges."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
@@ -26,6 +26,18 @@ class Operator:
     async def resume_serial(self, name: str) -> SerialChange:
         with self._transaction() as rows:
             return SerialChange(name, rows.paused_serials.pop(read_serial(name), None) is not None)
+
+    async def pause_queue(self, name: str) -> QueueChange:
+        with self._transaction() as rows:
+            is_new = name not in rows.paused_queues
+            rows.paused_queues.add(name)
+            return QueueChange(name, is_new)
+
+    async def resume_queue(self, name: str) -> QueueChange:
+        with self._transaction() as rows:
+            was_paused = name in rows.paused_queues
+            rows.paused_queues.discard(name)
+            return QueueChange(name, was_paused)
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
         """Delete what ended longer ago than the age for its state; ``dry_run``: only count it."""

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from stowhand.jobs.job import MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import WAITING
+from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.jobs.tries import CLASS_LIMIT, TRIES_KEPT, Try, TryEnd, last_frames
 from stowhand.protocols.queue_store import Entered, KnownItem
 from stowhand.protocols.store import DAY
@@ -64,6 +65,7 @@ class Row:
     on_failure: NewJob | None = None
     expires_at: datetime | None = None
     """Then it is canceled, unless it is claimed before; ``None`` once an attempt has begun."""
+    queue: str = DEFAULT_QUEUE
     settled_token: str | None = None
     """The lease under which it was last settled, so that a repeat is known as one."""
 
@@ -116,6 +118,7 @@ class Rows:
         self.ledger: dict[tuple[str, datetime], Entered] = {}
         """Every tick that was scheduled: one entry, and so one job, for each (identifier, moment)."""
         self.paused_serials: dict[str, datetime] = {}
+        self.paused_queues: set[str] = set()
         """By name, since when."""
 
     def every(self) -> list[Row]:
@@ -148,8 +151,8 @@ class Rows:
             del self.uniques[key]
 
     def is_paused(self, row: Row) -> bool:
-        """Its serial key is."""
-        return row.serial in self.paused_serials
+        """Its serial key or its queue is."""
+        return row.serial in self.paused_serials or row.queue in self.paused_queues
 
     def held(self, lease: Lease) -> Row | None:
         """The fence. The row, if this very lease still holds it; every write after a claim passes through here."""

@@ -16,6 +16,7 @@ from stowhand.clock import wall_clock
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Reply, StoreOptions
 from tests.model.engine import leasing
 from tests.model.engine.acting import Administrator
@@ -57,10 +58,10 @@ class ModelStore:
         with self.transaction() as rows:
             return [leasing.settle(rows, lease, what, repeat=repeat) for lease, what in batch]
 
-    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+    async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
         with self.transaction() as rows:
             waiting = [row for row in rows.live.values() if row.waits() and (tasks is None or row.task in tasks)]
-            due = [row.run_at for row in waiting if not rows.is_paused(row)]
+            due = [row.run_at for row in waiting if row.queue in queues and not rows.is_paused(row)]
             if rows.expiring:
                 due += leasing.expiries(rows)
             return max((min(due) - rows.now).total_seconds(), 0.0) if due else None

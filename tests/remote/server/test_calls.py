@@ -18,6 +18,7 @@ import pytest
 from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.events import LentChanged, StoreTrouble
 from stowhand.jobs.job import NewJob
+from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.attempt import Progress
 from stowhand.protocols.store import ClaimRequest, Terms
 from stowhand.remote.server.claims import UsedTokens
@@ -508,7 +509,7 @@ class Broken(MemoryStore):
 
     error: Exception = StoreError("no such function")
 
-    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+    async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
         raise self.error
 
 

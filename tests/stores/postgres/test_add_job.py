@@ -16,15 +16,15 @@ README_COLUMNS = (
 
 def test_the_arguments_have_the_readmes_names_order_and_defaults(sql: Sql) -> None:
     ((arguments,),) = sql(
-        "select pg_get_function_arguments(oid) from pg_proc where proname = 'add_job' and pronargdefaults = 8"
+        "select pg_get_function_arguments(oid) from pg_proc where proname = 'add_job' and pronargdefaults = 9"
         " and pronamespace = 'stowhand'::regnamespace"
     )
     names = [argument.split()[0] for argument in arguments.split(", ")]
     assert names == [
         *("identifier", "payload", "queue_name", "run_at", "max_attempts"),
-        *("job_key", "priority", "flags", "job_key_mode"),
+        *("job_key", "priority", "flags", "job_key_mode", "work_queue"),
     ]
-    assert arguments.count("DEFAULT") == 8
+    assert arguments.count("DEFAULT") == 9
 
 
 def test_the_job_comes_back_with_the_readmes_columns_first(sql: Sql) -> None:

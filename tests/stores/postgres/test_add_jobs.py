@@ -12,7 +12,7 @@ import pytest
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import wait_for_a_waiter
 
-SPECS = """array(select row(s.task, s.payload::json, null, null, null, s.key, null, null)::stowhand.job_spec
+SPECS = """array(select row(s.task, s.payload::json, null, null, null, s.key, null, null, null)::stowhand.job_spec
   from (values {rows}) as s(task, payload, key))"""
 
 
@@ -43,11 +43,11 @@ def test_the_jobs_come_back_in_the_order_of_the_specs(sql: Sql) -> None:
 
 def test_a_spec_may_name_every_detail(sql: Sql) -> None:
     rows = sql(
-        "select queue_name, run_at = now() + interval '1 hour', max_attempts, key, priority, flags"
-        " from stowhand.add_jobs(array[('t', '{}', 'q', now() + interval '1 hour', 3, 'k', -5, '{b,a,b}')"
+        "select queue_name, run_at = now() + interval '1 hour', max_attempts, key, priority, flags, work_queue"
+        " from stowhand.add_jobs(array[('t', '{}', 'q', now() + interval '1 hour', 3, 'k', -5, '{b,a,b}', 'mail')"
         "::stowhand.job_spec])"
     )
-    assert rows == [("q", True, 3, "k", -5, ["b", "a"])]
+    assert rows == [("q", True, 3, "k", -5, ["b", "a"], "mail")]
 
 
 def test_specs_may_be_read_from_json(sql: Sql) -> None:

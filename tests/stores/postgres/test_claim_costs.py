@@ -133,6 +133,49 @@ def test_ten_times_the_rows_in_the_way_cost_a_claim_nothing(site: Connection, na
     check(site, IN_THE_WAY[name], 10_000 if name in MAIN else 3_000)
 
 
+def costs_in_a_queue(connection: Connection, tasks: list[str] | None, queues: str, own: str | None) -> dict[str, int]:
+    """As ``costs``, of a claim of some queues, whose jobs are in the queue ``own``."""
+    connection.execute("vacuum stowhand.live")
+
+    def claim(limit: int) -> int:
+        call = f"select from stowhand.claim('w', %s, %s, 30.0, %s::text[], null, false, {queues})"
+        return blocks(connection, call, uuid.uuid4(), limit, tasks)
+
+    def next_due() -> int:
+        return blocks(connection, f"select stowhand.next_due(%s::text[], {queues})", tasks)
+
+    found = {"an empty claim": claim(100), "next_due, nothing due": next_due()}
+    connection.execute("insert into stowhand.live (task, queue) select 'mine', %s from generate_series(1, 120)", (own,))
+    found |= {"a claim of 100": claim(100), "a claim of one": claim(1), "next_due": next_due()}
+    connection.execute("delete from stowhand.live where queue is not distinct from %s", (own,))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("queues", "own"),
+    [
+        ("_queues => '{mail}'", "mail"),
+        ("_queues => '{default}'", None),
+        ("_queues => '{mail,default}'", None),
+        ("_excluded => '{bulk}'", "mail"),
+    ],
+)
+@pytest.mark.parametrize("tasks", TASKS)
+def test_ten_times_the_jobs_of_another_queue_cost_a_claim_nothing(
+    site: Connection, queues: str, own: str | None, tasks: str
+) -> None:
+    """They are of the same task, and due."""
+    fill_queue = "insert into stowhand.live (task, queue) select 'mine', 'bulk' from generate_series(1, %s)"
+    none = costs_in_a_queue(site, TASKS[tasks], queues, own)
+    site.execute(fill_queue, (3_000,))
+    few = costs_in_a_queue(site, TASKS[tasks], queues, own)
+    site.execute(fill_queue, (27_000,))
+    many = costs_in_a_queue(site, TASKS[tasks], queues, own)
+    for what, cost in many.items():
+        assert cost <= WITHIN * max(few[what], FEW), f"{what}: {few} and {many}"
+    assert many["a claim of 100"] < 2 * none["a claim of 100"], f"{none}, {few} and {many}"
+
+
 def test_ten_times_the_rows_that_wait_cost_a_settlement_nothing(site: Connection) -> None:
     found = []
     for more in (1_000, 9_000):

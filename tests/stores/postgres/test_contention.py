@@ -29,7 +29,7 @@ WORKERS = 2
 ADD = {
     "add_job": "select id, key from stowhand.add_job('t', %s::json, %s, job_key := 'k', job_key_mode := %s)",
     "add_jobs": """select id, key from stowhand.add_jobs(
-        array[('t', %s::json, %s, null, null, 'k', null, null)::stowhand.job_spec], %s = 'preserve_run_at')""",
+        array[('t', %s::json, %s, null, null, 'k', null, null, null)::stowhand.job_spec], %s = 'preserve_run_at')""",
 }
 CLAIM = "select id, payload from stowhand.claim(%s, %s, 3, 30, null, null, false) where id > 0"
 SETTLE = """select count(*) from stowhand.settle_attempts(array[%s::bigint], array[%s::uuid], array[%s], array[0.0],

@@ -76,7 +76,7 @@ def test_every_way_to_enqueue_is_open_to_an_enqueuer(logins: Logins, store: Stor
     run(story())
     with psycopg.connect(logins.url("enqueuer")) as connection:
         connection.execute("select stowhand.add_job('sql', json_build_object('a', 1), job_key := 's')")
-        connection.execute("select from stowhand.add_jobs(array[('x', '{}', null, null, null, null, null, null)"
+        connection.execute("select from stowhand.add_jobs(array[('x', '{}', null, null, null, null, null, null, null)"
                            "::stowhand.job_spec])")  # fmt: skip
     with psycopg.connect(logins.owner) as connection:
         found = connection.execute("select task from stowhand.live order by id").fetchall()
@@ -355,7 +355,8 @@ REFUSED_BUILT_IN = {
     "add_job": "select {s}.add_job('jobs:purge_completed', '{{}}')",
     "add_job with a key": "select {s}.add_job('jobs:purge_completed', '{{}}', job_key := 'k')",
     "add_job of jsonb": "select {s}.add_job('jobs:purge_completed', '{{}}'::jsonb)",
-    "add_jobs": "select {s}.add_jobs(array[('jobs:purge_completed',null,null,null,null,null,null,null)::{s}.job_spec])",
+    "add_jobs": "select {s}.add_jobs(array[('jobs:purge_completed',null,null,null,null,null,null,null,null)"
+    "::{s}.job_spec])",
     "enqueue": "select {s}.enqueue('jobs:purge_completed')",
     "enqueue_many": "select {s}.enqueue_many(array['a','jobs:purge_completed'],array['{{}}','{{}}']::json[],"
     "null,null,null,null,null,null,null)",

@@ -164,7 +164,9 @@ async def go_on(store: PostgresStore, leases: list[Lease], limit: int) -> list[L
 @pytest.fixture
 def always_too_many_names(sql: Sql) -> Iterator[None]:
     """Claims absorb scouts, as among more than a hundred serial keys."""
-    signature = "stowhand.walk_names(text[], text[], timestamptz, text[], int, int, timestamptz, bigint)"
+    signature = (
+        "stowhand.walk_names(text[], text[], text[], text[], timestamptz, text[], int, int, timestamptz, bigint)"
+    )
     ((source,),) = sql(f"select pg_get_functiondef('{signature}'::regprocedure)")
     sql(f"drop function {signature}")
     sql(f"create function {signature} returns text[] language sql as 'select null::text[]'")

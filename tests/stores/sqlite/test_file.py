@@ -147,7 +147,7 @@ def test_a_store_opens_and_reads_beside_the_open_transaction_of_its_caller(path:
     """Which goes on when the store is open: to wait for it would be to wait for oneself."""
     owner = sqlite3.connect(path)
     assert owner.execute(f"PRAGMA journal_mode = {journal}").fetchone() == (journal,)
-    owner.execute("INSERT INTO stowhand_pauses (task, since) VALUES ('another', 0)")
+    owner.execute("INSERT INTO stowhand_pauses (kind, name, since) VALUES ('task', 'another', 0)")
     assert owner.in_transaction
     store = SqliteStore(path)
 

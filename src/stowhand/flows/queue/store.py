@@ -15,6 +15,7 @@ from stowhand.clock import SystemClock
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
 from stowhand.sleepers import Sleepers
@@ -105,7 +106,7 @@ class FlowQueueStore:
         """As the shared store."""
         return await self._store.settle(batch, repeat=repeat)
 
-    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+    async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
         """Of this queue."""
         return await self._store.next_due(self._tasks)
 

@@ -17,6 +17,7 @@ from stowhand.flows.redis.values import readable
 from stowhand.flows.redis.wakeups import Timekeeper, Waiting
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.observe.propagation import CORRELATION, TRACE_PARENT
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, Foreign, Reply, Terms
@@ -172,7 +173,7 @@ class FlowStore:
         """Record how jobs left processing, and move them on: at most 200 in one step."""
         return await self._settlements.settle(batch, repeat=repeat)
 
-    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+    async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
         """Seconds until the earliest waiting job is due; asked after a claim that brought nothing: ``None``, since the
         timekeeper wakes an idle worker.
         """

@@ -13,6 +13,7 @@ from typing import Any, Self
 from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
 from stowhand.events import Events
+from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.flow_tables import FlowTables
 from stowhand.protocols.handler import EnclosingStore
@@ -95,9 +96,9 @@ class HttpStore:
         """Close the connections."""
         await self._http.close()
 
-    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
-        """Return the seconds until the earliest waiting job of these tasks is due."""
-        return (await self._http.post(DUE, DueAsked(tasks=tasks))).seconds
+    async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
+        """Return the seconds until the earliest waiting job of these tasks and queues is due."""
+        return (await self._http.post(DUE, DueAsked(tasks=tasks, queues=queues))).seconds
 
     def foreign(self) -> Foreign | None:
         """``None``: the server looks for foreign leases that have ended."""

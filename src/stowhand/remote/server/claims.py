@@ -139,7 +139,7 @@ class Claims:
         tasks = grant.tasks_of_claim(asked.tasks)
         count, seconds = self._wake_broadcast.count, None
         if not asked.wait:
-            seconds = await self._store.next_due(tasks)
+            seconds = await self._store.next_due(tasks, grant.queues_of_claim(asked.queues))
         elif asked.wake_count is None:
             raise malformed("wait: given without wake_count", "send the wake_count of the answer before your claim")
         else:
@@ -173,6 +173,7 @@ class Claims:
             lease=asked.lease,
             tasks=grant.tasks_of_claim(asked.tasks),
             forbidden_flags=read_forbidden(asked.forbidden_flags),
+            queues=grant.queues_of_claim(asked.queues),
             suspects=asked.suspects,
             conditions=asked.conditions,
         )

@@ -229,7 +229,10 @@ class StoreServer:
     def _without_own(self, given: NewJob, declared: NewJob) -> NewJob:
         """Return the job without the failure job that the server's own app declares, which needs no right."""
         own = self._declared(msgspec.structs.replace(given, on_failure=None)).on_failure
-        return msgspec.structs.replace(declared, on_failure=None) if declared.on_failure == own else declared
+        named = declared.on_failure
+        if own is not None and named is not None and named.queue is None:
+            named = msgspec.structs.replace(named, queue=own.queue)
+        return msgspec.structs.replace(declared, on_failure=None) if named == own else declared
 
     async def _with_its_keys(self, grant: Grant, settlement: Settlement) -> Settlement | Unwritten:
         """Return the settlement, or ``Unwritten`` if a following job may not use its key."""

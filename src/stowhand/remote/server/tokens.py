@@ -23,6 +23,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.queues import Queues
 from stowhand.remote.server.refusals import lacking, outside
 from stowhand.remote.wire import Scope
 
@@ -47,6 +48,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     serials: tuple[str, ...] | None = None
     """Serial keys whose jobs may be enqueued and read. A claim cannot be limited by serial key: see
     ``check_limits``."""
+    queues: tuple[str, ...] | None = None
+    """Queues whose jobs may be claimed, enqueued and read."""
     conditions: tuple[str, ...] | None = ()
     """Columns that a claim's conditions may compare."""
 
@@ -76,6 +79,17 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             raise outside("task", asked[0], "--task")
         return allowed
 
+    def queues_of_claim(self, asked: Queues) -> Queues:
+        """The queues whose jobs a claim for these queues may return. Raises InvalidJob, Refused."""
+        only = None if asked.only is None else limits.read_names("queues", asked.only)
+        excluded = limits.read_names("queues", asked.excluded)
+        if self.queues is None:
+            return Queues(only, excluded)
+        allowed = self.queues if only is None else tuple(queue for queue in only if queue in self.queues)
+        if only and not allowed:
+            raise outside("queue", only[0], "--queue")
+        return Queues(allowed, excluded)
+
     def check_conditions(self, conditions: tuple[Where, ...]) -> None:
         """Comparing a column reveals its values, so columns are allowed one by one."""
         if self.conditions is None:
@@ -91,6 +105,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             raise outside("task", job.task, "--task")
         if self.serials is not None and job.serial not in self.serials:
             raise outside("serial", job.serial or "", "--serial")
+        if self.queues is not None and job.queue not in self.queues:
+            raise outside("queue", job.queue or "", "--queue")
         if job.on_failure is not None:
             self.check_enqueue(job.on_failure)
 
@@ -101,8 +117,12 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(job, payload_text="", result_text=None)
 
     def sees(self, job: Job) -> bool:
-        """Return whether the job is within the token's tasks and serial keys."""
-        return (self.tasks is None or job.task in self.tasks) and (self.serials is None or job.serial in self.serials)
+        """Return whether the job is within the token's tasks, queues and serial keys."""
+        return (
+            (self.tasks is None or job.task in self.tasks)
+            and (self.queues is None or job.queue in self.queues)
+            and (self.serials is None or job.serial in self.serials)
+        )
 
 
 EVERYTHING = Grant(id="", name="", scopes=frozenset(Scope), conditions=None)

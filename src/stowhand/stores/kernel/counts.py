@@ -20,6 +20,7 @@ FAR = COUNTED_FOR_METRICS
 """Entries of an index that are read to tell apart what it holds."""
 _DUE = "count(*) FILTER (WHERE run_at <= :now) AS due"
 _READY = f"SELECT task, count(*), {_DUE} FROM {{ready}} GROUP BY task"
+_QUEUED = f"SELECT task, queue, count(*), {_DUE} FROM {{queued}} GROUP BY queue, task"
 NEAR = 20
 """Times ``most``: of more jobs the first of each level are counted, of fewer all of them."""
 # Tasks and priorities are visited one by one: what is not due, and of other tasks, costs one step.
@@ -36,6 +37,25 @@ SELECT task, (
 ), (
     SELECT count(*) FROM (
         SELECT 1 FROM {ready} AND task = levels.task AND priority = levels.priority AND run_at <= :now LIMIT :most
+    ) AS due
+)
+FROM levels
+"""
+_QUEUED_LEVELS = """
+WITH RECURSIVE levels (queue, task, priority) AS (
+    SELECT * FROM (SELECT queue, task, priority FROM {queued} ORDER BY queue, task, priority, run_at LIMIT 1) AS first
+    UNION ALL
+    SELECT job.queue, job.task, job.priority FROM levels AS here {next_queued}
+)
+SELECT task, queue, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM {queued} AND queue = levels.queue AND task = levels.task AND priority = levels.priority
+        LIMIT :most
+    ) AS waiting
+), (
+    SELECT count(*) FROM (
+        SELECT 1 FROM {queued} AND queue = levels.queue AND task = levels.task AND priority = levels.priority
+            AND run_at <= :now LIMIT :most
     ) AS due
 )
 FROM levels
@@ -78,7 +98,7 @@ def count_states(most: int = COUNTED) -> Question[dict[State, Amount]]:
         State.FAILED: (yield from count_some("{failed}", most)),
     }
     for few, many, some_of, all_of, table in (
-        (State.ERRORED, State.QUEUED, errored, ("{ready}", "{serial}", "{suspects}"), "{live}"),
+        (State.ERRORED, State.QUEUED, errored, ("{ready}", "{queued}", "{serial}", "{suspects}"), "{live}"),
         (State.CANCELED, State.COMPLETED, canceled, ("{past}",), "{past}"),
     ):
         far = max(most, FAR)
@@ -117,9 +137,11 @@ def list_tasks(engine: Engine) -> Question[Sequence[TaskRow]]:
 
 
 def list_pauses(engine: Engine) -> Question[Pauses]:
-    """Tasks by name."""
-    rows = yield Query("SELECT task, since FROM {pauses}")
-    return Pauses(tasks={task: engine.read_moment(since) for task, since in sorted(rows)})
+    """Tasks and queues, each by name."""
+    pauses: dict[str, dict[str, datetime]] = {"task": {}, "queue": {}}
+    for kind, name, since in sorted((yield Query("SELECT kind, name, since FROM {pauses}"))):
+        pauses[kind][name] = engine.read_moment(since)
+    return Pauses(tasks=pauses["task"], queues=pauses["queue"])
 
 
 def list_paused(engine: Engine) -> Question[Mapping[str, datetime]]:
@@ -149,10 +171,11 @@ def _add_ready(tasks: Tallies, most: int) -> Question[None]:
     """What waits without a serial key: up to ``most`` of each task."""
     waiting, due = defaultdict[str, int](int), defaultdict[str, int](int)
     near = min(NEAR * most, FAR)
-    text = _READY if (yield from count_some("{ready}", near)) <= near else _READY_LEVELS
-    for task, some, some_due in (yield Query(text, {"most": most + 1})):
-        waiting[task] += some
-        due[task] += some_due
+    for source, all_of, levels in (("{ready}", _READY, _READY_LEVELS), ("{queued}", _QUEUED, _QUEUED_LEVELS)):
+        text = all_of if (yield from count_some(source, near)) <= near else levels
+        for task, *_, some, some_due in (yield Query(text, {"most": most + 1})):
+            waiting[task] += some
+            due[task] += some_due
     for part, counts in (("waiting", waiting), ("due", due)):
         for task, number in counts.items():
             tasks.add(task, part, number)

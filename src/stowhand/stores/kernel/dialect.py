@@ -6,7 +6,8 @@ task IN :tasks  the value is a list
 
 ``FROM {running}`` reads what an index holds: the engine's filling is a table with the condition of the index, so that
 further conditions follow with AND. ``FROM some AS here {next_ready}`` joins each row with a ``job``: the first of the
-next priority or task, by a step in an index; ``{next_serial}``: of the next priority, task or serial key.
+next priority or task, by a step in an index; ``{next_queued}`` and ``{next_serial}``: of the next priority, task or
+queue, or serial key.
 Names that the fillings must have: ``FILLINGS``.
 """
 
@@ -20,8 +21,19 @@ FILLINGS = (
     *("live_jobs", "past_jobs", "live", "past", "tries", "workers", "app_versions"),
     *("throughput", "total_throughput"),
     *("pauses", "paused_serials"),
-    *("next_ready", "next_serial"),
-    *("ready", "ready_by_place", "serial", "suspects", "running", "failed", "troubled", "canceled"),
+    *("next_ready", "next_queued", "next_serial"),
+    *(
+        "ready",
+        "queued",
+        "ready_by_place",
+        "queued_by_place",
+        "serial",
+        "suspects",
+        "running",
+        "failed",
+        "troubled",
+        "canceled",
+    ),
     *("find", "has_flag", "is_forbidden", "lease_until", "on_failure_task", "byte_order"),
 )
 _TEXTS = 500

@@ -8,13 +8,20 @@ from datetime import timedelta
 from stowhand.protocols.operating import MAX_OVERDUE_JOBS
 from stowhand.stores.kernel.question import Engine, Query, Question, read_now
 
-# The first job of each task and priority (of each serial key, too) is the oldest of it, so that a backlog costs a few
-# steps; beyond two thousand of them it is what those say.
+# The first job of each queue, task and priority (of each serial key, too) is the oldest of it, so that a backlog costs
+# a few steps; beyond two thousand of them it is what those say.
 HEADS = """
 WITH RECURSIVE free (task, priority, run_at, id, number) AS (
     SELECT * FROM (SELECT task, priority, run_at, id, 1 FROM {ready} ORDER BY task, priority, run_at LIMIT 1) AS first
     UNION ALL
     SELECT job.task, job.priority, job.run_at, job.id, number + 1 FROM free AS here {next_ready} WHERE number < 2000
+), queued (queue, task, priority, run_at, id, number) AS (
+    SELECT * FROM (
+        SELECT queue, task, priority, run_at, id, 1 FROM {queued} ORDER BY queue, task, priority, run_at LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT job.queue, job.task, job.priority, job.run_at, job.id, number + 1 FROM queued AS here {next_queued}
+    WHERE number < 2000
 ), serial (serial, task, priority, run_at, id, number) AS (
     SELECT * FROM (
         SELECT serial, task, priority, run_at, id, 1 FROM {serial} ORDER BY serial, task, priority, run_at LIMIT 1
@@ -26,11 +33,15 @@ WITH RECURSIVE free (task, priority, run_at, id, number) AS (
 SELECT id, run_at FROM (
     SELECT CAST(NULL AS text) AS serial, task, run_at, id FROM free
     UNION ALL
+    SELECT NULL, task, run_at, id FROM queued
+    UNION ALL
     SELECT serial, task, run_at, id FROM serial
     UNION ALL
     SELECT * FROM (SELECT serial, task, run_at, id FROM {suspects} ORDER BY priority, run_at LIMIT 2000) AS suspects
 ) AS heads
-WHERE run_at < :before AND task NOT IN (SELECT task FROM {pauses})
+WHERE run_at < :before AND task NOT IN (SELECT name FROM {pauses} WHERE kind = 'task')
+    AND coalesce((SELECT queue FROM {live} AS job WHERE job.id = heads.id), 'default') NOT IN (
+        SELECT name FROM {pauses} WHERE kind = 'queue')
     AND (serial IS NULL OR serial NOT IN (SELECT serial FROM {paused_serials} AS paused))
 """
 _UNHELD = "AND (serial IS NULL OR serial NOT IN (SELECT serial FROM {running} AND serial IS NOT NULL))"

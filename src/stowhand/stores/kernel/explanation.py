@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stowhand.jobs.job import Job
+from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.operating import MOST_AHEAD, Explanation
 from stowhand.stores.kernel.columns import JOB
 from stowhand.stores.kernel.counts import list_pauses
@@ -75,12 +76,17 @@ def _count_ahead(job: Job, scope: ClaimScope | None) -> Question[int]:
     """How many are taken before it by workers with these tasks that leave these flags alone."""
     if scope is None:
         return 0
-    name, asked = ("ready_by_place", "") if job.serial is None else ("serial", " AND serial = :serial")
+    if job.serial is not None:
+        name, asked = "serial", " AND serial = :serial"
+    elif job.queue == DEFAULT_QUEUE:
+        name, asked = "ready_by_place", ""
+    else:
+        name, asked = "queued_by_place", " AND queue = :queue"
     if scope.tasks is not None:
         asked += " AND task IN :tasks"
     if scope.forbidden:
         asked += " AND NOT {is_forbidden}"
-    values = {name: getattr(job, name) for name in ("serial", "priority", "run_at", "id")}
+    values = {name: getattr(job, name) for name in ("serial", "queue", "priority", "run_at", "id")}
     values |= {"tasks": list(scope.tasks or ()), "forbidden": list(scope.forbidden), "most": MOST_AHEAD + 1}
     ((ahead,),) = yield Query(_AHEAD % (name, asked), values)
     return int(ahead)

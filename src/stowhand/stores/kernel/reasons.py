@@ -67,7 +67,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     paused_since: datetime | None = None
     """Its serial key is paused."""
     pauses: Pauses = Pauses()
-    """Its task may be paused."""
+    """Its task or queue may be paused."""
     holder: Holder | None = None
     """Of its serial key, unless that is the job itself."""
     ahead: int = 0
@@ -181,6 +181,9 @@ def _paused(facts: Facts) -> Iterator[Reason]:
     if since := pauses.tasks.get(job.task):
         undo = f"stowhand serials resume --task {shlex.quote(job.task)}"
         yield Reason("task_paused", f"the task {job.task!r} is paused, since {_say(since)}", undo)
+    if since := pauses.queues.get(job.queue):
+        undo = f"stowhand queues resume {shlex.quote(job.queue)}"
+        yield Reason("queue_paused", f"the queue {job.queue!r} is paused, since {_say(since)}", undo)
 
 
 def _serial(facts: Facts) -> Iterator[Reason]:
@@ -213,6 +216,12 @@ def _workers(facts: Facts) -> Iterator[Reason]:
             "unknown_task",
             f"{which} ({known})",
             HAVE_IT,
+        )
+    elif not any(_has(card, task) and facts.job.queue in card.queues for card in working):
+        yield Reason(
+            "unserved_queue",
+            f"no worker alive that has its task claims from the queue {facts.job.queue!r} ({known})",
+            f"start a worker with --queue {shlex.quote(facts.job.queue)}, or one without --queue and --exclude-queue",
         )
 
 
@@ -273,8 +282,12 @@ def _working(workers: Sequence[WorkerRow]) -> list[WorkerCard]:
 
 
 def _able(job: Job, workers: Sequence[WorkerRow]) -> list[WorkerCard]:
-    """Those that have its task, and forbid none of its flags, as far as is known."""
-    return [card for card in _working(workers) if _has(card, job.task) and not _forbids(card, job)]
+    """Those that have its task, serve its queue, and forbid none of its flags, as far as is known."""
+    return [
+        card
+        for card in _working(workers)
+        if _has(card, job.task) and job.queue in card.queues and not _forbids(card, job)
+    ]
 
 
 def _has(card: WorkerCard, task: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stowhand.jobs.job import Job
+from stowhand.jobs.queues import Queues
 from stowhand.protocols.figures import COUNTED, Amount
 from stowhand.protocols.operating import AppVersion, Held, WorkerCard, WorkerRow, worker_row
 from stowhand.stores.kernel.columns import HEAD
@@ -13,7 +14,7 @@ from stowhand.stores.kernel.search import read_head
 
 _CARDS = """
 SELECT name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, app_version, abandoned_threads, blocked,
-    started_at, seen_at, :now
+    queues, excluded_queues, started_at, seen_at, :now
 FROM {workers}
 """
 # Of each worker what it has held longest, of some thousand jobs that run.
@@ -30,10 +31,13 @@ def list_workers(engine: Engine) -> Question[Sequence[WorkerRow]]:
     """By name."""
     rows = yield Query(_CARDS)
     found = []
-    for name, host, pid, version, tasks, concurrency, stopping, flags, app_version, threads, blocked, *moments in rows:
+    for row in rows:
+        name, host, pid, version, tasks, concurrency, stopping, flags, app_version, threads, blocked, *others = row
+        only, excluded, *moments = others
         card = WorkerCard(
             *(name, host, pid, version, engine.read_names(tasks), concurrency, bool(stopping)),
             *(engine.read_names(flags), app_version, threads, bool(blocked)),
+            queues=Queues(engine.read_names(only), engine.read_names(excluded) or ()),
         )
         found.append(worker_row(card, *map(engine.read_moment, moments)))
     return sorted(found, key=lambda row: row.card.name)

@@ -18,6 +18,7 @@ from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.handler import EnclosingStore
@@ -179,7 +180,7 @@ class TableStore(Generic[R]):
         with self._calls.timed("settle"):
             return await self._backend.settle(batch, repeat=repeat)
 
-    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+    async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
         """Seconds until the earliest waiting record is due."""
         if tasks is not None and self.options.name not in tasks:
             return None

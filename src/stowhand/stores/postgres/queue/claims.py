@@ -18,6 +18,7 @@ import psycopg
 from stowhand.clock import stopwatch
 from stowhand.errors import StoreError
 from stowhand.jobs.job import Job
+from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign
 from stowhand.stores.database import trouble
@@ -59,13 +60,14 @@ REASON_LIMIT = 1000
 class _Answer(NamedTuple):
     at: float
     tasks: tuple[str, ...] | None
+    queues: Queues
     due: float | None
     """Seconds until a job is due."""
     suspects: bool
     """A suspect is due, of any task."""
 
 
-_NO_ANSWER = _Answer(float("-inf"), None, None, False)
+_NO_ANSWER = _Answer(float("-inf"), None, ALL_QUEUES, None, False)
 
 
 class Claims:
@@ -79,7 +81,7 @@ class Claims:
         self._announcement = announcement
         self._passed = passed
         self._link = Link(context.dialer, lambda: context.role("claim"), read_timestamps_as_numbers)
-        self._scan_cursors: dict[tuple[str, ...] | None, ScanCursor] = {}
+        self._scan_cursors: dict[tuple[tuple[str, ...] | None, Queues], ScanCursor] = {}
         self._idle = False
         """The last claim found nothing, and no notification has come since."""
         self._unfilled = False
@@ -94,7 +96,9 @@ class Claims:
         self._context.worker = request.worker
         self._context.patience = min(max(request.lease / 4, 1.0), DEADLINE)
         self._foreign_leases.ask(request)
-        if request.limit < 1 or (request.suspects and self._answered(request.tasks) and not self._answer.suspects):
+        if request.limit < 1 or (
+            request.suspects and self._answered(request.tasks, request.queues) and not self._answer.suspects
+        ):
             return []
         if request.suspects:
             return await self._claim(request)
@@ -116,6 +120,7 @@ class Claims:
             *self._about_foreign(asked),
             *(request.worker, request.token, request.limit, request.lease),
             *(_listed(request.tasks), list(request.forbidden_flags) or None, self._context.now()),
+            *queue_values(request.queues),
         )
         statement = self._context.statements["poll"]
         with self._context.translated():
@@ -135,7 +140,7 @@ class Claims:
                 self._listener.proven(listens=listens)
             moments = Moments()
             wait = None if due is None else max((moments[due] - moments[now]).total_seconds(), 0.0)
-            self._answer = _Answer(stopwatch(), request.tasks, wait, bool(suspects))
+            self._answer = _Answer(stopwatch(), request.tasks, request.queues, wait, bool(suspects))
             if foreign is not None:
                 late, ends_in = foreign
                 self._foreign_leases.see(ends_in, none_late=not late)
@@ -162,13 +167,13 @@ class Claims:
             return read_claims(found, request.worker, request.token)
         return []
 
-    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
-        """Seconds until the earliest waiting job of these tasks is due."""
-        if self._answered(tasks):
+    async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
+        """Seconds until the earliest waiting job of these tasks and queues is due."""
+        if self._answered(tasks, queues):
             due, self._answer = self._answer.due, _NO_ANSWER
             return due
         asked = self._foreign_leases.take()
-        values = (_listed(tasks), self._context.now(), *self._about_foreign(asked))
+        values = (_listed(tasks), self._context.now(), *queue_values(queues), *self._about_foreign(asked))
         with self._context.translated():
             ((due, ends_in),) = await self._link.rows(self._context.statements["next_due"], values)
         if asked is not None:
@@ -189,9 +194,9 @@ class Claims:
             return (False, None, None, None)
         return (True, plain_array(lease.job_id for lease in asked.ours), asked.slack, self._context.now())
 
-    def _answered(self, tasks: tuple[str, ...] | None) -> bool:
-        """The last poll has just answered for these tasks."""
-        return self._answer.tasks == tasks and stopwatch() - self._answer.at < _FRESH
+    def _answered(self, tasks: tuple[str, ...] | None, queues: Queues) -> bool:
+        """The last poll has just answered for these tasks and queues."""
+        return (self._answer.tasks, self._answer.queues) == (tasks, queues) and stopwatch() - self._answer.at < _FRESH
 
     def _starts_behind(self, request: ClaimRequest) -> bool:
         """The way from the beginning is long at present, and a poll goes it."""
@@ -199,12 +204,14 @@ class Claims:
         return not self._idle and cursor is not None and cursor.is_behind
 
     def _cursor_for(self, request: ClaimRequest) -> ScanCursor | None:
-        """One per set of tasks. None for a claim with conditions: it may pass over what the next one may take."""
+        """One per set of tasks and queues. None for a claim with conditions: it may pass over what the next one may
+        take."""
         if request.suspects or request.forbidden_flags or self._context.now() is not None:
             return None
-        if len(self._scan_cursors) >= _TASK_SETS and request.tasks not in self._scan_cursors:
+        key = (request.tasks, request.queues)
+        if len(self._scan_cursors) >= _TASK_SETS and key not in self._scan_cursors:
             self._scan_cursors.clear()
-        return self._scan_cursors.setdefault(request.tasks, ScanCursor())
+        return self._scan_cursors.setdefault(key, ScanCursor())
 
     async def _ask(self, request: ClaimRequest, start: Position | None) -> list[Row]:
         """Rows of what was claimed. After an error each job is tried by itself, and refused ones are passed over."""
@@ -239,6 +246,7 @@ class Claims:
             *(start or (None, None, None)),
             [int(key) for key in self._passed.current()] or None,
             is_apart,
+            *queue_values(request.queues),
         )
         return await self._link.rows(self._context.statements["claim"], values)
 
@@ -290,6 +298,11 @@ class ScanCursor:
 
 def _listed(names: tuple[str, ...] | None) -> list[str] | None:
     return None if names is None else list(names)
+
+
+def queue_values(queues: Queues) -> tuple[list[str] | None, list[str] | None]:
+    """The parameters ``_queues`` and ``_excluded`` of the functions that claim."""
+    return _listed(queues.only), list(queues.excluded) or None
 
 
 def _last_free(found: Sequence[Row]) -> Position | None:

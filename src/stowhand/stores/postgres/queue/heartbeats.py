@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import psycopg
@@ -75,11 +75,14 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
         with self._context.translated():
             await self._link.rows(self._context.statement("keep_progress"), values, lambda: within)
 
-    async def worker_seen(self, card: WorkerCard) -> None:
+    async def worker_seen(self, card: WorkerCard, task_queues: Mapping[str, str]) -> None:
         """An entry in the list of workers. Raises SchemaTooNew as ``check`` does: an idle worker asks nothing else."""
         lists = {
             "tasks": None if card.tasks is None else text_array(card.tasks),
             "forbidden_flags": None if card.forbidden_flags is None else text_array(card.forbidden_flags),
+            "queues": None if card.queues.only is None else text_array(card.queues.only),
+            "excluded_queues": text_array(card.queues.excluded),
+            "task_queues": msgspec.json.encode(task_queues).decode(),
         }
         ((_, newest),) = await self._rows("worker_seen", **msgspec.structs.asdict(card) | lists)
         self._leave_behind(newest)

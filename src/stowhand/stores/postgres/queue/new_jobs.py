@@ -11,7 +11,8 @@ import msgspec
 
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
-from stowhand.jobs.limits import FLAG_LIMIT, FLAGS_LIMIT, RESERVED, SERIAL_LIMIT, TASK_LIMIT
+from stowhand.jobs.limits import FLAG_LIMIT, FLAGS_LIMIT, QUEUE_LIMIT, RESERVED, SERIAL_LIMIT, TASK_LIMIT
+from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.stores.kernel.columns import DETAILS
 from stowhand.stores.postgres.queue.rows import Row
 from stowhand.stores.postgres.shared.array_literals import plain_array, quoted, text_array
@@ -32,6 +33,7 @@ def is_plain(job: NewJob) -> bool:
         and 0 < len(job.task) <= TASK_LIMIT
         and job.task not in RESERVED
         and (job.serial is None or len(job.serial) <= SERIAL_LIMIT)
+        and (job.queue is None or 0 < len(job.queue) <= QUEUE_LIMIT)
         and (job.max_attempts is None or job.max_attempts > 0)
         and (job.max_resets is None or job.max_resets >= 0)
         and len(job.payload) < 8192
@@ -89,7 +91,7 @@ def bulk_values(jobs: Sequence[NewJob], now: datetime | None) -> tuple[object, .
 
 def bulk_values_of_each(jobs: Sequence[NewJob], now: datetime | None) -> tuple[object, ...]:
     """The last values of the statement ``flow_create``."""
-    tasks, payloads, serials, run_ats, delays, max_attempts, priorities, flags, max_resets = _arrays(jobs)
+    tasks, payloads, serials, run_ats, delays, max_attempts, priorities, flags, max_resets, _ = _arrays(jobs)
     keys = _unless_default([job.key for job in jobs], None, text_array)
     modes = _unless_default([job.key_mode for job in jobs], KeyMode.REPLACE, text_array)
     return (
@@ -111,6 +113,7 @@ def _arrays(jobs: Sequence[NewJob]) -> tuple[str | None, ...]:
         _unless_default([job.priority for job in jobs], 0, plain_array),
         _unless_default([job.flags for job in jobs], (), _flags),
         _unless_default([job.max_resets for job in jobs], None, plain_array),
+        _unless_default([job.queue for job in jobs], None, text_array),
     )
 
 
@@ -134,7 +137,7 @@ def new_job(job: NewJob, row: Row) -> Job:
     A run time that is the moment of its creation is left out: reading it twice would cost as much as the rest.
     The details are written out: by a dictionary of them the call takes three times as long.
     """
-    id_, run_at, created_at, max_attempts, _ = row
+    id_, run_at, created_at, max_attempts, queue, _ = row
     return Job(
         id=id_,
         task=job.task,
@@ -149,4 +152,5 @@ def new_job(job: NewJob, row: Row) -> Job:
         flags=tuple(dict.fromkeys(job.flags)),
         created_at=created_at,
         updated_at=created_at,
+        queue=queue or DEFAULT_QUEUE,
     )

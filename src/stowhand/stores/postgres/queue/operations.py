@@ -1,10 +1,20 @@
-"""Pauses serial keys and tasks, and purges."""
+"""Pauses serial keys, tasks and queues, and purges."""
 
 from __future__ import annotations
 
 import msgspec
 
-from stowhand.protocols.operating import PURGE_COUNTED, Ages, Purged, SerialChange, TaskChange, read_serial, read_task
+from stowhand.protocols.operating import (
+    PURGE_COUNTED,
+    Ages,
+    Purged,
+    QueueChange,
+    SerialChange,
+    TaskChange,
+    read_queue,
+    read_serial,
+    read_task,
+)
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import Row
 
@@ -37,6 +47,16 @@ class Operator:
         """Workers are woken."""
         ((changed,),) = await self._ask("resume_task", read_task(name), self._context.now())
         return TaskChange(name, changed)
+
+    async def pause_queue(self, name: str) -> QueueChange:
+        """Whatever the task and the serial key; a running job goes on."""
+        ((changed,),) = await self._ask("pause_queue", read_queue(name), self._context.now())
+        return QueueChange(name, changed)
+
+    async def resume_queue(self, name: str) -> QueueChange:
+        """Workers are woken."""
+        ((changed,),) = await self._ask("resume_queue", read_queue(name), self._context.now())
+        return QueueChange(name, changed)
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
         """Page by page."""

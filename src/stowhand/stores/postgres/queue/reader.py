@@ -26,7 +26,7 @@ SETTINGS = b"""
            pg_catalog.set_config('jit', 'off', true)
 """
 _TYPES = {
-    **dict.fromkeys(("task", "serial", "key", "flag", "worker", "error", "state", "above"), "text"),
+    **dict.fromkeys(("task", "serial", "key", "flag", "queue", "worker", "error", "state", "above"), "text"),
     **dict.fromkeys(("id", "after", "below", "first", "limit", "rows", "most", "each"), "bigint"),
     **dict.fromkeys(("since", "until", "at", "before", "run_at"), "timestamptz"),
     **dict.fromkeys(("states", "tasks", "serials"), "text[]"),
@@ -35,7 +35,15 @@ _TYPES = {
 }
 _NOW = "coalesce(%(now)s::timestamptz, now())"
 # As in the index live_by_task.
-_READY = "{schema}.live where state <> 'processing' and state <> 'failed' and serial is null and resets < 2"
+_READY = (
+    "{schema}.live"
+    " where queue is null and state <> 'processing' and state <> 'failed' and serial is null and resets < 2"
+)
+_QUEUED = (
+    "{schema}.live"
+    " where queue is not null and state <> 'processing' and state <> 'failed' and serial is null and resets < 2"
+)
+_IN_ORDER = "{schema}.live where state in ('queued', 'errored') and serial is null and resets < 2"
 _SERIAL = "{schema}.live where state in ('queued', 'errored') and serial is not null and resets < 2"
 
 
@@ -69,9 +77,12 @@ _FILLINGS = {
     "pauses": "{schema}.pauses",
     "paused_serials": "(select name as serial, paused_at as since from {schema}.serials where paused_at is not null)",
     "next_ready": _next("task, priority", _READY),
+    "next_queued": _next("queue, task, priority", _QUEUED),
     "next_serial": _next("serial, task, priority", _SERIAL),
     "ready": _READY,
-    "ready_by_place": "{schema}.live where state in ('queued', 'errored') and serial is null and resets < 2",
+    "queued": _QUEUED,
+    "ready_by_place": f"{_IN_ORDER} and queue is null",
+    "queued_by_place": _IN_ORDER,
     "serial": _SERIAL,
     "suspects": "{schema}.live where state in ('queued', 'errored') and resets >= 2",
     "running": "{schema}.live where state = 'processing'",

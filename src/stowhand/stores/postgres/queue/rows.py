@@ -41,17 +41,19 @@ _TYPES = {
 }
 _TYPE_OF = {field.name: _TYPES[field.kind] for field in FIELDS}
 
+_QUEUE = {"queue": "coalesce(queue, 'default')"}
+"""The queue as people see it: the table has NULL for ``default``."""
 _PROCESSING = State.PROCESSING
 _STATES = {state.value: state for state in State}
 
 
 def column_fillings() -> dict[str, str]:
     """What the {braces} of statements.sql that mean a job are filled with."""
-    payload = {"payload": "payload::text"}
+    payload = {"payload": "payload::text"} | _QUEUE
     # Reading a time costs more than anything else in a row, so one that is the same as another is left out.
     times = {"created_at": "nullif(created_at, run_at)", "updated_at": "nullif(updated_at, created_at)"}
     live = {"result": "null::text", "last_worker": "coalesce(worker, last_worker)"}
-    others = [name for name in DETAILS if name != "max_attempts"]
+    others = [name for name in DETAILS if name not in ("max_attempts", "queue")]
     return {
         "live_job": _columns(payload | live),
         "any_job": _columns(payload | {"result": "result::text"}),
@@ -67,26 +69,39 @@ def column_fillings() -> dict[str, str]:
 def function_fillings() -> dict[str, str]:
     """The lists of columns in the texts of functions and views."""
     text = {"payload": "payload::text"}
-    live = {"result": "null::json", "last_worker": "coalesce(worker, last_worker)"}
-    past = {"worker": "null::text", "last_worker": "worker"}
+    live = {"result": "null::json", "last_worker": "coalesce(worker, last_worker)"} | _QUEUE
+    past = {"worker": "null::text", "last_worker": "worker"} | _QUEUE
     past |= {"progress": "null::float8", "progress_text": "null::text"}
     types = _TYPE_OF | {"id": "bigint"}
     arguments = {"payload": "_payload => _new.payload::json", "key_mode": "_mode => _new.key_mode"}
     new = NewJob.__struct_fields__
+    shown = {
+        "last_worker": "coalesce(worker, last_worker) as last_worker",
+        "queue": "coalesce(queue, 'default') as work_queue",
+    }
+    claimed = {"payload": "j.payload::text", "queue": "coalesce(j.queue, 'default')"}
     return {
         "live_row": select(live),
         "past_row": select(past),
         "live_job": select(live | text | {"result": "null::text"}),
         "unended_job": _columns(
-            {"payload": "payload::text as payload", "last_worker": "coalesce(worker, last_worker) as last_worker"},
+            {
+                "payload": "payload::text as payload",
+                "last_worker": "coalesce(worker, last_worker) as last_worker",
+                "queue": "coalesce(queue, 'default') as queue",
+            },
             [name for name in COLUMNS if name != "result"],
         ),
         "past_job": select(past | text | {"result": "result::text"}),
-        "shown": _columns({"last_worker": "coalesce(worker, last_worker) as last_worker"}, _SHOWN),
+        "shown": ", ".join(shown.get(name, name) for name in _SHOWN),
         "job_shown": ", ".join(
-            "coalesce(_job.worker, _job.last_worker)" if name == "last_worker" else f"_job.{name}" for name in _SHOWN
+            {
+                "last_worker": "coalesce(_job.worker, _job.last_worker)",
+                "queue": "coalesce(_job.queue, 'default')",
+            }.get(name, f"_job.{name}")
+            for name in _SHOWN
         ),
-        "claimed": ", ".join("j.payload::text" if name == "payload" else f"j.{name}" for name in CLAIMED),
+        "claimed": ", ".join(claimed.get(name, f"j.{name}") for name in CLAIMED),
         "claimed_types": ", ".join(f"{name} {types[name]}" for name in CLAIMED),
         "kept": named(KEPT),
         "gone_kept": named(KEPT, "g"),

@@ -16,6 +16,7 @@ from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Connection, Row, rows
+from stowhand.stores.postgres.queue.claims import queue_values
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.new_jobs import call_of, call_of_each
 from stowhand.stores.postgres.queue.producer import CHUNK
@@ -49,7 +50,7 @@ class Settlements:
         values = (
             *(*pairs(leases), self._context.keep, request.worker, request.token, request.limit, request.lease),
             None if request.tasks is None else list(request.tasks),
-            *(list(request.forbidden_flags) or None, self._context.now()),
+            *(list(request.forbidden_flags) or None, self._context.now(), *queue_values(request.queues)),
         )
         with self._context.translated():
             try:

@@ -5,7 +5,7 @@
 -- name: claim
 select {claimed_job}
 from {schema}.claim(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s, %s::timestamptz,
-  %s::int, %s::timestamptz, %s::bigint, %s::bigint[], %s)
+  %s::int, %s::timestamptz, %s::bigint, %s::bigint[], %s, %s::text[], %s::text[])
 
 -- Of foreign leases: 1 if one is late, and when the first of the others ends. Last: does this connection listen?
 -- name: poll
@@ -13,7 +13,7 @@ select {claimed_job},
   case when id = -1 and %s then (select array[f.late::int::float8, f.ends_in]
     from {schema}.foreign_leases(%s::bigint[], %s, %s::timestamptz) f) end,
   id = -1 and {channel} in (select pg_catalog.pg_listening_channels())
-from {schema}.poll(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s::timestamptz)
+from {schema}.poll(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s::timestamptz, %s::text[], %s::text[])
 
 -- name: settle_completed
 select * from {schema}.settle_completed(%s::bigint[], %s::uuid[], %s, %s::timestamptz)
@@ -21,7 +21,7 @@ select * from {schema}.settle_completed(%s::bigint[], %s::uuid[], %s, %s::timest
 -- name: settle_and_claim
 select settled, {claimed_job}
 from {schema}.settle_and_claim(%s::bigint[], %s::uuid[], %s, %s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[],
-  %s::timestamptz)
+  %s::timestamptz, %s::text[], %s::text[])
 
 -- name: settle
 select id, token::text, state from {schema}.settle_attempts(%s::bigint[], %s::uuid[], %s::text[], %s::float8[],
@@ -73,7 +73,7 @@ select id, state from {schema}.reset(%(ids)s::bigint[], %(marks)s::uuid[], %(sta
 select {schema}.maintain(%(history)s::float8, %(now)s::timestamptz, %(failed_retention)s::float8)
 
 -- name: next_due
-select {schema}.next_due(%s::text[], %s::timestamptz),
+select {schema}.next_due(%s::text[], %s::timestamptz, %s::text[], %s::text[]),
   case when %s then (select f.ends_in from {schema}.foreign_leases(%s::bigint[], %s, %s::timestamptz) f) end
 
 -- name: enqueue
@@ -97,26 +97,27 @@ case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({channel},
 -- The commonest job: no key, short and plain. A function call and a row of 21 columns cost half as much again
 -- as this whole insert; what its answer leaves out, the caller knows (new_jobs.py: new_job). It is a transaction by itself, so
 -- what it sees of sleepers is true but for the moment of its commit (idle_announcement.py): only if there is one it notifies.
-insert into {schema}.live (task, payload, run_at, max_attempts, {other_details}, scout, created_at, updated_at)
+insert into {schema}.live (task, payload, run_at, max_attempts, queue, {other_details}, scout, created_at, updated_at)
 select v.task, v.payload, coalesce(v.run_at, v.at + v.delay * interval '1 second', v.at),
-  coalesce(v.max_attempts, (select s.max_attempts from {schema}.settings s)), {other_values},
+  coalesce(v.max_attempts, (select s.max_attempts from {schema}.settings s)),
+  nullif(coalesce(v.queue, (select q.queue from {schema}.task_queues q where q.task = v.task)), 'default'), {other_values},
   v.serial is not null, v.at, v.at
 from (values (%s::text, %s::json, %s::timestamptz, %s::float8, coalesce(%s::timestamptz, now()), {detail_values}))
   as v(task, payload, run_at, delay, at, {details})
-returning id, nullif(run_at, created_at), created_at, max_attempts,
+returning id, nullif(run_at, created_at), created_at, max_attempts, queue,
   {wake_sleepers}
 
 -- Several of those, of callers at the same time (group_commit.py), and those of a login that may not write the table: all or none,
 -- in the order given. Whether a worker sleeps is asked once, with the first row, which comes when all are written.
 -- name: enqueue_group
-select id, nullif(run_at, created_at), created_at, max_attempts,
+select id, nullif(run_at, created_at), created_at, max_attempts, queue,
   case when row_number() over () = 1 then {wake_sleepers} end
 from {schema}.enqueue_many(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[], %s::int[],
-  %s::json[], %s::int[], %s::timestamptz)
+  %s::json[], %s::int[], %s::text[], %s::timestamptz)
 
 -- name: enqueue_many
 select id from {schema}.enqueue_many(%s::text[], %s::json[], %s::text[], %s::timestamptz[], %s::float8[], %s::int[],
-  %s::int[], %s::json[], %s::int[], %s::timestamptz)
+  %s::int[], %s::json[], %s::int[], %s::text[], %s::timestamptz)
 
 -- name: enqueue_jobs
 select {live_job} from {schema}.enqueue_jobs(%s::json, %s::timestamptz)
@@ -332,10 +333,16 @@ select {schema}.pause_task(%s, %s::timestamptz)
 -- name: resume_task
 select {schema}.resume_task(%s, %s::timestamptz)
 
+-- name: pause_queue
+select {schema}.pause_queue(%s, %s::timestamptz)
+
+-- name: resume_queue
+select {schema}.resume_queue(%s, %s::timestamptz)
+
 -- name: worker_seen
 select {schema}.worker_seen(%(name)s, %(host)s, %(pid)s::bigint, %(version)s, %(tasks)s::text[], %(concurrency)s::int,
   %(stopping)s, %(now)s::timestamptz, %(forbidden_flags)s::text[], %(app_version)s, %(abandoned_threads)s::int,
-  %(blocked)s),
+  %(blocked)s, %(queues)s::text[], %(excluded_queues)s::text[], %(task_queues)s::json),
   (select coalesce(max(id), 0) from {schema}.applied_migrations where breaking)
 
 -- name: worker_gone

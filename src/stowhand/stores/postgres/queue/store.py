@@ -8,6 +8,7 @@ from stowhand.jobs.conditions import refuse_conditions
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.queue_store import Notices
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, StoreOptions
 from stowhand.stores.kernel.inspector import Inspector
@@ -95,9 +96,9 @@ class PostgresStore:
         """Record how attempts ended."""
         return await self._settlements.settle(batch, repeat=repeat) if batch else []
 
-    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
+    async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
         """Seconds until the earliest waiting job of these tasks is due."""
-        return await self._claims.next_due(tasks)
+        return await self._claims.next_due(tasks, queues)
 
     def foreign(self) -> Foreign | None:
         """What the last claim that found nothing saw of foreign leases."""

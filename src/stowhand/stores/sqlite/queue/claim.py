@@ -1,8 +1,9 @@
 """Choosing jobs and claiming them, inside a write transaction: no other claim chooses at the same time.
 
-Waiting jobs are a set of sorted streams (one for each task, and one of the heads of its serial keys); a claim merges
-them and stops at its limit, so its cost depends on the jobs claimed alone. Looking for streams is a loose scan: a
-million jobs that are not due, or of other tasks, or behind a busy serial key, are stepped over in one seek each.
+Waiting jobs are a set of sorted streams (one for each task in each queue, and one of the heads of its serial keys); a
+claim merges them and stops at its limit, so its cost depends on the jobs claimed alone. Looking for streams is a loose
+scan: a million jobs that are not due, or of other tasks or queues, or behind a busy serial key, are stepped over in one
+seek each.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from collections.abc import Container, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from heapq import merge
-from typing import Any
+from typing import Any, NamedTuple
 
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
+from stowhand.jobs.queues import DEFAULT_QUEUE, Queues
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.stores.database.sqlite_connection import attempt
@@ -104,100 +106,156 @@ def _candidates(tx: Transaction, request: ClaimRequest) -> Generator[Candidate, 
     if request.limit < 1:
         return
     forbidden = as_json(request.forbidden_flags) if request.forbidden_flags else None
+    paused = read_pauses(tx)
+    queues = request.queues.without(paused.queues)
     if request.suspects:
-        tasks = None if request.tasks is None else as_json(request.tasks)
-        yield from tx.run("due_suspects", tasks=tasks, forbidden=forbidden or "[]")
+        yield from tx.run("due_suspects", forbidden=forbidden or "[]", **_filters(request.tasks, queues))
         return
-    paused = _paused_tasks(tx)
-    free = _tasks(tx, request.tasks, "next_task", paused)
-    serial = _tasks(tx, request.tasks, "next_serial_task", paused)
-    streams = [*(_due(tx, task, forbidden) for task in free), *(_heads(tx, task, forbidden) for task in serial)]
+    streams = [
+        *(_due(tx, stream, forbidden) for stream in _free_streams(tx, request.tasks, queues, paused)),
+        *(_heads(tx, stream, forbidden) for stream in _serial_streams(tx, request.tasks, queues, paused)),
+    ]
     yield from streams[0] if len(streams) == 1 else merge(*streams)
 
 
-def _paused_tasks(tx: Transaction) -> set[str]:
-    return {*tx.column("pauses")}
+class Stream(NamedTuple):
+    """Jobs of one task in one queue."""
+
+    queue: str
+    task: str
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Of the statements for it, by name."""
+        return {"queue": self.queue, "task": self.task}
+
+    @property
+    def suffix(self) -> str:
+        """Of the names of the statements for it: jobs of other queues than default are in an index of their own."""
+        return "" if self.queue == DEFAULT_QUEUE else "_in_queue"
 
 
-def _tasks(tx: Transaction, wanted: tuple[str, ...] | None, step: str, paused: set[str]) -> list[str]:
-    """The tasks that have something waiting: of those wanted, and not paused."""
-    first = tx.row(step, task="")
-    if first is None:
-        return []
-    if wanted is not None:
-        return [task for task in dict.fromkeys(wanted) if task not in paused]
-    found: list[str] = []
-    while first is not None:
-        found.append(first[0])
-        first = tx.row(step, task=first[0])
-    return [task for task in found if task not in paused]
+class Paused(NamedTuple):
+    """What is paused."""
+
+    tasks: set[str]
+    queues: set[str]
 
 
-def _due(tx: Transaction, task: str, forbidden: str | None) -> Iterator[Candidate]:
-    """Due jobs of one task without a serial key, priority by priority; read lazily."""
-    priority, statement = BELOW_ALL, "due" if forbidden is None else "due_and_allowed"
-    while level := tx.row("next_level", task=task, priority=priority):
-        priority, first_due = level
+def read_pauses(tx: Transaction) -> Paused:
+    """The names of tasks and queues that are paused."""
+    names: dict[str, set[str]] = {"task": set(), "queue": set()}
+    for kind, name in tx.run("pauses"):
+        names[kind].add(name)
+    return Paused(names["task"], names["queue"])
+
+
+def _filters(tasks: tuple[str, ...] | None, queues: Queues) -> dict[str, str | None]:
+    """Values for statements that look at one job after the other."""
+    return {
+        "tasks": None if tasks is None else as_json(tasks),
+        "queues": None if queues.only is None else as_json(queues.only),
+        "excluded": as_json(queues.excluded),
+    }
+
+
+def _free_streams(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues, paused: Paused) -> Iterator[Stream]:
+    """Where a job without a serial key waits: of these tasks and queues, and not paused."""
+    names = [queue for queue in queues.only or () if queue != DEFAULT_QUEUE]
+    if queues.only is None:
+        names = list(_steps(tx, "next_queue", "queue"))
+    has_default = DEFAULT_QUEUE in queues and tx.row("next_task", task="") is not None
+    for queue in [*((DEFAULT_QUEUE,) if has_default else ()), *(name for name in names if name in queues)]:
+        step = "next_task" if queue == DEFAULT_QUEUE else "next_task_in_queue"
+        for task in _steps(tx, step, "task", queue=queue) if tasks is None else dict.fromkeys(tasks):
+            if task not in paused.tasks:
+                yield Stream(queue, task)
+
+
+def _serial_streams(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues, paused: Paused) -> Iterator[Stream]:
+    """The same of jobs that are the first ones of free serial keys."""
+    if tx.row("next_serial_task", task="") is None:
+        return
+    for task in list(_steps(tx, "next_serial_task", "task")) if tasks is None else dict.fromkeys(tasks):
+        if task not in paused.tasks:
+            yield from (
+                Stream(name, task) for name in _steps(tx, "next_serial_queue", "queue", task=task) if name in queues
+            )
+
+
+def _steps(tx: Transaction, step: str, column: str, **values: str) -> Iterator[str]:
+    """The values of a column, each by a step in an index."""
+    here = ""
+    while row := tx.row(step, **values, **{column: here}):
+        here = row[0]
+        yield here
+
+
+def _due(tx: Transaction, stream: Stream, forbidden: str | None) -> Iterator[Candidate]:
+    """Due jobs without a serial key, priority by priority; read lazily."""
+    statement = ("due" if forbidden is None else "due_and_allowed") + stream.suffix
+    for priority, first_due in _levels(tx, stream):
         if first_due <= tx.now.wall:
-            yield from tx.run(statement, task=task, priority=priority, forbidden=forbidden)
+            yield from tx.run(statement, **stream.values, priority=priority, forbidden=forbidden)
 
 
-def _heads(tx: Transaction, task: str, forbidden: str | None) -> Iterator[Candidate]:
-    """The first due job of this task in each free serial key."""
-    heads = tx.run("heads", task=task)
+def _levels(tx: Transaction, stream: Stream) -> Iterator[tuple[int, int]]:
+    """The priorities of a stream, each with the moment at which its first job is due."""
+    priority = BELOW_ALL
+    while level := tx.row("next_level" + stream.suffix, **stream.values, priority=priority):
+        priority = level[0]
+        yield level
+
+
+def _heads(tx: Transaction, stream: Stream, forbidden: str | None) -> Iterator[Candidate]:
+    """The first due job of this stream in each free serial key."""
+    heads = tx.run("heads", **stream.values)
     if forbidden is None:
         yield from heads
         return
-    allowed = (tx.row("first_allowed", task=task, forbidden=forbidden, serial=head[3]) for head in heads)
+    allowed = (tx.row("first_allowed", **stream.values, forbidden=forbidden, serial=head[3]) for head in heads)
     yield from sorted(first for first in allowed if first is not None)
 
 
 def refresh_heads(tx: Transaction) -> bool:
     """Look again at heads whose time has come, a bounded number; False when there may be more."""
     stale = tx.rows("heads_to_recheck", limit=RECHECKS)
-    for serial, task in stale:
-        _refresh_head(tx, serial, task)
+    for serial, task, queue in stale:
+        _refresh_head(tx, {"serial": serial, "task": task, "queue": queue})
     return len(stale) < RECHECKS
 
 
-def _refresh_head(tx: Transaction, serial: str, task: str) -> None:
+def _refresh_head(tx: Transaction, head: dict[str, str]) -> None:
     priority, run_at, job_id, recheck_at = BELOW_ALL, None, None, None
-    while job_id is None and (level := tx.row("next_serial_level", serial=serial, task=task, priority=priority)):
+    while job_id is None and (level := tx.row("next_serial_level", **head, priority=priority)):
         priority, at, found = level
         if at <= tx.now.wall:
             run_at, job_id = at, found
         else:
             recheck_at = at if recheck_at is None else min(recheck_at, at)
     if job_id is None and recheck_at is None:
-        tx.run("drop_head", serial=serial, task=task)
+        tx.run("drop_head", **head)
     else:
-        head = {"priority": priority, "run_at": run_at, "id": job_id, "recheck_at": recheck_at}
-        tx.run("set_head", serial=serial, task=task, **head)
+        place = {"priority": priority, "run_at": run_at, "id": job_id, "recheck_at": recheck_at}
+        tx.run("set_head", **head, **place)
 
 
-def next_due(tx: Transaction, tasks: tuple[str, ...] | None) -> float | None:
-    """Seconds until the first waiting job is due that is not paused, whether or not something else holds it up; or one
-    of any task expires."""
-    found = [
-        due
-        for task in _tasks(tx, tasks, "next_task", _paused_tasks(tx))
-        for due in _levels(tx, "next_level", task=task)
-    ]
-    wanted = None if tasks is None else as_json(tasks)
-    found += [known for known in tx.column("first_head", tasks=wanted) if known is not None]
-    for serial, task in tx.run("unknown_heads", tasks=wanted):
-        found += _levels(tx, "next_serial_level", serial=serial, task=task)
-    found += [suspect for suspect in tx.column("first_suspect", tasks=wanted) if suspect is not None]
-    found += tx.column("next_expiry")
-    return max(min(found) - tx.now.wall, 0) / 1_000_000 if found else None
-
-
-def _levels(tx: Transaction, step: str, **place: str) -> Iterator[int]:
-    """When the first job of each priority is due."""
-    priority = BELOW_ALL
-    while level := tx.row(step, **place, priority=priority):
-        priority = level[0]
-        yield level[1]
+def next_due(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues) -> float | None:
+    """Seconds until the first waiting job of these tasks and queues is due that is not paused, whether or not something
+    else holds it up; or any job expires."""
+    paused = read_pauses(tx)
+    queues = queues.without(paused.queues)
+    moments = [due for stream in _free_streams(tx, tasks, queues, paused) for _, due in _levels(tx, stream)]
+    filters = _filters(tasks, queues)
+    moments += [known for known in tx.column("first_head", **filters) if known is not None]
+    for serial, task, queue in tx.run("unknown_heads", **filters):
+        priority = BELOW_ALL
+        while level := tx.row("next_serial_level", serial=serial, task=task, queue=queue, priority=priority):
+            priority = level[0]
+            moments.append(level[1])
+    moments += [suspect for suspect in tx.column("first_suspect", **filters) if suspect is not None]
+    moments += tx.column("next_expiry")
+    return max(min(moments) - tx.now.wall, 0) / 1_000_000 if moments else None
 
 
 def _to_claim(row: tuple[Any, ...], token: str) -> Claim[Job]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -93,13 +93,23 @@ class SqliteHeartbeats(Leaser[Transaction]):
         await super().close()
         self._impatient.close()
 
-    async def worker_seen(self, card: WorkerCard) -> None:
+    async def worker_seen(self, card: WorkerCard, task_queues: Mapping[str, str]) -> None:
         """Enter it in the list of workers, or note that it still runs."""
         tasks = None if card.tasks is None else as_json(card.tasks)
         flags = None if card.forbidden_flags is None else as_json(card.forbidden_flags)
-        entry = msgspec.structs.asdict(card) | {"tasks": tasks, "forbidden_flags": flags}
+        entry = msgspec.structs.asdict(card) | {
+            "tasks": tasks,
+            "forbidden_flags": flags,
+            "queues": None if card.queues.only is None else as_json(card.queues.only),
+            "excluded_queues": as_json(card.queues.excluded),
+        }
+        declared = as_json(task_queues)
 
         def write(tx: Transaction) -> None:
+            # Only as a worker starts: of two versions that run beside each other the newer one has declared them last.
+            if tx.row("worker_known", name=card.name) is None:
+                tx.run("clear_task_queues", task_queues=declared)
+                tx.run("set_task_queues", task_queues=declared)
             tx.run("worker_seen", **entry)
             if card.app_version is not None:
                 seen = tx.run("app_version_seen", version=card.app_version, gone=micros(VERSION_GONE))

@@ -1,9 +1,19 @@
-"""Pauses serial keys and tasks, and purges page by page."""
+"""Pauses serial keys, tasks and queues, and purges page by page."""
 
 from __future__ import annotations
 
 from stowhand.jobs.job import State
-from stowhand.protocols.operating import PURGE_COUNTED, Ages, Purged, SerialChange, TaskChange, read_serial, read_task
+from stowhand.protocols.operating import (
+    PURGE_COUNTED,
+    Ages,
+    Purged,
+    QueueChange,
+    SerialChange,
+    TaskChange,
+    read_queue,
+    read_serial,
+    read_task,
+)
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -30,10 +40,17 @@ class Operator:
 
     async def pause_task(self, name: str) -> TaskChange:
         """Whatever the serial key; a running job goes on."""
-        return TaskChange(name, await self._change("pause_task", task=read_task(name)))
+        return TaskChange(name, await self._change("pause_kind", kind="task", name=read_task(name)))
 
     async def resume_task(self, name: str) -> TaskChange:
-        return TaskChange(name, await self._change("resume_task", wakes=True, task=read_task(name)))
+        return TaskChange(name, await self._change("resume_kind", wakes=True, kind="task", name=read_task(name)))
+
+    async def pause_queue(self, name: str) -> QueueChange:
+        """A running job goes on."""
+        return QueueChange(name, await self._change("pause_kind", kind="queue", name=read_queue(name)))
+
+    async def resume_queue(self, name: str) -> QueueChange:
+        return QueueChange(name, await self._change("resume_kind", wakes=True, kind="queue", name=read_queue(name)))
 
     async def _change(self, statement: str, *, wakes: bool = False, **named: str) -> bool:
         return await self._connections.write(lambda tx: tx.run(statement, **named).rowcount > 0, wakes=wakes)

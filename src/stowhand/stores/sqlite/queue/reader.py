@@ -21,7 +21,8 @@ _names = msgspec.json.Decoder(tuple[str, ...])
 _JOBS = "stowhand_jobs INDEXED BY stowhand_jobs"
 _FLAGS = "json_each(CASE WHEN json_valid(flags) THEN flags END)"
 _WAITS = "state IN ('queued', 'errored')"
-_READY = f"{_JOBS}_ready WHERE {_WAITS} AND serial IS NULL AND resets < 2"
+_READY = f"{_JOBS}_ready WHERE queue IS NULL AND {_WAITS} AND serial IS NULL AND resets < 2"
+_QUEUED = f"{_JOBS}_queued WHERE queue IS NOT NULL AND {_WAITS} AND serial IS NULL AND resets < 2"
 _SERIAL = f"{_JOBS}_serial WHERE {_WAITS} AND serial IS NOT NULL AND resets < 2"
 # Each step compares one column: of (a, b) > (x, y) a search of SQLite's uses the first alone, and reads all that has
 # the same one.
@@ -30,6 +31,16 @@ JOIN stowhand_jobs AS job ON job.id = coalesce((
     SELECT id FROM {_READY} AND task = here.task AND priority > here.priority ORDER BY priority, run_at LIMIT 1
 ), (
     SELECT id FROM {_READY} AND task > here.task ORDER BY task, priority, run_at LIMIT 1
+))
+"""
+_NEXT_QUEUED = f"""
+JOIN stowhand_jobs AS job ON job.id = coalesce((
+    SELECT id FROM {_QUEUED} AND queue = here.queue AND task = here.task AND priority > here.priority
+    ORDER BY priority, run_at LIMIT 1
+), (
+    SELECT id FROM {_QUEUED} AND queue = here.queue AND task > here.task ORDER BY task, priority, run_at LIMIT 1
+), (
+    SELECT id FROM {_QUEUED} AND queue > here.queue ORDER BY queue, task, priority, run_at LIMIT 1
 ))
 """
 _NEXT_SERIAL = f"""
@@ -45,6 +56,7 @@ JOIN stowhand_jobs AS job ON job.id = coalesce((
 DIALECT = Dialect(
     {
         "next_ready": _NEXT_READY,
+        "next_queued": _NEXT_QUEUED,
         "next_serial": _NEXT_SERIAL,
         "live": "stowhand_jobs",
         "past": "stowhand_history",
@@ -58,7 +70,9 @@ DIALECT = Dialect(
         "pauses": "stowhand_pauses",
         "paused_serials": "stowhand_paused",
         "ready": _READY,
+        "queued": _QUEUED,
         "ready_by_place": _READY,
+        "queued_by_place": _QUEUED,
         "serial": _SERIAL,
         "suspects": f"{_JOBS}_suspect WHERE {_WAITS} AND resets >= 2",
         "running": f"{_JOBS}_running WHERE state = 'processing'",

@@ -24,7 +24,7 @@ LATEST = 253402300799999999
 JobRow = tuple[Any, ...]
 """The columns of the views, in their order."""
 
-_WRITTEN = ("max_attempts", "flags")
+_WRITTEN = ("max_attempts", "flags", "queue")
 """Details that are written otherwise than they are given."""
 _GIVEN = ("task", "payload", "key", *(name for name in DETAILS if name not in _WRITTEN))
 INSERTED = (*_GIVEN, "run_at", *_WRITTEN, "on_failure", "expires_at", "created_at", "updated_at")
@@ -87,7 +87,7 @@ def to_row(job: NewJob, now: Moment) -> tuple[Any, ...]:
     attempts = MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
     expires_at = None if job.expires is None else min(due + micros(job.expires), LATEST)
     on_failure = None if job.on_failure is None else as_json(job.on_failure)
-    return (*_given(job), due, attempts, flags, on_failure, expires_at, now.wall, now.wall)
+    return (*_given(job), due, attempts, flags, job.queue, on_failure, expires_at, now.wall, now.wall)
 
 
 def check(job: NewJob) -> NewJob:

@@ -14,6 +14,7 @@ from stowhand.jobs.conditions import refuse_conditions
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.queue_store import Notices, Transactions
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Reply, StoreOptions, Terms, whole_batch
@@ -105,14 +106,14 @@ class EmbeddedStore:
         """Record how attempts ended."""
         return await self._settler.settle(whole_batch(batch, self._options.max_attempts), repeat=repeat)
 
-    async def next_due(self, tasks: tuple[str, ...] | None) -> float | None:
-        """Seconds until the earliest waiting job of these tasks is due."""
+    async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
+        """Seconds until the earliest waiting job of these tasks and queues is due."""
         question = self._foreign_leases.take()
 
         def look(tx: Transaction) -> float | None:
             if question is not None:
                 self._foreign_leases.see(self._plan.find_foreign(tx, question.ours, question.slack).ends_in)
-            return claim.next_due(tx, tasks)
+            return claim.next_due(tx, tasks, queues)
 
         return await self._connections.read(look)
 

@@ -16,16 +16,26 @@ from stowhand.stores.sqlite.queue.rows import INSERTED
 
 _KEPT = (*KEPT, "replaced", "loses_retries", "on_failure")
 _SET_AT_END = "payload, state, attempts, resets, last_error, finished_at, epoch, settled_token, last_worker"
+
+
+def _stored(name: str, value: str, task: str = f"?{INSERTED.index('task') + 2}") -> str:
+    """A value as a job's row has it. Of the queue: that which a worker has declared for the task, where the call names
+    none; NULL for default."""
+    if name != "queue":
+        return value
+    return f"nullif(coalesce({value}, (SELECT queue FROM stowhand_task_queues WHERE task = {task})), 'default')"
+
+
 FILLINGS = {
     "job": JOB,
-    "claimed": select({"result": "NULL", "last_worker": "worker"}),
+    "claimed": select({"result": "NULL", "last_worker": "worker", "queue": "coalesce(queue, 'default')"}),
     "kept": named(_KEPT),
     "job_kept": named(_KEPT, "job"),
     "archived": f"{named(_KEPT)}, {_SET_AT_END}",
     "details": named(DETAILS),
-    "given_details": ", ".join(f"{name} = :{name}" for name in DETAILS),
+    "given_details": ", ".join(f"{name} = {_stored(name, f':{name}', ':task')}" for name in DETAILS),
     "inserted": named(INSERTED),
-    "inserted_values": ", ".join("?" for _ in INSERTED),
+    "inserted_values": ", ".join(_stored(name, f"?{place}") for place, name in enumerate(INSERTED, 2)),
 }
 """Lists of columns in the statements."""
 FILES = sorted(files("stowhand.stores.sqlite.queue").joinpath("sql").iterdir(), key=lambda file: file.name)

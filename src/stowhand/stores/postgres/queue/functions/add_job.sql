@@ -6,7 +6,7 @@
 create or replace function {schema}.add_job(
   identifier text, payload {payload}, queue_name text default null, run_at timestamptz default null,
   max_attempts int default null, job_key text default null, priority int default null, flags text[] default null,
-  job_key_mode text default 'replace'
+  job_key_mode text default 'replace', work_queue text default null
 ) returns {schema}.jobs
 language plpgsql {definer} as $$
 #variable_conflict use_column
@@ -17,14 +17,15 @@ declare
   _max_attempts int := coalesce(max_attempts, {max_attempts});
   _flags text[] := flags;
   _mode text := coalesce(job_key_mode, 'replace');
+  _queue text := work_queue;
   _notified text;
   _keyed {schema}.live;
   _job {schema}.jobs;
 begin
-  if {schema}.is_usual(identifier, _text, queue_name, _max_attempts, job_key, _flags) is not true then
+  if {schema}.is_usual(identifier, _text, queue_name, _max_attempts, job_key, _flags, _queue) is not true then
     perform {schema}.refuse_reserved(identifier);
     perform {schema}.check_job(
-      identifier, _payload, {schema}.is_suspicious(_text), queue_name, _max_attempts, job_key, _flags, null);
+      identifier, _payload, {schema}.is_suspicious(_text), queue_name, _max_attempts, job_key, _flags, null, _queue);
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
                            group by f.flag order by min(f.n)), '{}');
   end if;
@@ -32,9 +33,11 @@ begin
     raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _mode
       using errcode = 'GWBKM';
   end if;
+  if _queue is null then _queue := {schema}.declared_queue(identifier); end if;
+  _queue := nullif(_queue, 'default');
   if job_key is null then
-    insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, scout, created_at, updated_at)
-    values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags,
+    insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, queue, scout, created_at, updated_at)
+    values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags, _queue,
             queue_name is not null, now(), now())
     returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
       null::timestamptz, worker, revision, flags, lease_until, {shown}
@@ -42,7 +45,8 @@ begin
   else
     _keyed := {schema}.enqueue_keyed(
       identifier, _payload, _run_at, job_key, _mode, null, null, null, now(), _serial => queue_name,
-      _max_attempts => _max_attempts, _priority => coalesce(priority, 0), _flags => _flags);
+      _max_attempts => _max_attempts, _priority => coalesce(priority, 0), _flags => _flags,
+      _queue => _queue);
     _job := {schema}.shown(_keyed);
   end if;
   _notified := pg_notify({channel}, '');

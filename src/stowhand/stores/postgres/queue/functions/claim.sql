@@ -12,34 +12,84 @@
 -- one with several looks at a stretch of the common order, and beyond it merges its tasks' own orders.
 --
 -- `resets + 0`: where a row is found by its id, no partial index must seem to fit.
+--
+-- Queues. `live.queue` is NULL for the queue `default`. Its jobs are in the index live_by_task and those of all other queues
+-- in live_by_queue, so a claim of some queues reads nothing of the others, and jobs of `default` pay nothing. A claim of all
+-- queues (`_queues` and `_excluded` are NULL) reads the common order of all of them. Both indexes say the state in other words than
+-- live_ready does, so that no statement for them can be planned over that one.
 
--- Due jobs of one priority without a serial key, from `_from_*` on: the first of each of these tasks, merged.
+-- Whether a claim with these queues, and without those, takes jobs of this one.
+create or replace function {schema}.takes(_queues text[], _excluded text[], _queue text) returns boolean
+language sql immutable as $$
+  select (_queues is null or coalesce(_queue, 'default') = any(_queues))
+    and (_excluded is null or coalesce(_queue, 'default') <> all(_excluded))
+$$;
+
+-- The queues other than `default` that such a claim looks at: those it names, or all in which a job without a serial key waits, a
+-- step in an index for each.
+create or replace function {schema}.other_queues(_queues text[], _excluded text[]) returns text[]
+language plpgsql stable as $$
+begin
+  if _queues is null then
+    with recursive waiting as (
+      (select j.queue from {schema}.live j
+       where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+       order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
+      union all
+      select n.queue from waiting w cross join lateral (
+        select j.queue from {schema}.live j
+        where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+          and j.queue > w.queue
+        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) n
+    )
+    select array_agg(w.queue) into _queues from waiting w;
+  end if;
+  return array(select distinct q.queue from unnest(_queues) as q(queue)
+               where q.queue <> 'default' and (_excluded is null or q.queue <> all(_excluded)));
+end $$;
+
+-- Due jobs of one priority without a serial key, from `_from_*` on: the first of each of these tasks and queues, merged.
 create or replace function {schema}.pick_merged(
-  _limit int, _tasks text[], _forbidden text[], _at timestamptz,
+  _limit int, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz,
   _priority int, _from_run_at timestamptz, _from_id bigint
 ) returns bigint[]
 language plpgsql as $$
 declare
+  _others text[] := {schema}.other_queues(_queues, _excluded);
   _ids bigint[];
   _run_ats timestamptz[];
   _picked bigint[] := '{}';
   _wanted int := _limit;
 begin
+  _tasks := array(select distinct u.task from unnest(_tasks) as u(task));
   while _wanted > 0 loop
     select array_agg(f.id), array_agg(f.run_at) into _ids, _run_ats from (
-      select c.id, c.run_at from (select distinct u.task from unnest(_tasks) as u(task)) t cross join lateral (
-        select j.id, j.run_at from {schema}.live j
-          where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-            and j.task = t.task and j.priority = _priority and j.run_at <= _at
-            and (j.run_at, j.id) >= (_from_run_at, _from_id)
-            and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
-          order by j.task, j.priority, j.run_at, j.id limit _wanted) c
-      order by c.run_at, c.id limit _wanted) f;
+      select c.id, c.run_at from (
+        select d.id, d.run_at from unnest(_tasks) as t(task) cross join lateral (
+          select j.id, j.run_at from {schema}.live j
+            where j.queue is null
+              and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+              and j.task = t.task and j.priority = _priority and j.run_at <= _at
+              and (j.run_at, j.id) >= (_from_run_at, _from_id)
+              and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+            order by j.task, j.priority, j.run_at, j.id limit _wanted) d
+        where {schema}.takes(_queues, _excluded, null)
+        union all
+        select d.id, d.run_at from unnest(_others) as q(queue) cross join unnest(_tasks) as t(task) cross join lateral (
+          select j.id, j.run_at from {schema}.live j
+            where j.queue = q.queue and j.queue is not null
+              and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+              and j.task = t.task and j.priority = _priority and j.run_at <= _at
+              and (j.run_at, j.id) >= (_from_run_at, _from_id)
+              and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+            order by j.queue, j.task, j.priority, j.run_at, j.id limit _wanted) d
+      ) c order by c.run_at, c.id limit _wanted) f;
     _picked := _picked || array(
       select j.id from unnest(_ids) as f(id) cross join lateral (
         select l.id from {schema}.live l
           where l.id = f.id and l.state in ('queued', 'errored') and l.serial is null and l.resets + 0 < 2
             and l.priority = _priority and l.run_at <= _at and l.task = any(_tasks)
+            and {schema}.takes(_queues, _excluded, l.queue)
             and (_forbidden is null or l.flags is null or not l.flags && _forbidden)
           offset 0 for update skip locked) j);
     exit when _ids is null or cardinality(_ids) < _wanted;
@@ -50,9 +100,50 @@ begin
   return _picked;
 end $$;
 
+-- Due jobs of these queues without a serial key, locked, in the order (priority, run_at, id), behind `_after_*`.
+create or replace function {schema}.pick_of_queues(
+  _limit int, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz,
+  _after_priority int, _after_run_at timestamptz, _after_id bigint
+) returns bigint[]
+language plpgsql as $$
+declare
+  _others text[] := {schema}.other_queues(_queues, _excluded);
+  _first {schema}.place;
+  _picked bigint[] := '{}';
+begin
+  _tasks := coalesce(_tasks, {schema}.waiting_tasks());
+  while cardinality(_picked) < _limit loop
+    select f.priority, f.run_at, f.id into _first from (
+      select d.priority, d.run_at, d.id from unnest(_tasks) as t(task) cross join lateral (
+        select j.priority, j.run_at, j.id from {schema}.live j
+          where j.queue is null
+            and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = t.task
+            and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
+          order by j.task, j.priority, j.run_at, j.id limit 1) d
+      where {schema}.takes(_queues, _excluded, null)
+      union all
+      select d.priority, d.run_at, d.id from unnest(_others) as q(queue) cross join unnest(_tasks) as t(task)
+      cross join lateral (
+        select j.priority, j.run_at, j.id from {schema}.live j
+          where j.queue = q.queue and j.queue is not null
+            and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = t.task
+            and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
+          order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) d
+    ) f order by f.priority, f.run_at, f.id limit 1;
+    exit when not found;
+    if _first.run_at <= _at then
+      _picked := _picked || {schema}.pick_merged(
+        _limit - cardinality(_picked), _tasks, _forbidden, _queues, _excluded, _at,
+        _first.priority, _first.run_at, _first.id);
+    end if;
+    _after_priority := _first.priority; _after_run_at := 'infinity'; _after_id := 9223372036854775807;
+  end loop;
+  return _picked;
+end $$;
+
 -- Due jobs without a serial key, locked, in the order (priority, run_at, id), behind `_after_*` if that is given.
 create or replace function {schema}.pick_free(
-  _limit int, _tasks text[], _forbidden text[], _at timestamptz,
+  _limit int, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz,
   _after_priority int, _after_run_at timestamptz, _after_id bigint
 ) returns bigint[]
 language plpgsql as $$
@@ -69,15 +160,25 @@ begin
   if cardinality(_tasks) = 2 then
     -- A worker with one task has a second that every worker has, and of which there is hardly ever a job.
     perform from {schema}.live j
-      where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _tasks[2]
+      where j.queue is null
+        and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _tasks[2]
       order by j.task, j.priority, j.run_at, j.id limit 1;
     if not found then _task := _tasks[1]; end if;
+  end if;
+  -- While no job of another queue waits, this question is all that queues cost.
+  if _queues is not null or _excluded is not null or _task is not null and exists (
+    select from {schema}.live j
+      where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2)
+  then
+    return {schema}.pick_of_queues(
+      _limit, _tasks, _forbidden, _queues, _excluded, _at, _after_priority, _after_run_at, _after_id);
   end if;
   while _wanted > 0 loop
     if _task is not null then
       -- The state is said as in the index live_by_task, and not as in live_ready: see there.
       select j.priority, j.run_at, j.id into _first from {schema}.live j
-        where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
+        where j.queue is null
+          and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
           and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
         order by j.task, j.priority, j.run_at, j.id limit 1;
     else
@@ -92,7 +193,8 @@ begin
     elsif _task is not null then
       _picked := _picked || array(
         select j.id from {schema}.live j
-        where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
+        where j.queue is null
+          and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
           and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
           and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
         order by j.task, j.priority, j.run_at, j.id limit _wanted for update skip locked);
@@ -125,7 +227,7 @@ begin
       end if;
       if _last.run_at is not null and cardinality(_picked) < _limit then
         _picked := _picked || {schema}.pick_merged(
-          _limit - cardinality(_picked), _tasks, _forbidden, _at, _first.priority, _last.run_at, _last.id);
+          _limit - cardinality(_picked), _tasks, _forbidden, null, null, _at, _first.priority, _last.run_at, _last.id);
       end if;
     end if;
     _wanted := _limit - cardinality(_picked);
@@ -136,7 +238,7 @@ end $$;
 
 -- Jobs whose workers died twice or more: few, so they are looked at one by one.
 create or replace function {schema}.pick_suspects(
-  _limit int, _tasks text[], _forbidden text[], _at timestamptz,
+  _limit int, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz,
   out heads bigint[], out names text[]
 )
 language plpgsql as $$
@@ -147,7 +249,7 @@ begin
   for _job in
     select j.id, j.serial from {schema}.live j
     where j.state in ('queued', 'errored') and j.resets >= 2 and j.run_at <= _at
-      and (_tasks is null or j.task = any(_tasks))
+      and (_tasks is null or j.task = any(_tasks)) and {schema}.takes(_queues, _excluded, j.queue)
       and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
     order by j.priority, j.run_at, j.id
   loop
@@ -161,44 +263,68 @@ begin
   end loop;
 end $$;
 
--- Of these tasks (NULL: any) those that are not paused. Asked only while something is paused. Of any, the list is what
--- waits, a step for each task and for each task of a serial key: a worker of any task pays it, and those that list theirs do not.
+-- Every task of which a job waits: a step in an index for each of them, for each of a queue and for each of a serial key.
+create or replace function {schema}.waiting_tasks() returns text[]
+language sql stable as $$
+  with recursive free as (
+    (select j.task from {schema}.live j
+     where j.queue is null
+       and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+     order by j.task, j.priority, j.run_at, j.id limit 1)
+    union all
+    select n.task from free f cross join lateral (
+      select j.task from {schema}.live j
+      where j.queue is null
+        and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task > f.task
+      order by j.task, j.priority, j.run_at, j.id limit 1) n
+  ), queued as (
+    (select j.queue, j.task from {schema}.live j
+     where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+     order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
+    union all
+    select n.queue, n.task from queued q cross join lateral (
+      select j.queue, j.task from {schema}.live j
+      where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+        and (j.queue, j.task) > (q.queue, q.task)
+      order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) n
+  ), serial as (
+    (select j.serial, j.task from {schema}.live j
+     where j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
+     order by j.serial, j.task, j.priority, j.run_at, j.id limit 1)
+    union all
+    select n.serial, n.task from serial s cross join lateral (
+      select j.serial, j.task from {schema}.live j
+      where j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
+        and (j.serial, j.task) > (s.serial, s.task)
+      order by j.serial, j.task, j.priority, j.run_at, j.id limit 1) n
+  )
+  select coalesce(array_agg(distinct w.task), '{}') from (
+    select f.task from free f
+    union all
+    select q.task from queued q
+    union all
+    select s.task from serial s
+    union all
+    select j.task from {schema}.live j where j.state in ('queued', 'errored') and j.resets >= 2) w
+$$;
+
+-- Of these tasks (NULL: any that waits) those that are not paused. Called only while something is paused.
 create or replace function {schema}.unpaused(_tasks text[]) returns text[]
 language plpgsql stable as $$
 begin
-  if not exists (select from {schema}.pauses) then return _tasks; end if;
-  if _tasks is null then
-    with recursive free as (
-      (select j.task from {schema}.live j
-       where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-       order by j.task, j.priority, j.run_at, j.id limit 1)
-      union all
-      select n.task from free f cross join lateral (
-        select j.task from {schema}.live j
-        where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task > f.task
-        order by j.task, j.priority, j.run_at, j.id limit 1) n
-    ), serial as (
-      (select j.serial, j.task from {schema}.live j
-       where j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
-       order by j.serial, j.task, j.priority, j.run_at, j.id limit 1)
-      union all
-      select n.serial, n.task from serial s cross join lateral (
-        select j.serial, j.task from {schema}.live j
-        where j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
-          and (j.serial, j.task) > (s.serial, s.task)
-        order by j.serial, j.task, j.priority, j.run_at, j.id limit 1) n
-    )
-    select array_agg(distinct w.task) into _tasks from (
-      select f.task from free f
-      union all
-      select s.task from serial s
-      union all
-      select j.task from {schema}.live j where j.state in ('queued', 'errored') and j.resets >= 2) w;
-  end if;
+  if not exists (select from {schema}.pauses p where p.kind = 'task') then return _tasks; end if;
+  _tasks := coalesce(_tasks, {schema}.waiting_tasks());
   -- In the order given: that of the second task matters (pick_free).
   return array(select t.task from unnest(_tasks) with ordinality as t(task, place)
-               where not exists (select from {schema}.pauses p where p.task = t.task) order by t.place);
+               where not exists (select from {schema}.pauses p where p.kind = 'task' and p.name = t.task)
+               order by t.place);
 end $$;
+
+-- These queues and the paused ones; NULL: there are none.
+create or replace function {schema}.with_paused(_excluded text[]) returns text[]
+language sql stable as $$
+  select nullif(coalesce(_excluded, '{}') || array(select p.name from {schema}.pauses p where p.kind = 'queue'), '{}')
+$$;
 
 -- Why an application's trigger does not let this job be claimed; NULL: it does. The change is the claim's, and undone.
 create or replace function {schema}.claim_refusal(
@@ -226,7 +352,7 @@ create or replace function {schema}.claim(
   _worker text, _token uuid, _limit int, _lease double precision, _tasks text[], _forbidden text[],
   _suspects boolean, _now timestamptz default null,
   _after_priority int default null, _after_run_at timestamptz default null, _after_id bigint default null,
-  _passed bigint[] default null, _apart boolean default false
+  _passed bigint[] default null, _apart boolean default false, _queues text[] default null, _excluded text[] default null
 ) returns table (
   {claimed_types}, epoch bigint
 )
@@ -255,15 +381,17 @@ begin
     end if;
     _expires := exists (select from {schema}.expiring e where e.expires_at <= _at);
     _tasks := {schema}.unpaused(_tasks);
+    _excluded := {schema}.with_paused(_excluded);
     if cardinality(_tasks) = 0 then return; end if;
   end if;
   if _passed is not null then _limit := _limit + cardinality(_passed); end if;
   if _suspects then
     select p.heads, p.names, false into _in_serials
-      from {schema}.pick_suspects(_limit, _tasks, _forbidden, _at) p;
+      from {schema}.pick_suspects(_limit, _tasks, _forbidden, _queues, _excluded, _at) p;
     _picked := _in_serials.heads;
   else
-    _picked := {schema}.pick_free(_limit, _tasks, _forbidden, _at, _after_priority, _after_run_at, _after_id);
+    _picked := {schema}.pick_free(
+      _limit, _tasks, _forbidden, _queues, _excluded, _at, _after_priority, _after_run_at, _after_id);
     -- With no job that has a serial key, this question is all that serial keys cost.
     if exists (select from {schema}.live j where j.scout and j.state in ('queued', 'errored') and j.resets < 2)
        or exists (select from {schema}.serials q where q.hint_run_at is not null) then
@@ -272,7 +400,7 @@ begin
         select j.priority, j.run_at, j.id into _last from {schema}.live j where j.id = _picked[_limit];
       end if;
       select p.heads, p.names, p.unfinished into _in_serials from {schema}.pick_heads(
-        _limit, _tasks, _forbidden, _at, _last.priority, _last.run_at, _last.id) p;
+        _limit, _tasks, _forbidden, _queues, _excluded, _at, _last.priority, _last.run_at, _last.id) p;
       if cardinality(_in_serials.heads) > 0 then
         _picked := array(
           select j.id from {schema}.live j where j.id = any(_picked || _in_serials.heads)
@@ -327,27 +455,45 @@ begin
   end if;
 end $$;
 
--- When the earliest waiting job without a serial key is due, for these tasks; no later than `_at` is as good as any other.
-create or replace function {schema}.free_due(_tasks text[], _at timestamptz) returns timestamptz
+-- When the earliest waiting job without a serial key is due, for these tasks and queues; no later than `_at` is as good as any
+-- other.
+create or replace function {schema}.free_due(
+  _tasks text[], _queues text[], _excluded text[], _at timestamptz
+) returns timestamptz
 language plpgsql stable as $$
 declare
+  _any boolean := _tasks is null and _queues is null and _excluded is null;
   _earliest timestamptz;
   _next record;
   _after int;
-  _task text;
+  _from record;
 begin
-  foreach _task in array coalesce(_tasks, array[null::text]) loop
+  if not _any then _tasks := coalesce(_tasks, {schema}.waiting_tasks()); end if;
+  for _from in
+    select null::text as queue, null::text as task where _any
+    union all
+    select null, t.task from unnest(_tasks) as t(task) where {schema}.takes(_queues, _excluded, null)
+    union all
+    select q.queue, t.task
+      from unnest({schema}.other_queues(_queues, _excluded)) as q(queue) cross join unnest(_tasks) as t(task)
+  loop
     _after := -2147483648;
     loop
-      if _tasks is null then
+      if _any then
         select j.priority, j.run_at into _next from {schema}.live j
           where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2 and j.priority >= _after
           order by j.priority, j.run_at, j.id limit 1;
+      elsif _from.queue is null then
+        select j.priority, j.run_at into _next from {schema}.live j
+          where j.queue is null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+            and j.task = _from.task and j.priority >= _after
+          order by j.task, j.priority, j.run_at, j.id limit 1;
       else
         select j.priority, j.run_at into _next from {schema}.live j
-          where j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-            and j.task = _task and j.priority >= _after
-          order by j.task, j.priority, j.run_at, j.id limit 1;
+          where j.queue = _from.queue and j.queue is not null
+            and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+            and j.task = _from.task and j.priority >= _after
+          order by j.queue, j.task, j.priority, j.run_at, j.id limit 1;
       end if;
       exit when not found;
       _earliest := least(_earliest, _next.run_at);
@@ -360,7 +506,9 @@ begin
 end $$;
 
 -- The same of jobs with serial keys, free or not. Of the first hundred names, paused ones are passed over.
-create or replace function {schema}.serial_due(_tasks text[], _at timestamptz) returns timestamptz
+create or replace function {schema}.serial_due(
+  _tasks text[], _queues text[], _excluded text[], _at timestamptz
+) returns timestamptz
 language plpgsql stable as $$
 declare
   _name text;
@@ -373,7 +521,7 @@ begin
     _name := {schema}.next_name(_name);
     if _name is null then return _earliest; end if;
     continue when exists (select from {schema}.serials q where q.name = _name and q.paused_at is not null);
-    _head := {schema}.serial_head(_name, _tasks, null, _at);
+    _head := {schema}.serial_head(_name, _tasks, null, _queues, _excluded, _at);
     _earliest := least(_earliest, _head.run_at);
     if _earliest <= _at then return _earliest; end if;
   end loop;
@@ -381,7 +529,7 @@ begin
   loop
     select j.priority, j.run_at into _next from {schema}.live j
       where j.scout and j.state in ('queued', 'errored') and j.resets < 2 and j.priority >= _after
-        and (_tasks is null or j.task = any(_tasks))
+        and (_tasks is null or j.task = any(_tasks)) and {schema}.takes(_queues, _excluded, j.queue)
       order by j.priority, j.run_at, j.id limit 1;
     exit when not found or _earliest <= _at;
     _earliest := least(_earliest, _next.run_at);
@@ -392,7 +540,8 @@ begin
     (select min(q.hint_run_at) from {schema}.serials q where q.hint_run_at is not null),
     (select _at from {schema}.serials q where q.absorbed and q.holder_id is not null and q.paused_at is null and exists (
       select from {schema}.live j where j.serial = q.name and j.serial is not null and j.resets < 2
-        and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))) limit 1));
+        and j.state in ('queued', 'errored') and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))
+        and {schema}.takes(_queues, _excluded, j.queue)) limit 1));
 end $$;
 
 -- When the next job expires, of any task: who sleeps cancels it then. Of entries that mean nothing any more a hundred are
@@ -409,20 +558,26 @@ language sql stable as $$
     case when (select count(*) from first) = 100 then (select max(f.expires_at) from first f) end)
 $$;
 
--- Seconds until the earliest waiting job of these tasks is due, or one of any task expires. Paused ones are not due: a resume
+-- Seconds until the earliest waiting job of these tasks and queues is due, or any job expires. Paused ones are not due: a resume
 -- notifies.
-create or replace function {schema}.next_due(_tasks text[], _now timestamptz default null) returns double precision
+create or replace function {schema}.next_due(
+  _tasks text[], _now timestamptz default null, _queues text[] default null, _excluded text[] default null
+) returns double precision
 language plpgsql stable {definer} {index_plans} as $$
 declare
   _at timestamptz := {schema}.at(_now);
   _earliest timestamptz;
 begin
-  if exists (select from {schema}.pauses) then _tasks := {schema}.unpaused(_tasks); end if;
-  _earliest := {schema}.free_due(_tasks, _at);
+  if exists (select from {schema}.pauses) then
+    _tasks := {schema}.unpaused(_tasks);
+    _excluded := {schema}.with_paused(_excluded);
+  end if;
+  _earliest := {schema}.free_due(_tasks, _queues, _excluded, _at);
   if _earliest is null or _earliest > _at then
-    _earliest := least(_earliest, {schema}.serial_due(_tasks, _at),
+    _earliest := least(_earliest, {schema}.serial_due(_tasks, _queues, _excluded, _at),
       (select min(j.run_at) from {schema}.live j
-        where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))));
+        where j.state in ('queued', 'errored') and j.resets >= 2 and (_tasks is null or j.task = any(_tasks))
+          and {schema}.takes(_queues, _excluded, j.queue)));
     if exists (select from {schema}.expiring) then _earliest := least(_earliest, {schema}.next_expiry()); end if;
   end if;
   return case when _earliest is not null then greatest(extract(epoch from _earliest - _at), 0)::double precision end;

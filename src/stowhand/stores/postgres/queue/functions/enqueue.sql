@@ -76,7 +76,7 @@ end $$;
 
 create or replace function {schema}.check_job(
   _task text, _payload json, _suspicious boolean, _serial text, _max_attempts int, _key text, _flags text[],
-  _max_resets int
+  _max_resets int, _queue text
 ) returns void
 language plpgsql immutable as $$
 declare
@@ -85,6 +85,7 @@ begin
   perform {schema}.check_name('A task identifier', coalesce(_task, ''), 128, 'GWBID');
   perform {schema}.check_name('A queue name', _serial, 128, 'GWBQN');
   perform {schema}.check_name('A job key', _key, 512, 'GWBJK');
+  perform {schema}.check_name('The name of a queue', _queue, 128, 'GWBQN');
   if _max_attempts < 1 then
     raise exception 'max_attempts is at least 1 (here it is %).', _max_attempts using errcode = 'GWBMA';
   elsif _max_resets < 0 then
@@ -115,14 +116,22 @@ end $$;
 -- One look at the commonest kinds of jobs; the checks above say which limit it is for the others. What this look has found to
 -- be in order is not looked at again. PostgreSQL puts it into the caller's expression, so arguments are to be variables.
 create or replace function {schema}.is_usual(
-  _task text, _payload text, _serial text, _max_attempts int, _key text, _flags text[]
+  _task text, _payload text, _serial text, _max_attempts int, _key text, _flags text[], _queue text
 ) returns boolean
 language sql immutable as $$
   select length(_task) between 1 and 128 and _max_attempts > 0 and length(_payload) < 8192
     and not {schema}.is_suspicious(_payload)
     and (_serial is null or length(_serial) between 1 and 128) and (_key is null or length(_key) between 1 and 512)
-    and concat(_task, _serial, _key) !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
+    and (_queue is null or length(_queue) between 1 and 128)
+    and concat(_task, _serial, _key, _queue) !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
     and _task <> all({reserved}) and _flags is null
+$$;
+
+-- The queue as it is stored: the one that is given, else the one that a worker has declared for the task; NULL for `default`.
+-- A caller writes `if _queue is null then _queue := {schema}.declared_queue(_task); end if`, which costs others nothing.
+create or replace function {schema}.declared_queue(_task text) returns text
+language sql stable as $$
+  select q.queue from {schema}.task_queues q where q.task = _task
 $$;
 
 create or replace function {schema}.check_rules(
@@ -146,7 +155,7 @@ create or replace function {schema}.enqueue(
   _delay double precision default null, _max_attempts int default null, _key text default null,
   _priority int default null, _flags text[] default null, _mode text default null, _max_resets int default null,
   _on_failure json default null, _expires double precision default null, _unique_period double precision default null,
-  _now timestamptz default null
+  _queue text default null, _now timestamptz default null
 ) returns {schema}.live
 language plpgsql {definer} as $$
 declare
@@ -161,11 +170,13 @@ begin
   _max_attempts := coalesce(_max_attempts, {max_attempts});
   _priority := coalesce(_priority, 0);
   _mode := coalesce(_mode, 'replace');
-  if ({schema}.is_usual(_task, _text, _serial, _max_attempts, _key, _flags) and _max_resets is null) is not true then
+  if ({schema}.is_usual(_task, _text, _serial, _max_attempts, _key, _flags, _queue) and _max_resets is null) is not true then
     perform {schema}.refuse_reserved(_task);
     perform {schema}.check_job(
-      _task, _payload, {schema}.is_suspicious(_text), _serial, _max_attempts, _key, _flags, _max_resets);
+      _task, _payload, {schema}.is_suspicious(_text), _serial, _max_attempts, _key, _flags, _max_resets, _queue);
   end if;
+  if _queue is null then _queue := {schema}.declared_queue(_task); end if;
+  _queue := nullif(_queue, 'default');
   if _flags is not null then
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
                            group by f.flag order by min(f.n)), '{}');
@@ -285,7 +296,7 @@ create or replace function {schema}.enqueue_built_in(
   _task text, _payload json default null, _serial text default null, _run_at timestamptz default null,
   _delay double precision default null, _max_attempts int default null, _key text default null,
   _priority int default null, _flags text[] default null, _mode text default null, _max_resets int default null,
-  _now timestamptz default null
+  _queue text default null, _now timestamptz default null
 ) returns {schema}.live
 language plpgsql {definer} as $$
 declare
@@ -304,7 +315,8 @@ begin
   _priority := coalesce(_priority, 0);
   _flags := nullif(_flags, '{}');
   perform {schema}.check_job(
-    _task, _payload, {schema}.is_suspicious(_payload::text), _serial, _max_attempts, _key, _flags, _max_resets);
+    _task, _payload, {schema}.is_suspicious(_payload::text), _serial, _max_attempts, _key, _flags, _max_resets, _queue);
+  _queue := nullif(_queue, 'default');
   _job := {schema}.enqueue_keyed(
     _task, _payload, _run_at, _key, coalesce(_mode, 'replace'), null, null, null, _at, {given_details});
   _job.token := null; _job.settled_token := null;
@@ -316,8 +328,9 @@ end $$;
 -- nobody.
 create or replace function {schema}.enqueue_many(
   _tasks text[], _payloads json[], _serials text[], _run_ats timestamptz[], _delays double precision[],
-  _max_attempts int[], _priorities int[], _flags json[], _max_resets int[], _now timestamptz default null
-) returns table (id bigint, run_at timestamptz, created_at timestamptz, max_attempts int)
+  _max_attempts int[], _priorities int[], _flags json[], _max_resets int[], _queues text[] default null,
+  _now timestamptz default null
+) returns table (id bigint, run_at timestamptz, created_at timestamptz, max_attempts int, queue text)
 language plpgsql {definer} as $$
 #variable_conflict use_column
 declare
@@ -327,15 +340,17 @@ begin
     perform {schema}.refuse_reserved(r.task) from unnest({reserved}) as r(task) where r.task = any(_tasks);
   end if;
   return query
-  insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, scout,
+  insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, queue, scout,
                              created_at, updated_at)
   select j.task, j.payload, j.serial, coalesce(j.run_at, _at + j.delay * interval '1 second', _at),
          coalesce(j.max_attempts, {max_attempts}), coalesce(j.priority, 0),
          case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
-         j.max_resets, j.serial is not null, _at, _at
-  from unnest(_tasks, _payloads, _serials, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets)
-    as j(task, payload, serial, run_at, delay, max_attempts, priority, flags, max_resets)
-  returning id, run_at, created_at, max_attempts;
+         j.max_resets,
+         nullif(coalesce(j.queue, (select q.queue from {schema}.task_queues q where q.task = j.task)), 'default'),
+         j.serial is not null, _at, _at
+  from unnest(_tasks, _payloads, _serials, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets, _queues)
+    as j(task, payload, serial, run_at, delay, max_attempts, priority, flags, max_resets, queue)
+  returning id, run_at, created_at, max_attempts, queue;
 end $$;
 
 -- Any jobs, in JSON as jobs/job.py: NewJob has them, one by one in the order (key, place): two calls with the same keys then never

@@ -29,7 +29,7 @@ begin
     from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid
     where c.relnamespace = pg_catalog.to_regnamespace({schema_name})
       and c.relname in ('live', 'history', 'serials', 'crontab', 'ticks', 'flow_jobs', 'flow_lookups', 'flow_limits',
-        'flow_waits', 'flow_lists', 'workers', 'app_versions', 'pauses', 'expiring', 'throughput', 'tries', 'uniques')
+        'flow_waits', 'flow_lists', 'workers', 'app_versions', 'pauses', 'task_queues', 'expiring', 'throughput', 'tries', 'uniques')
       and a.attnum > 0 and not a.attisdropped and a.attname not like '%token%'
     group by c.relname
   loop
@@ -77,6 +77,8 @@ begin
       ('resume_serial', 'admin'),
       ('pause_task', 'admin'),
       ('resume_task', 'admin'),
+      ('pause_queue', 'admin'),
+      ('resume_queue', 'admin'),
       ('retry', 'admin'),
       ('retry_failed', 'admin'),
       ('cancel', 'admin'),

@@ -4,7 +4,7 @@
 -- seen from `started_at`, which is now; and whether any suspect is due (`resets`, 1 or 0).
 create or replace function {schema}.poll(
   _worker text, _token uuid, _limit int, _lease double precision, _tasks text[], _forbidden text[],
-  _now timestamptz default null
+  _now timestamptz default null, _queues text[] default null, _excluded text[] default null
 ) returns table (
   {claimed_types}, epoch bigint
 )
@@ -14,9 +14,10 @@ declare
   _at timestamptz := {schema}.at(_now);
   _due double precision;
 begin
-  return query select * from {schema}.claim(_worker, _token, _limit, _lease, _tasks, _forbidden, false, _now);
+  return query select * from {schema}.claim(
+    _worker, _token, _limit, _lease, _tasks, _forbidden, false, _now, _queues => _queues, _excluded => _excluded);
   if found then return; end if;
-  _due := {schema}.next_due(_tasks, _now);
+  _due := {schema}.next_due(_tasks, _now, _queues, _excluded);
   id := -1;
   started_at := _at;
   run_at := _at + least(_due, 86400) * interval '1 second';

@@ -26,10 +26,10 @@ begin
     select ({schema}.shown(added.job)).* from (
       select j.n, {schema}.enqueue(
         j.identifier, j.payload, j.queue_name, j.run_at, null, j.max_attempts, j.job_key, j.priority, j.flags,
-        case when job_key_preserve_run_at then 'preserve_run_at' end) as job
+        case when job_key_preserve_run_at then 'preserve_run_at' end, _queue => j.work_queue) as job
       from (
         select * from unnest(specs) with ordinality
-          as s(identifier, payload, queue_name, run_at, max_attempts, job_key, priority, flags, n)
+          as s(identifier, payload, queue_name, run_at, max_attempts, job_key, priority, flags, work_queue, n)
         order by s.job_key collate "C" nulls first, s.n offset 0
       ) j offset 0
     ) added order by added.n;
@@ -64,7 +64,7 @@ begin
       left join json_each(case when tg_op = 'UPDATE' then row_to_json(old) end) o on o.key = n.key
     where n.value::text is distinct from coalesce(o.value::text, 'null')
       and (tg_op = 'INSERT' and n.key <> all(array['task_identifier', 'payload', 'queue_name', 'run_at', 'max_attempts', 'key',
-                                                   'priority', 'flags'])
+                                                   'priority', 'flags', 'work_queue'])
         or tg_op = 'UPDATE' and n.key <> 'queue_name'
           and (n.key <> all(array['run_at', 'priority', 'attempts', 'max_attempts']) or n.value::text = 'null'));
   if _refused is not null then
@@ -74,7 +74,7 @@ begin
   end if;
   if tg_op = 'INSERT' then
     return {schema}.add_job(new.task_identifier, new.payload, new.queue_name, new.run_at, new.max_attempts, new.key,
-      new.priority, new.flags);
+      new.priority, new.flags, work_queue => new.work_queue);
   end if;
   if (new.run_at, new.priority, new.attempts, new.max_attempts)
       is distinct from (old.run_at, old.priority, old.attempts, old.max_attempts) then

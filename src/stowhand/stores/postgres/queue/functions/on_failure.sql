@@ -12,6 +12,7 @@ begin
   end if;
   perform {schema}.check_name('A task identifier', coalesce(_handler->>'task', ''), 128, 'GWBID');
   perform {schema}.check_name('A queue name', _handler->>'serial', 128, 'GWBQN');
+  perform {schema}.check_name('The name of a queue', _handler->>'queue', 128, 'GWBQN');
   perform {schema}.refuse_reserved(_handler->>'task');
 end $$;
 
@@ -53,6 +54,7 @@ begin
       _new := json_populate_record(null::{schema}.new_job, _job.on_failure);
       _new.priority := coalesce(_new.priority, 0);
       _new.max_attempts := coalesce(_new.max_attempts, {max_attempts});
+      _new.queue := nullif(coalesce(_new.queue, {schema}.declared_queue(_new.task)), 'default');
       insert into {schema}.live (task, payload, run_at, {details}, scout, created_at, updated_at)
       values (_new.task, {schema}.failure_payload(_job, _one.class),
               coalesce(_new.run_at, _at + _new.delay * interval '1 second', _at), {new_details},

@@ -1,4 +1,4 @@
--- What operators do: pause serial keys and tasks, purge what is over. And the roll of workers, which is for them.
+-- What operators do: pause serial keys, tasks and queues, purge what is over. And the roll of workers, which is for them.
 
 -- No job of this serial key is claimed from now on; one that runs goes on. True: it was not paused before. The pause
 -- holds the key as a running job would, so whatever passes over busy serial keys passes over paused ones, at the same cost.
@@ -38,15 +38,15 @@ begin
   return true;
 end $$;
 
--- Pause or resume a task. True: it was not so before.
-create or replace function {schema}.write_pause(_task text, _is_on boolean, _now timestamptz) returns boolean
+-- Pause or resume a task or a queue. True: it was not so before.
+create or replace function {schema}.write_pause(_kind text, _name text, _is_on boolean, _now timestamptz) returns boolean
 language plpgsql as $$
 begin
   if _is_on then
-    insert into {schema}.pauses (task, since) values (_task, {schema}.at(_now)) on conflict do nothing;
+    insert into {schema}.pauses (kind, name, since) values (_kind, _name, {schema}.at(_now)) on conflict do nothing;
     return found;
   end if;
-  delete from {schema}.pauses p where p.task = _task;
+  delete from {schema}.pauses p where p.kind = _kind and p.name = _name;
   if not found then return false; end if;
   perform {schema}.wake();
   return true;
@@ -57,7 +57,7 @@ create or replace function {schema}.pause_task(task_identifier text, _now timest
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
   perform {schema}.check_name('A task identifier', coalesce(task_identifier, ''), 128, 'GWBID');
-  return {schema}.write_pause(task_identifier, true, _now);
+  return {schema}.write_pause('task', task_identifier, true, _now);
 end $$;
 
 -- Its jobs are claimed again. True: it was paused before.
@@ -65,28 +65,65 @@ create or replace function {schema}.resume_task(task_identifier text, _now times
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
   perform {schema}.check_name('A task identifier', coalesce(task_identifier, ''), 128, 'GWBID');
-  return {schema}.write_pause(task_identifier, false, _now);
+  return {schema}.write_pause('task', task_identifier, false, _now);
+end $$;
+
+-- The same of a queue.
+create or replace function {schema}.pause_queue(queue text, _now timestamptz default null) returns boolean
+language plpgsql {definer} set lock_timeout = '5s' as $$
+begin
+  perform {schema}.check_name('The name of a queue', coalesce(queue, ''), 128, 'GWBQN');
+  return {schema}.write_pause('queue', queue, true, _now);
+end $$;
+
+create or replace function {schema}.resume_queue(queue text, _now timestamptz default null) returns boolean
+language plpgsql {definer} set lock_timeout = '5s' as $$
+begin
+  perform {schema}.check_name('The name of a queue', coalesce(queue, ''), 128, 'GWBQN');
+  return {schema}.write_pause('queue', queue, false, _now);
 end $$;
 
 create or replace function {schema}.worker_seen(
   _name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency int, _stopping boolean,
   _now timestamptz default null, _forbidden text[] default array[]::text[], _app_version text default null,
-  _abandoned_threads int default 0, _blocked boolean default false
+  _abandoned_threads int default 0, _blocked boolean default false, _queues text[] default null,
+  _excluded_queues text[] default array[]::text[], _task_queues json default null
 ) returns void
 language plpgsql {definer} as $$
 declare
   _at timestamptz := {schema}.at(_now);
+  _is_new boolean;
 begin
   perform set_config('synchronous_commit', 'off', true);
   insert into {schema}.workers
       (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, started_at, seen_at, app_version,
-        abandoned_threads, blocked)
+        abandoned_threads, blocked, queues, excluded_queues)
     values (_name, _host, _pid, _version, _tasks, _concurrency, _stopping, _forbidden, _at, _at, _app_version,
-        _abandoned_threads, _blocked)
+        _abandoned_threads, _blocked, _queues, _excluded_queues)
     on conflict (name) do update
       set tasks = _tasks, stopping = _stopping, forbidden_flags = _forbidden, seen_at = _at,
-        abandoned_threads = _abandoned_threads, blocked = _blocked;
+        abandoned_threads = _abandoned_threads, blocked = _blocked
+    returning xmax = 0 into _is_new;
+  -- Only as a worker starts: of two versions that run beside each other the newer one has declared them last.
+  if _is_new and _task_queues is not null then perform {schema}.declare_queues(_task_queues); end if;
   if _app_version is not null then perform {schema}.note_app_version(_app_version, _at); end if;
+end $$;
+
+-- The queues of the tasks that a worker has, by task, for producers that do not know them. What is so already is not written, and
+-- tasks are locked in one order: many workers start at once.
+create or replace function {schema}.declare_queues(_queues json) returns void
+language plpgsql as $$
+begin
+  delete from {schema}.task_queues t where t.task = any(array(
+    select o.task from {schema}.task_queues o
+    where o.task in (select d.key from json_each_text(_queues) d where d.value = 'default')
+    order by o.task for update));
+  insert into {schema}.task_queues as known (task, queue)
+    select d.key, d.value from json_each_text(_queues) d
+    where d.value <> 'default' and not exists (
+      select from {schema}.task_queues o where o.task = d.key and o.queue = d.value)
+    order by d.key
+    on conflict (task) do update set queue = excluded.queue;
 end $$;
 
 -- A worker of it is there. Workers write to one row, so not at every call of theirs, and none waits for another; the lock is for

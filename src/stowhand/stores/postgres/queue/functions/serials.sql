@@ -47,7 +47,7 @@ end $$;
 -- The first due job of these tasks of a serial key, behind `_after`; if none is due, the earliest. Tasks and priorities are
 -- visited one by one: a million jobs that are not due, or of other tasks, cost one step.
 create or replace function {schema}.serial_head(
-  _name text, _tasks text[], _forbidden text[], _at timestamptz, _after {schema}.place default null
+  _name text, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz, _after {schema}.place default null
 ) returns {schema}.place
 language plpgsql as $$
 declare
@@ -75,6 +75,7 @@ begin
           and j.state in ('queued', 'errored') and j.serial is not null and j.resets < 2
           and (j.priority, j.run_at, j.id) > (_from.priority, _from.run_at, _from.id)
           and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+          and {schema}.takes(_queues, _excluded, j.queue)
         order by j.serial, j.task, j.priority, j.run_at, j.id limit 1;
       exit when not found;
       if _next.run_at <= _at then
@@ -95,7 +96,7 @@ end $$;
 create or replace function {schema}.refresh_hint(_name text, _at timestamptz) returns void
 language plpgsql as $$
 declare
-  _best {schema}.place := {schema}.serial_head(_name, null, null, _at);
+  _best {schema}.place := {schema}.serial_head(_name, null, null, null, null, _at);
 begin
   update {schema}.serials q
     set absorbed = _best.id is not null,
@@ -152,7 +153,7 @@ end $$;
 
 -- Lock the head of a serial key whose row this claim has locked. Null: nothing for this claim in it.
 create or replace function {schema}.take_head(
-  _name text, _tasks text[], _forbidden text[], _at timestamptz
+  _name text, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz
 ) returns bigint
 language plpgsql as $$
 declare
@@ -174,15 +175,17 @@ begin
       and j.serial = _name and j.state in ('queued', 'errored') and j.resets + 0 < 2 and j.run_at <= _at
       and (_tasks is null or j.task = any(_tasks))
       and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+      and {schema}.takes(_queues, _excluded, j.queue)
     for update skip locked;
   if found then return _head; end if;
   for _ in 1..10 loop  -- somebody's transaction may hold the first ones
-    _place := {schema}.serial_head(_name, _tasks, _forbidden, _at, _place);
+    _place := {schema}.serial_head(_name, _tasks, _forbidden, _queues, _excluded, _at, _place);
     exit when _place.id is null or _place.run_at > _at;
     select j.id into _head from {schema}.live j
       where j.id = _place.id and j.serial = _name and j.state in ('queued', 'errored') and j.resets + 0 < 2
         and j.run_at <= _at and (_tasks is null or j.task = any(_tasks))
         and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+        and {schema}.takes(_queues, _excluded, j.queue)
       for update skip locked;
     if found then return _head; end if;
   end loop;
@@ -206,7 +209,7 @@ end $$;
 -- The free serial keys but those in `_but` that have a due job before the bound, in the order of their heads. Null if there
 -- are more than `_most` names to go through, free or not.
 create or replace function {schema}.walk_names(
-  _tasks text[], _forbidden text[], _at timestamptz, _but text[], _most int,
+  _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz, _but text[], _most int,
   _bound_priority int, _bound_run_at timestamptz, _bound_id bigint
 ) returns text[]
 language plpgsql as $$
@@ -225,7 +228,7 @@ begin
     continue when _name = any(_but)
       or exists (select from {schema}.serials q where q.name = _name and q.holder_id is not null
                  and (q.paused_at is not null or {schema}.holds(q.holder_id, q.holder_token)));
-    _head := {schema}.serial_head(_name, _tasks, _forbidden, _at);
+    _head := {schema}.serial_head(_name, _tasks, _forbidden, _queues, _excluded, _at);
     continue when _head.id is null or _head.run_at > _at
       or (_head.priority, _head.run_at, _head.id) > (_bound_priority, _bound_run_at, _bound_id);
     _names := _names || _name;
@@ -237,7 +240,7 @@ end $$;
 -- At most one job of each free serial key, at most `_limit`, and none that comes after `_bound_*` in the order.
 -- The rows in `serials` of those found stay locked until commit. `unfinished`: the walk was cut short, ask again.
 create or replace function {schema}.pick_heads(
-  _limit int, _tasks text[], _forbidden text[], _at timestamptz,
+  _limit int, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz,
   _bound_priority int, _bound_run_at timestamptz, _bound_id bigint,
   out heads bigint[], out names text[], out unfinished boolean
 )
@@ -281,7 +284,8 @@ begin
         -- Two short ordered scans, merged by a sort of what they gave: over the union itself the planner sorts all of it.
         select m.* from (
           (select j.priority, j.run_at, j.id, j.serial, true as scout, (_tasks is null or j.task = any(_tasks))
-              and (_forbidden is null or j.flags is null or not j.flags && _forbidden) as ours from {schema}.live j
+              and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+              and {schema}.takes(_queues, _excluded, j.queue) as ours from {schema}.live j
             where j.scout and j.state in ('queued', 'errored') and j.resets < 2
               and j.priority = _next.priority and j.run_at <= _at and (j.run_at, j.id) >= (_next.run_at, _next.id)
             order by j.priority, j.run_at, j.id limit _page)
@@ -304,7 +308,7 @@ begin
             _dull := _dull || _place.serial;
             continue;
           else
-            _head := {schema}.take_head(_place.serial, _tasks, _forbidden, _at);
+            _head := {schema}.take_head(_place.serial, _tasks, _forbidden, _queues, _excluded, _at);
             if _head is not null then
               heads := heads || _head;
               names := names || _place.serial;
@@ -322,12 +326,12 @@ begin
     end if;
     _full := _seen = _page;
     if _full and _vain > _seen / 2 and _page < 1000 then
-      _few := {schema}.walk_names(_tasks, _forbidden, _at, names || _held || _dull, 100,
+      _few := {schema}.walk_names(_tasks, _forbidden, _queues, _excluded, _at, names || _held || _dull, 100,
                                   _bound_priority, _bound_run_at, _bound_id);
       if _few is not null then
         foreach _name in array _few loop
           continue when {schema}.open_serial(_name, _at) <> 'free';
-          _head := {schema}.take_head(_name, _tasks, _forbidden, _at);
+          _head := {schema}.take_head(_name, _tasks, _forbidden, _queues, _excluded, _at);
           continue when _head is null;
           heads := heads || _head;
           names := names || _name;

@@ -32,7 +32,7 @@ begin
     end loop;
   end if;
   if exists (
-    select from unnest(_freed) as f(name) cross join lateral {schema}.serial_head(f.name, null, null, _at) h
+    select from unnest(_freed) as f(name) cross join lateral {schema}.serial_head(f.name, null, null, null, null, _at) h
     where h.run_at <= _at)
   then
     perform {schema}.wake();
@@ -186,7 +186,7 @@ end $$;
 -- The next job of each of these serial keys, if no job holds it any more and it is not paused: at most `_limit`, locked. The
 -- serial keys' rows are locked.
 create or replace function {schema}.successors(
-  _names text[], _limit int, _tasks text[], _forbidden text[], _at timestamptz
+  _names text[], _limit int, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz
 ) returns bigint[]
 language plpgsql as $$
 declare
@@ -196,6 +196,7 @@ declare
 begin
   if exists (select from {schema}.pauses) or exists (select from {schema}.expiring e where e.expires_at <= _at) then
     _tasks := {schema}.unpaused(_tasks);
+    _excluded := {schema}.with_paused(_excluded);
     -- What has expired, the next claim cancels.
     if cardinality(_tasks) = 0 or exists (select from {schema}.expiring e where e.expires_at <= _at) then
       return _heads;
@@ -206,7 +207,7 @@ begin
     where q.name = any(_names) and q.paused_at is null and not {schema}.holds(q.holder_id, q.holder_token)
   loop
     exit when cardinality(_heads) >= _limit;
-    _head := {schema}.take_head(_name, _tasks, _forbidden, _at);
+    _head := {schema}.take_head(_name, _tasks, _forbidden, _queues, _excluded, _at);
     continue when _head is null
       or {schema}.is_overtaken((select j.priority from {schema}.live j where j.id = _head), _at);
     _heads := _heads || _head;
@@ -220,7 +221,8 @@ end $$;
 -- MultiXacts, so an error undoes both, and the caller settles without a claim.
 create or replace function {schema}.settle_and_claim(
   _ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit int, _lease double precision,
-  _tasks text[], _forbidden text[], _now timestamptz default null
+  _tasks text[], _forbidden text[], _now timestamptz default null, _queues text[] default null,
+  _excluded text[] default null
 ) returns table (
   settled bigint[], {claimed_types}, epoch bigint
 )
@@ -239,7 +241,7 @@ begin
   return next;
   if _done.names is null then return; end if;
   if not exists (select from {schema}.dead_tokens d where d.token = _token) then
-    _heads := {schema}.successors(_done.names, _limit, _tasks, _forbidden, _at);
+    _heads := {schema}.successors(_done.names, _limit, _tasks, _forbidden, _queues, _excluded, _at);
   end if;
   if cardinality(_heads) > 0 then
     return query

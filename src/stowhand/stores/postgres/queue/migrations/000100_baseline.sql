@@ -29,7 +29,7 @@ insert into {schema}.settings default values;
 -- rows that are there: other rules are another function and another constraint.
 create function {schema}.is_lawful(
   _task text, _payload json, _serial text, _state text, _attempts int, _max_attempts int, _resets int, _max_resets int,
-  _key text, _flags text[], _token uuid, _settled_token uuid, _worker text, _lease_until timestamptz,
+  _queue text, _key text, _flags text[], _token uuid, _settled_token uuid, _worker text, _lease_until timestamptz,
   _finished_at timestamptz, _cancel_requested boolean, _loses_retries text, _scout boolean
 ) returns boolean
 language plpgsql immutable as $$
@@ -46,7 +46,7 @@ begin
     and pg_catalog.int4ge(_attempts, 0) and pg_catalog.int4le(_attempts, _max_attempts)
     and pg_catalog.int4ge(_max_attempts, 1) and pg_catalog.int4ge(_resets, 0)
     and pg_catalog.textne(_task, '') and pg_catalog.int4le(pg_catalog.length(_task), 128)
-    and (_serial is null or pg_catalog.int4le(pg_catalog.length(_serial), 128))
+    and (_serial is null or pg_catalog.int4le(pg_catalog.length(_serial), 128)) and _queue is null
     and (_key is null or pg_catalog.textne(_key, '') and pg_catalog.int4le(pg_catalog.length(_key), 512))
     and pg_catalog.int4lt(pg_catalog.pg_column_size(_payload), 2000)
   then
@@ -72,6 +72,8 @@ begin
         or pg_catalog.boolne(_token is null, _lease_until is null) or pg_catalog.boolne(_token is null, _worker is null)
       then 'leased_iff_processing'
     when pg_catalog.int4gt(pg_catalog.octet_length(_payload::pg_catalog.text), 1048576) then 'payload_size'
+    when pg_catalog.texteq(_queue, '') or pg_catalog.int4gt(pg_catalog.length(_queue), 128) then 'queue_length'
+    when pg_catalog.texteq(_queue, 'default') then 'queue_is_null_for_default'
     when pg_catalog.int4gt(pg_catalog.length(_serial), 128) then 'serial_length'
     when not (pg_catalog.int4ge(_resets, 0) and (_max_resets is null or pg_catalog.int4ge(_max_resets, 0)))
       then 'resets_in_range'
@@ -97,6 +99,8 @@ create table {schema}.live (
   task text not null,
   payload json not null default '{}',
   serial text,
+  -- The class of work. NULL: `default`.
+  queue text,
   priority int not null default 0,
   run_at timestamptz not null default now(),
   state text not null default 'queued',
@@ -135,8 +139,8 @@ create table {schema}.live (
   last_error text,
   constraint live_pkey primary key (id),
   constraint lawful check ({schema}.is_lawful(
-    task, payload, serial, state, attempts, max_attempts, resets, max_resets, key, flags, token, settled_token, worker,
-    lease_until, finished_at, cancel_requested, loses_retries, scout))
+    task, payload, serial, state, attempts, max_attempts, resets, max_resets, queue, key, flags, token, settled_token,
+    worker, lease_until, finished_at, cancel_requested, loses_retries, scout))
 ) with (
   -- Room for the row that a claim writes: on the same page, its log record has one page instead of two and leaves out what is
   -- the same in both rows.
@@ -155,7 +159,9 @@ create index live_ready on {schema}.live (priority, run_at, id)
 -- The jobs of one task, for workers that lack others. Its predicate is that of live_ready in other words: PostgreSQL then cannot
 -- plan a statement written for this index over that one, whatever the statistics of tasks are.
 create index live_by_task on {schema}.live (task, priority, run_at, id)
-  where state <> 'processing' and state <> 'failed' and serial is null and resets < 2;
+  where queue is null and state <> 'processing' and state <> 'failed' and serial is null and resets < 2;
+create index live_by_queue on {schema}.live (queue, task, priority, run_at, id)
+  where queue is not null and state <> 'processing' and state <> 'failed' and serial is null and resets < 2;
 create index live_scouts on {schema}.live (priority, run_at, id)
   where scout and state in ('queued', 'errored') and resets < 2;
 -- The task comes before the priority: one step passes over all jobs of another task with the same key.
@@ -187,12 +193,13 @@ create type {schema}.verdict as (
 -- One job of `add_jobs`.
 create type {schema}.job_spec as (
   identifier text, payload json, queue_name text, run_at timestamptz, max_attempts int, job_key text, priority int,
-  flags text[]);
+  flags text[], work_queue text);
 
 -- One job of `enqueue_jobs` and `enqueue_text`, as jobs/job.py: NewJob has it.
 create type {schema}.new_job as (
   task text, payload text, serial text, run_at timestamptz, delay double precision, max_attempts int, key text, priority int,
-  flags text[], key_mode text, max_resets int, on_failure json, expires double precision, unique_period double precision);
+  flags text[], key_mode text, max_resets int, on_failure json, expires double precision, unique_period double precision,
+  queue text);
 
 -- A serial key, from the first claim of one of its jobs on. It is free if and only if holder_id is null.
 -- `absorbed`: some of its waiting jobs are no scouts any more (functions/serials.sql), so freeing the queue must leave a hint:
@@ -216,11 +223,22 @@ create table {schema}.serials (
 
 create index serials_hinted on {schema}.serials (hint_priority, hint_run_at, hint_id) where hint_run_at is not null;
 
--- Paused tasks.
+-- Paused tasks and queues.
 create table {schema}.pauses (
-  task text primary key,
+  kind text not null,
+  name text not null,
   since timestamptz not null,
-  constraint task_length check (length(task) between 1 and 128)
+  constraint pauses_pkey primary key (kind, name),
+  constraint known_kind check (kind in ('task', 'queue')),
+  constraint name_length check (length(name) between 1 and 128)
+);
+
+-- The queue that a task declares, as its latest worker had it: for producers that do not know the task. `default` has no row.
+create table {schema}.task_queues (
+  task text primary key,
+  queue text not null,
+  constraint task_length check (length(task) between 1 and 128),
+  constraint queue_length check (length(queue) between 1 and 128)
 );
 
 -- Claims whose reply was lost. A token in here claims nothing any more.
@@ -272,6 +290,7 @@ create table {schema}.history (
   task text not null,
   payload json not null,
   serial text,
+  queue text,
   priority int not null,
   run_at timestamptz not null,
   state text not null,
@@ -399,6 +418,9 @@ create table {schema}.workers (
   seen_at timestamptz not null,
   -- The flags whose jobs it does not claim. NULL: a function decides, each time.
   forbidden_flags text[] default array[]::text[],
+  -- The queues whose jobs it claims (NULL: all), and those that it leaves alone.
+  queues text[],
+  excluded_queues text[] not null default array[]::text[],
   -- The version of the application. NULL: not reported.
   app_version text,
   abandoned_threads int not null default 0,

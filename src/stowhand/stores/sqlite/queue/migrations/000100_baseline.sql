@@ -22,6 +22,8 @@ CREATE TABLE stowhand_jobs (
     payload TEXT NOT NULL,
     state TEXT NOT NULL DEFAULT 'queued',
     serial TEXT,
+    -- The class of work. NULL: default.
+    queue TEXT,
     priority INTEGER NOT NULL,
     run_at INTEGER NOT NULL,
     attempts INTEGER NOT NULL DEFAULT 0,
@@ -72,6 +74,7 @@ CREATE TABLE stowhand_jobs (
     CONSTRAINT task_is_text CHECK (typeof(task) = 'text'),
     CONSTRAINT payload_is_text CHECK (typeof(payload) = 'text'),
     CONSTRAINT serial_is_text CHECK (serial IS NULL OR typeof(serial) = 'text'),
+    CONSTRAINT queue_is_text CHECK (queue IS NULL OR (typeof(queue) = 'text' AND queue NOT IN ('', 'default'))),
     CONSTRAINT key_is_text CHECK (key IS NULL OR typeof(key) = 'text'),
     CONSTRAINT flags_are_an_array CHECK (flags IS NULL OR (typeof(flags) = 'text' AND flags GLOB '[[]*]')),
     CONSTRAINT attempts_are_whole CHECK (typeof(attempts) = 'integer' AND typeof(max_attempts) = 'integer'),
@@ -91,10 +94,13 @@ CREATE TABLE stowhand_jobs (
 
 CREATE UNIQUE INDEX stowhand_jobs_key ON stowhand_jobs (key) WHERE key IS NOT NULL;
 
--- A waiting job is in exactly one of these three. Task first: a claim never passes over a million jobs of tasks that a worker
+-- A waiting job is in exactly one of these four. Task first: a claim never passes over a million jobs of tasks that a worker
 -- lacks. Priority before run_at: nor over a million jobs of one priority that are not due.
 CREATE INDEX stowhand_jobs_ready ON stowhand_jobs (task, priority, run_at, id)
-    WHERE state IN ('queued', 'errored') AND serial IS NULL AND resets < 2;
+    WHERE queue IS NULL AND state IN ('queued', 'errored') AND serial IS NULL AND resets < 2;
+-- Jobs of other queues than default, which therefore cost a claim of default nothing.
+CREATE INDEX stowhand_jobs_queued ON stowhand_jobs (queue, task, priority, run_at, id)
+    WHERE queue IS NOT NULL AND state IN ('queued', 'errored') AND serial IS NULL AND resets < 2;
 CREATE INDEX stowhand_jobs_serial ON stowhand_jobs (serial, task, priority, run_at, id)
     WHERE state IN ('queued', 'errored') AND serial IS NOT NULL AND resets < 2;
 CREATE INDEX stowhand_jobs_suspect ON stowhand_jobs (priority, run_at, id)
@@ -118,14 +124,23 @@ CREATE TABLE stowhand_paused (
     CONSTRAINT serial_is_text CHECK (typeof(serial) = 'text' AND length(serial) BETWEEN 1 AND 128)
 ) WITHOUT ROWID;
 
--- Paused tasks.
+-- Paused tasks and queues.
 CREATE TABLE stowhand_pauses (
-    task TEXT PRIMARY KEY,
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
     since INTEGER NOT NULL,
-    CONSTRAINT task_is_text CHECK (typeof(task) = 'text' AND length(task) BETWEEN 1 AND 128)
+    PRIMARY KEY (kind, name),
+    CONSTRAINT kind_is_known CHECK (kind IN ('task', 'queue')),
+    CONSTRAINT name_is_text CHECK (typeof(name) = 'text' AND length(name) BETWEEN 1 AND 128)
 ) WITHOUT ROWID;
 
--- The next job of each (serial, task), so that a claim reads as many rows as it takes, however many and long the serial keys are.
+-- The queue that a task declares, as its latest worker had it: for producers that do not know the task. default has no row.
+CREATE TABLE stowhand_task_queues (
+    task TEXT PRIMARY KEY,
+    queue TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- The next job of each (serial, task, queue), so that a claim reads as many rows as it takes, however many and long the serial keys are.
 -- A head is searched for again only when recheck_at has come:
 --   busy                   a job of the queue runs, or the queue is paused
 --   priority, run_at, id   the first job that was due at the last search; NULL: none was
@@ -133,52 +148,55 @@ CREATE TABLE stowhand_pauses (
 CREATE TABLE stowhand_heads (
     serial TEXT NOT NULL,
     task TEXT NOT NULL,
+    queue TEXT NOT NULL,
     busy INTEGER NOT NULL,
     priority INTEGER,
     run_at INTEGER,
     id INTEGER,
     recheck_at INTEGER,
-    PRIMARY KEY (serial, task)
+    PRIMARY KEY (serial, task, queue)
 ) WITHOUT ROWID;
 
-CREATE INDEX stowhand_heads_free ON stowhand_heads (task, priority, run_at, id, serial)
+CREATE INDEX stowhand_heads_free ON stowhand_heads (task, queue, priority, run_at, id, serial)
     WHERE busy = 0 AND id IS NOT NULL;
 CREATE INDEX stowhand_heads_recheck ON stowhand_heads (recheck_at) WHERE busy = 0 AND recheck_at IS NOT NULL;
 
 -- Triggers keep the heads, so that no statement, ours or a person's, can forget them.
 CREATE TRIGGER stowhand_head_inserted AFTER INSERT ON stowhand_jobs WHEN NEW.serial IS NOT NULL
 BEGIN
-    INSERT INTO stowhand_heads (serial, task, busy, recheck_at)
-    SELECT NEW.serial, NEW.task, EXISTS (
+    INSERT INTO stowhand_heads (serial, task, queue, busy, recheck_at)
+    SELECT NEW.serial, NEW.task, coalesce(NEW.queue, 'default'), EXISTS (
         SELECT 1 FROM stowhand_jobs WHERE serial = NEW.serial AND state = 'processing'
     ) OR EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = NEW.serial), NEW.run_at
     WHERE true
-    ON CONFLICT (serial, task) DO UPDATE SET recheck_at = excluded.recheck_at
+    ON CONFLICT (serial, task, queue) DO UPDATE SET recheck_at = excluded.recheck_at
     WHERE recheck_at IS NULL OR recheck_at > excluded.recheck_at;
 END;
 
 CREATE TRIGGER stowhand_head_updated
-AFTER UPDATE OF state, serial, task, priority, run_at, resets ON stowhand_jobs
+AFTER UPDATE OF state, serial, task, queue, priority, run_at, resets ON stowhand_jobs
 WHEN OLD.serial IS NOT NULL OR NEW.serial IS NOT NULL
 BEGIN
     UPDATE stowhand_heads SET busy = EXISTS (
         SELECT 1 FROM stowhand_jobs WHERE serial = OLD.serial AND state = 'processing'
     ) OR EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = OLD.serial)
     WHERE serial = OLD.serial AND OLD.state <> NEW.state;
-    UPDATE stowhand_heads SET recheck_at = -62135596800000000 WHERE serial = OLD.serial AND task = OLD.task;
-    INSERT INTO stowhand_heads (serial, task, busy, recheck_at)
-    SELECT NEW.serial, NEW.task, EXISTS (
+    UPDATE stowhand_heads SET recheck_at = -62135596800000000
+    WHERE serial = OLD.serial AND task = OLD.task AND queue = coalesce(OLD.queue, 'default');
+    INSERT INTO stowhand_heads (serial, task, queue, busy, recheck_at)
+    SELECT NEW.serial, NEW.task, coalesce(NEW.queue, 'default'), EXISTS (
         SELECT 1 FROM stowhand_jobs WHERE serial = NEW.serial AND state = 'processing'
     ) OR EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = NEW.serial), -62135596800000000
     WHERE NEW.serial IS NOT NULL AND NEW.state IN ('queued', 'errored')
-    ON CONFLICT (serial, task) DO UPDATE SET recheck_at = excluded.recheck_at;
+    ON CONFLICT (serial, task, queue) DO UPDATE SET recheck_at = excluded.recheck_at;
 END;
 
 CREATE TRIGGER stowhand_head_deleted AFTER DELETE ON stowhand_jobs WHEN OLD.serial IS NOT NULL
 BEGIN
     UPDATE stowhand_heads SET busy = EXISTS (SELECT 1 FROM stowhand_paused WHERE serial = OLD.serial)
     WHERE serial = OLD.serial AND OLD.state = 'processing';
-    UPDATE stowhand_heads SET recheck_at = -62135596800000000 WHERE serial = OLD.serial AND task = OLD.task;
+    UPDATE stowhand_heads SET recheck_at = -62135596800000000
+    WHERE serial = OLD.serial AND task = OLD.task AND queue = coalesce(OLD.queue, 'default');
 END;
 
 CREATE TRIGGER stowhand_queue_paused AFTER INSERT ON stowhand_paused
@@ -200,6 +218,7 @@ CREATE TABLE stowhand_history (
     payload TEXT NOT NULL,
     state TEXT NOT NULL,
     serial TEXT,
+    queue TEXT,
     priority INTEGER NOT NULL,
     run_at INTEGER NOT NULL,
     attempts INTEGER NOT NULL,
@@ -299,13 +318,13 @@ END;
 
 -- Jobs as everybody may see them: no tokens.
 CREATE VIEW stowhand_live AS
-SELECT id, task, payload, state, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+SELECT id, task, payload, state, coalesce(queue, 'default') AS queue, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
     last_error, revision, created_at, updated_at, started_at, finished_at, worker, cancel_requested, NULL AS result,
     coalesce(worker, last_worker) AS last_worker, progress, progress_text
 FROM stowhand_jobs;
 
 CREATE VIEW stowhand_past AS
-SELECT id, task, payload, state, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
+SELECT id, task, payload, state, coalesce(queue, 'default') AS queue, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
     last_error, revision, created_at, updated_at, started_at, finished_at, NULL AS worker, cancel_requested, result,
     last_worker, NULL AS progress, NULL AS progress_text
 FROM stowhand_history;
@@ -406,6 +425,9 @@ CREATE TABLE stowhand_workers (
     seen_at INTEGER NOT NULL,
     -- The flags whose jobs it does not claim. NULL: a function decides, each time.
     forbidden_flags TEXT DEFAULT '[]',
+    -- The queues whose jobs it claims (NULL: all), and those that it leaves alone.
+    queues TEXT,
+    excluded_queues TEXT NOT NULL DEFAULT '[]',
     -- The version of the application. NULL: not reported.
     app_version TEXT,
     abandoned_threads INTEGER NOT NULL DEFAULT 0,

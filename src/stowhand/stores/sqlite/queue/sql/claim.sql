@@ -22,40 +22,70 @@ WHERE id IN (
     WHERE expires_at IS NOT NULL AND expires_at <= :now AND state <> 'queued'
 )
 
+-- part: ready
+stowhand_jobs AS job INDEXED BY stowhand_jobs_ready
+WHERE queue IS NULL AND state IN ('queued', 'errored') AND serial IS NULL AND resets < 2
+
+-- part: queued
+stowhand_jobs AS job INDEXED BY stowhand_jobs_queued
+WHERE queue IS NOT NULL AND state IN ('queued', 'errored') AND serial IS NULL AND resets < 2
+
+-- part: is_allowed
+NOT EXISTS (
+    SELECT 1 FROM json_each(CASE WHEN json_valid(job.flags) THEN job.flags END) AS flag
+    WHERE flag.value IN (SELECT value FROM json_each(:forbidden))
+)
+
+-- part: is_served
+(:queues IS NULL OR coalesce(queue, 'default') IN (SELECT value FROM json_each(:queues)))
+    AND coalesce(queue, 'default') NOT IN (SELECT value FROM json_each(:excluded))
+
+-- name: next_queue
+-- One step of a loose scan over the queues other than default in which something waits.
+SELECT queue FROM {queued} AND queue > :queue ORDER BY queue LIMIT 1
+
 -- name: next_task
--- One step of a loose scan over the tasks that have something waiting.
-SELECT task FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
-WHERE state IN ('queued', 'errored') AND serial IS NULL AND resets < 2 AND task > :task
-ORDER BY task LIMIT 1
+-- The same over the tasks of which something waits in the queue default.
+SELECT task FROM {ready} AND task > :task ORDER BY task LIMIT 1
+
+-- name: next_task_in_queue
+SELECT task FROM {queued} AND queue = :queue AND task > :task ORDER BY task LIMIT 1
 
 -- name: next_level
 -- The next priority of a task, and when its first job is due: if that one is not, none of this priority is.
-SELECT priority, run_at FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
-WHERE state IN ('queued', 'errored') AND serial IS NULL AND resets < 2 AND task = :task AND priority > :priority
+SELECT priority, run_at FROM {ready} AND task = :task AND priority > :priority ORDER BY priority, run_at LIMIT 1
+
+-- name: next_level_in_queue
+SELECT priority, run_at FROM {queued} AND queue = :queue AND task = :task AND priority > :priority
 ORDER BY priority, run_at LIMIT 1
 
 -- name: due
-SELECT priority, run_at, id, NULL FROM stowhand_jobs INDEXED BY stowhand_jobs_ready
-WHERE state IN ('queued', 'errored') AND serial IS NULL AND resets < 2
-    AND task = :task AND priority = :priority AND run_at <= :now
+SELECT priority, run_at, id, NULL FROM {ready} AND task = :task AND priority = :priority AND run_at <= :now
+ORDER BY run_at, id
+
+-- name: due_in_queue
+SELECT priority, run_at, id, NULL FROM {queued}
+    AND queue = :queue AND task = :task AND priority = :priority AND run_at <= :now
 ORDER BY run_at, id
 
 -- name: due_and_allowed
-SELECT priority, run_at, id, NULL FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_ready
-WHERE state IN ('queued', 'errored') AND serial IS NULL AND resets < 2
-    AND task = :task AND priority = :priority AND run_at <= :now
-    AND NOT EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(job.flags) THEN job.flags END) AS flag WHERE flag.value IN (SELECT value FROM json_each(:forbidden)))
+SELECT priority, run_at, id, NULL FROM {ready} AND task = :task AND priority = :priority AND run_at <= :now AND {is_allowed}
+ORDER BY run_at, id
+
+-- name: due_and_allowed_in_queue
+SELECT priority, run_at, id, NULL FROM {queued}
+    AND queue = :queue AND task = :task AND priority = :priority AND run_at <= :now AND {is_allowed}
 ORDER BY run_at, id
 
 -- name: due_suspects
 SELECT priority, run_at, id, serial FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_suspect
 WHERE state IN ('queued', 'errored') AND resets >= 2 AND run_at <= :now
-    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
-    AND NOT EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(job.flags) THEN job.flags END) AS flag WHERE flag.value IN (SELECT value FROM json_each(:forbidden)))
+    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks))) AND {is_served}
+    AND {is_allowed}
     AND (serial IS NULL OR NOT EXISTS (
         SELECT 1 FROM stowhand_jobs AS running WHERE running.serial = job.serial AND running.state = 'processing'
     ) AND NOT EXISTS (SELECT 1 FROM stowhand_paused AS paused WHERE paused.serial = job.serial))
-    AND task NOT IN (SELECT task FROM stowhand_pauses)
+    AND task NOT IN (SELECT name FROM stowhand_pauses WHERE kind = 'task')
 ORDER BY priority, run_at, id
 
 -- name: take
@@ -71,55 +101,60 @@ SELECT task FROM stowhand_heads INDEXED BY stowhand_heads_free
 WHERE busy = 0 AND id IS NOT NULL AND task > :task
 ORDER BY task LIMIT 1
 
+-- name: next_serial_queue
+SELECT queue FROM stowhand_heads INDEXED BY stowhand_heads_free
+WHERE busy = 0 AND id IS NOT NULL AND task = :task AND queue > :queue
+ORDER BY queue LIMIT 1
+
 -- name: heads
 SELECT priority, run_at, id, serial FROM stowhand_heads INDEXED BY stowhand_heads_free
-WHERE busy = 0 AND id IS NOT NULL AND task = :task
+WHERE busy = 0 AND id IS NOT NULL AND task = :task AND queue = :queue
 ORDER BY priority, run_at, id
 
 -- name: first_allowed
 -- Behind a head whose flag is forbidden the next job of the key may be claimed.
 SELECT priority, run_at, id, serial FROM stowhand_jobs AS job INDEXED BY stowhand_jobs_serial
 WHERE state IN ('queued', 'errored') AND serial IS NOT NULL AND resets < 2
-    AND serial = :serial AND task = :task AND run_at <= :now
-    AND NOT EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(job.flags) THEN job.flags END) AS flag WHERE flag.value IN (SELECT value FROM json_each(:forbidden)))
+    AND serial = :serial AND task = :task AND coalesce(queue, 'default') = :queue AND run_at <= :now
+    AND {is_allowed}
 ORDER BY priority, run_at, id LIMIT 1
 
 -- name: heads_to_recheck
-SELECT serial, task FROM stowhand_heads INDEXED BY stowhand_heads_recheck
+SELECT serial, task, queue FROM stowhand_heads INDEXED BY stowhand_heads_recheck
 WHERE busy = 0 AND recheck_at IS NOT NULL AND recheck_at <= :now
 LIMIT :limit
 
 -- name: next_serial_level
 SELECT priority, run_at, id FROM stowhand_jobs INDEXED BY stowhand_jobs_serial
 WHERE state IN ('queued', 'errored') AND serial IS NOT NULL AND resets < 2
-    AND serial = :serial AND task = :task AND priority > :priority
+    AND serial = :serial AND task = :task AND priority > :priority AND coalesce(queue, 'default') = :queue
 ORDER BY priority, run_at, id LIMIT 1
 
 -- name: set_head
 UPDATE stowhand_heads SET priority = :priority, run_at = :run_at, id = :id, recheck_at = :recheck_at
-WHERE serial = :serial AND task = :task
+WHERE serial = :serial AND task = :task AND queue = :queue
 
 -- name: drop_head
-DELETE FROM stowhand_heads WHERE serial = :serial AND task = :task
+DELETE FROM stowhand_heads WHERE serial = :serial AND task = :task AND queue = :queue
 
 -- name: first_head
 -- When the first head is or may become due: exact, but for those marked with the floor. A resumed key will be heard of.
 SELECT min(coalesce(run_at, recheck_at)) FROM stowhand_heads
 WHERE (recheck_at IS NULL OR recheck_at > -62135596800000000) AND serial NOT IN (SELECT serial FROM stowhand_paused)
-    AND task NOT IN (SELECT task FROM stowhand_pauses)
-    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+    AND task NOT IN (SELECT name FROM stowhand_pauses WHERE kind = 'task')
+    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks))) AND {is_served}
 
 -- name: unknown_heads
 -- The floor says: something changed, look yourself. At rest those are the heads of busy serial keys.
-SELECT serial, task FROM stowhand_heads
+SELECT serial, task, queue FROM stowhand_heads
 WHERE recheck_at = -62135596800000000 AND serial NOT IN (SELECT serial FROM stowhand_paused)
-    AND task NOT IN (SELECT task FROM stowhand_pauses)
-    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+    AND task NOT IN (SELECT name FROM stowhand_pauses WHERE kind = 'task')
+    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks))) AND {is_served}
 
 -- name: first_suspect
 SELECT min(run_at) FROM stowhand_jobs INDEXED BY stowhand_jobs_suspect
-WHERE state IN ('queued', 'errored') AND resets >= 2 AND task NOT IN (SELECT task FROM stowhand_pauses)
-    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks)))
+WHERE state IN ('queued', 'errored') AND resets >= 2 AND task NOT IN (SELECT name FROM stowhand_pauses WHERE kind = 'task')
+    AND (:tasks IS NULL OR task IN (SELECT value FROM json_each(:tasks))) AND {is_served}
 
 -- name: pauses
-SELECT task FROM stowhand_pauses
+SELECT kind, name FROM stowhand_pauses

@@ -6,11 +6,11 @@ INSERT INTO stowhand_paused (serial, since) VALUES (:serial, :now) ON CONFLICT (
 -- name: resume
 DELETE FROM stowhand_paused WHERE serial = :serial
 
--- name: pause_task
-INSERT INTO stowhand_pauses (task, since) VALUES (:task, :now) ON CONFLICT (task) DO NOTHING
+-- name: pause_kind
+INSERT INTO stowhand_pauses (kind, name, since) VALUES (:kind, :name, :now) ON CONFLICT (kind, name) DO NOTHING
 
--- name: resume_task
-DELETE FROM stowhand_pauses WHERE task = :task
+-- name: resume_kind
+DELETE FROM stowhand_pauses WHERE kind = :kind AND name = :name
 
 -- name: retry_failed
 UPDATE stowhand_jobs
@@ -19,12 +19,22 @@ SET state = 'queued', run_at = :now, expires_at = NULL, attempts = 0, resets = 0
 WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'failed'
 RETURNING id
 
+-- name: worker_known
+SELECT 1 FROM stowhand_workers WHERE name = :name
+
+-- name: clear_task_queues
+DELETE FROM stowhand_task_queues WHERE task IN (SELECT key FROM json_each(:task_queues) WHERE value = 'default')
+
+-- name: set_task_queues
+INSERT INTO stowhand_task_queues (task, queue) SELECT key, value FROM json_each(:task_queues) WHERE value <> 'default'
+ON CONFLICT (task) DO UPDATE SET queue = excluded.queue
+
 -- name: worker_seen
 INSERT INTO stowhand_workers
     (name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, app_version, abandoned_threads, blocked,
-    started_at, seen_at)
+    queues, excluded_queues, started_at, seen_at)
 VALUES (:name, :host, :pid, :version, :tasks, :concurrency, :stopping, :forbidden_flags, :app_version,
-    :abandoned_threads, :blocked, :now, :now)
+    :abandoned_threads, :blocked, :queues, :excluded_queues, :now, :now)
 ON CONFLICT (name) DO UPDATE SET tasks = excluded.tasks, stopping = excluded.stopping, seen_at = excluded.seen_at,
     abandoned_threads = excluded.abandoned_threads, blocked = excluded.blocked
 
