@@ -26,7 +26,7 @@ async def send_letter(to: Address, text: str, *, copies: int = 1) -> str:
 def write_report(context: Context, day: str) -> None:
     """A plain function runs in a thread. The context is given by the worker and is no argument of the job."""
     context.log(f"writing the report for {day}, attempt {context.attempt}")
-    context.enqueue_after(send_letter.new_job(Address("Main SharedServer", "Springfield"), f"Report for {day}"))
+    context.enqueue_after(send_letter, Address("Main SharedServer", "Springfield"), f"Report for {day}")
 
 
 async def main() -> None:

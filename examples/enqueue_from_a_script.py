@@ -1,4 +1,4 @@
-"""Enqueueing without an event loop: a script, a Django view, a shell. ``app.sync`` waits for what the app does."""
+"""Enqueueing without an event loop: a script, a Django view, a shell. ``enqueue_sync`` and ``app.sync`` wait."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def photos() -> Iterator[NewJob]:
 
 def main() -> None:
     app.sync.install()
-    job = app.sync.enqueue(resize.options(priority=-5), "cover.jpg", width=1600)
+    job = resize.options(priority=-5).enqueue_sync("cover.jpg", width=1600)
     ids = app.sync.enqueue_many(photos())
     print(f"enqueued job {job.id} and {len(ids)} more")
     app.sync.close()

@@ -23,7 +23,7 @@ async def charge(ctx: Context, order: int, item: str, cents: int) -> str | Retry
         raise Poison(f"order {order}: {cents} cents cannot be charged")  # no attempt will ever succeed
     if ctx.attempt < ATTEMPTS_UNTIL_THE_BANK_ANSWERS:
         return Retry("the bank does not answer", after=0.1)  # an exception would wait 2.7 s, 7.4 s, 20 s, …
-    ctx.enqueue_after(pack.new_job(order, item))  # is there if and only if this attempt is recorded
+    ctx.enqueue_after(pack, order, item)  # is there if and only if this attempt is recorded
     return f"receipt {order}"
 
 

@@ -7,7 +7,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
@@ -16,7 +16,7 @@ from jobs import Order, app, confirm, open_database
 from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.middleware.sessions import SessionMiddleware
 
-from stowhand import Job, NewJob
+from stowhand import JobHandle
 from stowhand.events import WorkerStopped
 from stowhand.web import dashboard
 
@@ -49,8 +49,8 @@ class InRequest:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def enqueue(self, job: NewJob) -> Job:
-        return await app.enqueue_in(self._session, job)
+    async def enqueue(self, task: Any, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+        return await app.enqueue_in(self._session, task, *args, **kwargs)
 
 
 @web.post("/orders")
@@ -59,7 +59,7 @@ async def place(item: str, session: Session, jobs: Annotated[InRequest, Depends(
     order = Order(item=item)
     session.add(order)
     await session.flush()  # the database gives order.id now
-    job = await jobs.enqueue(confirm.new_job(order.id))
+    job = await jobs.enqueue(confirm, order.id)
     if item == "sold out":
         raise HTTPException(409, "There is none left.")
     answer = {"order": order.id, "job": job.id}

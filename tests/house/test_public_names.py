@@ -195,8 +195,10 @@ def test_every_question_of_a_store_is_part_of_the_synchronous_face() -> None:
 def test_an_app_has_these_members_and_no_others() -> None:
     members = {name for name in {*vars(App), *vars(App(store=MemoryStore()))} if not name.startswith("_")}
     assert sorted(members) == [
-        *("add_job", "add_jobs", "any_store", "close", "cron", "cron_items", "discover", "enqueue", "enqueue_in"),
+        *("add_job", "add_jobs", "any_store", "close", "cron", "cron_items", "discover", "enqueue"),
         *(
+            "enqueue_and_wait",
+            "enqueue_in",
             "enqueue_many",
             "gather",
             "handled",

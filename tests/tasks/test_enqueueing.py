@@ -235,8 +235,8 @@ def test_a_batch_says_which_of_its_jobs_is_wrong(run: Run) -> None:
 
 
 def test_what_is_no_job_is_refused_with_a_lesson(run: Run) -> None:
-    with pytest.raises(InvalidJob, match=r"a dict is no job; give a NewJob, which task.new_job"):
-        run(app.enqueue({"task": "send"}))  # type: ignore[arg-type]
+    with pytest.raises(InvalidJob, match=r"a dict is no task; give what @app\.task made of a function, or a NewJob"):
+        run(app.enqueue({"task": "send"}))  # type: ignore[call-overload]
     with pytest.raises(InvalidJob, match="job 2 of the batch: an int is no job"):
         run(app.enqueue_many([send.new_job("x"), 3]))  # type: ignore[list-item]
 

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 from datetime import timedelta
 from stowhand import App, Context, JobHandle, as_completed, gather
-from stowhand.app.sync import SyncJobHandle
+from stowhand.tasks.sync_job_handle import SyncJobHandle
 from collections.abc import Sequence
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.queue_store import JobFilter
@@ -37,7 +37,13 @@ async def send(to: str, copies: int = 1) -> str:
     return to
 
 @app.task(serial="slow", timeout=timedelta(minutes=5))
-def resize(context: Context, path: str, *, width: int) -> None: ...
+def resize(context: Context, path: str, *, width: int) -> None:
+    context.enqueue_after(send, "x", copies=2)
+    context.enqueue_after(resize.options(delay=3), "x", width=1)
+    context.enqueue_after(send.new_job("x"))
+    context.enqueue_after(send, 3)  # E call-overload arg-type
+    context.enqueue_after(resize, "x")  # E call-overload call-arg
+    context.enqueue_after("send", "x")  # E call-overload
 
 async def right(connection: sqlite3.Connection) -> None:
     job: JobHandle[str] = await send.enqueue("x", copies=2)
@@ -51,6 +57,18 @@ async def right(connection: sqlite3.Connection) -> None:
     every: list[str] = await gather([job, job])
     first: list[str] = [await one.result() async for one in as_completed([job])]
     waited: str = app.sync.enqueue(send, "x").result()
+    by_the_app: JobHandle[str] = await app.enqueue(send, "x", copies=2)
+    of_it: JobHandle[None] = await app.enqueue(resize.options(delay=3), "x", width=1)
+    as_it_is: JobHandle[Any] = await app.enqueue(send.new_job("x"))
+    its_result: str = await app.enqueue_and_wait(send, "x", copies=2)
+    its_result_in_time: str = await app.enqueue_and_wait(send, "x", timeout="5s")
+    without_a_loop: SyncJobHandle[str] = send.enqueue_sync("x", copies=2)
+    without_a_loop_later: SyncJobHandle[None] = resize.options(delay=3).enqueue_sync("x", width=1)
+    as_it_is_without_a_loop: SyncJobHandle[Any] = app.sync.enqueue(send.new_job("x"))
+    in_a_transaction: JobHandle[str] = app.enqueue_in(connection, send, "x", copies=2)
+    as_it_is_in_a_transaction: JobHandle[Any] = app.enqueue_in(connection, send.new_job("x"))
+    in_one_without_a_loop: SyncJobHandle[str] = app.sync.enqueue_in(connection, send, "x")
+    as_it_is_in_one: SyncJobHandle[Any] = app.sync.enqueue_in(connection, send.new_job("x"))
     plainly: str = app.sync.enqueue_and_wait(send, "x", timeout=1)
     await send.options(serial="q", delay=timedelta(hours=1), key="k", key_mode="replace").enqueue("x")
     await resize.enqueue("photo.png", width=3)
@@ -70,7 +88,7 @@ async def right(connection: sqlite3.Connection) -> None:
     failed: Sequence[Job] = app.sync.list(JobFilter(states=(State.FAILED,)))
     awaited: Sequence[Job] = await (await app.open()).inspect.list()
 
-async def wrong(context: Context) -> None:
+async def wrong(context: Context, connection: sqlite3.Connection) -> None:
     await send.enqueue()  # E call-arg
     await send.enqueue(1)  # E arg-type
     await send.enqueue("x", 1, 2)  # E call-arg
@@ -81,7 +99,21 @@ async def wrong(context: Context) -> None:
     send.options(seral="x")  # E call-arg
     send.options(priority="high")  # E typeddict-item arg-type
     send.new_job(3)  # E arg-type
-    app.sync.enqueue(send, 3)  # E arg-type
+    app.sync.enqueue(send, 3)  # E call-overload
+    await app.enqueue(send)  # E call-overload
+    await app.enqueue(send, 3)  # E call-overload
+    await app.enqueue(send, "x", cc="y")  # E call-overload
+    await app.enqueue(resize, "x")  # E call-overload
+    await app.enqueue("send", "x")  # E call-overload
+    await app.enqueue(send.new_job("x"), "x")  # E call-overload
+    await app.enqueue_and_wait(send, 3)  # E call-overload
+    send.enqueue_sync()  # E call-arg
+    send.enqueue_sync(3)  # E arg-type
+    app.enqueue_in(connection, send, 3)  # E call-overload
+    app.enqueue_in(connection, "send", "x")  # E call-overload
+    app.enqueue_in(Engine(), send, "x")  # E call-overload
+    app.sync.enqueue_in(connection, send, 3)  # E call-overload
+    said: int = (await app.enqueue(send, "x")).id + await (await app.enqueue(send, "x")).result()  # E operator
     app.sync.get("one")  # E arg-type
     app.sync.list("failed")  # E arg-type
     app.sync.get(1).id  # E union-attr

@@ -13,7 +13,7 @@ import pytest
 
 from stowhand.app.app import App, task_handler
 from stowhand.errors import ConfigurationError, InvalidJob, NonRetryable, Poison, StoreUnreachable
-from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Fail, Retry
 from stowhand.retry import exponential
@@ -152,7 +152,7 @@ def test_a_process_of_its_own_judges_as_its_worker_does() -> None:
 
     async def scenario() -> None:
         for name, kind, seconds in (("again", "retry", 60.0), ("over", "fail", None)):
-            job = await app.enqueue(NewJob(task=name))
+            job = (await app.enqueue(NewJob(task=name))).job
             claimed = msgspec.structs.replace(job, attempts=1)
             assignment = Assignment(claimed, Lease(job.id, "t", 1), None, None, keeps_progress=False)
             answer = await attempt_in_child(task_handler(app), assignment)
@@ -227,7 +227,7 @@ async def test_a_worker_that_is_told_to_wait_by_the_error_does_so_for_every_task
     app.task(name="act")(raising(ValueError("no")))
     async with app:
         worker: Worker = app.worker(backoff=two, once=True)
-        job: Job = await app.enqueue(NewJob(task="act"))
+        job = await app.enqueue(NewJob(task="act"))
         await worker.run()
         left = await (await app.open()).jobs.get(job.id)
         assert left is not None

@@ -62,7 +62,7 @@ from stowhand.tasks.loading import import_modules, read_modules
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry, TaskOptions, define
 from stowhand.tasks.resource import AnyContextManager, Factory
-from stowhand.tasks.task import ConfiguredTask, ContextTask, Task, refuse_foreign
+from stowhand.tasks.task import ConfiguredTask, ContextTask, Task, definition_of, job_of, read_task, refuse_foreign
 from stowhand.worker.inside import refuse_inside
 from stowhand.worker.policy import Policy
 from stowhand.worker.worker import Worker
@@ -75,7 +75,7 @@ R = TypeVar("R")
 _NOT_AT_ONCE = (
     "enqueue_in within app.immediate(): a job runs after the commit of the transaction that it is part of, and not at"
     " once. In a test with the fixture `jobs`, jobs.drain() runs it then; or enqueue it after the commit:"
-    " await task.enqueue(…), app.sync.enqueue(task, …)"
+    " await task.enqueue(…), task.enqueue_sync(…)"
 )
 
 
@@ -88,7 +88,7 @@ class App:
         async def send(to: str, subject: str = "Hello") -> None: ...
 
         await send.enqueue("someone@example.com")
-        app.sync.enqueue(send, "someone@example.com")  # from a script
+        send.enqueue_sync("someone@example.com")  # from a script
 
     Without a URL: ``STOWHAND_CONNECTION``, ``stowhand.toml``, ``DATABASE_URL``, ``PGDATABASE``, else the file
     ``stowhand.db``, as on the command line; options too are read there where they are not given. ``memory://`` is for
@@ -211,14 +211,34 @@ class App:
 
     # -- enqueueing ------------------------------------------------------------------------------
 
-    async def enqueue(self, job: NewJob) -> Job:
-        """Commit one job, as it is. A task that is declared here must take its payload.
+    @overload
+    async def enqueue(self, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
+    @overload
+    async def enqueue(self, task: NewJob, /) -> JobHandle[Any]: ...
+    async def enqueue(self, task: ConfiguredTask[..., Any] | NewJob, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+        """Commit one job that will call the task with these arguments; return its handle. As ``Task.enqueue``.
 
-        Raises InvalidJob, OutcomeUnknown, SchemaMissing, StoreUnreachable.
+        A ``NewJob`` is committed as it is; a task that is declared here must take its payload. Raises InvalidJob,
+        OutcomeUnknown, SchemaMissing, StoreUnreachable.
         """
-        checked = self._check(job)
-        made = await (await self.open()).jobs.enqueue(checked)
-        return made if self._at_once is None else (await self._at_once.ran([made]))[0]
+        job = job_of(task, self, "enqueue(task, …)", args, kwargs)
+        return await self.handled.enqueue(job, definition_of(task))
+
+    if TYPE_CHECKING:
+
+        @overload
+        async def enqueue_and_wait(self, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+        @overload
+        async def enqueue_and_wait(
+            self, task: ConfiguredTask[..., R], /, *args: Any, timeout: Duration | None, **kwargs: Any
+        ) -> R: ...
+        async def enqueue_and_wait(self, task: ConfiguredTask[..., R], /, *args: Any, **kwargs: Any) -> R: ...
+    else:
+
+        async def enqueue_and_wait(self, task, /, *args, timeout=None, **kwargs):
+            """Enqueue a job and wait for its result. As ``Task.enqueue_and_wait``."""
+            known = read_task(task, self, "enqueue_and_wait(task, …)")
+            return await known.enqueue_and_wait(*args, timeout=timeout, **kwargs)
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """Enqueue any number in one transaction, streamed; their ids in the order given. All of them, or none.
@@ -241,19 +261,23 @@ class App:
         return made if self._at_once is None else await self._at_once.ran(made)
 
     @overload
-    def enqueue_in(self, connection: AsyncConnection, job: NewJob) -> Awaitable[Job]: ...
+    def enqueue_in(
+        self, connection: AsyncConnection, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[JobHandle[R]]: ...
     @overload
-    def enqueue_in(self, connection: Connection, job: NewJob) -> Job: ...
+    def enqueue_in(self, connection: AsyncConnection, task: NewJob, /) -> Awaitable[JobHandle[Any]]: ...
     @overload
-    def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]: ...
-    def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
-        """Enqueue inside the caller's transaction, which the caller commits: see ``Task.enqueue_in``."""
-        if self._at_once is not None:
-            raise ConfigurationError(_NOT_AT_ONCE)
-        checked = self._check(job)
-        store = self._traced(self.any_store())
-        transactions = there(store, "transactions", store.transactions)
-        return transactions.enqueue_in(connection, checked)
+    def enqueue_in(
+        self, connection: Connection, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> JobHandle[R]: ...
+    @overload
+    def enqueue_in(self, connection: Connection, task: NewJob, /) -> JobHandle[Any]: ...
+    def enqueue_in(
+        self, connection: object, task: ConfiguredTask[..., Any] | NewJob, /, *args: Any, **kwargs: Any
+    ) -> JobHandle[Any] | Awaitable[JobHandle[Any]]:
+        """Enqueue inside the caller's transaction, which the caller commits. As ``Task.enqueue_in``."""
+        job = job_of(task, self, "enqueue_in(connection, task, …)", args, kwargs)
+        return self.handled.enqueue_in(connection, job, definition_of(task))
 
     @overload
     async def job(self, job_id: int) -> JobHandle[Any]: ...
@@ -295,7 +319,20 @@ class App:
     async def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:
         """Enqueue a job by the name of its task, which may be declared elsewhere. A payload of ``None`` is ``{}``."""
         self.discover()
-        return await self.enqueue(self.registry.new_job(task, payload, options))
+        return await self._enqueue(self.registry.new_job(task, payload, options))
+
+    async def _enqueue(self, job: NewJob) -> Job:
+        checked = self._check(job)
+        made = await (await self.open()).jobs.enqueue(checked)
+        return made if self._at_once is None else (await self._at_once.ran([made]))[0]
+
+    def _enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
+        if self._at_once is not None:
+            raise ConfigurationError(_NOT_AT_ONCE)
+        checked = self._check(job)
+        store = self._traced(self.any_store())
+        transactions = there(store, "transactions", store.transactions)
+        return transactions.enqueue_in(connection, checked)
 
     def _check(self, job: NewJob) -> NewJob:
         checked = limits.check_options(job)
@@ -392,7 +429,7 @@ class App:
         return traced(store, self.traces)
 
     def _handled_in(self, connected: Connected) -> HandledJobs:
-        return HandledJobs(connected.open, self.enqueue, self.registry)
+        return HandledJobs(connected.open, self._enqueue, self._enqueue_in, self.registry)
 
     @asynccontextmanager
     async def _borrow(self) -> AsyncIterator[Any]:
@@ -518,9 +555,9 @@ def task_handler(
     given: Mapping[Factory, object] | None = None,
 ) -> TaskHandler:
     """Return the handler of the app's tasks; close it when its worker has ended."""
-    new_logger, connect = app._new_logger, app._borrow  # noqa: SLF001
+    new_logger, connect, enqueue = app._new_logger, app._borrow, app._enqueue  # noqa: SLF001
     return TaskHandler(
-        app.registry, enqueue=app.enqueue, logger_factory=new_logger, default=default, connect=connect,
+        app.registry, enqueue=enqueue, logger_factory=new_logger, default=default, connect=connect,
         built_in=built_in(app.open), given=given,
     )  # fmt: skip
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from stowhand.app.portal import Portal, Waited
 from stowhand.app.results import listed
-from stowhand.errors import ConfigurationError, InvalidJob, a_type
+from stowhand.errors import ConfigurationError
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.connections import Connection
 from stowhand.protocols.operating import Operator
 from stowhand.protocols.queue_store import (
     Administrator,
-    Answer,
     Inspector,
     Producer,
     QueueStore,
@@ -25,17 +24,16 @@ from stowhand.protocols.queue_store import (
     there,
 )
 from stowhand.stores.callers.connection_types import is_asynchronous
-from stowhand.tasks.job_handle import JobFields, JobHandle
+from stowhand.tasks.job_handle import JobHandle
 from stowhand.tasks.options import EnqueueOptions
-from stowhand.tasks.task import ConfiguredTask, refuse_foreign
+from stowhand.tasks.sync_job_handle import SyncJobHandle
+from stowhand.tasks.task import ConfiguredTask, name_of
 
 if TYPE_CHECKING:
     from stowhand.app.app import App
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
-R_co = TypeVar("R_co", covariant=True)
 
 
 class Sync:
@@ -50,27 +48,28 @@ class Sync:
         self._app = app
         self._portal = Portal(app.close)
 
-    def enqueue(self, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
-        """As ``Task.enqueue``.
+    @overload
+    def enqueue(self, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]: ...
+    @overload
+    def enqueue(self, task: NewJob, /) -> SyncJobHandle[Any]: ...
+    def enqueue(self, task: ConfiguredTask[..., Any] | NewJob, /, *args: Any, **kwargs: Any) -> SyncJobHandle[Any]:
+        """As ``App.enqueue``: ``app.sync.enqueue(send.options(delay=60), "x")``."""
+        ask = partial(self._app.enqueue, task, *args, **kwargs)
+        return SyncJobHandle(self._portal.run(ask, f"await {name_of(task)}.enqueue(…)"), self._portal)
 
-        app.sync.enqueue(send, "x")
-        app.sync.enqueue(send.options(delay=60), "x")
-        """
-        self._refuse_others(task, "enqueue")
-        handle = self._portal.run(lambda: task.enqueue(*args, **kwargs), f"await {task.name}.enqueue(…)")
-        return SyncJobHandle(handle, self._portal)
-
+    @overload
     def enqueue_in(
         self, connection: Connection, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> SyncJobHandle[R]:
-        """As ``Task.enqueue_in``, with a handle for code without an event loop.
-
-        app.sync.enqueue_in(session, send, "x")
-        """
-        self._refuse_others(task, "enqueue_in", "connection, ")
+    ) -> SyncJobHandle[R]: ...
+    @overload
+    def enqueue_in(self, connection: Connection, task: NewJob, /) -> SyncJobHandle[Any]: ...
+    def enqueue_in(
+        self, connection: Connection, task: ConfiguredTask[..., Any] | NewJob, /, *args: Any, **kwargs: Any
+    ) -> SyncJobHandle[Any]:
+        """As ``App.enqueue_in``, on a synchronous connection: ``app.sync.enqueue_in(session, send, "x")``."""
         if is_asynchronous(connection):
-            raise ConfigurationError(f"this connection is asynchronous: await {task.name}.enqueue_in(…)")
-        return SyncJobHandle(task.enqueue_in(connection, *args, **kwargs), self._portal)
+            raise ConfigurationError(f"this connection is asynchronous: await {name_of(task)}.enqueue_in(…)")
+        return SyncJobHandle(self._app.enqueue_in(connection, task, *args, **kwargs), self._portal)
 
     if TYPE_CHECKING:
 
@@ -83,11 +82,10 @@ class Sync:
         def enqueue_and_wait(self, task: ConfiguredTask[..., R], /, *args: Any, **kwargs: Any) -> R: ...
     else:
 
-        def enqueue_and_wait(self, task, /, *args, **kwargs):
-            """As ``Task.enqueue_and_wait``: ``app.sync.enqueue_and_wait(add, 1, 2, timeout="5s")``."""
-            self._refuse_others(task, "enqueue_and_wait")
-            name = f"await {task.name}.enqueue_and_wait(…)"
-            return self._portal.run(lambda: task.enqueue_and_wait(*args, **kwargs), name)
+        def enqueue_and_wait(self, task, /, *args, timeout=None, **kwargs):
+            """As ``App.enqueue_and_wait``: ``app.sync.enqueue_and_wait(add, 1, 2, timeout="5s")``."""
+            ask = partial(self._app.enqueue_and_wait, task, *args, timeout=timeout, **kwargs)
+            return self._portal.run(ask, f"await {name_of(task)}.enqueue_and_wait(…)")
 
     @overload
     def job(self, job_id: int) -> SyncJobHandle[Any]: ...
@@ -160,14 +158,6 @@ class Sync:
             "await (await app.open()).settings.set_default_max_attempts(…)",
         )
 
-    def _refuse_others(self, task: object, method: str, before: str = "") -> None:
-        if not isinstance(task, ConfiguredTask):
-            raise InvalidJob(
-                f"app.sync.{method}({before}task, …): {a_type(task)} is no task; give what @app.task made, not its name"
-                " or what it returns; by its name: app.sync.add_job(name, payload)"
-            )
-        refuse_foreign(task, self._app, f"app.sync.{method}")
-
     get = Waited(Producer.get)
     tries = Waited(Producer.tries)
     list = Waited(Inspector.list)
@@ -213,43 +203,3 @@ class Sync:
     resume_queue = Waited(Operator.resume_queue)
     purge = Waited(Operator.purge)
     add_built_in = Waited(Administrator.add_built_in)
-
-
-class SyncJobHandle(JobFields, Generic[R_co]):
-    """As a ``JobHandle``, whose methods are called without an event loop."""
-
-    __slots__ = ("_portal", "handle")
-
-    def __init__(self, handle: JobHandle[R_co], portal: Portal) -> None:
-        super().__init__(handle.seen)
-        self.handle, self._portal = handle, portal
-
-    def result(self, timeout: Duration | None = None) -> R_co:
-        """As ``JobHandle.result``."""
-        return self._call(lambda: self.handle.result(timeout), "result")
-
-    def wait(self, timeout: Duration | None = None) -> Self:
-        """As ``JobHandle.wait``."""
-        self._call(lambda: self.handle.wait(timeout), "wait")
-        return self
-
-    def refresh(self) -> Self:
-        """As ``JobHandle.refresh``."""
-        self._call(self.handle.refresh, "refresh")
-        return self
-
-    def cancel(self) -> Answer:
-        """As ``JobHandle.cancel``."""
-        return self._call(self.handle.cancel, "cancel")
-
-    def watch(self) -> Iterator[Job]:
-        """As ``JobHandle.watch``."""
-        seen = self.handle.watch()
-        while (job := self._call(lambda: anext(seen, None), "watch")) is not None:
-            yield job
-
-    def _call(self, ask: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
-        try:
-            return self._portal.run(ask, f"await job.{name}(…) of Task.enqueue")
-        finally:
-            self.seen = self.handle.seen

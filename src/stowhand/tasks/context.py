@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from stowhand.errors import ConfigurationError, Misuse, a_type
 from stowhand.jobs import limits
@@ -15,6 +15,10 @@ from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt import Attempt
 from stowhand.tasks.options import EnqueueOptions, TaskSpec, read_spec
 
+if TYPE_CHECKING:
+    from stowhand.tasks.task import ConfiguredTask
+
+P = ParamSpec("P")
 T = TypeVar("T")
 Values = Sequence[object] | Mapping[str, object] | None
 
@@ -130,14 +134,20 @@ class Context:
         """
         self._attempt.progress(done, text)
 
-    def enqueue_after(self, job: NewJob) -> None:
+    @overload
+    def enqueue_after(self, task: ConfiguredTask[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+    @overload
+    def enqueue_after(self, task: NewJob, /) -> None: ...
+    def enqueue_after(self, task: ConfiguredTask[..., object] | NewJob, /, *args: Any, **kwargs: Any) -> None:
         """Enqueue a job together with this attempt's end, in one transaction.
 
         It is there if and only if the end of this attempt is recorded, whatever that end is. Raises InvalidJob.
 
-            ctx.enqueue_after(send.new_job("someone@example.com"))
+            ctx.enqueue_after(send, "someone@example.com")
         """
-        self._attempt.enqueue_after(job)
+        from stowhand.tasks.task import job_of  # here, because tasks know the Context
+
+        self._attempt.enqueue_after(job_of(task, None, "ctx.enqueue_after(task, …)", args, kwargs))
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
         """PostgreSQL: a connection (psycopg) for statements of your own, apart from the job's transaction.

@@ -19,15 +19,20 @@ from stowhand.tasks.registry import Registry, TaskDefinition
 
 
 class HandledJobs:
-    """Jobs of an App, for its handles. ``open_store`` returns the store on the loop of the caller."""
+    """Jobs of an App, for its handles. ``open_store`` returns the store on the loop of the caller.
+
+    ``enqueue`` and ``enqueue_in`` write one job: by themselves, and in the transaction of a caller's connection.
+    """
 
     def __init__(
         self,
         open_store: Callable[[], Awaitable[QueueStore]],
         enqueue: Callable[[NewJob], Awaitable[Job]],
+        enqueue_in: Callable[[object, NewJob], Job | Awaitable[Job]],
         registry: Registry,
     ) -> None:
-        self._open, self._enqueue, self._registry = open_store, enqueue, registry
+        self._open, self._registry = open_store, registry
+        self._enqueue, self._enqueue_in = enqueue, enqueue_in
         self._polls = LoopPolls[ResultPoll]()
 
     async def poll(self) -> ResultPoll:
@@ -81,19 +86,39 @@ class HandledJobs:
                 raise Misuse(f"app.gather: {a_type(job)}; it takes handles, jobs and ids, as enqueueing returned them")
         return await handle.result(timeout)
 
-    def handle_of(self, job: Job, task: TaskDefinition | None = None) -> JobHandle[Any]:
-        """Return a handle. Its result has the type of ``task``, else that of its own task if declared here."""
-        definition = task or self._registry.find(job.task)
-        return JobHandle(job, self, _as_written if definition is None else definition.read_result)
+    def handle_of(self, job: Job, task: TaskDefinition | None = None, *, is_open: bool = False) -> JobHandle[Any]:
+        """Return a handle. Its result has the type of ``task``, else that of its own task if declared here.
 
-    async def enqueue_awaited(self, job: NewJob) -> Job:
-        """Commit a job whose result will be awaited. Raises ConfigurationError if the store keeps no results."""
+        ``is_open``: as of ``JobHandle``.
+        """
+        definition = task or self._registry.find(job.task)
+        return JobHandle(job, self, _as_written if definition is None else definition.read_result, is_open=is_open)
+
+    async def enqueue(self, job: NewJob, task: TaskDefinition | None = None) -> JobHandle[Any]:
+        """Commit a job; return its handle."""
+        return self.handle_of(await self._enqueue(job), task)
+
+    def enqueue_in(
+        self, connection: object, job: NewJob, task: TaskDefinition | None = None
+    ) -> JobHandle[Any] | Awaitable[JobHandle[Any]]:
+        """Enqueue a job in the connection's transaction; return its handle, or an awaitable of it."""
+        made = self._enqueue_in(connection, job)
+        return self.handle_of(made, task, is_open=True) if isinstance(made, Job) else self._opened_later(made, task)
+
+    async def _opened_later(self, made: Awaitable[Job], task: TaskDefinition | None) -> JobHandle[Any]:
+        return self.handle_of(await made, task, is_open=True)
+
+    async def enqueue_awaited(self, job: NewJob, task: TaskDefinition) -> JobHandle[Any]:
+        """Commit a job whose result will be awaited; return its handle.
+
+        Raises ConfigurationError if the store keeps no results.
+        """
         if await (await self.poll()).results.retention() is None:
             raise ConfigurationError(
                 f"enqueue_and_wait of task {job.task!r}: this store keeps no results (history = none), so there would"
                 " be nothing to wait for; give it a history, of an hour for example"
             )
-        return await self._enqueue(job)
+        return await self.enqueue(job, task)
 
     def leave(self) -> None:
         """End the waits of every loop, when the App leaves its store."""

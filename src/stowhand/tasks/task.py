@@ -3,36 +3,51 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 import msgspec
 
-from stowhand.errors import InvalidJob, Misuse
+from stowhand.errors import InvalidJob, Misuse, a_type
 from stowhand.jobs.durations import Duration, seconds
-from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.job import NewJob
 from stowhand.protocols.connections import AsyncConnection, Connection
-from stowhand.protocols.queue_store import Enqueuer, Transactions
 from stowhand.tasks.context import Context
 from stowhand.tasks.handled_jobs import HandledJobs
 from stowhand.tasks.job_handle import JobHandle, Unseen
 from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.registry import TaskDefinition
+from stowhand.tasks.sync_job_handle import SyncJobHandle
 from stowhand.worker.inside import refuse_inside
 
 P = ParamSpec("P")
+R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 """What a task's job comes to: of an ``async def``, what awaiting it gives."""
 Called_co = TypeVar("Called_co", covariant=True)
 """What calling the function gives here and now: of an ``async def``, a coroutine."""
 
 
-class TaskProducer(Enqueuer, Transactions, Protocol):
+class SyncProducer(Protocol):
+    """The App of a task, for code without an event loop."""
+
+    def enqueue(self, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
+        """Commit one job of the task with these arguments."""
+
+
+class TaskProducer(Protocol):
     """The App of a task, which enqueues its jobs."""
+
+    @property
+    def sync(self) -> SyncProducer:
+        """The same without an event loop."""
 
     @property
     def handled(self) -> HandledJobs:
         """Its jobs, for handles."""
+
+    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
+        """Enqueue any number in one transaction; return their ids."""
 
 
 class ConfiguredTask(Generic[P, R_co]):
@@ -69,8 +84,14 @@ class ConfiguredTask(Generic[P, R_co]):
         What is not given keeps the function's default, as it is when the job runs. Raises InvalidJob, OutcomeUnknown,
         SchemaMissing, StoreUnreachable.
         """
-        job = await self._producer.enqueue(self.new_job(*args, **kwargs))
-        return JobHandle(job, self._producer.handled, self._definition.read_result)
+        return await self._producer.handled.enqueue(self.new_job(*args, **kwargs), self._definition)
+
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R_co]:
+        """Commit one job as ``enqueue`` does, without an event loop; return a handle whose methods need none.
+
+        From any thread in which no event loop runs. Raises as ``enqueue``; Misuse in an event loop.
+        """
+        return self._producer.sync.enqueue(self, *args, **kwargs)
 
     if TYPE_CHECKING:
 
@@ -94,8 +115,8 @@ class ConfiguredTask(Generic[P, R_co]):
                     " result(timeout=…)"
                 )
             limit, jobs = None if timeout is None else seconds(timeout), self._producer.handled
-            job = await jobs.enqueue_awaited(self.new_job(*args, **kwargs))
-            return await JobHandle(job, jobs, self._definition.read_result).result(limit)
+            handle = await jobs.enqueue_awaited(self.new_job(*args, **kwargs), self._definition)
+            return await handle.result(limit)
 
     def options(self, **options: Unpack[EnqueueOptions]) -> ConfiguredTask[P, R_co]:
         """Return the same task with these options: ``send.options(delay=60).enqueue("x")``. Raises InvalidJob."""
@@ -105,7 +126,7 @@ class ConfiguredTask(Generic[P, R_co]):
         return ConfiguredTask(self._definition, self._producer, template)
 
     def new_job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """Return a job without enqueuing it, for ``enqueue_many`` and ``Context.enqueue_after``. Raises InvalidJob."""
+        """Return a job without enqueuing it, for ``App.enqueue_many``. Raises InvalidJob."""
         text = self._definition.shape.write(args, kwargs)
         job = msgspec.structs.replace(self._template, payload=text)
         definition = self._definition
@@ -141,14 +162,7 @@ class ConfiguredTask(Generic[P, R_co]):
         database. Gives the job, or an awaitable of it when the connection is asynchronous. Raises InvalidJob,
         SchemaMissing; ConfigurationError for what its owner could not commit.
         """
-        made = self._producer.enqueue_in(connection, self.new_job(*args, **kwargs))
-        return self._opened(made) if isinstance(made, Job) else self._opened_later(made)
-
-    def _opened(self, job: Job) -> JobHandle[R_co]:
-        return JobHandle(job, self._producer.handled, self._definition.read_result, is_open=True)
-
-    async def _opened_later(self, made: Awaitable[Job]) -> JobHandle[R_co]:
-        return self._opened(await made)
+        return self._producer.handled.enqueue_in(connection, self.new_job(*args, **kwargs), self._definition)
 
     def _jobs_of(self, payloads: Iterable[object]) -> Iterator[NewJob]:
         return map(self._job_of, payloads)
@@ -166,6 +180,41 @@ def refuse_foreign(
         raise error(
             f"{call}: task {task.name!r} is declared by another App, whose store has its jobs; call that App's method"
         )
+
+
+def job_of(task: object, app: TaskProducer | None, call: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
+    """Return the job that a call enqueues: of a task with these arguments, or a ``NewJob`` as it is.
+
+    ``app``: whose task it must be; ``None``: of any App. ``call``: what was called, as in "enqueue(task, …)". Raises
+    InvalidJob.
+    """
+    if isinstance(task, NewJob):
+        if args or kwargs:
+            raise InvalidJob(f"{call}: a NewJob has its payload already; give arguments to a task only")
+        return task
+    return read_task(task, app, call).new_job(*args, **kwargs)
+
+
+def read_task(task: object, app: TaskProducer | None, call: str) -> ConfiguredTask[..., Any]:
+    """Return the task. Raises InvalidJob for anything else, and for a task that another App declared."""
+    if not isinstance(task, ConfiguredTask):
+        raise InvalidJob(
+            f"{call}: {a_type(task)} is no task; give what @app.task made of a function, or a NewJob;"
+            " by a task's name: app.add_job(name, payload)"
+        )
+    if app is not None:
+        refuse_foreign(task, app, call)
+    return task
+
+
+def definition_of(task: object) -> TaskDefinition | None:
+    """Return what was declared about a task; ``None`` for anything else."""
+    return task.definition if isinstance(task, ConfiguredTask) else None
+
+
+def name_of(task: object) -> str:
+    """Return the name of a task for an error message; ``app`` for anything else."""
+    return task.name if isinstance(task, ConfiguredTask) else "app"
 
 
 class Task(ConfiguredTask[P, R_co], Generic[P, R_co, Called_co]):

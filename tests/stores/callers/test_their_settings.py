@@ -21,7 +21,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from stowhand.app.app import App
-from stowhand.jobs.job import Job, KeyMode, NewJob
+from stowhand.jobs.job import KeyMode, NewJob
+from stowhand.tasks.job_handle import JobHandle
 from tests.conftest import Run
 from tests.support import callers
 from tests.support.callers import settled
@@ -190,7 +191,7 @@ def test_the_schemas_name_is_no_pattern_of_anybodys(name: str, postgres_url: str
     app = App(postgres_url, schema='a "b" :job %s %% ? $1 {c} \\:d')
     app.sync.install()
 
-    async def story() -> Job:
+    async def story() -> JobHandle[Any]:
         async with callers.POSTGRES[name](postgres_url) as held:
             made = await settled(app.enqueue_in(held.given, JOB))
             await held.commit()
@@ -211,8 +212,8 @@ def test_a_run_time_that_python_cannot_name_is_the_last_or_the_first(moment: str
             text("select stowhand.add_job('t', job_key := 'k', run_at := cast(:at as timestamptz))"), {"at": moment}
         )
         found = app.enqueue_in(session, again)
-        plainly = app.enqueue_in(session.connection().connection.driver_connection, again)
-        assert isinstance(plainly, Job)
+        plainly = app.enqueue_in(session.connection().connection.driver_connection, again)  # type: ignore[arg-type]
+        assert isinstance(plainly, JobHandle)
         assert (found.run_at, found.id) == (plainly.run_at, plainly.id)
 
 
@@ -281,7 +282,7 @@ def test_a_connection_that_is_always_in_a_transaction(tmp_path: Path) -> None:
     app.sync.close()
 
 
-def check(job: Job) -> Job:
+def check(job: JobHandle[Any]) -> JobHandle[Any]:
     assert (job.task, job.payload_text, job.flags, job.key) == (JOB.task, JOB.payload, JOB.flags, "k")
     assert (job.run_at - job.created_at).total_seconds() == 1
     offset = job.run_at.utcoffset()

@@ -19,8 +19,8 @@ import psycopg
 from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from stowhand import App, Job, JobHandle, NewJob
-from stowhand.app.sync import SyncJobHandle
+from stowhand import App, JobHandle, NewJob
+from stowhand.tasks.sync_job_handle import SyncJobHandle
 
 app = App("postgresql:///shop")
 
@@ -56,8 +56,10 @@ async def right(
     eleven: JobHandle[int] = await send.enqueue_in(await asyncpg.connect(), "x")
     async with pool.acquire() as taken, taken.transaction():
         twelve: JobHandle[int] = await send.enqueue_in(taken, "x")
-    plainly: Job = app.enqueue_in(d, NewJob(task="send"))
-    later: Job = await app.enqueue_in(i, NewJob(task="send"))
+    plainly: JobHandle[Any] = app.enqueue_in(d, NewJob(task="send"))
+    later: JobHandle[Any] = await app.enqueue_in(i, NewJob(task="send"))
+    by_the_app: JobHandle[int] = app.enqueue_in(d, send, "x")
+    by_the_app_later: JobHandle[int] = await app.enqueue_in(i, send.options(delay=1), to="x")
     waited: int = app.sync.enqueue_in(d, send, "x").result()
     asked: SyncJobHandle[int] = app.sync.enqueue_in(a, send.options(key="k"), "x")
 
@@ -74,6 +76,8 @@ async def wrong(
     send.enqueue_in(s, 1)  # E
     app.sync.enqueue_in(f, send, "x")  # E
     app.sync.enqueue_in(s, send, 3)  # E
+    app.enqueue_in(s, send, 3)  # E
+    app.enqueue_in(a, send, "x")  # E
     number: int = send.enqueue_in(f, "x")  # E
     send.enqueue_in(f, "x").result()  # E
 """)
