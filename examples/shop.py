@@ -1,7 +1,7 @@
 """Tasks of a shop, declared with the decorator: retries, poison, a serial key, a follow-up in the same transaction.
 
 python examples/shop.py                            # enqueue two orders and work on them here
-stowhand worker --app examples.shop:app            # or let workers do it
+stowhand worker examples.shop:app            # or let workers do it
 """
 
 from __future__ import annotations

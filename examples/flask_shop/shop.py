@@ -2,7 +2,7 @@
 token. A worker beside it does the jobs.
 
 gunicorn --preload --workers 2 shop:web
-stowhand worker --app shop:app
+stowhand worker shop:app
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tasks of the host.
 
-DATABASE_URL=postgresql:///githost stowhand worker --app jobs:app --preset service
+DATABASE_URL=postgresql:///githost stowhand worker jobs:app --preset service
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def tour(connection: psycopg.Connection[Any], folder: Path) -> None:
     show(connection, "SELECT count(*), 'pushes', count(processed_at), 'processed' FROM githost.push_events")
     show(connection, "SELECT task_identifier, count(*) FROM our_jobs GROUP BY 1 ORDER BY 1")
 
-    say("a worker: stowhand worker --app jobs:app --preset service")
+    say("a worker: stowhand worker jobs:app --preset service")
     with worker():
         settled(connection, "wine")
         report(connection)
@@ -74,8 +74,8 @@ def tour(connection: psycopg.Connection[Any], folder: Path) -> None:
         commit(cellar, "beer")
         push(cellar, "main", DATABASE_URL=NOWHERE)
 
-        say("stowhand add push:sweep (by itself it comes every five minutes)")
-        subprocess.run([*STOWHAND, "add", "push:sweep"], check=True, stdout=subprocess.DEVNULL)
+        say("stowhand enqueue push:sweep (by itself it comes every five minutes)")
+        subprocess.run([*STOWHAND, "enqueue", "push:sweep"], check=True, stdout=subprocess.DEVNULL)
         settled(connection, "beer")
         report(connection)
 

@@ -1,4 +1,7 @@
-"""The task ``hello``: try ``stowhand worker --tasks examples/tasks`` and ``stowhand add hello '{"name": "Ada"}'``."""
+"""The task ``hello``.
+
+Try ``stowhand worker --tasks examples/tasks`` and ``stowhand enqueue hello '{"name": "Ada"}'``.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def run(artifact: Path, folder: Path, version: str) -> None:
     (shop / "tasks").mkdir(parents=True)
     (shop / "tasks" / "hello.py").write_text(_TASK)
     _done([program, "migrate"], shop)
-    _done([program, "add", "hello", '{"name": "Ann"}'], shop)
+    _done([program, "enqueue", "hello", '{"name": "Ann"}'], shop)
     printed = _done([program, "worker", "--once"], shop)
     _expect(printed, "Hello Ann")
     _expect(printed, "Completed task 1 (hello) with success")

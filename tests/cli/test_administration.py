@@ -56,7 +56,7 @@ def serial(url: str, call: Stowhand) -> Stowhand:
     """Jobs 1, 2 and 3 wait."""
     assert url
     for number in (1, 2, 3):
-        assert call("add", "hello", "--key", f"k{number}", "--serial", f"q{number}").code == 0
+        assert call("enqueue", "hello", "--key", f"k{number}", "--serial", f"q{number}").code == 0
     return call
 
 

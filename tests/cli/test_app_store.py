@@ -55,7 +55,7 @@ def test_the_readmes_example_works_with_a_store_that_only_the_app_names(place: P
     migrated = stowhand("migrate", "--app", app)
     assert migrated.code == 0
     assert migrated.err == f"Store: sqlite:///mine.db (the App of {app})\n"
-    assert stowhand("add", "charge", '{"cents": 5}', "--app", app).out == "1\n"
+    assert stowhand("enqueue", "charge", '{"cents": 5}', "--app", app).out == "1\n"
     worked = stowhand("worker", "--once", "--app", app)
     assert worked.code == 0, worked.err
     assert f"Store: sqlite:///mine.db (the App of {app})" in worked.err
@@ -119,7 +119,7 @@ def test_a_flag_that_names_the_apps_own_file_is_the_apps_own_store(place: Place,
     app = place.write("'sqlite:///mine.db', history=None")
     own = f"sqlite:///{place.folder / 'mine.db'}"
     assert call("migrate", "--app", app, "-c", own).code == 0
-    call("add", "charge", '{"cents": 5}', "--app", app, "-c", own)
+    call("enqueue", "charge", '{"cents": 5}', "--app", app, "-c", own)
     worked = call("worker", "--once", "--app", app, "-c", own)
     assert "another store" not in worked.err
     assert call("jobs", "list", "--state", "completed", "-c", own).err == "No jobs.\n", "the App keeps no history"
@@ -129,7 +129,7 @@ def test_what_an_app_says_of_its_store_does_not_hold_for_another(place: Place, c
     app = place.write("'sqlite:///mine.db', history=None")
     other = ("-c", "sqlite:///other.db", "--app", app)
     call("migrate", *other)
-    call("add", "charge", '{"cents": 5}', *other)
+    call("enqueue", "charge", '{"cents": 5}', *other)
     call("worker", "--once", *other)
     assert [job["id"] for job in call("jobs", "list", "--state", "completed", "--json", *other).rows()] == [1]
 
@@ -139,7 +139,7 @@ def test_the_schema_of_an_app_is_the_one_that_is_installed_and_worked_on(
 ) -> None:
     app = place.write(f"'{postgres_url}', schema='mine'")
     assert call("migrate", "--app", app).code == 0
-    assert call("add", "charge", '{"cents": 5}', "--app", app).out == "1\n"
+    assert call("enqueue", "charge", '{"cents": 5}', "--app", app).out == "1\n"
     assert "Completed task 1 (charge)" in stowhand("worker", "--once", "--app", app).err
     outdone = stowhand("worker", "--once", "--app", app, STOWHAND_SCHEMA="theirs")
     assert "STOWHAND_SCHEMA theirs outdoes the schema of the App" in outdone.err
@@ -151,7 +151,7 @@ def test_a_pool_that_an_app_was_given_names_its_database(
     pool = f"pool=AsyncConnectionPool('{postgres_url}', open=False)"
     app = place.write(pool, "from psycopg_pool import AsyncConnectionPool\n" + JOBS)
     assert call("migrate", "--app", app).code == 0
-    assert call("add", "charge", '{"cents": 5}', "--app", app).out == "1\n"
+    assert call("enqueue", "charge", '{"cents": 5}', "--app", app).out == "1\n"
     assert "Completed task 1 (charge)" in stowhand("worker", "--once", "--app", app).err
 
 
@@ -169,8 +169,9 @@ def test_an_app_in_memory_is_worked_by_one_process_and_seen_by_no_other(place: P
 def test_what_a_task_declares_holds_for_jobs_added_from_the_command_line(place: Place, call: Stowhand) -> None:
     app = place.write("'sqlite:///mine.db'")
     call("migrate", "--app", app)
-    assert call("add", "charge", '{"cents": 5}', "--app", app).code == 0
-    assert call("add", "charge", '{"cents": 6}', "--app", app, "--priority", 0, "--key", "b", "--serial", "q").code == 0
+    assert call("enqueue", "charge", '{"cents": 5}', "--app", app).code == 0
+    options = ("--priority", 0, "--key", "b", "--serial", "q")
+    assert call("enqueue", "charge", '{"cents": 6}', "--app", app, *options).code == 0
     first, second = call("jobs", "list", "--json", "--app", app).rows()
     assert [first[name] for name in ("serial", "max_attempts", "priority", "key")] == ["bank", 3, 7, "one"]
     assert [second[name] for name in ("serial", "max_attempts", "priority", "key")] == ["q", 3, 0, "b"]
@@ -183,7 +184,7 @@ def test_a_payload_that_the_task_does_not_take_is_refused_at_the_command_line(
 ) -> None:
     app = place.write("'sqlite:///mine.db'")
     call("migrate", "--app", app)
-    ended = call("add", "charge", payload, "--app", app)
+    ended = call("enqueue", "charge", payload, "--app", app)
     assert ended.code in (1, 2)
     assert "payload of task 'charge'" in ended.err
     assert call("jobs", "list", "--app", app).err == "No jobs.\n"
@@ -222,7 +223,7 @@ def test_a_worker_imports_the_modules_that_an_app_includes(place: Place, call: S
     worked = call("worker", "--once", "--app", app)
     assert worked.code == 0, worked.err
     assert "(task names: 'send', 'charge')" in worked.err
-    assert call("add", "charge", "--app", app).code == 0, "and commands know them"
+    assert call("enqueue", "charge", "--app", app).code == 0, "and commands know them"
 
 
 def test_a_worker_without_any_task_of_the_users_is_a_mistake(place: Place, call: Stowhand) -> None:
@@ -299,10 +300,10 @@ app.cron("0 4 * * *", charge, {"cents": 7}, identifier="nightly")
 def test_what_an_app_lets_its_jobs_go_through_holds_for_every_command(place: Place, call: Stowhand) -> None:
     app = place.write("'sqlite:///mine.db'", PASSING)
     call("migrate", "--app", app)
-    assert call("add", "charge", '{"cents": 4}', "--app", app).code == 0
+    assert call("enqueue", "charge", '{"cents": 4}', "--app", app).code == 0
     assert call("cron", "run", "nightly", "--app", app).code == 0
     for task in ("begin", "ask"):
-        assert call("add", task, "--app", app).code == 0
+        assert call("enqueue", task, "--app", app).code == 0
     assert call("worker", "--once", "--app", app).code == 0
     rows = call("jobs", "list", "--state", "completed", "--json", "--app", app).rows()
     priorities = {(row["task"], row["payload"].get("cents")): row["priority"] for row in rows}

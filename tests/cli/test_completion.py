@@ -34,7 +34,7 @@ def test_bash_completes_commands_options_and_values() -> None:
         "stowhand worker --lis",
         "stowhand nothing x",
         "stowhand jobs list --state FA",
-        "stowhand add --key-mode pre",
+        "stowhand enqueue --key-mode pre",
         "stowhand worker --log-level ''",
     )
     found = shell('eval "$(stowhand completion bash)"\n' + "\n".join(press.format(line) for line in lines)).splitlines()

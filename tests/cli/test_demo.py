@@ -44,7 +44,7 @@ def test_the_demo_enters_every_file_once_whatever_it_is_called(stowhand: Stowhan
 def test_a_queue_that_is_named_is_left_as_it_is(stowhand: Stowhand, folder: Path, files: Path) -> None:
     (folder / "stowhand.toml").write_text('connection = "sqlite:///precious.db"\n')
     assert stowhand("migrate").code == 0
-    assert stowhand("add", "precious").out == "1\n"
+    assert stowhand("enqueue", "precious").out == "1\n"
     before = jobs_in(folder / "precious.db")
     ended = stowhand("demo", files)
     assert ended.code == 0, ended.out + ended.err

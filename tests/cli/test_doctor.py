@@ -43,7 +43,7 @@ def test_a_sound_installation_is_ok_from_top_to_bottom(call: Stowhand) -> None:
 
 def test_due_jobs_and_no_live_worker_are_said_with_what_to_do(call: Stowhand) -> None:
     call("migrate")
-    call("add", "hello", '{"name": "a"}')
+    call("enqueue", "hello", '{"name": "a"}')
     call("serials", "pause", "mail")
     ended = call("doctor")
     assert ended.code == 0
@@ -165,7 +165,7 @@ def test_a_server_that_is_old_wrong_or_full_is_a_warning(server: Server, what: s
 def test_a_job_that_waits_beside_a_free_slot_is_named(call: Stowhand) -> None:
     """Whatever keeps its worker from claiming it."""
     call("migrate")
-    call("add", "hello")
+    call("enqueue", "hello")
 
     async def story() -> Sequence[str]:
         store = SqliteStore("stowhand.db")

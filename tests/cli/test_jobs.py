@@ -26,7 +26,7 @@ def serial(call: Stowhand) -> Stowhand:
 
 
 def test_adding_never_installs_and_says_what_to_do(call: Stowhand, folder: Path) -> None:
-    ended = call("add", "hello")
+    ended = call("enqueue", "hello")
     assert (ended.code, ended.out) == (4, "")
     assert "stowhand migrate" in ended.err
     assert not (folder / "stowhand.db").exists()
@@ -42,7 +42,8 @@ def test_migrate_installs_once_and_then_has_nothing_to_do(call: Stowhand) -> Non
 
 def test_add_prints_the_id_and_list_shows_every_field(serial: Stowhand) -> None:
     options = ["--serial", "q", "--key", "k", "--max-attempts", 3, "--priority", -2, "--flag", "a", "--flag", "b"]
-    added = serial("add", "mail/send", '{"to": ["a", 1.5, null]}', *options, "--run-at", "2031-02-03T04:05:06+01:00")
+    options += ["--run-at", "2031-02-03T04:05:06+01:00"]
+    added = serial("enqueue", "mail/send", '{"to": ["a", 1.5, null]}', *options)
     assert added.code == 0, added.err
     assert added.err == ""
     (row,) = serial("jobs", "list", "--json").rows()
@@ -69,21 +70,21 @@ def test_add_prints_the_id_and_list_shows_every_field(serial: Stowhand) -> None:
 
 def test_a_payload_may_come_from_stdin(stowhand: Stowhand) -> None:
     assert stowhand("migrate").code == 0
-    assert stowhand("add", "hello", "-", stdin='{"name": "Zoë"}\n').code == 0
+    assert stowhand("enqueue", "hello", "-", stdin='{"name": "Zoë"}\n').code == 0
     assert stowhand("jobs", "list", "--json").rows()[0]["payload"] == {"name": "Zoë"}
 
 
 def test_a_delay_counts_from_now(serial: Stowhand) -> None:
-    serial("add", "later", "--run-at", "+1h")
-    serial("add", "now")
+    serial("enqueue", "later", "--run-at", "+1h")
+    serial("enqueue", "now")
     later, now = (row["run_at"] for row in serial("jobs", "list", "--json").rows())
     assert later > now
 
 
 def test_a_job_may_expire(serial: Stowhand) -> None:
-    refused = serial("add", "hello", "--expires", "soon")
+    refused = serial("enqueue", "hello", "--expires", "soon")
     assert (refused.code, "--expires" in refused.err) == (2, True)
-    assert serial("add", "hello", "--run-at", "2020-01-01T00:00Z", "--expires", "10m").code == 0
+    assert serial("enqueue", "hello", "--run-at", "2020-01-01T00:00Z", "--expires", "10m").code == 0
     assert serial("worker", "--once").code == 0
     (row,) = serial("jobs", "list", "--state", "canceled", "--json").rows()
     assert row["last_error"] == "it expired before its first attempt"
@@ -91,21 +92,21 @@ def test_a_job_may_expire(serial: Stowhand) -> None:
 
 def test_the_preset_and_the_settings_decide_how_often_a_job_is_tried(serial: Stowhand, folder: Path) -> None:
     (folder / "stowhand.toml").write_text("preset = 'service'\n")
-    serial("add", "hello")
-    serial("add", "hello", "--max-attempts", 7)
+    serial("enqueue", "hello")
+    serial("enqueue", "hello", "--max-attempts", 7)
     assert [row["max_attempts"] for row in serial("jobs", "list", "--json").rows()] == [5, 7]
 
 
 def test_a_task_is_checked_only_where_the_tasks_are_named(serial: Stowhand) -> None:
-    assert serial("add", "helo").code == 0
-    assert serial("add", "hello", "--tasks", "tasks").code == 0
-    assert serial("add", "helo", "--tasks", "tasks").code == 2
+    assert serial("enqueue", "helo").code == 0
+    assert serial("enqueue", "hello", "--tasks", "tasks").code == 0
+    assert serial("enqueue", "helo", "--tasks", "tasks").code == 2
 
 
 def test_a_list_can_be_narrowed_and_paged(serial: Stowhand) -> None:
     for number in range(3):
-        serial("add", "a", "--serial", f"q{number}")
-    serial("add", "b", "--key", "k")
+        serial("enqueue", "a", "--serial", f"q{number}")
+    serial("enqueue", "b", "--key", "k")
 
     def ids(*options: object) -> list[int]:
         return [row["id"] for row in serial("jobs", "list", "--json", *options).rows()]
@@ -123,8 +124,8 @@ def test_a_list_can_be_narrowed_and_paged(serial: Stowhand) -> None:
 
 
 def test_the_table_has_aligned_columns_and_cannot_drive_the_terminal(serial: Stowhand) -> None:
-    serial("add", "hello", "--key", "r\u202egth")
-    serial("add", "a-much-longer-name", '{"x": "\\u001b[2J"}')
+    serial("enqueue", "hello", "--key", "r\u202egth")
+    serial("enqueue", "a-much-longer-name", '{"x": "\\u001b[2J"}')
     lines = serial("jobs", "list").out.splitlines()
     assert " ".join(lines[0].split()) == "ID STATE TASK ATTEMPTS SERIAL KEY PRIORITY RUN AT LAST ERROR"
     assert {line.index("0/25") + len("0/25") for line in lines[1:]} == {lines[0].index("ATTEMPTS") + len("ATTEMPTS")}
@@ -138,7 +139,7 @@ def test_an_empty_list_is_empty_on_stdout(serial: Stowhand) -> None:
 
 
 def test_show_tells_everything_about_one_job(serial: Stowhand) -> None:
-    serial("add", "hello", '{"name": "Bobby"}')
+    serial("enqueue", "hello", '{"name": "Bobby"}')
     page = serial("jobs", "show", 1)
     assert page.code == 0
     assert "payload" in page.out
@@ -151,7 +152,7 @@ def test_show_tells_everything_about_one_job(serial: Stowhand) -> None:
 
 def test_each_action_prints_each_answer_and_fails_if_one_was_refused(serial: Stowhand) -> None:
     for _ in range(3):
-        serial("add", "hello")
+        serial("enqueue", "hello")
     canceled = serial("jobs", "cancel", 1, 99)
     assert canceled.code == 1
     assert [line.partition(":")[0] for line in canceled.out.splitlines()] == ["1", "99"]
@@ -172,21 +173,21 @@ def test_an_id_that_no_job_can_have_is_a_mistake_in_usage(serial: Stowhand) -> N
 
 
 def test_answers_for_programs_are_json_lines(serial: Stowhand) -> None:
-    serial("add", "hello")
+    serial("enqueue", "hello")
     done, missing = serial("jobs", "cancel", 1, 99, "--json").rows()
     assert (done["id"], done["done"]) == (1, "done")
     assert (missing["id"], missing["done"]) == (99, "missing")
 
 
 def test_a_job_can_be_removed_by_its_key(serial: Stowhand) -> None:
-    serial("add", "hello", "--key", "k")
+    serial("enqueue", "hello", "--key", "k")
     assert serial("jobs", "remove", "--key", "k").code == 0
     assert serial("jobs", "remove", "--key", "k").code == 1
     assert serial("jobs", "list", "--json").out == ""
 
 
 def test_json_is_ascii_so_that_it_may_be_looked_at(serial: Stowhand) -> None:
-    serial("add", "hello", json.dumps({"name": "Zoë \u202e"}, ensure_ascii=False))
+    serial("enqueue", "hello", json.dumps({"name": "Zoë \u202e"}, ensure_ascii=False))
     assert serial("jobs", "list", "--json").out.isascii()
 
 
@@ -221,7 +222,7 @@ def test_a_table_fits_its_terminal_whatever_names_are_like(width: int, monkeypat
 
 
 def test_a_list_begins_with_the_newest_and_is_narrowed_by_moment_and_words_of_the_error(serial: Stowhand) -> None:
-    ids = [serial("add", "hello").out.strip() for _ in range(3)]
+    ids = [serial("enqueue", "hello").out.strip() for _ in range(3)]
     serial("jobs", "fail", ids[0], "--reason", "LookupError: no such order")
     assert [row["id"] for row in serial("jobs", "list", "--newest", "--limit", 2, "--json").rows()] == [3, 2]
     assert [row["id"] for row in serial("jobs", "list", "--newest", "--after", 2, "--json").rows()] == [1]
@@ -236,7 +237,7 @@ def test_a_list_begins_with_the_newest_and_is_narrowed_by_moment_and_words_of_th
 
 def test_all_jobs_of_a_kind_are_canceled_rescheduled_and_removed(serial: Stowhand) -> None:
     for task in ("send", "send", "keep", "drop"):
-        assert serial("add", task).code == 0
+        assert serial("enqueue", task).code == 0
     assert serial("jobs", "remove", "--task", "drop", "--state", "queued", "-y").out == "4: done\n"
     rescheduled = serial("jobs", "reschedule", "--task", "send", "--priority", 7, "--yes")
     assert (rescheduled.code, rescheduled.out) == (0, "1: done (it is queued)\n2: done (it is queued)\n")
@@ -248,7 +249,7 @@ def test_all_jobs_of_a_kind_are_canceled_rescheduled_and_removed(serial: Stowhan
 
 
 def test_what_is_to_be_done_to_many_is_asked_first_and_what_is_meant_must_be_said(serial: Stowhand) -> None:
-    serial("add", "send")
+    serial("enqueue", "send")
     asked = serial("jobs", "cancel", "--task", "send")
     assert (asked.code, asked.out) == (1, "")
     assert "Cancel 1 queued, errored, processing job of task send?" in asked.err
@@ -263,7 +264,7 @@ def test_show_lists_the_tries_of_a_job_and_failures_groups_them(serial: Stowhand
     (folder / "tasks").mkdir(exist_ok=True)
     (folder / "tasks" / "mail.py").write_text("def mail(payload):\n    return payload['to']\n")
     for _ in range(2):
-        assert serial("add", "mail", "{}", "--max-attempts", 1).code == 0
+        assert serial("enqueue", "mail", "{}", "--max-attempts", 1).code == 0
     assert serial("jobs", "fail", 2, "--reason", "enough").code == 0
     assert serial("worker", "--once").code == 0
     shown = serial("jobs", "show", 1).out.splitlines()

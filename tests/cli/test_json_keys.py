@@ -40,9 +40,9 @@ def keys(value: Any) -> str:
 
 
 def test_the_keys_of_jobs(installed: Stowhand) -> None:
-    installed("add", "hello", "{}", "--max-attempts", 1)
+    installed("enqueue", "hello", "{}", "--max-attempts", 1)
     installed("worker", "--once")
-    installed("add", "other")
+    installed("enqueue", "other")
     assert keys(installed("jobs", "list", "--json").rows()) == (
         "attempts cancel_requested created_at finished_at flags id key last_error last_worker max_attempts "
         "max_resets payload priority progress progress_text queue resets result revision run_at serial started_at "
@@ -66,9 +66,9 @@ def test_the_keys_of_jobs(installed: Stowhand) -> None:
 
 
 def test_the_keys_of_serials_and_stats(installed: Stowhand, folder: Path) -> None:
-    installed("add", "hello", "{}", "--max-attempts", 1)
+    installed("enqueue", "hello", "{}", "--max-attempts", 1)
     installed("worker", "--once")
-    installed("add", "hello", "{}", "--serial", "mail")
+    installed("enqueue", "hello", "{}", "--serial", "mail")
 
     async def show_worker(store: QueueStore) -> None:
         heartbeats = store.heartbeats()

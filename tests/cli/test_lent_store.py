@@ -46,7 +46,7 @@ def lent(shared_server: SharedServer, tmp_path: Path) -> Iterator[Lent]:
 def test_a_worker_runs_the_jobs_of_a_lent_store_and_shows_its_token_nowhere(lent: Lent, stowhand: Stowhand) -> None:
     environ = {"STOWHAND_TOKEN": lent.token, "STOWHAND_CONNECTION": lent.url}
     Path("crontab").write_text("* * * * * hello\n")
-    added = stowhand("add", "hello", '{"name": "Ada"}', **environ)
+    added = stowhand("enqueue", "hello", '{"name": "Ada"}', **environ)
     assert (added.code, added.out) == (0, "1\n")
     worked = stowhand("worker", "--once", "--log-level", "debug", **environ)
     assert worked.code == 0, worked.err
@@ -115,12 +115,12 @@ def test_what_failed_is_grouped_for_the_tasks_of_the_token(lent: Lent, call: Sto
 
 def test_a_token_that_is_missing_wrong_or_too_small_is_told_with_the_fix(lent: Lent, call: Stowhand) -> None:
     for token in ("", "stow_0a1b2c3d4e5f_wrong"):
-        said = call("add", "hello", "-c", lent.url, *(["--token", token] if token else []))
+        said = call("enqueue", "hello", "-c", lent.url, *(["--token", token] if token else []))
         assert said.code == 1
         assert "stowhand tokens make" in said.err
         assert not token or token not in said.err
-    assert call("add", "hello", "-c", lent.url, "--token", lent.limited).code == 0
-    outside = call("add", "other", "-c", lent.url, "--token", lent.limited)
+    assert call("enqueue", "hello", "-c", lent.url, "--token", lent.limited).code == 0
+    outside = call("enqueue", "other", "-c", lent.url, "--token", lent.limited)
     assert outside.code == 1
     assert "not for the task 'other'" in outside.err
     claims = call("worker", "--once", "-c", lent.url, "--token", lent.limited)
@@ -128,7 +128,7 @@ def test_a_token_that_is_missing_wrong_or_too_small_is_told_with_the_fix(lent: L
 
 
 def test_a_token_is_not_sent_readable_to_another_machine(call: Stowhand) -> None:
-    said = call("add", "hello", "-c", "http://jobs.example:1", "--token", "stow_secret")
+    said = call("enqueue", "hello", "-c", "http://jobs.example:1", "--token", "stow_secret")
     assert said.code == 2
     assert "--insecure" in said.err
     assert "stow_secret" not in said.err
@@ -136,7 +136,7 @@ def test_a_token_is_not_sent_readable_to_another_machine(call: Stowhand) -> None
 
 @pytest.mark.parametrize("url", ["https://user:pass@host", "https://", "http://a b"])
 def test_an_address_that_cannot_be_is_refused_without_repeating_secrets(call: Stowhand, url: str) -> None:
-    said = call("add", "hello", "-c", url)
+    said = call("enqueue", "hello", "-c", url)
     assert said.code == 2
     assert "lent store" in said.err
     assert "pass" not in said.err.replace("--tls", "")

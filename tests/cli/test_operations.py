@@ -15,7 +15,7 @@ from stowhand.protocols.queue_store import Answer, Done, QueueStore
 from tests.cli.conftest import Stowhand
 from tests.service.processes import with_store
 
-BROKEN = ("add", "hello", "{}", "--max-attempts", 1)
+BROKEN = ("enqueue", "hello", "{}", "--max-attempts", 1)
 
 
 @pytest.fixture
@@ -25,17 +25,17 @@ def serial(call: Stowhand) -> Stowhand:
 
 
 def test_a_worker_that_starts_names_tasks_with_due_jobs_that_no_worker_has(serial: Stowhand) -> None:
-    serial("add", "unknown/task")
-    serial("add", "unknown/task")
-    serial("add", "later/task", "--run-at", "+1h")
-    serial("add", "hello", '{"name": "a"}')
+    serial("enqueue", "unknown/task")
+    serial("enqueue", "unknown/task")
+    serial("enqueue", "later/task", "--run-at", "+1h")
+    serial("enqueue", "hello", '{"name": "a"}')
     worked = serial("worker", "--once")
     assert worked.code == 0
     assert "Jobs are due of tasks that no worker has: unknown/task (2); start a worker that has them" in worked.err
 
 
 def test_explain_says_every_reason_and_what_to_do(serial: Stowhand) -> None:
-    serial("add", "unknown/task", "--serial", "mail", "--run-at", "+1h")
+    serial("enqueue", "unknown/task", "--serial", "mail", "--run-at", "+1h")
     serial("serials", "pause", "mail")
     said = serial("jobs", "explain", 1)
     assert said.code == 0
@@ -44,7 +44,7 @@ def test_explain_says_every_reason_and_what_to_do(serial: Stowhand) -> None:
     assert lines[0].startswith("  it is not due before ")
     assert lines[1] == "    -> stowhand jobs reschedule 1 --run-at +0s, to have it run at once"
     assert "    -> stowhand serials resume mail" in lines
-    assert "    -> start one that has the task: stowhand worker --app MODULE:APP, or --tasks FOLDER" in lines
+    assert "    -> start one that has the task: stowhand worker MODULE:APP, or --tasks FOLDER" in lines
     codes = [row["code"] for row in serial("jobs", "explain", 1, "--json").rows()]
     assert codes == ["not_due", "serial_paused", "no_worker"]
     several = serial("jobs", "explain", 1, 2, 1)
@@ -56,7 +56,7 @@ def test_explain_says_every_reason_and_what_to_do(serial: Stowhand) -> None:
 
 
 def test_purge_counts_first_if_asked_and_then_deletes(serial: Stowhand) -> None:
-    serial("add", "hello", '{"name": "a"}')
+    serial("enqueue", "hello", '{"name": "a"}')
     serial(*BROKEN)
     serial("worker", "--once")
     assert serial("jobs", "purge", "--completed", "1h", "--failed", "1h").out == "Deleted: 0 completed, 0 failed\n"
@@ -107,10 +107,10 @@ def test_every_verb_takes_ids_or_the_same_filters_and_never_both(serial: Stowhan
 
 
 def test_stats_tell_how_many_stand_where_and_who_works(serial: Stowhand) -> None:
-    serial("add", "hello", '{"name": "a"}')
+    serial("enqueue", "hello", '{"name": "a"}')
     serial(*BROKEN)
     serial("worker", "--once")
-    serial("add", "other")
+    serial("enqueue", "other")
     serial("serials", "pause", "mail")
     said = serial("stats").out
     assert "1 queued" in said
@@ -135,7 +135,7 @@ def test_stats_tell_how_many_stand_where_and_who_works(serial: Stowhand) -> None
 
 @pytest.mark.parametrize("history", [("--history", "none"), ()])
 def test_stats_count_what_ended_with_any_history(serial: Stowhand, history: tuple[str, ...]) -> None:
-    serial("add", "hello", '{"name": "a"}')
+    serial("enqueue", "hello", '{"name": "a"}')
     serial("worker", "--once", *history)
     lately = json.loads(serial("stats", "--json").out)["finished"]["15m"]
     assert (lately["completed"], lately["failed"], lately["canceled"]) == (1, 0, 0)

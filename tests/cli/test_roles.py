@@ -33,7 +33,7 @@ def test_an_enqueuer_adds_and_a_worker_runs_from_the_command_line(
         "        await helpers.add_job('hello', {}, queue_name='q')\n"
     )
     for arguments in (["hello", '{"again": true}'], ["hello", "{}", "--serial", "q"], ["hello", "--key", "k"]):
-        added = call("add", *arguments, "-c", logins.url("enqueuer"))
+        added = call("enqueue", *arguments, "-c", logins.url("enqueuer"))
         assert added.code == 0, added.err
     worked = stowhand("worker", "--once", "-c", logins.url("worker"))
     assert worked.code == 0, worked.err
@@ -44,7 +44,7 @@ def test_an_enqueuer_adds_and_a_worker_runs_from_the_command_line(
 
 
 def test_an_admin_and_nobody_else_administers_from_the_command_line(logins: Logins, call: Stowhand) -> None:
-    job_id = call("add", "administered", "--run-at", "+1h", "-c", logins.url("enqueuer")).out.strip()
+    job_id = call("enqueue", "administered", "--run-at", "+1h", "-c", logins.url("enqueuer")).out.strip()
     commands = (["reschedule", job_id, "--priority", 1], ["fail", job_id], ["complete", job_id])
     for verb, *rest in (*commands, ["unlock", "nobody"]):
         refused = call("jobs", verb, *rest, "-c", logins.url("reader"))
@@ -57,7 +57,7 @@ def test_an_admin_and_nobody_else_administers_from_the_command_line(logins: Logi
 
 
 def test_a_login_without_a_role_is_told_the_command(logins: Logins, call: Stowhand) -> None:
-    told = call("add", "t", "-c", logins.url("stranger"))
+    told = call("enqueue", "t", "-c", logins.url("stranger"))
     assert told.code == 1
     assert "stowhand migrate --roles" in told.err
 
@@ -91,7 +91,7 @@ def test_the_printed_plan_run_by_an_administrator_makes_the_roles(
             ).fetchall()  # fmt: skip
         assert owners == [(owner,)]
         login = make_conninfo(url, user=logins.name("stranger"), password="secret")
-        added = call("add", "t", "--schema", schema, "-c", login)
+        added = call("enqueue", "t", "--schema", schema, "-c", login)
         assert added.code == 0, added.err
     finally:
         postgres_server.drop_database(url)

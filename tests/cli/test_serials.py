@@ -17,8 +17,8 @@ def serial(call: Stowhand) -> Stowhand:
 
 
 def test_queues_are_paused_listed_and_resumed(serial: Stowhand) -> None:
-    serial("add", "hello", '{"name": "a"}', "--serial", "mail")
-    serial("add", "hello", "--serial", "mail", "--run-at", "+1h")
+    serial("enqueue", "hello", '{"name": "a"}', "--serial", "mail")
+    serial("enqueue", "hello", "--serial", "mail", "--run-at", "+1h")
     paused = serial("serials", "pause", "mail", "not yeté[2J")
     assert (paused.code, paused.out.splitlines()) == (0, ["mail: paused", "not yeté[2J: paused"])
     assert serial("serials", "pause", "mail").out == "mail: unchanged (it is paused already)\n"
@@ -65,7 +65,7 @@ def test_who_has_closed_the_output_before_is_told_the_truth_by_the_code(
 
 
 def test_a_task_is_paused_listed_and_resumed(serial: Stowhand) -> None:
-    serial("add", "hello", '{"name": "a"}')
+    serial("enqueue", "hello", '{"name": "a"}')
     paused = serial("serials", "pause", "--task", "hello")
     assert paused.out.splitlines() == ["task hello: paused"]
     assert serial("serials", "pause", "--task", "hello").out == "task hello: unchanged (it is paused already)\n"

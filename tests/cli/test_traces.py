@@ -78,12 +78,12 @@ def test_a_command_stands_in_the_span_of_whoever_has_called_it(
     (folder / "crontab").write_text("0 4 * * * hello ?id=nightly\n")
     call("migrate")
     monkeypatch.setenv("TRACEPARENT", CALLER)
-    call("add", "hello", "--otel", "--flag", "mine")
-    call("add", "hello", "--otel", "--tasks", "tasks")
+    call("enqueue", "hello", "--otel", "--flag", "mine")
+    call("enqueue", "hello", "--otel", "--tasks", "tasks")
     call("cron", "run", "nightly", "--otel")
-    call("add", "hello")
+    call("enqueue", "hello")
     monkeypatch.setenv("TRACEPARENT", "zz")
-    call("add", "hello", "--otel")
+    call("enqueue", "hello", "--otel")
     carried = [f"traceparent={CALLER}"]
     assert flags_of(call) == [["mine", *carried], carried, carried, [], []]
 
@@ -92,7 +92,7 @@ def test_what_a_command_enqueues_has_a_span_that_is_handed_over_before_it_ends(
     program: Stowhand, call: Stowhand, folder: Path
 ) -> None:
     call("migrate")
-    added = program("add", "send", "--app", "shop:app", "--otel", TRACEPARENT=CALLER)
+    added = program("enqueue", "send", "--app", "shop:app", "--otel", TRACEPARENT=CALLER)
     assert (added.code, added.out) == (0, "1\n"), added.err
     assert program("cron", "run", "nightly", "--app", "shop:app", STOWHAND_OTEL="1").out == "2\n"
     first, second = spans_of(folder)
@@ -122,6 +122,6 @@ def test_a_command_whose_spans_nobody_takes_ends_all_the_same(program: Stowhand,
     """The provider's own exit handler waits half a minute for that."""
     call("migrate")
     (folder / "shop.py").write_text(APP + HANGING)
-    added = program("add", "send", "--app", "shop:app", "--otel")
+    added = program("enqueue", "send", "--app", "shop:app", "--otel")
     assert (added.code, added.out) == (0, "1\n")
     assert "The last spans were not handed over within 0.1 s" in added.err

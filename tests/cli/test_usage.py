@@ -47,7 +47,7 @@ def test_a_group_without_a_command_shows_its_help_as_a_usage_error(call: Stowhan
         (("worker", "--jbos", "3"), "--jobs"),
         (("worker", "--schema_only"), "--schema-only"),
         (("jobs", "list", "--state", "quueed"), "queued, processing, errored"),
-        (("add", "hello", "--key", "k", "--key-mode", "debounce"), "replace, preserve_run_at, unsafe_dedupe"),
+        (("enqueue", "hello", "--key", "k", "--key-mode", "debounce"), "replace, preserve_run_at, unsafe_dedupe"),
         (("worker", "--log-level", "loud"), "debug, info, warning, error, off"),
         (("worker", "-c", "queue.db"), "sqlite:///queue.db"),
         (("worker", "-c", "oracle://h/d"), "postgresql://"),
@@ -59,17 +59,17 @@ def test_a_group_without_a_command_shows_its_help_as_a_usage_error(call: Stowhan
         (("jobs", "retry", "0"), "0"),
         (("jobs", "remove"), "name the jobs: ID..."),
         (("jobs", "list", "--limit", "0"), "--limit"),
-        (("add",), "TASK"),
-        (("add", "hello", "{nope}"), "payload"),
-        (("add", "hello", '{"a": NaN}'), "payload"),
-        (("add", ""), "task"),
-        (("add", "hello", "--run-at", "tomorrow"), "2030-01-31T09:00:00Z"),
-        (("add", "hello", "--run-at", "2030-01-31T09:00:00"), "time zone"),
-        (("add", "hello", "--run-at", "+5parsecs"), "unit of time"),
-        (("add", "hello", "--key-mode", "replace"), "--key"),
-        (("add", "hello", "--max-attempts", "0"), "--max-attempts: 0"),
-        (("add", "hello", "--priority", "99999999999"), "priority"),
-        (("add", "helo", "--tasks", "tasks"), "did you mean 'hello'?"),
+        (("enqueue",), "TASK"),
+        (("enqueue", "hello", "{nope}"), "payload"),
+        (("enqueue", "hello", '{"a": NaN}'), "payload"),
+        (("enqueue", ""), "task"),
+        (("enqueue", "hello", "--run-at", "tomorrow"), "2030-01-31T09:00:00Z"),
+        (("enqueue", "hello", "--run-at", "2030-01-31T09:00:00"), "time zone"),
+        (("enqueue", "hello", "--run-at", "+5parsecs"), "unit of time"),
+        (("enqueue", "hello", "--key-mode", "replace"), "--key"),
+        (("enqueue", "hello", "--max-attempts", "0"), "--max-attempts: 0"),
+        (("enqueue", "hello", "--priority", "99999999999"), "priority"),
+        (("enqueue", "helo", "--tasks", "tasks"), "did you mean 'hello'?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -139,3 +139,38 @@ def test_a_mistake_of_ours_is_a_traceback_without_passwords_and_code_1(
 
 def test_shells_can_complete(stowhand: Stowhand) -> None:
     assert "_STOWHAND_COMPLETE" in stowhand(_STOWHAND_COMPLETE="bash_source").out
+
+
+SHOP = """\
+from stowhand import App
+
+app = App()
+
+
+@app.task
+async def send(to: str) -> None: ...
+"""
+
+
+@pytest.mark.parametrize("words", [("shop:app",), ("shop",), ("-A", "shop:app"), ("--app", "shop:app")], ids=" ".join)
+def test_a_worker_takes_its_app_as_a_word_or_as_an_option(
+    call: Stowhand, folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    (folder / "shop.py").write_text(SHOP)
+    monkeypatch.syspath_prepend(folder)
+    ended = call("worker", *words, "--once")
+    assert ended.code == 0, ended.err
+    assert "(task names: 'send')" in ended.err
+
+
+def test_an_app_is_named_once(call: Stowhand) -> None:
+    for command in ("worker", "dev"):
+        ended = call(command, "shop:app", "-A", "other:app")
+        assert ended.code == 2
+        assert "the App is named twice, by shop:app and by --app other:app: leave out one" in ended.err
+
+
+def test_add_is_another_name_of_enqueue(call: Stowhand) -> None:
+    call("migrate")
+    assert call("add", "hello").out == "1\n"
+    assert call("enqueue", "hello").out == "2\n"

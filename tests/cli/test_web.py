@@ -70,9 +70,9 @@ def test_the_dashboard_shows_the_store_and_ends_at_a_signal(folder: Path, stowha
     assert url.endswith("/ops/")
     status, said = page(url)
     assert (status, "stowhand migrate" in said) == (503, True), said
-    assert stowhand("add", "hello", "{}").code == 4, "looking installs nothing"
+    assert stowhand("enqueue", "hello", "{}").code == 4, "looking installs nothing"
     stowhand("migrate")
-    stowhand("add", "hello", "{}")
+    stowhand("enqueue", "hello", "{}")
     deadline = time.monotonic() + DEADLINE
     while (found := page(url + "jobs"))[0] == 503 and time.monotonic() < deadline:
         time.sleep(0.1)  # one answer of the store serves all viewers for a second
@@ -206,7 +206,7 @@ def token_in(said: str) -> str:
 
 def test_a_person_signs_in_by_the_link_in_the_file_and_acts(folder: Path, stowhand: Stowhand) -> None:
     stowhand("migrate")
-    stowhand("add", "hello", "{}")
+    stowhand("enqueue", "hello", "{}")
     process, url = started(folder, "web", "--port", "0", "--allow-actions")
     file = folder / ".stowhand" / "dashboard-link"
     while not file.exists():
@@ -241,7 +241,7 @@ def test_a_proxy_that_is_named_says_who_comes(
     """By what the nginx of the page sends; and FORWARDED_ALLOW_IPS opens nothing."""
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
     stowhand("migrate")
-    stowhand("add", "hello", "{}")
+    stowhand("enqueue", "hello", "{}")
     process, url = started(
         *(folder, "web", "--port", "0", "--allow-actions", "--trust-header", "X-Forwarded-User"),
         *("--trust-from", "10.0.0.0/8", "--trust-from", "127.0.0.1", "--public-url", "https://jobs.example.com"),

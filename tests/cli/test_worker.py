@@ -31,7 +31,7 @@ def store(request: pytest.FixtureRequest, folder: Path) -> str:
 def test_the_readme_from_schema_to_success(stowhand: Stowhand, store: str) -> None:
     installed = stowhand("worker", "--schema-only", "-c", store)
     assert installed.code == 0, installed.err
-    assert stowhand("add", "hello", '{"name": "Bobby Tables"}', "-c", store).out == "1\n"
+    assert stowhand("enqueue", "hello", '{"name": "Bobby Tables"}', "-c", store).out == "1\n"
     worked = stowhand("worker", "--once", "-c", store)
     assert worked.code == 0, worked.err
     assert worked.out == "", "logs are not data"
@@ -47,7 +47,7 @@ def test_the_readme_from_schema_to_success(stowhand: Stowhand, store: str) -> No
 
 def test_a_failure_is_an_error_line_and_once_still_ends_with_0(stowhand: Stowhand) -> None:
     stowhand("migrate")
-    stowhand("add", "hello", '{"wrong": 1}', "--max-attempts", 1)
+    stowhand("enqueue", "hello", '{"wrong": 1}', "--max-attempts", 1)
     worked = stowhand("worker", "--once", "--log-format", "json")
     assert worked.code == 0, worked.err
     entries = [json.loads(line) for line in worked.err.splitlines()]
@@ -89,7 +89,7 @@ def test_a_signal_ends_an_idle_worker_with_0(folder: Path, number: signal.Signal
 
 def test_a_reader_that_goes_away_is_no_error(folder: Path, stowhand: Stowhand) -> None:
     stowhand("migrate")
-    stowhand("add", "hello")
+    stowhand("enqueue", "hello")
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as pipe:
@@ -124,7 +124,7 @@ def test_a_schema_of_another_time_is_code_4_with_the_way_out(
     with closing(sqlite3.connect(folder / "stowhand.db")) as connection, connection:
         connection.execute(change)
     words_of_each = [
-        *(("worker", "--once"), ("jobs", "list"), ("add", "hello"), ("doctor",), ("migrate",), ("stats",)),
+        *(("worker", "--once"), ("jobs", "list"), ("enqueue", "hello"), ("doctor",), ("migrate",), ("stats",)),
         ("web", "--port", "0"),
     ]
     for words in words_of_each:
@@ -148,7 +148,7 @@ def test_the_version_is_told_without_importing_a_driver_or_the_settings() -> Non
 def test_jobs_with_a_forbidden_flag_are_left_alone(stowhand: Stowhand, store: str) -> None:
     stowhand("worker", "--schema-only", "-c", store)
     for number, flag in enumerate(("slow", "other", "fine"), start=1):
-        assert stowhand("add", "hello", '{"name": "Ada"}', "--flag", flag, "-c", store).out == f"{number}\n"
+        assert stowhand("enqueue", "hello", '{"name": "Ada"}', "--flag", flag, "-c", store).out == f"{number}\n"
     worked = stowhand("worker", "--once", "-c", store, "--forbidden-flag", "slow", "--forbidden-flag", "other")
     assert worked.code == 0, worked.err
     (left, other) = stowhand("jobs", "list", "--json", "-c", store).rows()

@@ -44,7 +44,7 @@ def test_the_command_looks_at_the_jobs_of_the_project(backend: StowhandBackend, 
 
 def test_a_job_that_the_command_adds_is_as_its_task_declares(backend: StowhandBackend, shop: Any) -> None:
     ended = forked.run(
-        words(backend, "add", shop.report.module_path), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+        words(backend, "enqueue", shop.report.module_path), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
     )
     assert ended.returncode == 0, ended.stderr
     job = backend.database.jobs.get(int(ended.stdout))

@@ -169,7 +169,7 @@ def test_every_event_of_the_readme_can_be_heard(tmp_path: Path, postgres_url: st
 def test_the_tasks_of_the_folder_take_a_payload_with_or_without_helpers(tmp_path: Path, installed: str) -> None:
     shutil.copytree(TWINS / "tasks", tmp_path / "tasks")
     for task in ("task_1", "task_2"):
-        ran(["stowhand", "add", task, '{"foo": "bar"}'], tmp_path, installed)
+        ran(["stowhand", "enqueue", task, '{"foo": "bar"}'], tmp_path, installed)
     said = ran(["sh", "-c", "stowhand worker --once 2>&1"], tmp_path, installed, STOWHAND_DEBUG="1")
     assert (tmp_path / "task_1.txt").read_text() == "{'foo': 'bar'}\n"
     assert 'DEBUG: Received {"foo": "bar"}' in said

@@ -120,7 +120,7 @@ async def test_a_job_tells_its_attempts_and_why_it_waits(store_at: Stores) -> No
         assert f"stowhand jobs retry {job.id}" in page
         hidden = await Visitor(store, LOOKER).page(f"/job?id={job.id}")
         assert "<b>ValueError</b>" in hidden
-        assert not [word for word in ("route", "9223372036854775809", "mail.py", "stowhand add") if word in hidden]
+        assert not [word for word in ("route", "9223372036854775809", "mail.py", "stowhand enqueue") if word in hidden]
         assert "needs the right" in await Visitor(store, LOOKER).page(f"/job/text?id={job.id}&as=payload", 403)
 
 

@@ -252,7 +252,7 @@ async def test_a_payload_that_a_lent_store_keeps_to_itself_is_not_shown_as_none(
         page = await Visitor(store).page(f"/job?id={job.id}")
         assert "<h1>Job" in page
         assert 'id="payload"' not in page
-        assert "stowhand add" not in page
+        assert "stowhand enqueue" not in page
         refused = await Visitor(store).page(f"/job/text?id={job.id}&as=command", 400)
         assert "there are: result, error" in refused
         await store.close()

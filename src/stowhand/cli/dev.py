@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from stowhand.app.settings.settings import SETTINGS
-from stowhand.cli.options import dev_options, settings_of
+from stowhand.cli.options import dev_options, settings_of, take_app
 from stowhand.cli.web import PORT, dashboard_beside, environment_of
 from stowhand.cli.worker import check_tasks
 from stowhand.clock import SystemClock
@@ -37,7 +37,6 @@ PASSED_OVER = ("__pycache__", "node_modules", "site-packages")
 
 
 @click.command()
-@click.argument("app", metavar="[MODULE:APP]", required=False)
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Of the dashboard.")
 @dev_options
 def command(port: int, **typed: Any) -> int:
@@ -46,6 +45,7 @@ def command(port: int, **typed: Any) -> int:
     MODULE:APP is your App, as in shop.jobs:app; without one it is the folder tasks/. The worker restarts when a file of
     the current folder changes (*.py, *.toml). Ctrl-C ends everything.
     """
+    take_app(typed)
     settings = settings_of(typed)
     check_tasks(settings)
     connection = settings.store.connection

@@ -253,7 +253,7 @@ def _workers(found: Stats, alive: list[WorkerLine]) -> Iterator[Finding]:
         yield ok("workers", f"{len(alive)} alive, {busy} of {slots} slots busy, {due} jobs due")
     elif due.number:
         tasks = _some([f"{one.name} ({one.due})" for one in found.figures.tasks if one.due.number])
-        start = f"start one that has their tasks: {tasks} (stowhand worker --app MODULE:APP)"
+        start = f"start one that has their tasks: {tasks} (stowhand worker MODULE:APP)"
         yield warn("workers", f"none is alive, and {due} jobs are due: {start}")
     else:
         yield ok("workers", "none is alive, and nothing is due")

@@ -20,13 +20,20 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 class Group(click.Group):
     """Commands by name; a misspelt one meets a suggestion.
 
-    ``lines``: the line in the list, of those that are imported when they are asked for.
+    ``lines``: the line in the list, of those that are imported when they are asked for. ``aliases``: further names.
     """
 
-    def __init__(self, *args: Any, lines: Mapping[str, str] | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        lines: Mapping[str, str] | None = None,
+        aliases: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
         options.setdefault("context_settings", SETTINGS)
         super().__init__(*args, **options)
         self._lines = lines or {}
+        self._aliases = aliases or {}
         self.params.append(version_option())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -39,6 +46,7 @@ class Group(click.Group):
         return [*self._lines, *self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = self._aliases.get(cmd_name, cmd_name)
         command = super().get_command(ctx, cmd_name)
         if cmd_name in self._lines:
             command = importlib.import_module(f"stowhand.cli.{APART.get(cmd_name, cmd_name)}").command
@@ -49,6 +57,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        args = [self._aliases.get(args[0], args[0]), *args[1:]] if args else args
         names = self.list_commands(ctx)
         if args and not ctx.resilient_parsing and not args[0].startswith("-") and args[0] not in names:
             ctx.fail(f"no command {args[0]!r}{hint(args[0], names) or suggest(args[0], names)}")

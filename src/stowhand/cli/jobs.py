@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from stowhand.app.answers import PAGE, Change, answer_for, answers_of, fail, reschedule, retry_failed
-from stowhand.cli.add import when_option
 from stowhand.cli.columns import json_line
+from stowhand.cli.enqueue import when_option
 from stowhand.cli.groups import Group
 from stowhand.cli.input import Read, agreed, with_options
 from stowhand.cli.job_filter import Wanted, filter_options, wanted_of

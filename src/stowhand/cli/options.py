@@ -56,13 +56,15 @@ def _settings_on(*on: str) -> Callable[[F], F]:
     return _settings(*(name for name, setting in SETTINGS.items() if setting.on in on))
 
 
+app_argument = click.argument("module_app", metavar="[MODULE:APP]", required=False)
+"""The App, as a command's first word. ``take_app`` reads it."""
 store_options = _settings_on("store")
 """Options of every command that opens a store."""
-worker_options = _settings_on("store", "worker")
+worker_options = with_options(app_argument, _settings_on("store", "worker"))
 """Options of a worker."""
 log_options = _settings("log_level", "log_format")
 """Options of the log, for commands whose other settings are in the user's program."""
-dev_options = with_options(_settings("connection", "concurrency"), log_options)
+dev_options = with_options(app_argument, _settings("connection", "app", "concurrency"), log_options)
 """Options of ``dev``; the environment has the other settings."""
 connection_options = with_options(_settings("connection"), log_options)
 """Options of commands about a user's table: its database and the log."""
@@ -73,6 +75,18 @@ crontab_options = _settings("crontab", "tasks")
 tasks_option = _settings("tasks")
 otel_option = _settings("otel")
 http_option = _settings("http")
+
+
+def take_app(typed: dict[str, Any]) -> None:
+    """Make the argument MODULE:APP the option ``--app``. Raises UsageError if both are given."""
+    app = typed.pop("module_app")
+    if app is None:
+        return
+    if typed["app"] is not None:
+        raise click.UsageError(f"the App is named twice, by {app} and by --app {typed['app']}: leave out one")
+    if Path(app).is_dir() and not Path(app, "__init__.py").exists():
+        raise click.UsageError(f"{app} is a folder; for a folder of tasks: --tasks {app}; for an App: MODULE:APP")
+    typed["app"] = app
 
 
 def listen_options(port: int) -> Callable[[F], F]:
@@ -102,6 +116,12 @@ def settings_of(typed: dict[str, Any], ask: Callable[[str], OwnStore] = own_stor
 
     ``ask``: what an App says of its store, asked by every command that has the option ``--app``.
     """
+    connection = typed.get("connection")
+    if connection is not None and connection.isdecimal():
+        raise click.UsageError(
+            f"-c {connection}: -c names the store; for the number of jobs at once: -j {connection}; for a database of"
+            f" that name: -c dbname={connection}"
+        )
     flags = {name: value for name, value in typed.items() if name in SETTINGS and value != ()}
     settings = read_settings(flags, own_store=ask if "app" in typed else None)
     configure_logging(settings.log_level, settings.log_format)

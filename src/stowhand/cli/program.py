@@ -19,7 +19,7 @@ from stowhand.errors import StowhandError
 
 COMMANDS = {
     "worker": "Run a worker: claim jobs and run them.",
-    "add": "Add a job and print its id.",
+    "enqueue": "Enqueue a job and print its id.",
     "jobs": "List, explain and change jobs.",
     "serials": "List, pause and resume serial keys.",
     "stats": "Show jobs by state and task, throughput, and workers.",
@@ -39,6 +39,9 @@ COMMANDS = {
     "demo": "Show a queue at work, with nothing to set up.",
 }
 
+ALIASES = {"add": "enqueue"}
+"""Other names of commands, which no list shows."""
+
 _NAMED = re.compile(rf"(?<!manage\.py )\bstowhand (?=(?:{'|'.join(COMMANDS)})\b)")
 
 COMPLETION = "_STOWHAND_COMPLETE"
@@ -47,6 +50,7 @@ COMPLETION = "_STOWHAND_COMPLETE"
 root = Group(
     name="stowhand",
     lines=COMMANDS,
+    aliases=ALIASES,
     help="Background jobs in Python on the store you already have. One worker, any store.",
     epilog="Without -c the store is DATABASE_URL, PGDATABASE, or the file stowhand.db in the current folder.\n\n"
     "Exit codes: 0 ok, 1 failure, 2 usage, 3 the store cannot be reached, 4 its schema is unsuitable.",

@@ -12,7 +12,7 @@ import click
 from stowhand.app.settings.resolver import unknown_variables
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.migrate import migrate
-from stowhand.cli.options import settings_of, worker_options
+from stowhand.cli.options import settings_of, take_app, worker_options
 from stowhand.cli.session import log_store
 from stowhand.cli.web import dashboard_beside
 from stowhand.observe.job_logger import core_logger
@@ -25,18 +25,20 @@ A task is a function in a file of that folder, for example tasks/hello.py:
     async def hello(payload, helpers):
         helpers.logger.info(f"Hello, {payload['name']}")
 
-Or name an application with --app MODULE:NAME."""
+Or name your App: stowhand worker MODULE:APP, as in shop.jobs:app."""
 
 
 @click.command()
 @click.option("--beside", is_flag=True, hidden=True, help="Of stowhand dev: ends with its standard input.")
 @worker_options
 def command(beside: bool, **typed: Any) -> int:
-    """Run a worker: claim jobs and do them.
+    """Run a worker: claim jobs and run them.
 
-    Without options it runs the tasks of the folder tasks/ on the store that the environment names, or else on
-    the file stowhand.db. The first Ctrl-C lets running jobs end, a second one returns them.
+    MODULE:APP is your App, as in shop.jobs:app; without one it is the folder tasks/. The store is the App's, or that
+    which the environment names, or else the file stowhand.db. The first Ctrl-C lets running jobs end, a second one
+    returns them.
     """
+    take_app(typed)
     settings = settings_of(typed)
     if not settings.schema_only:
         check_tasks(settings)

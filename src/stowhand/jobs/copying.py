@@ -29,13 +29,13 @@ def copies(job: Job, payload: str, flags: tuple[str, ...], schema: str | None) -
 
 
 def command(job: Job, payload: str, flags: tuple[str, ...] = ()) -> str:
-    """``stowhand add --serial=mail send '{"to": "ada"}'``, quoted for a POSIX shell."""
+    """``stowhand enqueue --serial=mail send '{"to": "ada"}'``, quoted for a POSIX shell."""
     options = []
     for field, value in _options(job, flags):
         # In one word with its option a value may begin with a dash.
         options += [f"{flag_of(field)}={one}" for one in (value if field.kind is Kind.NAMES else [value])]
     end = ["--"] if job.task.startswith("-") or payload.startswith("-") else []
-    return shlex.join(["stowhand", "add", *options, *end, job.task, payload])
+    return shlex.join(["stowhand", "enqueue", *options, *end, job.task, payload])
 
 
 def sql(job: Job, payload: str, flags: tuple[str, ...] = (), schema: str = SCHEMA) -> str:

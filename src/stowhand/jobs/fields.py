@@ -42,7 +42,7 @@ class Field(msgspec.Struct, frozen=True):
     limits: tuple[int, int] | None = None
     """The shortest and the longest name, or the least and the greatest number, of a ``NewJob``."""
     flag: str = ""
-    """The help of its flag in ``stowhand add``; empty: it has none."""
+    """The help of its flag in ``stowhand enqueue``; empty: it has none."""
     heading: str = ""
     """Of its column in ``stowhand jobs list``; empty: it has none of its own."""
     label: str = ""
@@ -137,6 +137,6 @@ ATTRIBUTES = dict(zip(Job.__struct_encode_fields__, Job.__struct_fields__, stric
 
 
 def flag_of(field: Field) -> str:
-    """Return the flag of ``stowhand add``: ``--max-attempts``, or ``--flag`` for one name at a time."""
+    """Return the flag of ``stowhand enqueue``: ``--max-attempts``, or ``--flag`` for one name at a time."""
     name = field.name.removesuffix("s") if field.kind is Kind.NAMES else field.name
     return "--" + name.replace("_", "-")

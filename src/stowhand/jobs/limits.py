@@ -86,7 +86,7 @@ def refuse_reserved(job: NewJob) -> None:
     """Raise InvalidJob for a job of a built-in task."""
     if job.task in RESERVED:
         raise InvalidJob(
-            f"task {job.task!r} is built in, and may delete: its jobs come from a crontab, from `stowhand add"
+            f"task {job.task!r} is built in, and may delete: its jobs come from a crontab, from `stowhand enqueue"
             f" {job.task}`, or from an administrator's add_built_in, and not from whoever may enqueue"
         )
 

@@ -105,7 +105,7 @@ async def test_it_works_mounted_in_an_application(chromium: Chromium, path: str)
 
 
 async def test_an_empty_store_says_what_to_do_next(site: Site, page: Page) -> None:
-    for path, command in (("/jobs", "stowhand add"), ("/serials", "--serial"), ("/workers", "stowhand worker")):
+    for path, command in (("/jobs", "stowhand enqueue"), ("/serials", "--serial"), ("/workers", "stowhand worker")):
         await page.goto(site.at(path))
         await expect(page.locator(".empty code")).to_contain_text(command)
         assert await barriers(page) == []

@@ -70,6 +70,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Text(
             "The App, e.g. shop.jobs:app: its tasks, and its store where neither -c nor STOWHAND_CONNECTION names one.",
+            short=("-A",),
             metavar="MODULE:NAME",
             on="store",
         ),

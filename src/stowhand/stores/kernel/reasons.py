@@ -19,7 +19,7 @@ from stowhand.protocols.operating import MOST_AHEAD, OVERDUE_SECONDS, Explanatio
 
 NOTHING_PAUSED = Pauses()
 HAVE_IT = "start a worker that has it (--group, --task and --exclude-task leave tasks out), or correct the name"
-START_ONE = "start one that has the task: stowhand worker --app MODULE:APP, or --tasks FOLDER"
+START_ONE = "start one that has the task: stowhand worker MODULE:APP, or --tasks FOLDER"
 SHOWN = 5
 """Workers named in one sentence, at most."""
 ERROR_WIDTH = 300

@@ -1,4 +1,4 @@
-"""``stowhand add``: enqueue one job from the command line; its id on stdout."""
+"""``stowhand enqueue``: enqueue one job from the command line; its id on stdout."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def command(
     key_mode: KeyMode | None,
     **typed: Any,
 ) -> None:
-    """Add a job for TASK with the payload JSON ({} if not given; - reads it from stdin). Prints its id.
+    """Enqueue a job and print its id.
+
+    TASK is its name. JSON is its payload: {} if not given; - reads it from stdin.
 
     Any task name is accepted, because only workers know the tasks. With --tasks or --app the name and the payload are
     checked, and what the task declares holds where no option says otherwise.
