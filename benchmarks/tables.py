@@ -28,13 +28,15 @@ sys.path = [place for place in sys.path if Path(place) != Path(__file__).parent]
 import psycopg  # noqa: E402
 
 from benchmarks.report import Runs, by_column, save  # noqa: E402
-from stowhand import Attempt, Budget, NewJob, StoreOptions, Where, Worker, WorkerOptions, open_store, sql  # noqa: E402
+from stowhand import NewJob, Worker, WorkerOptions  # noqa: E402
 from stowhand.events import Events  # noqa: E402
+from stowhand.handler import Attempt  # noqa: E402
 from stowhand.jobs.lifecycle import COMPLETED  # noqa: E402
 from stowhand.protocols.store import ClaimRequest  # noqa: E402
-from stowhand.stores.table import TableOptions, TableStore  # noqa: E402
+from stowhand.stores.api import StoreOptions, open_store  # noqa: E402
 from stowhand.stores.table.ddl import Plan, full_ddl  # noqa: E402
 from stowhand.stores.table.names import read_shape  # noqa: E402
+from stowhand.table import Budget, TableOptions, TableStore, Where, sql  # noqa: E402  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 

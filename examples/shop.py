@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from stowhand import App, Context, Job, Poison, Retry, Snooze
+from stowhand import App, Context, Job, Retry, Snooze
+from stowhand.errors import Poison
 
 app = App()
 

@@ -11,7 +11,8 @@ from typing import TypedDict
 import msgspec
 import pydantic
 
-from stowhand import App, InvalidJob
+from stowhand import App
+from stowhand.errors import InvalidJob
 
 app = App()
 

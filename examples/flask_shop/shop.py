@@ -17,7 +17,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from stowhand import App, ResultNotKept, UnknownJob
+from stowhand import App
+from stowhand.errors import ResultNotKept, UnknownJob
 from stowhand.wsgi import dashboard
 
 URL = os.environ.get("DATABASE_URL", "sqlite:///shop.db")

@@ -11,7 +11,8 @@ from typing import Any
 import psycopg
 from git import ABSENT, exists, new_commits, refs, size_kib
 
-from stowhand import App, Context, Poison
+from stowhand import App, Context
+from stowhand.errors import Poison
 
 URL = os.environ.get("DATABASE_URL", "postgresql:///githost")
 app = App(URL)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from stowhand import Helpers
-from stowhand.runner import make_worker_utils, run_once
+from stowhand.runner import Helpers, make_worker_utils, run_once
 
 
 async def ask(payload: Any, helpers: Helpers) -> None:

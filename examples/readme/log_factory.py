@@ -9,8 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stowhand import Helpers
-from stowhand.runner import Logger, make_worker_utils, run_once
+from stowhand.runner import Helpers, Logger, make_worker_utils, run_once
 
 
 def log_factory(scope: Mapping[str, Any]) -> Callable[[str, str, Mapping[str, Any] | None], None]:

@@ -9,8 +9,7 @@ import asyncio
 import os
 from typing import Any
 
-from stowhand import Helpers
-from stowhand.runner import quick_add_job, run
+from stowhand.runner import Helpers, quick_add_job, run
 
 URL = os.environ.get("DATABASE_URL", "postgresql:///my_db")
 

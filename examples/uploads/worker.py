@@ -11,19 +11,10 @@ from dataclasses import dataclass
 
 from symbols import python_files, read_symbols
 
-from stowhand import (
-    Attempt,
-    Budget,
-    NonRetryable,
-    Resetter,
-    ResetterOptions,
-    TableOptions,
-    TableStore,
-    Worker,
-    WorkerOptions,
-    run_all,
-)
+from stowhand import NonRetryable, Worker, WorkerOptions, run_all
 from stowhand.commands import step
+from stowhand.handler import Attempt
+from stowhand.table import Budget, Resetter, ResetterOptions, TableOptions, TableStore
 
 PAUSE = float(os.environ.get("PAUSE", "0"))
 """Seconds between two files, to have something to look at (and to kill)."""

@@ -39,6 +39,41 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Mapping
 
+__all__ = [
+    "ConfigurationError",
+    "CrontabError",
+    "DuplicateTask",
+    "InvalidJob",
+    "JobCanceled",
+    "JobFailed",
+    "JobNotVisible",
+    "JobRemoved",
+    "JobReplaced",
+    "LeaseLost",
+    "LogRefused",
+    "Misuse",
+    "NoResult",
+    "OutcomeUnknown",
+    "PayloadMismatch",
+    "Poison",
+    "QueueFull",
+    "ResourceUnavailable",
+    "ResultNotKept",
+    "SchemaError",
+    "SchemaMissing",
+    "SchemaOutdated",
+    "SchemaTooNew",
+    "StoreError",
+    "StoreRefused",
+    "StoreTooSlow",
+    "StoreUnreachable",
+    "TableUnsuitable",
+    "UndecodablePayload",
+    "UnknownJob",
+    "UnknownTask",
+]
+"""``StowhandError`` and ``NonRetryable`` are names of ``stowhand``."""
+
 
 class StowhandError(Exception):
     """The base of all exceptions of this package."""

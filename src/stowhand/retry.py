@@ -13,6 +13,8 @@ from stowhand.errors import ConfigurationError, suggest
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, seconds
 from stowhand.jobs.lifecycle import Backoff
 
+__all__ = ["constant", "natural"]
+
 BackoffByError = Callable[[int, BaseException | None], Duration]
 """The same, of the attempt's number and of what it raised; ``None``: it raised nothing (a timeout, a ``Retry``)."""
 AnyBackoff = Callable[[int], Duration] | BackoffByError

@@ -19,6 +19,8 @@ from stowhand.remote.wire import Kind
 from stowhand.web.board import mounted
 from stowhand.web.request import FORM_BYTES, Reply, Request, Who, fields_of, text
 
+__all__ = ["dashboard"]
+
 AGAIN = "5"
 """Seconds until a page that is looked at fetches itself again."""
 _HELD = re.compile(rb'<(?:select|textarea|details|input(?! type="hidden"))')

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from stowhand import App, JobCanceled, JobFailed, JobRemoved, NewJob, ResultNotKept, UnknownJob, as_completed, gather
-from stowhand.errors import Misuse
+from stowhand import App, NewJob, as_completed, gather
+from stowhand.errors import JobCanceled, JobFailed, JobRemoved, Misuse, ResultNotKept, UnknownJob
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.store import ClaimRequest, StoreOptions

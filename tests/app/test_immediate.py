@@ -8,7 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from stowhand import App, ConfigurationError, Context, State
+from stowhand import App, Context, State
+from stowhand.errors import ConfigurationError
 from tests.conftest import Run
 
 app = App("postgresql://nobody@127.0.0.1:1/never")

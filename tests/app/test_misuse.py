@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stowhand import App, Context, JobFailed, gather, resource
-from stowhand.errors import Misuse
+from stowhand import App, Context, gather, resource
+from stowhand.errors import JobFailed, Misuse
 from stowhand.jobs.lifecycle import Fail, Retry
 from stowhand.jobs.outcomes import from_error
 from stowhand.testing import MemoryStore

@@ -15,28 +15,24 @@ import msgspec
 import psycopg
 import pytest
 
-from stowhand import (
-    App,
-    Cancel,
-    Complete,
+from stowhand import App, Cancel, Fail, JobHandle, Retry, as_completed, gather
+from stowhand.errors import (
     ConfigurationError,
-    Fail,
     InvalidJob,
     JobCanceled,
     JobFailed,
-    JobHandle,
     JobNotVisible,
     JobRemoved,
     JobReplaced,
+    Misuse,
+    PayloadMismatch,
     ResultNotKept,
-    Retry,
+    StoreError,
     UnknownJob,
-    as_completed,
-    gather,
 )
-from stowhand.errors import Misuse, PayloadMismatch, StoreError
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.outcomes import Complete
 from stowhand.protocols.store import ClaimRequest, StoreOptions
 from stowhand.tasks.job_handle import JobFields
 from stowhand.testing import FakeClock, MemoryStore

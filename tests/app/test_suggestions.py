@@ -10,7 +10,7 @@ from typing import Any
 import click
 import pytest
 
-from stowhand import App, TableOptions, WorkerOptions
+from stowhand import App, WorkerOptions
 from stowhand.app.settings.resolver import read_settings, resolve_store_url, unknown_variables
 from stowhand.app.settings.settings import SETTINGS
 from stowhand.cli.program import root
@@ -21,13 +21,14 @@ from stowhand.jobs.job import NewJob
 from stowhand.jobs.limits import check_options
 from stowhand.protocols.flow_shape import FlowShape, Limiter, Queue
 from stowhand.protocols.store import StoreOptions
-from stowhand.remote.client import HttpOptions
+from stowhand.remote import HttpOptions
 from stowhand.remote.server.lender import ServerOptions
 from stowhand.retry import named
 from stowhand.runner.events import WorkerEvents
 from stowhand.runner.options import find_store, make_plan
 from stowhand.stores.table.arguments import read_states
 from stowhand.stores.url import store_url
+from stowhand.table import TableOptions
 from stowhand.worker.resetter import ResetterOptions
 from tests.conftest import Run
 

@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from stowhand import App, ConfigurationError
+from stowhand import App
+from stowhand.errors import ConfigurationError
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.support.memory_rows import rows_of

@@ -7,9 +7,10 @@ import random
 import sys
 from typing import Any
 
-from stowhand import Attempt, Resetter, ResetterOptions, Worker, WorkerOptions, run_all
+from stowhand import Worker, WorkerOptions, run_all
+from stowhand.handler import Attempt
 from stowhand.service.exit_codes import OK
-from stowhand.stores.table import TableOptions, TableStore
+from stowhand.table import Resetter, ResetterOptions, TableOptions, TableStore
 
 OPTIONS: TableOptions[dict[str, Any]] = TableOptions(
     name="chaos",

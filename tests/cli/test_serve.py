@@ -23,7 +23,7 @@ from tests.support.jobs_table import jobs_table
 
 TABLE = f"""\
 import sqlite3
-from stowhand.stores.table import TableOptions, TableStore
+from stowhand.table import TableOptions, TableStore
 
 sqlite3.connect("app.db").execute('''{jobs_table("uploads", "path text", dialect="sqlite", moment="text")}''')
 sqlite3.connect("app.db", isolation_level=None).execute("insert into uploads (path) values ('a.py')")

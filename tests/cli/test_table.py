@@ -16,7 +16,7 @@ from tests.cli.conftest import Stowhand
 
 FILE = "sqlite:///app.db"
 PROGRAM = """\
-from stowhand.stores.table import TableOptions, TableStore
+from stowhand.table import TableOptions, TableStore
 
 options = TableOptions(name="uploads", table_name="jobs", alternate_column_names={"state": "status"})
 store = TableStore("sqlite:///app.db", options)

@@ -26,8 +26,9 @@ from tests.support import forked
 
 PROGRAM = """\
 import asyncio, os
-from stowhand import Resetter, Worker, WorkerOptions
-from stowhand.stores.table import TableOptions, TableStore
+from stowhand import Worker, WorkerOptions
+from stowhand.table import Resetter
+from stowhand.table import TableOptions, TableStore
 
 store = TableStore("sqlite:///app.db", TableOptions(name="jobs", table_name="jobs", stalled_max_age=2))
 

@@ -17,10 +17,10 @@ from stowhand.commands import Command, CommandHandler, steps
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.protocols.attempt import ExecutionLog
 from stowhand.protocols.options import WorkerOptions
-from stowhand.remote.client import HttpStore
-from stowhand.stores.table import AttemptStore, TableOptions, TableStore
+from stowhand.remote import HttpStore
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import read_shape
+from stowhand.table import AttemptStore, TableOptions, TableStore
 from stowhand.worker.worker import Worker
 from tests.commands.harness import wait_until_gone
 from tests.conftest import Run

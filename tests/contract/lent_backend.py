@@ -11,7 +11,7 @@ from typing import Any, cast
 from stowhand.jobs.job import State
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Heartbeats, StoreOptions
-from stowhand.remote.client import HttpStore
+from stowhand.remote import HttpStore
 from stowhand.remote.client.claims import HeldProofs
 from tests.contract.backends import Backend, Image, Secrets
 from tests.support.lent import SharedServer

@@ -17,8 +17,8 @@ import pytest
 
 from stowhand.flows.redis.store import FlowStore
 from stowhand.protocols.store import PARTS
-from stowhand.remote.client import HttpStore
-from stowhand.stores.table import TableOptions, TableStore
+from stowhand.remote import HttpStore
+from stowhand.table import TableOptions, TableStore
 
 STORES = ("memory", "sqlite", "postgres", "http", "table", "table_sqlite", "redis")
 

@@ -24,9 +24,9 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.queue_store import Answer, Done, JobFilter, QueueStore
 from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Pulse, Reply, StoreOptions
-from stowhand.stores.table import TableOptions, TableStore
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import read_shape
+from stowhand.table import TableOptions, TableStore
 from tests.contract.backends import Image, Secrets, raising
 
 RETRIES = 24

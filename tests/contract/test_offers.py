@@ -16,10 +16,10 @@ from stowhand.protocols import flow_tables, operating, queue_store, results
 from stowhand.protocols.flow_shape import FlowShape, Queue
 from stowhand.protocols.queue_store import there
 from stowhand.protocols.store import PARTS, Heartbeats, Store
-from stowhand.remote.client import HttpStore
+from stowhand.remote import HttpStore
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.stores.sqlite.queue import SqliteStore
-from stowhand.stores.table import TableOptions, TableStore
+from stowhand.table import TableOptions, TableStore
 from stowhand.testing import MemoryStore
 from tests.docs.pages import DOCS
 

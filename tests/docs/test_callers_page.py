@@ -17,7 +17,8 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, event
 from sqlalchemy.orm import Session
 
-from stowhand import App, InvalidJob
+from stowhand import App
+from stowhand.errors import InvalidJob
 from tests.conftest import Run
 from tests.docs.pages import DOCS
 

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import ast
 import builtins
-import importlib
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.docs.pages import DOCS, ROOT
+from tests.support.public_names import PUBLIC, public_names
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PUBLIC = {
-    "stowhand",
-    *(f"stowhand.{room}" for room in ("commands", "errors", "events", "flows", "retry", "runner", "testing")),
-    "stowhand.web",
-    "stowhand.wsgi",
-}
 OF_DJANGO = {
     "stowhand.django": {"StowhandBackend", "Task", "task"},
     "stowhand.django.testing": {"drain", "ImmediateBackend"},
 }
 """They cannot be imported here: tests/django/test_pages.py runs what the pages show of them."""
-"""Modules that programs of users import from; docs/reference/python.md lists them."""
+MODULES = {*PUBLIC, "stowhand.events"}
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 PAGES = [page for page in (*sorted(DOCS.rglob("*.md")), ROOT / "README.md") if _BLOCK.search(page.read_text())]
 
@@ -74,11 +68,10 @@ def assert_public(tree: ast.AST) -> None:
             if node.module in OF_DJANGO:
                 assert {one.name for one in node.names} <= OF_DJANGO[node.module]
                 continue
-            assert node.module in PUBLIC
-            module = importlib.import_module(node.module)
-            public = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
-            modules = {name.removeprefix("stowhand.") for name in PUBLIC} if node.module == "stowhand" else set()
-            assert {one.name for one in node.names} <= {*public, *modules}, node.module
+            known = public_names(str(node.module))
+            if node.module == "stowhand":
+                known |= {name.removeprefix("stowhand.") for name in MODULES}
+            assert {one.name for one in node.names} <= known, node.module
         elif isinstance(node, ast.Import):
             ours = {one.name for one in node.names if one.name.partition(".")[0] == "stowhand"}
-            assert ours <= PUBLIC
+            assert ours <= MODULES

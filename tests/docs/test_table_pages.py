@@ -17,9 +17,9 @@ from stowhand.protocols import store
 from stowhand.protocols.options import WorkerOptions
 from stowhand.remote import wire
 from stowhand.remote.server import authenticator, bodies, claims, refusals, tokens
-from stowhand.stores.table import AttemptStore, TableOptions, TableStore
 from stowhand.stores.table.names import COLUMNS, TOKEN
 from stowhand.stores.table.options import RESET_FAILURE_MESSAGE
+from stowhand.table import AttemptStore, TableOptions, TableStore
 from tests.docs.test_reference import read, rows
 
 OF_THE_DOCUMENTS = (

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from stowhand import App, Context, InvalidJob, Job, State
+from stowhand import App, Context, Job, State
+from stowhand.errors import InvalidJob
 from tests.docs.pages import DOCS
 
 PAGE = (DOCS / "how-to" / "wrap-every-job.md").read_text()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from stowhand import Cancel, Poison
-from stowhand.errors import StoreError, StoreUnreachable
+from stowhand import Cancel
+from stowhand.errors import Poison, StoreError, StoreUnreachable
 from stowhand.events import JobLost, JobsReset
 from stowhand.flows import DelayError, Flow, FlowJob, FlowMonitor, QueueCount
 from stowhand.jobs.job import State

@@ -13,19 +13,24 @@ from typing import Any
 
 import pytest
 
-from stowhand import Ages, App, HttpOptions, Policy, ResetterOptions, Retry, Snooze, StoreOptions, TableOptions
+from stowhand import App, Retry, Snooze
 from stowhand.app.options import WorkerKeywords
 from stowhand.commands import CommandHandler
 from stowhand.flows import DelayError, Flow, Limiter, Queue
+from stowhand.handler import Policy
 from stowhand.jobs import limits
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.outcomes import from_returned
 from stowhand.protocols.option import Seconds, options_of
 from stowhand.protocols.options import WorkerOptions
+from stowhand.query import Ages
+from stowhand.remote import HttpOptions
 from stowhand.retry import constant, exponential
 from stowhand.runner import CronItem, CronOptions, parse_cron_items
 from stowhand.service.run_all import _read as run_all_grace
+from stowhand.stores.api import StoreOptions
 from stowhand.stores.table.arguments import read_after
+from stowhand.table import ResetterOptions, TableOptions
 from stowhand.testing import FakeClock, MemoryStore
 from tests.conftest import Run
 

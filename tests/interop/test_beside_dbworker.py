@@ -19,7 +19,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED, Retry, Settlement, settle
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Reply, Verdict
-from stowhand.stores.table import TableOptions, TableStore
+from stowhand.table import TableOptions, TableStore
 from tests.conftest import Run
 from tests.interop.dbworker import NEWER, OLDER, Theirs
 from tests.support.databases import Databases

@@ -18,7 +18,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import ChildCrashed, ChildUnable
 from stowhand.protocols.store import Claim
-from stowhand.remote.client import HttpStore
+from stowhand.remote import HttpStore
 from stowhand.service import process
 from stowhand.testing import MemoryStore
 from stowhand.worker.hooks import enclosed

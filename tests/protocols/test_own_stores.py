@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-import stowhand
-from stowhand import App, Capabilities, ConfigurationError, Heartbeats, Lease, Pulse, Resetter, Worker, open_store
+from stowhand import App, Worker
+from stowhand.errors import ConfigurationError
 from stowhand.protocols.queue_store import there
 from stowhand.protocols.store import PARTS
 from stowhand.protocols.store_check import heartbeats_of
+from stowhand.stores.api import Capabilities, Heartbeats, Lease, Pulse, open_store
+from stowhand.table import Resetter
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 
@@ -85,12 +87,6 @@ def test_heartbeats_that_block_are_refused_before_the_worker_runs(run: Run) -> N
     with pytest.raises(ConfigurationError, match="heartbeats of Blocking"):
         run(Resetter(Blocking()).run())
     heartbeats_of(MemoryStore())
-
-
-def test_what_a_store_is_written_with_can_be_imported() -> None:
-    names = "Capabilities Claim ClaimRequest Foreign Heartbeats Pulse Refusal ResetJob Settlement Store Terms Unwritten"
-    for name in (*names.split(), "Verdict"):
-        assert name in stowhand.__all__
 
 
 def test_an_app_takes_a_store_that_is_lent() -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from stowhand import App, Attempt, Context, Handler, NewJob, resource
+from stowhand import App, Context, NewJob, resource
+from stowhand.handler import Attempt, Handler
 
 PROGRAM = "quarantine_child" if Path(sys.argv[0]).stem == "quarantine_child" else "worker"
 

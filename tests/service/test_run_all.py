@@ -229,7 +229,8 @@ def test_nothing_to_run_is_refused() -> None:
 
 PROGRAM = """
     import asyncio, sys
-    from stowhand import Worker, WorkerOptions, Resetter, NewJob, run_all
+    from stowhand import Worker, WorkerOptions, NewJob, run_all
+    from stowhand.table import Resetter
     from stowhand.events import WorkerStopping
     from stowhand.testing import MemoryStore
 

@@ -16,8 +16,8 @@ import msgspec
 import pydantic
 import pytest
 
-from stowhand import App, ConfigurationError, InvalidJob
-from stowhand.errors import PayloadMismatch
+from stowhand import App
+from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch
 from stowhand.runner import CronItem, parse_cron_items
 from stowhand.testing import MemoryStore
 

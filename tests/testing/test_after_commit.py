@@ -12,7 +12,8 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from stowhand import App, ConfigurationError
+from stowhand import App
+from stowhand.errors import ConfigurationError
 from stowhand.testing import Jobs
 
 app = App("sqlite:///never-made.db")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from stowhand import App, Context, Poison, ResultNotKept, State, resource
-from stowhand.errors import InvalidJob
+from stowhand import App, Context, State, resource
+from stowhand.errors import InvalidJob, Poison, ResultNotKept
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import Handler
 from stowhand.testing import Jobs

@@ -20,12 +20,13 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
 
-from stowhand import App, NewJob, State, open_store
+from stowhand import App, NewJob, State
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.remote.wire import Scope
+from stowhand.stores.api import open_store
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
 from stowhand.web.board import mounted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stowhand import Helpers
+from stowhand.runner import Helpers
 
 
 async def hello(payload: dict[str, Any], helpers: Helpers) -> None:

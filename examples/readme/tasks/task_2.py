@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from stowhand import BlockingHelpers
+from stowhand.runner import BlockingHelpers
 
 
 def task_2(payload: dict[str, Any], helpers: BlockingHelpers) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from stowhand import BlockingHelpers
+from stowhand.runner import BlockingHelpers
 
 
 class Mail(TypedDict):

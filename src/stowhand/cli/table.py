@@ -31,10 +31,11 @@ from stowhand.jobs.moments import say
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.queue_store import Answer
 from stowhand.service.exit_codes import FAILURE, OK
-from stowhand.stores.table import TableOptions, TableStore
 from stowhand.stores.table.ddl import DIALECTS, KEYS, Plan, full_ddl
 from stowhand.stores.table.names import TOKEN, read_shape
+from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.records import LIVE, ShownRecord
+from stowhand.stores.table.store import TableStore
 from stowhand.tasks.loading import load_object
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.moments import say
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import columns, escape, escape_lines, fit
-from stowhand.stores.table import Finding
+from stowhand.stores.table.backend import Finding
 
 KEY_WIDEST = 40
 

@@ -269,7 +269,7 @@ class Attempt(Generic[R]):
     def store(self) -> Any:
         """The store as this attempt sees it: guarded by its lease, and inside its transaction where it has one.
 
-        What it can do depends on the store; a table's is ``stowhand.AttemptStore``.
+        What it can do depends on the store; a table's is ``stowhand.table.AttemptStore``.
         Raises ConfigurationError where the store offers nothing.
         """
         control = self._control

@@ -30,7 +30,7 @@ def check_store(store: object, protocol: type, said: str) -> None:
     if absent:
         raise ConfigurationError(
             f"{said}: {type(store).__qualname__} has no {', '.join(absent)}; a store of your own has every member of"
-            " stowhand.Store, and for an App each part of a queue: see the CHANGELOG,"
+            " stowhand.stores.api.Store, and for an App each part of a queue: see the CHANGELOG,"
             ' "a store\'s calls are in parts"'
         )
 
@@ -45,7 +45,7 @@ def heartbeats_of(store: Store[Any]) -> Heartbeats:
             written = f"async def {name}(…)" if is_async else f"def {name}(…)"
             raise ConfigurationError(
                 f"store: the heartbeats of {type(store).__qualname__} have no method '{written}'; every one of"
-                " stowhand.Heartbeats is needed"
+                " stowhand.stores.api.Heartbeats is needed"
             )
     return heartbeats
 

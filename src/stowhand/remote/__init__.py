@@ -1,1 +1,19 @@
 """A store lent over HTTP: the messages, the server that lends it, the client that works with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stowhand.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from stowhand.remote.client.options import HttpOptions
+    from stowhand.remote.client.store import HttpStore
+
+_MODULES = {"remote.client.options": "HttpOptions", "remote.client.store": "HttpStore"}
+
+__all__ = ["HttpOptions", "HttpStore"]
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, _MODULES)

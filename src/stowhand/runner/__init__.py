@@ -11,8 +11,9 @@ Each name is imported when it is first used.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from stowhand.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from stowhand.cron.crontab import parse_cron_items, parse_crontab
@@ -21,21 +22,24 @@ if TYPE_CHECKING:
     from stowhand.runner.events import WorkerEvents
     from stowhand.runner.running import Runner, run, run_migrations, run_once
     from stowhand.runner.worker_utils import WorkerUtils, make_worker_utils, quick_add_job
+    from stowhand.tasks.context import BlockingHelpers, Helpers
 
-_ROOMS = {
+_MODULES = {
     "cron.crontab": "parse_cron_items parse_crontab",
     "cron.item": "CronDate CronItem CronOptions",
     "observe.log_factory": "Logger",
     "runner.events": "WorkerEvents",
     "runner.running": "Runner run run_migrations run_once",
     "runner.worker_utils": "WorkerUtils make_worker_utils quick_add_job",
+    "tasks.context": "BlockingHelpers Helpers",
 }
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 __all__ = [
+    "BlockingHelpers",
     "CronDate",
     "CronItem",
     "CronOptions",
+    "Helpers",
     "Logger",
     "Runner",
     "WorkerEvents",
@@ -50,10 +54,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    room = _ROOM_OF.get(name)
-    if room is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"stowhand.{room}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, _MODULES)

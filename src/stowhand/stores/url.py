@@ -69,7 +69,8 @@ def open_store(url: str, options: StoreOptions | None = None) -> QueueStore:
         return SqliteStore(url.removeprefix("sqlite:///").partition("?")[0], options)
     if url.startswith(("https://", "http://")):
         try:
-            from stowhand.remote.client import HttpOptions, HttpStore
+            from stowhand.remote.client.options import HttpOptions
+            from stowhand.remote.client.store import HttpStore
         except ImportError as error:
             raise ConfigurationError(
                 f"a lent store needs a client: pip install 'stowhand[remote]' ({error})"

@@ -9,8 +9,9 @@ pytest loads ``plugin`` wherever this package is installed: each name is importe
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from stowhand.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from stowhand.app.draining import Ran
@@ -19,22 +20,16 @@ if TYPE_CHECKING:
     from stowhand.testing.jobs import Drained, Jobs
     from stowhand.testing.task_list import run_task_list_once
 
-_HOMES = {
-    "Drained": "testing.jobs",
-    "FakeClock": "testing.clock",
-    "Jobs": "testing.jobs",
-    "MemoryStore": "stores.sqlite.queue.memory",
-    "Ran": "app.draining",
-    "run_task_list_once": "testing.task_list",
+_MODULES = {
+    "app.draining": "Ran",
+    "stores.sqlite.queue.memory": "MemoryStore",
+    "testing.clock": "FakeClock",
+    "testing.jobs": "Drained Jobs",
+    "testing.task_list": "run_task_list_once",
 }
 
 __all__ = ["Drained", "FakeClock", "Jobs", "MemoryStore", "Ran", "run_task_list_once"]
 
 
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"stowhand.{home}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, _MODULES)

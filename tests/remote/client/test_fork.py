@@ -14,7 +14,8 @@ from tests.support.memory_rows import rows_of
 
 STORY = """
 import asyncio, os, sys
-from stowhand import App, NewJob, open_store
+from stowhand import App, NewJob
+from stowhand.stores.api import open_store
 
 store, loop = open_store(sys.argv[1]), asyncio.new_event_loop()
 app = App(store=open_store(sys.argv[1]))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from stowhand.jobs.lease import Lease
-from stowhand.remote.client import HttpStore, claims
+from stowhand.remote import HttpStore
+from stowhand.remote.client import claims
 from stowhand.remote.client.claims import HeldProofs
 from stowhand.remote.client.heartbeats import HttpHeartbeats
 from stowhand.remote.wire import Lent

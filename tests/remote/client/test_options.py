@@ -8,7 +8,7 @@ import pytest
 
 from stowhand.errors import ConfigurationError
 from stowhand.protocols.store import StoreOptions
-from stowhand.remote.client import HttpOptions, HttpStore
+from stowhand.remote import HttpOptions, HttpStore
 from stowhand.stores.url import open_store
 
 TOKEN = "stow_0a1b_secret-of-this-worker"

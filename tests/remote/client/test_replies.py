@@ -20,7 +20,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.attempt import Progress, ProgressKeeper
 from stowhand.protocols.store import ClaimRequest, Unwritten, Verdict
-from stowhand.remote.client import HttpOptions, HttpStore
+from stowhand.remote import HttpOptions, HttpStore
 from stowhand.remote.client.http_caller import CONNECTIONS, NoReply
 from stowhand.remote.wire import BODY_LIMIT, VERBS, Trouble
 from tests.conftest import Run

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from stowhand import App, ConfigurationError, JobFailed, JobReplaced, ResultNotKept, UnknownJob, gather
+from stowhand import App, gather
 from stowhand.clock import SystemClock
-from stowhand.errors import StoreError
+from stowhand.errors import ConfigurationError, JobFailed, JobReplaced, ResultNotKept, StoreError, UnknownJob
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.store import ClaimRequest, StoreOptions
-from stowhand.remote.client import HttpOptions, HttpStore, jobs
+from stowhand.remote import HttpOptions, HttpStore
+from stowhand.remote.client import jobs
 from stowhand.remote.server import claims
 from stowhand.stores.kernel.results import ResultPoll
 from stowhand.testing import MemoryStore

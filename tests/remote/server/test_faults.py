@@ -18,7 +18,7 @@ from stowhand.errors import OutcomeUnknown, StoreError, StoreUnreachable
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.store import Claim, ClaimRequest, Verdict
-from stowhand.remote.client import HttpOptions, HttpStore
+from stowhand.remote import HttpOptions, HttpStore
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.remote.server.tokens import make_token, revoke

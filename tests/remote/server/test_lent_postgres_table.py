@@ -24,8 +24,8 @@ from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.protocols.store import ClaimRequest
-from stowhand.remote.client import HttpOptions, HttpStore
-from stowhand.stores.table import TableOptions, TableStore
+from stowhand.remote import HttpOptions, HttpStore
+from stowhand.table import TableOptions, TableStore
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.remote.server.conftest import Lend

@@ -14,7 +14,7 @@ from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Claim, ClaimRequest, Recorded, Reply, Verdict
 from stowhand.protocols.throughput import total
-from stowhand.remote.client import HttpOptions, HttpStore
+from stowhand.remote import HttpOptions, HttpStore
 from stowhand.remote.server.lender import ServerOptions, running
 from stowhand.remote.server.lent_throughput import LentThroughput
 from stowhand.testing import FakeClock, MemoryStore

@@ -19,7 +19,7 @@ from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest, StoreOptions
-from stowhand.remote.client import HttpOptions, HttpStore
+from stowhand.remote import HttpOptions, HttpStore
 from stowhand.stores.url import open_store
 from stowhand.worker.worker import Worker
 from tests.conftest import Run

@@ -27,11 +27,11 @@ from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import ClaimRequest
-from stowhand.remote.client import HttpOptions, HttpStore
+from stowhand.remote import HttpOptions, HttpStore
 from stowhand.remote.server.lender import ServerOptions, running
 from stowhand.remote.wire import Verb
 from stowhand.retry import wait
-from stowhand.stores.table import TableOptions, TableStore
+from stowhand.table import TableOptions, TableStore
 from stowhand.testing import MemoryStore
 from stowhand.worker.worker import Worker
 from tests.conftest import Run

@@ -16,8 +16,8 @@ from stowhand.errors import ConfigurationError, SchemaTooNew, StoreUnreachable, 
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.protocols.store import StoreOptions
 from stowhand.remote.server.shared_store import SharedStore
-from stowhand.stores.table import TableOptions, TableStore
 from stowhand.stores.url import open_store
+from stowhand.table import TableOptions, TableStore
 from stowhand.testing import MemoryStore
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import Client, claiming, proof, token_of

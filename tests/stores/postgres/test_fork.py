@@ -14,7 +14,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no fork here")
 BEGINNING = """
 import asyncio, os, sys
 from psycopg_pool import AsyncConnectionPool
-from stowhand import App, NewJob, open_store
+from stowhand import App, NewJob
+from stowhand.stores.api import open_store
 from stowhand.errors import StoreUnreachable
 
 def session():

@@ -163,7 +163,8 @@ def test_a_store_that_is_dropped_closes_its_database(run: Run) -> None:
 
 FORKED = """
 import asyncio
-from stowhand import JobFilter, NewJob
+from stowhand import NewJob
+from stowhand.query import JobFilter
 from stowhand.testing import MemoryStore
 
 store, loop = MemoryStore(), asyncio.new_event_loop()

@@ -14,7 +14,7 @@ from stowhand.events import Events
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Claim, ClaimRequest
-from stowhand.stores.table import AttemptStore, ExecutionLogEntry, TableOptions, TableStore
+from stowhand.table import AttemptStore, ExecutionLogEntry, TableOptions, TableStore
 from stowhand.worker.worker import Worker
 from tests.stores.table.conftest import Place
 

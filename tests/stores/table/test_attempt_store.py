@@ -16,7 +16,8 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.queue_store import Done
-from stowhand.stores.table import ExecutionLogEntry, TableStore, Where, attempt_store
+from stowhand.stores.table import attempt_store
+from stowhand.table import ExecutionLogEntry, TableStore, Where
 from stowhand.worker import hooks
 from tests.conftest import Run
 from tests.stores.table.conftest import Place

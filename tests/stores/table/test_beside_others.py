@@ -17,8 +17,8 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Claim, Store, Verdict
-from stowhand.remote.client import HttpStore
-from stowhand.stores.table import TableStore
+from stowhand.remote import HttpStore
+from stowhand.table import TableStore
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
 from tests.stores.table.harness import AT, asking, claimed, opened, options

@@ -11,7 +11,7 @@ import pytest
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
-from stowhand.stores.table import TableOptions, TableStore, sql
+from stowhand.table import TableOptions, TableStore, sql
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.conftest import Place

@@ -9,7 +9,7 @@ import pytest
 from stowhand.errors import InvalidJob
 from stowhand.protocols.attempt import control_of
 from stowhand.protocols.queue_store import Done
-from stowhand.stores.table import TableOptions, TableStore, Where, sql
+from stowhand.table import TableOptions, TableStore, Where, sql
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
 from tests.stores.table.harness import attempt, claimed

@@ -17,7 +17,7 @@ from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.queue_store import Done
 from stowhand.protocols.store import Verdict
-from stowhand.stores.table import ExecutionLogEntry, TableStore, Where
+from stowhand.table import ExecutionLogEntry, TableStore, Where
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
 from tests.stores.table.harness import AT, Upload, claimed, opened, options

@@ -16,7 +16,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Claim, Verdict
-from stowhand.stores.table import TableStore, Where, sql
+from stowhand.table import TableStore, Where, sql
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
 from tests.stores.table.harness import TOKEN, Upload, claimed, opened, options, worked_off

@@ -13,8 +13,8 @@ from stowhand.events import Claimed, Events
 from stowhand.jobs.conditions import Where
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
-from stowhand.remote.client import HttpStore
-from stowhand.stores.table import TableStore
+from stowhand.remote import HttpStore
+from stowhand.table import TableStore
 from stowhand.worker.budget import Budget
 from stowhand.worker.worker import Worker
 from tests.conftest import Run

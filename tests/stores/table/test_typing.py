@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 import msgspec
-from stowhand import Attempt, Budget, Handler, Worker, WorkerOptions
+from stowhand import Worker, WorkerOptions
+from stowhand.handler import Attempt, Handler
+from stowhand.table import Budget
 from stowhand.protocols.handler import PostHandle, PreHandle
-from stowhand.stores.table import TableOptions, TableStore
+from stowhand.table import TableOptions, TableStore
 
 class Upload(msgspec.Struct):
     id: int

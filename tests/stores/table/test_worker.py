@@ -17,7 +17,7 @@ from stowhand.jobs.lifecycle import Ended
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Heartbeats
-from stowhand.stores.table import TableStore
+from stowhand.table import TableStore
 from stowhand.worker.budget import Budget
 from stowhand.worker.policy import Policy
 from stowhand.worker.resetter import Resetter, ResetterOptions

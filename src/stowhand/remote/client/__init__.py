@@ -8,10 +8,3 @@ jobs.py         enqueue, look at a job, ask how jobs ended
 heartbeats.py   beat, release, abandon: on a loop in another thread
 attempt.py      what a running handler is given: its execution log, requeue
 """
-
-from __future__ import annotations
-
-from stowhand.remote.client.options import HttpOptions
-from stowhand.remote.client.store import HttpStore
-
-__all__ = ["HttpOptions", "HttpStore"]

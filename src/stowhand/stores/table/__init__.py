@@ -8,12 +8,3 @@ claims.py       which records of a claim are bad, whose claims were abandoned, w
 store.py        TableStore: what a worker and people see; attempt_store.py: what a running handler sees
 backend.py      what a database must be able to do: postgres/, sqlite/
 """
-
-from stowhand.jobs.conditions import Where, sql
-from stowhand.jobs.execution_log import ExecutionLogEntry
-from stowhand.stores.table.attempt_store import AttemptStore
-from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.options import TableOptions
-from stowhand.stores.table.store import TableStore
-
-__all__ = ["AttemptStore", "ExecutionLogEntry", "Finding", "TableOptions", "TableStore", "Where", "sql"]

@@ -15,7 +15,7 @@ from stowhand.jobs.lifecycle import Fail, Outcome, Retry, Settlement, settle
 from stowhand.jobs.outcomes import from_error, from_returned
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Unwritten, Verdict
-from stowhand.stores.table import TableOptions, TableStore
+from stowhand.table import TableOptions, TableStore
 from tests.support.jobs_table import jobs_table
 
 TABLES = f"""

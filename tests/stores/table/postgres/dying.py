@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import ClaimRequest
-from stowhand.stores.table import TableStore
+from stowhand.table import TableStore
 from tests.stores.table.postgres.attempts import WRITE, options
 
 STALLED = {"idle": 60.0, "busy": 3.0}

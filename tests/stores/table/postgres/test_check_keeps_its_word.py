@@ -12,10 +12,10 @@ from stowhand.errors import TableUnsuitable
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.queue_store import Done
 from stowhand.protocols.store import ClaimRequest, Verdict
-from stowhand.stores.table import TableOptions, TableStore
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import read_shape
+from stowhand.table import TableOptions, TableStore
 from tests.conftest import Run
 from tests.stores.table.postgres.jobs import CANCELED, ERRORED, FAILED, SETTLEMENTS, new_token
 

@@ -14,7 +14,7 @@ from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Unwritten, Verdict
-from stowhand.stores.table import TableOptions, TableStore
+from stowhand.table import TableOptions, TableStore
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.postgres.jobs import ERRORED, Jobs, Served

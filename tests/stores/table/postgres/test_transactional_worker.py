@@ -19,7 +19,7 @@ from stowhand.jobs.lifecycle import Ended
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Verdict
-from stowhand.stores.table import TableStore
+from stowhand.table import TableStore
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.postgres.attempts import WRITE, AttemptHarness, opened, options

@@ -17,7 +17,7 @@ from stowhand.jobs.lease import ResetJob
 from stowhand.jobs.lifecycle import Complete, Outcome, Retry
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Verdict
-from stowhand.stores.table import TableStore
+from stowhand.table import TableStore
 from tests.conftest import Run
 from tests.stores.table.postgres.attempts import opened, options, soon, write
 from tests.support.proxy import Proxy

@@ -1,0 +1,40 @@
+"""How a store is opened, and what a store of your own is written with."""
+
+from stowhand.jobs.job import KeyMode
+from stowhand.jobs.lease import Lease, ResetJob
+from stowhand.jobs.lifecycle import Settlement
+from stowhand.protocols.store import (
+    Capabilities,
+    Claim,
+    ClaimRequest,
+    Foreign,
+    Heartbeats,
+    Pulse,
+    Refusal,
+    Store,
+    StoreOptions,
+    Terms,
+    Unwritten,
+    Verdict,
+)
+from stowhand.stores.url import open_store
+
+__all__ = [
+    "Capabilities",
+    "Claim",
+    "ClaimRequest",
+    "Foreign",
+    "Heartbeats",
+    "KeyMode",
+    "Lease",
+    "Pulse",
+    "Refusal",
+    "ResetJob",
+    "Settlement",
+    "Store",
+    "StoreOptions",
+    "Terms",
+    "Unwritten",
+    "Verdict",
+    "open_store",
+]
