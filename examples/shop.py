@@ -18,21 +18,21 @@ ATTEMPTS_UNTIL_THE_BANK_ANSWERS = 2
 
 
 @app.task(timeout=30, max_attempts=5, serial="bank")
-async def charge(ctx: Context, order: int, item: str, cents: int) -> str | Retry:
+async def charge(ctx: Context, order: int, item: str, cents: int) -> str:
     """One payment at a time, because all of them have the serial key ``bank``."""
     if cents <= 0:
         raise Poison(f"order {order}: {cents} cents cannot be charged")  # no attempt will ever succeed
     if ctx.attempt < ATTEMPTS_UNTIL_THE_BANK_ANSWERS:
-        return Retry("the bank does not answer", after=0.1)  # an exception would wait 2.7 s, 7.4 s, 20 s, …
+        raise Retry("the bank does not answer", delay=0.1)  # another error would wait 2.7 s, 7.4 s, 20 s, …
     ctx.enqueue_after(pack, order, item)  # is there if and only if this attempt is recorded
     return f"receipt {order}"
 
 
 @app.task
-async def pack(order: int, item: str) -> Snooze | str:
+async def pack(order: int, item: str) -> str:
     """Comes back in an hour while there is no stock; a snooze spends no attempt."""
     if STOCK[item] == 0:
-        return Snooze(3600)
+        raise Snooze("1h")
     STOCK[item] -= 1
     return f"order {order}: one {item} on its way"
 

@@ -39,7 +39,9 @@ def python(script: str, key: str = "step", **details: Any) -> Command:
 def outcome_of(harness: Harness, *commands: Command, **options: Any) -> Retry | Fail | None:
     async def story() -> Retry | Fail | None:
         handle = CommandHandler[Any](lambda record: commands, **options).handle
-        return await asyncio.wait_for(handle(harness.ctx, harness.ctx.record), 30)
+        outcome = await asyncio.wait_for(handle(harness.ctx, harness.ctx.record), 30)
+        assert isinstance(outcome, Retry | Fail | None)
+        return outcome
 
     return asyncio.run(story())
 
@@ -196,6 +198,20 @@ def test_an_error_of_the_function_that_makes_commands_shows_no_secret(harness: H
     assert outcome.error.startswith("ValueError: cannot clone https://******@example.org\n")
     with pytest.raises(ValueError, match="hunter-22"):
         asyncio.run(CommandHandler(commands).handle(harness.ctx, harness.ctx.record))
+
+
+def test_the_function_that_makes_commands_may_raise_an_outcome_and_shows_no_secret_either(harness: Harness) -> None:
+    def commands(record: Any) -> list[Command]:
+        try:
+            raise ValueError("no access with hunter-22")
+        except ValueError as error:
+            raise Retry("not cloned yet", delay="1m") from error
+
+    for secrets, shown in (["hunter-22"], "******"), ([], "hunter-22"):
+        outcome = asyncio.run(CommandHandler(commands, redact=secrets).handle(harness.ctx, harness.ctx.record))
+        assert isinstance(outcome, Retry)
+        assert (outcome.error.splitlines()[0], outcome.delay) == ("not cloned yet", 60.0)
+        assert f"no access with {shown}" in outcome.error
 
 
 def test_where_an_error_is_cut_no_half_of_a_secret_is_left(harness: Harness) -> None:

@@ -43,6 +43,17 @@ class InATestCase(TestCase):
         assert result.status == Status.SUCCESSFUL
         assert result.worker_ids == ["drain"]
 
+    def test_an_outcome_that_is_raised_is_the_returned_one(self) -> None:
+        ends = {"retry": Status.FAILED, "fail": Status.FAILED, "cancel": Status.FAILED, "snooze": Status.READY}
+        for task in (shop().end_as, shop().end_later_as):
+            for raises in (False, True):
+                results = {how: task.enqueue(how, raises) for how in ends}
+                ran = drain()
+                assert [one.error for one in ran.ran] == [None] * 4
+                for how, result in results.items():
+                    result.refresh()
+                    assert result.status == ends[how]
+
     def test_on_postgres_and_of_a_coroutine(self) -> None:
         results = [task.using(backend="postgres").enqueue(1, other=2) for task in (shop().add, shop().add_later)]
         assert len(drain("postgres")) == 2

@@ -184,6 +184,25 @@ def test_a_list_is_a_result_and_an_outcome_is_obeyed(backend: StowhandBackend, s
     assert (snoozed.status, snoozed.attempts) == (Status.READY, 0)
 
 
+@pytest.mark.parametrize("raises", [False, True], ids=["returned", "raised"])
+@pytest.mark.parametrize("task", ["end_as", "end_later_as"])
+def test_receivers_hear_of_an_outcome_what_is_recorded(
+    backend: StowhandBackend, shop: Any, task: str, raises: bool
+) -> None:
+    ends = {"retry": Status.FAILED, "fail": Status.FAILED, "cancel": Status.FAILED, "snooze": Status.READY}
+    ending = getattr(shop, task).using(backend=backend.alias)
+    results = {how: ending.enqueue(how, raises) for how in ends}
+    with heard() as signals:
+        drain(backend)
+    for how, result in results.items():
+        result.refresh()
+        assert result.status == ends[how]
+        finished = [] if how == "snooze" else [Status.FAILED]
+        assert signals[result.id] == [Status.RUNNING, *finished]
+    assert results["cancel"].errors[0].exception_class is JobCanceled
+    assert [results[how].errors[0].traceback for how in ("retry", "fail")] == ["busy\n", "never\n"]
+
+
 def test_the_context_counts_attempts(backend: StowhandBackend, shop: Any) -> None:
     result = shop.attempt.using(backend=backend.alias).enqueue()
     drain(backend)

@@ -12,7 +12,7 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.events import Events
-from stowhand.flows import Flow, Queue
+from stowhand.flows import Flow, FlowJob, Queue
 from stowhand.jobs.lifecycle import Fail, Retry
 from stowhand.protocols.queue_store import Done
 from tests.conftest import Run
@@ -79,9 +79,15 @@ def test_one_id_is_not_a_list_of_letters(run: Run, flow: Flow) -> None:
     run(story())
 
 
+@pytest.mark.parametrize("raises", [False, True], ids=["returned", "raised"])
 @pytest.mark.parametrize("end", [Retry("no", payload="{}"), Fail("no", payload="{}")], ids=["retry", "fail"])
-def test_a_payload_replaces_nothing_of_a_flows_job(run: Run, flow: Flow, end: Retry | Fail) -> None:
-    flow.create_workers("first", lambda job: end)
+def test_a_payload_replaces_nothing_of_a_flows_job(run: Run, flow: Flow, end: Retry | Fail, raises: bool) -> None:
+    def step(job: FlowJob) -> Retry | Fail:
+        if raises:
+            raise end
+        return end
+
+    flow.create_workers("first", step)
 
     async def story() -> None:
         async with flow:

@@ -98,6 +98,8 @@ PLACES: dict[str, Callable[[Any], Any]] = {
     "timeout (task)": lambda given: task_of(timeout=given).timeout,
     "delay (task)": lambda given: task_of(delay=given).template.delay,
     "delay": lambda given: limits.check_options(NewJob(task="t", delay=given)).delay,
+    "delay (Retry)": lambda given: Retry("x", delay=given).delay,
+    "delay (Snooze)": lambda given: Snooze(given).delay,
     "expires": lambda given: limits.check_options(NewJob(task="t", expires=given)).expires,
     "timeout (policy)": lambda given: Policy(timeout=given).timeout,
     "completed": lambda given: Ages(completed=given).completed,
@@ -150,7 +152,7 @@ def test_what_is_no_duration_is_told_with_the_name_of_its_option(place: str, wro
 def test_what_a_task_returns_and_a_clock_are_told_the_same(run: Run) -> None:
     for given in (90, timedelta(seconds=90), "1.5m"):
         assert from_returned(Snooze(given)) == Snooze(90.0)
-        assert from_returned(Retry("x", after=given)) == Retry("x", after=90.0)
+        assert from_returned(Retry("x", delay=given)) == Retry("x", delay=90.0)
         clock = FakeClock()
         began = clock.now()
         run(clock.advance(given))

@@ -92,9 +92,14 @@ def test_each_attempt_is_a_span_and_an_error_is_told_in_it_without_passwords(run
         assert "\x00" not in f"{told}"
 
 
-def test_a_failure_that_was_returned_is_an_error_without_an_exception(run: Run, spans: Spans, app: App) -> None:
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_failure_that_is_an_outcome_is_an_error_without_an_exception(
+    run: Run, spans: Spans, app: App, raises: bool
+) -> None:
     @app.task
     async def send() -> Outcome:
+        if raises:
+            raise Fail("no such address", poison=True)
         return Fail("no such address", poison=True)
 
     run(work(app, send.new_job()))
@@ -102,6 +107,22 @@ def test_a_failure_that_was_returned_is_an_error_without_an_exception(run: Run, 
     assert (ran.status.status_code, ran.status.description) == (StatusCode.ERROR, "no such address")
     assert (facts_of(ran)["stowhand.outcome"], facts_of(ran)["error.type"]) == ("poison", "poison")
     assert not ran.events
+
+
+def test_a_handler_of_ones_own_may_raise_an_outcome_too(run: Run, spans: Spans) -> None:
+    async def handle(ctx: Attempt[Any], record: Any) -> None:
+        raise Fail("no such address")
+
+    store = MemoryStore()
+    worker = Worker(store, handle, WorkerOptions(once=True), events=spans.traces().of(Events()))
+
+    async def go() -> None:
+        await store.jobs.enqueue(NewJob(task="send"))
+        await worker.run()
+
+    run(go())
+    ran = spans.one("run send")
+    assert (facts_of(ran)["stowhand.outcome"], facts_of(ran)["error.type"], ran.events) == ("failed", "failed", ())
 
 
 def test_what_a_handler_enqueues_is_within_its_span_and_what_follows_it_is_linked_to_it(

@@ -55,7 +55,7 @@ async def test_a_job_that_comes_back_at_once_is_not_run_twice() -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-@pytest.mark.parametrize("said", [Snooze(0), Retry("again", after=0)])
+@pytest.mark.parametrize("said", [Snooze(0), Retry("again", delay=0)])
 async def test_a_job_that_comes_back_at_once_keeps_no_other_from_running(
     sqlite_url: str, concurrency: int, said: Any
 ) -> None:

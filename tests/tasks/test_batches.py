@@ -54,7 +54,7 @@ def test_what_failed_is_left_and_the_error_lists_every_message() -> None:
 
 
 def test_a_retry_or_a_fail_in_a_place_is_no_success_either() -> None:
-    outcome = judge([1, 2, 3], [Retry("not yet", after=60), "fine", Fail("never")])
+    outcome = judge([1, 2, 3], [Retry("not yet", delay=60), "fine", Fail("never")])
     assert isinstance(outcome, Retry)
     assert outcome.payload == "[1,3]"
     assert outcome.error.splitlines() == [
@@ -81,7 +81,7 @@ def test_elements_that_the_task_gives_up_on_fail_a_job_that_has_no_others() -> N
     )
     outcome = judge([1, 2, 3], [KeyError("a"), IndexError("b"), Retry("c")], **policy)
     assert isinstance(outcome, Retry)
-    assert (outcome.payload, outcome.after) == ("[1,2,3]", 20.0)
+    assert (outcome.payload, outcome.delay) == ("[1,2,3]", 20.0)
     (group,) = asked
     assert isinstance(group, ExceptionGroup)
     assert [type(one) for one in group.exceptions] == [KeyError, IndexError]

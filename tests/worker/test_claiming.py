@@ -272,7 +272,7 @@ async def test_a_hundred_wake_ups_while_every_slot_is_busy_block_nobody_and_lose
 
 async def test_a_retry_that_falls_due_before_the_poll_is_taken_in_time() -> None:
     async def act(attempt: Attempt[Job]) -> object:
-        return Retry("again", after=3.3)
+        return Retry("again", delay=3.3)
 
     async with at_work(act) as harness:
         job = await harness.does(seconds=3.2)

@@ -15,7 +15,7 @@ from stowhand.app.app import App, task_handler
 from stowhand.errors import ConfigurationError, InvalidJob, NonRetryable, Poison, StoreUnreachable
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Fail, Retry
+from stowhand.jobs.lifecycle import Fail, Retry, Snooze
 from stowhand.retry import exponential
 from stowhand.service.quarantine import Assignment
 from stowhand.service.quarantine_child import attempt_in_child
@@ -96,7 +96,7 @@ async def test_outcomes_and_arguments_of_another_version_and_timeouts_are_no_err
     async def act(how: str) -> object:
         if how == "slow":
             await asyncio.Event().wait()
-        return {"retry": Retry("later"), "soon": Retry("soon", after=2), "fail": Fail("never")}[how]
+        return {"retry": Retry("later"), "soon": Retry("soon", delay=2), "fail": Fail("never")}[how]
 
     async with doing(act, retry_on=KeyError, backoff=backoff, timeout=5) as harness:
         retried = await harness.does(payload='{"how":"retry"}')
@@ -149,9 +149,12 @@ def test_a_process_of_its_own_judges_as_its_worker_does() -> None:
     options: dict[str, Any] = {"retry_on": OSError, "backoff": lambda attempt, error: f"{attempt}m"}
     app.task(name="again", **options)(raising(OSError("cut")))
     app.task(name="over", **options)(raising(ValueError("wrong")))
+    app.task(name="said", **options)(raising(Retry("busy", delay="5m")))
+    app.task(name="later", **options)(raising(Snooze("1h")))
+    expected = (("again", "retry", 60.0), ("over", "fail", None), ("said", "retry", 300.0), ("later", "snooze", 3600.0))
 
     async def scenario() -> None:
-        for name, kind, seconds in (("again", "retry", 60.0), ("over", "fail", None)):
+        for name, kind, seconds in expected:
             job = (await app.enqueue(NewJob(task=name))).job
             claimed = msgspec.structs.replace(job, attempts=1)
             assignment = Assignment(claimed, Lease(job.id, "t", 1), None, None, keeps_progress=False)

@@ -133,7 +133,7 @@ async def test_a_busy_row_is_kept_alive_as_long_as_it_is_locked() -> None:
 
 async def test_a_queue_that_falls_free_and_a_retry_are_looked_at_without_a_wake_up() -> None:
     async def act(attempt: Attempt[Job]) -> object:
-        return Retry("again", after=0.5) if attempt.claim.attempts == 1 else None
+        return Retry("again", delay=0.5) if attempt.claim.attempts == 1 else None
 
     clock = FakeClock()
     store = FaultyStore(clock)

@@ -138,7 +138,7 @@ async def test_a_queue_that_does_not_go_on_is_claimed_as_ever() -> None:
 
 async def test_other_ends_and_jobs_without_a_queue_are_settled_alone() -> None:
     async def act(attempt: Attempt[Job]) -> object:
-        return Retry("again", after=60.0) if attempt.record.serial else None
+        return Retry("again", delay=60.0) if attempt.record.serial else None
 
     clock = FakeClock()
     jobs = [*queued(2), NewJob(task="act")]

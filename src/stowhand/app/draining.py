@@ -20,7 +20,8 @@ from stowhand.events import Events, JobEnded
 from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Ended, Outcome
-from stowhand.jobs.outcomes import from_returned
+from stowhand.jobs.outcomes import from_raised, from_returned
+from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import HOOKS, Function, Handler
 from stowhand.protocols.store import Claim
@@ -45,9 +46,9 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     ended: Ended
     """The recorded end: ``ok``, ``retry``, ``failed``, …"""
     outcome: Outcome
-    """The outcome that the task returned, or that follows from its error."""
+    """The outcome that the task returned or raised, or that follows from its error."""
     error: BaseException | None
-    """What the task raised."""
+    """The error that the task raised; ``None`` for a raised outcome."""
 
 
 class Recorder:
@@ -64,6 +65,8 @@ class Recorder:
         job = attempt.record
         try:
             outcome = from_returned(await returned)
+        except RaisableOutcome as raised:
+            outcome = from_raised(raised)
         except BaseException as error:
             self._unrecorded[job.id] = job, outcome_of(error, attempt.claim, self._policy), error
             raise

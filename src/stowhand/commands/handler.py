@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from stowhand.clock import Clock, SystemClock
 from stowhand.commands.command import Command, inherited, read_folder, read_seconds, read_variables
 from stowhand.commands.redaction import Redactor
@@ -22,8 +20,9 @@ from stowhand.commands.steps import Step, step
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.execution_log import ENTRIES_LIMIT
-from stowhand.jobs.lifecycle import Fail, Retry
+from stowhand.jobs.lifecycle import Fail, Outcome, Retry
 from stowhand.jobs.outcomes import WHOLE, from_error
+from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.jobs.text import clean
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.tasks.program import Conversation, how_it_ended, run_program, why_not_started
@@ -82,7 +81,7 @@ class CommandHandler(Generic[R]):
         if not all(type(code) is int and 0 < code < 256 for code in self._fatal):
             raise ConfigurationError(f"fatal_codes: {sorted(map(str, self._fatal))}; give exit codes, 1 to 255")
 
-    async def handle(self, ctx: Attempt[R], record: R) -> Retry | Fail | None:
+    async def handle(self, ctx: Attempt[R], record: R) -> Outcome | None:
         """Run them. ``None``: every one exited with code 0. What this raises shows no secret."""
         redactor = self._redact(record)
         try:
@@ -93,9 +92,11 @@ class CommandHandler(Generic[R]):
                     return self._failure(redactor.text(trouble), entry)
         except Exception as error:
             outcome = from_error(error, WHOLE)
-            if not isinstance(outcome, Retry | Fail) or (safe := redactor.text(outcome.error)) == outcome.error:
-                raise
-            return msgspec.structs.replace(outcome, error=clean(safe))
+            if isinstance(outcome, Retry | Fail) and (safe := redactor.text(outcome.error)) != outcome.error:
+                return outcome.__replace__(error=clean(safe))
+            if isinstance(error, RaisableOutcome):
+                return outcome
+            raise
         return None
 
     async def _read(self, record: R) -> list[Command]:

@@ -20,10 +20,11 @@ from django.utils import timezone
 from django.utils.json import normalize_json
 from msgspec.structs import replace
 
-from stowhand.django.results import AttemptTimedOut, JobCanceled, Status, error_of, result_of, timeout_of
+from stowhand.django.results import AttemptTimedOut, JobCanceled, JobFailed, Status, error_of, result_of, timeout_of
 from stowhand.jobs.job import Job
-from stowhand.jobs.lifecycle import Complete, Fail
-from stowhand.jobs.outcomes import OUTCOMES, from_error
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Retry
+from stowhand.jobs.outcomes import OUTCOMES, from_error, from_raised, from_returned
+from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.protocols.attempt import Attempt, Stop
 from stowhand.protocols.handler import Handler
 from stowhand.protocols.store import Claim
@@ -57,10 +58,18 @@ class Running:
         """A receiver that raises is logged, and changes nothing: here, and below."""
         task_started.send_robust(sender=self._sender, task_result=self.result)
 
-    def completed(self, value: object) -> None:
-        """Its end is recorded in a moment."""
-        object.__setattr__(self.result, "_return_value", value)
-        self._end(Status.SUCCESSFUL)
+    def returned(self, value: object) -> None:
+        """It returned this, or raised it as an outcome. Its end is recorded in a moment, if this is its end."""
+        match from_returned(value):
+            case Complete(result):
+                object.__setattr__(self.result, "_return_value", result)
+                self._end(Status.SUCCESSFUL)
+            case Cancel(reason):
+                self.gave_up(error_of(JobCanceled(reason)))
+            case Fail(error):
+                self.gave_up(error_of(JobFailed(error)))
+            case Retry(error) if self._is_last:
+                self.gave_up(error_of(JobFailed(error)))
 
     def failed(self, error: BaseException) -> None:
         """Called where the error is being handled, so that receivers find it in ``sys.exc_info()``. What is tried again
@@ -87,12 +96,14 @@ def function_of(backend: StowhandBackend, task: base.Task) -> Function:
         running.begin()
         try:
             value = _value(running.call())
+        except RaisableOutcome as raised:
+            value = from_raised(raised)
         except BaseException as error:  # boundary: raised again; SystemExit, too, is an error of the attempt
             if not ctx.canceled:
                 running.failed(error)
             raise
         if not ctx.canceled:  # else its end is not recorded: it timed out, or is another worker's by now
-            running.completed(value)
+            running.returned(value)
         return _outcome(value)
 
     async def run_async(ctx: Context, args: Given = None, kwargs: Named = None) -> Any:  # noqa: ARG001
@@ -117,11 +128,13 @@ async def _run_in_context(
                 value = _value(await running.call())
             except asyncio.CancelledError:
                 raise
+            except RaisableOutcome as raised:
+                value = from_raised(raised)
             except BaseException as error:  # noqa: BLE001 - boundary: raised again by the caller
                 place = error.__traceback__  # it is raised once more there, in another thread
                 await sync_to_async(running.failed)(error)
                 return None, error.with_traceback(place)
-            await sync_to_async(running.completed)(value)
+            await sync_to_async(running.returned)(value)
             return value, None
         finally:
             await sync_to_async(connections.close_all)()

@@ -28,7 +28,8 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Complete, Outcome, Snooze, settle
-from stowhand.jobs.outcomes import OUTCOMES, from_error, from_returned
+from stowhand.jobs.outcomes import OUTCOMES, from_error, from_raised, from_returned
+from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.retry import natural
 from stowhand.testing.jobs import Drained, endless, judged
@@ -102,10 +103,12 @@ def _outcome(backend: StowhandBackend, task: base.Task, claim: Claim[Job]) -> tu
                 value = returned if isinstance(returned, OUTCOMES) else Complete(normalize_json(returned))
             except KeyboardInterrupt:
                 raise
+            except RaisableOutcome as raised:
+                value = from_raised(raised)
             except BaseException as error:  # boundary: an error of the attempt, as for a worker
                 running.failed(error)
                 raise
-        running.completed(value.result if isinstance(value, Complete) else None)
+        running.returned(value)
         return from_returned(value), None
     except KeyboardInterrupt:
         raise

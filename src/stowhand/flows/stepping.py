@@ -19,7 +19,8 @@ from stowhand.flows.new_job import size_limit
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
-from stowhand.jobs.outcomes import describe, is_final
+from stowhand.jobs.outcomes import describe, from_raised, is_final
+from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.jobs.text import clean
 from stowhand.jobs.type_loss import encode_plain
 from stowhand.observe.propagation import bound_correlation_id
@@ -119,6 +120,8 @@ class StepHandler:
             if job.ctx.cancel_reason == Stop.TIMEOUT:
                 return self._timed_out()
             raise
+        except RaisableOutcome as raised:
+            result = from_raised(raised)
         if job.ctx.cancel_reason == Stop.TIMEOUT:
             return self._timed_out()  # it suppressed its cancellation: a late result is ignored
         return await self._ended(job, result)

@@ -19,11 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
-from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.durations import Duration, say_duration
 from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.raisable import RaisableOutcome, read_outcome_delay
 
 Backoff = Callable[[int], float]
 """Seconds to wait after attempt n (1, 2, …) has failed."""
@@ -50,40 +52,92 @@ class Complete(msgspec.Struct, frozen=True):
     result: object = None
 
 
-class Retry(msgspec.Struct, frozen=True):
-    """It failed and may be tried again, after ``after`` or else the task's backoff."""
+class Retry(RaisableOutcome):
+    """It failed and may be tried again, after ``delay`` or else the task's backoff."""
 
-    error: str = "asked for a retry"
-    after: Duration | None = None
-    payload: str | None = None
+    __match_args__ = ("error", "delay", "payload", "error_class")
+
+    error: Final[str]
+    delay: Final[float | None]
+    """Seconds."""
+    payload: Final[str | None]
     """JSON text that takes the payload's place: what is left of a batch."""
-    error_class: str | None = None
+    error_class: Final[str | None]
     """The dotted path of the exception's class; the worker fills it in for what a handler raises."""
 
+    def __init__(
+        self,
+        error: str = "asked for a retry",
+        delay: Duration | None = None,
+        payload: str | None = None,
+        error_class: str | None = None,
+    ) -> None:
+        """``delay``: seconds, a timedelta or a phrase such as "5m". Raises ValueError for what is no duration."""
+        self.error = error
+        self.delay = None if delay is None else read_outcome_delay("Retry", delay)
+        self.payload = payload
+        self.error_class = error_class
 
-class Fail(msgspec.Struct, frozen=True):
+    def __str__(self) -> str:
+        return str(self.error)
+
+
+class Fail(RaisableOutcome):
     """It failed for good, even if attempts are left."""
 
-    error: str = "failed"
-    poison: bool = False
-    payload: str | None = None
+    __match_args__ = ("error", "poison", "payload", "error_class")
+
+    error: Final[str]
+    poison: Final[bool]
+    payload: Final[str | None]
     """As with ``Retry``."""
-    error_class: str | None = None
+    error_class: Final[str | None]
     """As with ``Retry``."""
 
+    def __init__(
+        self, error: str = "failed", poison: bool = False, payload: str | None = None, error_class: str | None = None
+    ) -> None:
+        self.error = error
+        self.poison = poison
+        self.payload = payload
+        self.error_class = error_class
 
-class Snooze(msgspec.Struct, frozen=True):
+    def __str__(self) -> str:
+        return str(self.error)
+
+
+class Snooze(RaisableOutcome):
     """Not now: run it again after ``delay``; the attempt is not spent."""
 
-    delay: Duration
+    __match_args__ = ("delay",)
+
+    delay: Final[float]
+    """Seconds."""
+
+    def __init__(self, delay: Duration) -> None:
+        """``delay``: as with ``Retry``."""
+        self.delay = read_outcome_delay("Snooze", delay)
+
+    def __str__(self) -> str:
+        return f"again in {say_duration(self.delay)}"
 
 
-class Cancel(msgspec.Struct, frozen=True):
+class Cancel(RaisableOutcome):
     """The job is no longer wanted."""
 
-    reason: str = "canceled"
+    __match_args__ = ("reason",)
+
+    reason: Final[str]
+
+    def __init__(self, reason: str = "canceled") -> None:
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return str(self.reason)
 
 
+Raisable = Retry | Fail | Snooze | Cancel
+"""Outcomes that a handler may also raise: no part of what its result is."""
 Outcome = Complete | Retry | Fail | Snooze | Cancel
 
 
@@ -151,8 +205,8 @@ def settle(
             if result is None and not then:
                 return COMPLETED
             return Settlement(State.COMPLETED, Ended.OK, result=result, then=then)
-        case Retry(error, after, payload, kind) if attempts < max_attempts:
-            delay = max(backoff(attempts) if after is None else seconds(after), 0.0)
+        case Retry(error, delay, payload, kind) if attempts < max_attempts:
+            delay = max(backoff(attempts), 0.0) if delay is None else delay
             return Settlement(State.ERRORED, Ended.RETRY, delay, error, payload=payload, error_class=kind)
         case Retry(error, _, payload, kind):
             return Settlement(State.FAILED, Ended.FAILED, error=error, payload=payload, error_class=kind)
@@ -160,7 +214,7 @@ def settle(
             ended = Ended.POISON if poison else Ended.FAILED
             return Settlement(State.FAILED, ended, error=error, payload=payload, error_class=kind)
         case Snooze(delay):
-            return Settlement(State.QUEUED, Ended.SNOOZED, delay=max(seconds(delay), 0.0), refund=True)
+            return Settlement(State.QUEUED, Ended.SNOOZED, delay=delay, refund=True)
         case Cancel(reason):
             return Settlement(State.CANCELED, Ended.CANCELED, error=reason)
 

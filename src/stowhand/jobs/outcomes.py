@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
-import reprlib
 import traceback
 from collections.abc import Awaitable, Iterator
 from types import TracebackType
@@ -12,8 +10,8 @@ from typing import Any
 
 from stowhand.errors import Misuse, NonRetryable, PayloadMismatch, Poison, UndecodablePayload, a_type
 from stowhand.jobs import strict_json
-from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, seconds
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
+from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.jobs.text import ERROR_LIMIT, clean
 from stowhand.jobs.tries import CLASS_LIMIT, class_path
 
@@ -44,22 +42,43 @@ def _read(value: object) -> Outcome:
     match value:
         case Complete():
             return value
-        case Retry(error, after, payload, kind):
+        case Retry(error, delay, payload, kind):
             words, rest = _rest(_words(error, "asked for a retry"), payload)
-            return _retry(words, after, rest, _kind(kind))
+            return Retry(words, delay, rest, _kind(kind))
         case Fail(error, poison, payload, kind):
             words, rest = _rest(_words(error, "failed"), payload)
             return Fail(words, poison, rest, _kind(kind))
         case Cancel(reason):
             return Cancel(_words(reason, "canceled"))
         case Snooze(delay):
-            return _snooze(delay)
+            return Snooze(delay)
         case _:
             return Complete(value)
 
 
+def from_raised(raised: RaisableOutcome, limit: int = ERROR_LIMIT) -> Outcome:
+    """Return a raised outcome as if it had been returned.
+
+    The text and the class of the error that it was raised ``from`` are kept below its own words. The instance loses
+    what raising it has added: a program may raise it again and again, and each time its traceback would grow.
+    ``limit``: as ``describe``.
+    """
+    cause = raised.__cause__
+    raised.__traceback__ = raised.__cause__ = raised.__context__ = None
+    outcome = from_returned(raised)
+    if cause is None or not isinstance(outcome, Retry | Fail):
+        return outcome
+    text = clean(f"{outcome.error}\n{describe(cause, limit)}", limit)
+    return outcome.__replace__(error=text, error_class=outcome.error_class or class_path(cause))
+
+
 def from_error(error: BaseException, limit: int = ERROR_LIMIT) -> Outcome:
-    """Return the outcome of an error: a retry, or a failure if the error ``is_final``. ``limit``: as ``describe``."""
+    """Return the outcome of an error: a retry, or a failure if the error ``is_final``. ``limit``: as ``describe``.
+
+    A raised outcome is what it says. Inside a group, or as a cause, it is an error like any other.
+    """
+    if isinstance(error, RaisableOutcome):
+        return from_raised(error, limit)
     text, kind = describe(error, limit), class_path(error)
     if not is_final(error):
         return Retry(text, error_class=kind)
@@ -135,13 +154,6 @@ def causes(error: BaseException, *, contexts: bool = True) -> Iterator[BaseExcep
             todo.append(one.__context__)
 
 
-def _retry(error: str, after: Duration | None, payload: str | None, kind: str | None) -> Outcome:
-    try:
-        return Retry(error, None if after is None else _delay(after), payload, kind)
-    except Exception:  # noqa: BLE001 - boundary: a handler may give anything
-        return Retry(clean(f"{error} (and after {_no_duration(after)})"), None, payload, kind)
-
-
 def _kind(given: object) -> str | None:
     return None if given is None else _words(given, "")[:CLASS_LIMIT] or None
 
@@ -155,29 +167,6 @@ def _rest(error: str, payload: str | None) -> tuple[str, str | None]:
     except Exception as trouble:  # noqa: BLE001 - boundary: a handler may give anything
         return clean(f"{error} (and a payload that cannot be kept: {trouble})"), None
     return error, payload
-
-
-def _snooze(delay: Duration) -> Outcome:
-    """Return the snooze; an invalid delay is an error of the handler."""
-    try:
-        return Snooze(_delay(delay))
-    except Exception:  # noqa: BLE001 - boundary: as above
-        return Retry(clean(f"asked to snooze for {_no_duration(delay)}"))
-
-
-def _delay(duration: Duration) -> float:
-    delay = seconds(duration)
-    if math.isnan(delay):
-        raise ValueError("not a number")
-    return min(max(delay, 0.0), MAX_DURATION_SECONDS)
-
-
-def _no_duration(value: object) -> str:
-    try:
-        shown = reprlib.repr(value)
-    except Exception as trouble:  # noqa: BLE001 - boundary: as below
-        shown = f"{a_type(value)} ({type(trouble).__name__})"
-    return f"{shown}, which is no duration: give seconds, a timedelta or a phrase such as '30s'"
 
 
 def _words(text: object, default: str) -> str:

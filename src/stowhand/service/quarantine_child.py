@@ -16,11 +16,11 @@ import msgspec
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.app.start import traced
 from stowhand.clock import sleep_blocking
-from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
-from stowhand.jobs.outcomes import describe, from_returned, hopeless
+from stowhand.jobs.outcomes import describe, from_raised, from_returned, hopeless
+from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.observe.about import About, bind
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.logs import configure_logging
@@ -183,11 +183,10 @@ def answer_of(outcome: Outcome, result: str | None, then: tuple[NewJob, ...]) ->
     match outcome:
         case Complete():
             return ChildAnswer("complete", result=result, then=then)
-        case Retry(error, after, payload, kind):
-            later = None if after is None else seconds(after)
-            return ChildAnswer("retry", error, later, payload=payload, error_class=kind)
+        case Retry(error, delay, payload, kind):
+            return ChildAnswer("retry", error, delay, payload=payload, error_class=kind)
         case Snooze(delay):
-            return ChildAnswer("snooze", seconds=seconds(delay))
+            return ChildAnswer("snooze", seconds=delay)
         case Cancel(reason):
             return ChildAnswer("cancel", reason)
         case Fail(error, poison, payload, kind):
@@ -208,6 +207,8 @@ async def attempt_in_child(handler: Handler[Job], assignment: Assignment, report
         outcome = from_returned(await handler.handle(attempt, attempt.record))
         if isinstance(outcome, Complete) and outcome.result is not None and encode is not None:
             result = encode(outcome.result)
+    except RaisableOutcome as raised:
+        outcome = from_raised(raised)
     except BaseException as error:  # noqa: BLE001 - boundary: whatever it raises is an outcome
         final = isinstance(error, Exception) and retryable is not None and not retryable(error)
         outcome = hopeless(error) if final else outcome_of(error, claim, policy)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from stowhand.jobs.job import Job
-from stowhand.jobs.lifecycle import Fail, Retry
+from stowhand.jobs.lifecycle import Cancel, Fail, Retry, Snooze
 from stowhand.jobs.outcomes import describe, from_returned, is_final
 from stowhand.protocols.store import Claim
 from stowhand.worker.policy import Policy, with_wait
@@ -23,7 +23,6 @@ from stowhand.worker.policy import Policy, with_wait
 SHOWN_FIRST = 3
 """Messages on the first line of the error, which is what lists and logs show."""
 SHOWN = 100
-Failed = BaseException | Retry | Fail
 _elements = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -43,19 +42,23 @@ async def judge_batch(claim: Claim[Job], policy: Policy, returned: list[object],
             " them failed; the job counts as done"
         )
         return results
-    failed = {number: one for number, one in enumerate(results) if isinstance(one, Failed)}
+    failed = {
+        number: one
+        for number, one in enumerate(results)
+        if isinstance(one, BaseException) and not isinstance(one, Snooze | Cancel)
+    }
     if not failed:
         return results
     left = b"[" + b",".join(bytes(elements[number]) for number in failed) + b"]"
     words = _describe(failed, len(elements))
     if all(_is_final(one, policy) for one in failed.values()):
         return Fail(words, payload=left.decode())
-    errors = [one for one in failed.values() if isinstance(one, BaseException)]
+    errors = [one for one in failed.values() if not isinstance(one, Retry | Fail)]
     group = BaseExceptionGroup(f"{len(errors)} elements failed", errors) if errors else None
     return with_wait(Retry(words, payload=left.decode()), group, claim, policy)
 
 
-def _is_final(failed: Failed, policy: Policy) -> bool:
+def _is_final(failed: BaseException, policy: Policy) -> bool:
     if isinstance(failed, Retry | Fail):
         return isinstance(failed, Fail)
     return is_final(failed) or (policy.gives_up is not None and policy.gives_up(failed) is not None)
@@ -72,7 +75,7 @@ async def finished(result: object) -> object:
     return await result if inspect.isawaitable(result) else result
 
 
-def _describe(failed: Mapping[int, Failed], count: int) -> str:
+def _describe(failed: Mapping[int, BaseException], count: int) -> str:
     """Return the messages of all failed elements, and the traceback of the first."""
     messages = {number: _words(one).partition("\n")[0] for number, one in itertools.islice(failed.items(), SHOWN)}
     title = f"{len(failed)} of {count} elements failed: {_joined(list(messages.values()))}"
@@ -83,8 +86,8 @@ def _describe(failed: Mapping[int, Failed], count: int) -> str:
     return "\n".join([title, *lines, trace]).rstrip()
 
 
-def _words(failed: Failed) -> str:
-    if isinstance(failed, BaseException):
+def _words(failed: BaseException) -> str:
+    if not isinstance(failed, Retry | Fail):
         return describe(failed)
     outcome = from_returned(failed)  # its words made safe to store
     assert isinstance(outcome, Retry | Fail)

@@ -11,6 +11,8 @@ from stowhand.errors import suggest
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Retry
+from stowhand.jobs.outcomes import from_raised
+from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.store import Claim
 from stowhand.tasks.around import AroundThread, OnEnqueue
@@ -57,7 +59,10 @@ class TaskHandler:
         self._threads = Threads()
 
     async def handle(self, attempt: Attempt[Job], job: Job) -> object:
-        """Call the task. Raises UndecodablePayload, PayloadMismatch when it cannot be called with the payload."""
+        """Call the task. What encloses this, as middleware does, gets an outcome that was raised as a returned one.
+
+        Raises UndecodablePayload, PayloadMismatch when it cannot be called with the payload.
+        """
         task = attempt.claim.task
         run = self._runs.get(task)
         if run is None:
@@ -66,7 +71,10 @@ class TaskHandler:
                 known = suggest(task, self._registry.names)
                 return Retry(f"unsupported task {task!r}: this worker has no such task{known}")
             run = self._runs[task] = self._prepare(definition)
-        returned = await run(attempt)
+        try:
+            returned = await run(attempt)
+        except RaisableOutcome as raised:
+            return from_raised(raised)
         if type(returned) is list:
             return await judge_batch(
                 attempt.claim, self.policy(attempt.claim), returned, lambda words: self._new_logger(job).warning(words)
@@ -177,7 +185,10 @@ def _by_position(function: Callable[..., Any], names: tuple[str, ...]) -> Callab
 
 def _within(around: AroundThread, call: Callable[[], object]) -> object:
     with around():
-        return call()
+        try:
+            return call()
+        except RaisableOutcome as raised:
+            return from_raised(raised)
 
 
 async def _at_once(call: Callable[[], object]) -> object:

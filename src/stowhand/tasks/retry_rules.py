@@ -8,6 +8,7 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, Misuse, NonRetryable, StoreUnreachable, a_type
 from stowhand.jobs.outcomes import causes
+from stowhand.jobs.raisable import RaisableOutcome
 
 Errors = type[BaseException] | Iterable[type[BaseException]]
 """An exception type, or several."""
@@ -58,6 +59,8 @@ def _read(option: str, given: object) -> Types:
             raise ConfigurationError(f"{option}: {a_type(kind)} given ({kind!r}); give exception types: {_EXAMPLE}")
         if not issubclass(kind, BaseException):
             raise ConfigurationError(f"{option}: {kind.__qualname__} is no exception type; give such: {_EXAMPLE}")
+        if issubclass(kind, RaisableOutcome):
+            raise ConfigurationError(f"{option}: {kind.__qualname__} is an outcome, and no error; leave it out")
     if not kinds:
         none = "nothing would be tried again: write max_attempts=1" if option == "retry_on" else "leave it out"
         raise ConfigurationError(f"{option}: no exception type given; {none}, or give some: {_EXAMPLE}")

@@ -23,7 +23,8 @@ from stowhand.errors import LeaseLost, StoreError
 from stowhand.events import Events, HookFailed, HookRan
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import Retry, Snooze
-from stowhand.jobs.outcomes import awaitable, describe, hopeless
+from stowhand.jobs.outcomes import awaitable, describe, from_raised, hopeless
+from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.handler import ChildCrashed, ChildUnable, Handler, Isolate, Resources
@@ -81,6 +82,8 @@ class Hooks:
             return await self._enclose(attempt, record, around)
         try:
             returned = await self._handler.handle(attempt, record)
+        except RaisableOutcome as raised:
+            returned = from_raised(raised)
         except LeaseLost:
             control_of(attempt).lost = True
             raise
@@ -141,10 +144,13 @@ class Hooks:
     async def _inside(self, attempt: Attempt[Any], record: Any, prepared: Callable[[], None], handle: Hook) -> object:
         if self.holds_slots:
             control_of(attempt).hooked = copy_context()
-        if self._pre is not None:
-            await self._timed("pre_handle", attempt, self._pre(attempt, record))
-        prepared()
-        returned = await self._timed("handle", attempt, handle(attempt, record))
+        try:
+            if self._pre is not None:
+                await self._timed("pre_handle", attempt, self._pre(attempt, record))
+            prepared()
+            returned = await self._timed("handle", attempt, handle(attempt, record))
+        except RaisableOutcome as raised:
+            returned = from_raised(raised)
         decided = control_of(attempt).decided
         return decided if decided is not None else returned
 
@@ -155,6 +161,9 @@ class Hooks:
             returned = await awaitable(call, hook)
             failed = False
             return returned
+        except RaisableOutcome:
+            failed = hook == "post_handle"  # the end of the attempt is recorded already
+            raise
         finally:
             if self._events.wants(HookRan) and not self._supervisor.is_closed:
                 task = attempt.claim.task
@@ -179,7 +188,10 @@ def enclosed(run: Run, events: Events, worker: str) -> Run:
 
     async def inside(attempt: Attempt[Any], *record: Any) -> object:
         with around(attempt, worker):
-            return await run(attempt, *record)
+            try:
+                return await run(attempt, *record)
+            except RaisableOutcome as raised:
+                return from_raised(raised)
 
     return inside
 

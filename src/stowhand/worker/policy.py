@@ -16,7 +16,8 @@ from stowhand.events import Events, ResultDropped
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import DROPPED, State
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Complete, Fail, Outcome, Retry, Settlement, settle
-from stowhand.jobs.outcomes import DONE, describe, from_error
+from stowhand.jobs.outcomes import DONE, describe, from_error, from_raised
+from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.jobs.text import clean
 from stowhand.jobs.tries import TIMED_OUT
 from stowhand.protocols.attempt import Attempt, Stop, control_of
@@ -66,7 +67,9 @@ class Judge:
         return timeout if timeout is not None else self._default.timeout
 
     def end_of(self, error: BaseException, held: Held) -> End:
-        """How a handler ended that raised this."""
+        """How a handler ended that raised this. A raised outcome counts as a returned one, also after a stop."""
+        if isinstance(error, RaisableOutcome):
+            return from_raised(error)
         match held.stop_reason:
             case None if isinstance(error, ChildCrashed):
                 return Stop.CRASHED
@@ -159,9 +162,9 @@ class Judge:
 
 def outcome_of(error: BaseException, claim: Claim[Any], policy: Callable[[Claim[Any]], Policy]) -> Outcome:
     """What an attempt that raised this comes to. Arguments that this version of a task cannot take are no error of the
-    task's own: its policy is not asked whether it gives up."""
+    task's own: its policy is not asked whether it gives up. Of a raised outcome it is asked nothing."""
     outcome = from_error(error)
-    if not isinstance(outcome, Retry) or claim.attempts >= claim.max_attempts:
+    if isinstance(error, RaisableOutcome) or not isinstance(outcome, Retry) or claim.attempts >= claim.max_attempts:
         return outcome
     try:
         chosen = policy(claim)
@@ -178,12 +181,12 @@ def outcome_of(error: BaseException, claim: Claim[Any], policy: Callable[[Claim[
 def with_wait(outcome: Retry, error: BaseException | None, claim: Claim[Any], policy: Policy) -> Retry:
     """The retry, with its wait where the backoff is to see the error: later it is known no more."""
     backoff = policy.backoff
-    if backoff is None or outcome.after is not None or claim.attempts >= claim.max_attempts:
+    if backoff is None or outcome.delay is not None or claim.attempts >= claim.max_attempts:
         return outcome
     try:
         if not takes_error(backoff):
             return outcome
-        return msgspec.structs.replace(outcome, after=wait(backoff, claim.attempts, error))
+        return outcome.__replace__(delay=wait(backoff, claim.attempts, error))
     except BaseException as trouble:  # noqa: BLE001 - boundary: as above
         return _undecided(outcome, claim, trouble)
 
@@ -196,4 +199,4 @@ def undecided(words: str | None, trouble: BaseException) -> str:
 
 def _undecided(outcome: Retry, claim: Claim[Any], trouble: BaseException) -> Retry:
     text = undecided(outcome.error, trouble)
-    return msgspec.structs.replace(outcome, error=text, after=natural(claim.attempts))
+    return outcome.__replace__(error=text, delay=natural(claim.attempts))

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from stowhand.errors import LogRefused, a_type
-from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.durations import Duration
 from stowhand.jobs.execution_log import ENTRIES_LIMIT, ExecutionLogEntry, bounded
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
@@ -53,7 +53,7 @@ class AttemptStore(Generic[R]):
     def requeued(self) -> float | None:
         """Seconds after which the attempt's own record is to be due again; ``None``: it was not requeued."""
         decided = control_of(self._attempt).decided
-        return seconds(decided.delay) if isinstance(decided, Snooze) else None
+        return decided.delay if isinstance(decided, Snooze) else None
 
     async def requeue(self, record: R | JobId, after: datetime | Duration | None = None) -> Answer:
         """Put a record back to ``queued``, due at ``after``: a moment (aware), seconds from now, ``None``: at once.
@@ -70,7 +70,7 @@ class AttemptStore(Generic[R]):
         if isinstance(due, datetime):
             with self._calls.timed("seconds_until"):
                 due = await self._tools.asking.seconds_until(due)
-        control_of(self._attempt).decide(Snooze(max(due or 0.0, 0.0)))
+        control_of(self._attempt).decide(Snooze(due or 0.0))
         return Answer(key, Done.DONE)
 
     async def exists(self, *states: State | str, conditions: object = ()) -> bool:

@@ -8,7 +8,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 from django.tasks import TaskContext, task
 
-from stowhand import Snooze
+from stowhand import Cancel, Fail, Retry, Snooze
 from stowhand.django import task as our_task
 from tests.django.site.shop.models import Order
 
@@ -111,6 +111,21 @@ def return_a_list() -> list[int]:
 @task
 def snooze() -> Snooze:
     return Snooze(3600)
+
+
+OUTCOMES = {"retry": Retry("busy"), "fail": Fail("never"), "snooze": Snooze(3600), "cancel": Cancel("no longer")}
+
+
+@our_task(max_attempts=1)
+def end_as(outcome: str, raises: bool) -> object:
+    if raises:
+        raise OUTCOMES[outcome]
+    return OUTCOMES[outcome]
+
+
+@our_task(max_attempts=1)
+async def end_later_as(outcome: str, raises: bool) -> object:
+    return end_as.func(outcome, raises)
 
 
 @task

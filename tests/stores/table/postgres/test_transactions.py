@@ -46,20 +46,22 @@ def test_what_a_handler_did_and_its_records_state_become_visible_together(run: R
 
 
 def test_an_unsuccessful_attempt_makes_no_observable_change_but_its_records(run: Run, shared_url: str) -> None:
-    cases: list[tuple[object, str, int]] = [
-        (Retry("no luck"), "errored", 1),
-        (NonRetryable("no luck"), "failed", 1),
-        (Cancel("no luck"), "canceled", 0),
-        (ValueError("no luck"), "errored", 1),
+    cases: list[tuple[Exception, bool, str, int]] = [
+        (Retry("no luck"), False, "errored", 1),
+        (Retry("no luck"), True, "errored", 1),
+        (NonRetryable("no luck"), True, "failed", 1),
+        (Cancel("no luck"), False, "canceled", 0),
+        (Cancel("no luck"), True, "canceled", 0),
+        (ValueError("no luck"), True, "errored", 1),
     ]
 
     async def scene(harness: AttemptHarness) -> None:
-        for outcome, state, failures in cases:
+        for outcome, raises, state, failures in cases:
 
-            async def work(attempt: Attempt[Any], outcome: object = outcome) -> object:
+            async def work(attempt: Attempt[Any], outcome: Exception = outcome, raises: bool = raises) -> object:
                 await write("half")(attempt)
                 await attempt.connection.execute("update jobs set note = 'changed'")
-                if isinstance(outcome, Exception):
+                if raises:
                     raise outcome
                 return outcome
 
