@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import click
 
+from stowhand.cli.help import Command
 from stowhand.cli.input import Choice
 
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command("completion")
+@click.command("completion", cls=Command)
 @click.argument("shell", type=Choice(SHELLS))
 def command(shell: str) -> None:
-    """Print what makes SHELL complete commands, options and their values.
+    """Print the completion script of a shell.
+
+    It completes commands, options and their values.
 
     bash: in ~/.bashrc (4.4 or newer): eval "$(stowhand completion bash)"
 

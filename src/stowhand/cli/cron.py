@@ -48,14 +48,16 @@ def _read_moment(text: str) -> datetime:
 
 @click.group(cls=Group, name="cron")
 def command() -> None:
-    """Check a crontab; see and run what recurs."""
+    """Check a crontab; list and run recurring items."""
 
 
 @command.command("list")
 @json_option
 @store_options
 def list_items(as_json: bool, **typed: Any) -> None:
-    """List the items that any worker has made known to the store: which scheduler has them, last tick, next run.
+    """List the recurring items that the store knows.
+
+    Any worker makes its items known. Each has its scheduler, last tick and next run.
 
     An item stays known when it is taken out of its crontab. Within three minutes it is then scheduled by nobody, and
     has no next run: ``stowhand cron remove`` makes the store forget it.
@@ -94,7 +96,9 @@ def run_item(name: str, **typed: Any) -> None:
 @click.argument("name")
 @store_options
 def remove_item(name: str, **typed: Any) -> None:
-    """Make the store forget the item NAME, which was taken out of every crontab. Its jobs stay.
+    """Make the store forget the item NAME.
+
+    It must be taken out of every crontab first. Its jobs stay.
 
     Refused while a scheduler has the item. Should it come back, it is a new item: ``fill`` reaches back no further.
     """
@@ -128,7 +132,7 @@ def remove_item(name: str, **typed: Any) -> None:
 )
 @json_option
 def check(file: str, start: datetime, as_json: bool) -> None:
-    """Check the crontab FILE, and show the next five runs of each item. Nothing is scheduled.
+    """Check the crontab FILE, and show the next runs of each item. Nothing is scheduled.
 
     All errors are reported at once, line by line, with exit code 2.
     """

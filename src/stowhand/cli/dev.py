@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from stowhand.app.settings.settings import SETTINGS
+from stowhand.cli.help import Command
 from stowhand.cli.options import dev_options, settings_of, take_app
 from stowhand.cli.web import PORT, dashboard_beside, environment_of
 from stowhand.cli.worker import check_tasks
@@ -36,7 +37,7 @@ WATCHED = (".py", ".toml")
 PASSED_OVER = ("__pycache__", "node_modules", "site-packages")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Of the dashboard.")
 @dev_options
 def command(port: int, **typed: Any) -> int:

@@ -19,6 +19,7 @@ from stowhand import __version__
 from stowhand.app.settings.file import read_settings_file
 from stowhand.app.settings.resolver import unknown_variables
 from stowhand.app.settings.settings import WorkerSettings
+from stowhand.cli.help import Command
 from stowhand.cli.options import settings_of, store_options, tasks_option
 from stowhand.cli.program import as_called
 from stowhand.cli.session import unopened
@@ -42,11 +43,13 @@ SHOWN = 5
 PACKAGES = ("msgspec", "click", "psycopg", "psycopg-binary", "pydantic")
 
 
-@click.command()
+@click.command(cls=Command)
 @tasks_option
 @store_options
 def command(**typed: Any) -> int:
-    """Check Python, the settings, the store, its schema and the tasks. Changes nothing.
+    """Check this machine, the settings and the store.
+
+    It changes nothing.
 
     Exit code: 0 nothing is broken, 1 something is, 3 the store cannot be reached, 4 its schema is unsuitable.
     """

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from stowhand.app.settings.settings import WorkerSettings
+from stowhand.cli.help import Command
 from stowhand.cli.input import Read, with_options
 from stowhand.cli.options import completing, otel_option, settings_of, store_options, tasks_option
 from stowhand.cli.session import with_store
@@ -57,7 +58,7 @@ _KINDS: dict[Kind, tuple[str, Any]] = {
 }
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("task")
 @click.argument("payload", metavar="[JSON]", default="{}")
 @when_option

@@ -87,7 +87,10 @@ def list_queues(target: str, as_json: bool, **typed: Any) -> None:
 @json_option
 @log_options
 def show_job(target: str, job_id: str, children: bool, as_json: bool, **typed: Any) -> int:
-    """Show a job's state, position and attributes; of its children how many have ended, and how."""
+    """Show a job's state, position, attributes and children.
+
+    Of its children it shows how many have ended, and how.
+    """
 
     async def look(flow: Flow) -> Shown | None:
         view = await flow.get_job(job_id)
@@ -131,7 +134,7 @@ def list_jobs(
     as_json: bool,
     **typed: Any,
 ) -> None:
-    """List the jobs in the queues, those that failed, or jobs by a key.
+    """List jobs of the queues, failed jobs, or jobs by a key.
 
     The jobs of a queue are listed in the order in which it is served: POSITION 1 is next.
     """
@@ -200,7 +203,7 @@ def retry_jobs(
 @json_option
 @log_options
 def cancel_jobs(target: str, job_ids: tuple[str, ...], as_json: bool, **typed: Any) -> int:
-    """Cancel jobs: at once if they wait; running ones are asked to stop.
+    """Cancel jobs; running ones are asked to stop.
 
     Children are not canceled with their parent.
 

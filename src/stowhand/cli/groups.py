@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from stowhand import __version__
+from stowhand.cli.help import Command, summary, write_documentation
 from stowhand.errors import hint, suggest
 from stowhand.service.exit_codes import USAGE
 
@@ -22,6 +23,8 @@ class Group(click.Group):
 
     ``lines``: the line in the list, of those that are imported when they are asked for. ``aliases``: further names.
     """
+
+    command_class = Command
 
     def __init__(
         self,
@@ -70,6 +73,16 @@ class Group(click.Group):
             return
         with formatter.section("Commands"):
             formatter.write_dl(list(self._lines.items()))
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Return the first sentence, whatever its length."""
+        del limit
+        return summary(self.help or "")
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the epilog, and the page of the documentation."""
+        super().format_epilog(ctx, formatter)
+        write_documentation(formatter)
 
 
 def version_option() -> click.Option:

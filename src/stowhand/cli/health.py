@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from stowhand.app.settings.addresses import LOOPBACK, split_address
+from stowhand.cli.help import Command
 from stowhand.cli.options import http_option, settings_of
 from stowhand.errors import ConfigurationError
 from stowhand.observe.safe_text import escape, shorten
@@ -23,11 +24,13 @@ WIDTH = 500
 EVERYWHERE = {"0.0.0.0": LOOPBACK, "::": "::1"}
 
 
-@click.command()
+@click.command(cls=Command)
 @http_option
 @click.option("--ready", is_flag=True, help="Ask whether it can work now (/readyz), not whether it is alive.")
 def command(ready: bool, **typed: Any) -> int:
-    """Ask a running worker whether it is alive, or ready: exit code 0 or 1, and one line that says why.
+    """Ask a running worker whether it is alive, or ready.
+
+    Exit code 0 or 1, and one line that says why.
 
     The worker is the one that was started with the same --http, or STOWHAND_HTTP.
     """

@@ -84,7 +84,7 @@ def command() -> None:
 @json_option
 @store_options
 def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bool, **typed: Any) -> None:
-    """List jobs in the order of their ids: live and failed ones, unless --state says otherwise."""
+    """List jobs by id: live and failed ones, or those of --state."""
     wanted = wanted_of(typed)
 
     async def find(store: QueueStore) -> Sequence[Job]:
@@ -103,7 +103,10 @@ def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bo
 @json_option
 @store_options
 def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
-    """Show everything about one job, live or in the history, and what its attempts left that did not complete."""
+    """Show everything about one job, live or in the history.
+
+    Attempts that did not complete are listed below it.
+    """
 
     async def find(store: QueueStore) -> tuple[Job, Sequence[Try]] | None:
         job = await store.jobs.get(job_id)
@@ -122,7 +125,10 @@ def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
 @json_option
 @store_options
 def list_failures(as_json: bool, **typed: Any) -> None:
-    """Group the newest 10,000 failed jobs by task and by the class of their last error, with when it began."""
+    """Group failed jobs by task and by the class of their last error.
+
+    The newest 10,000 are looked at. Each group shows when it began.
+    """
     found = with_store(settings_of(typed).store, lambda store: _failure_groups(store).failures())
     show_all(found, "No failed jobs.", FAILURES, as_json=as_json)
 
@@ -144,7 +150,10 @@ def retry_jobs(failed: bool, **typed: Any) -> int:
 @command.command("cancel")
 @selection_options
 def cancel_jobs(**typed: Any) -> int:
-    """Cancel jobs: waiting ones at once, running ones are asked to stop. By id, or all that the options describe."""
+    """Cancel jobs; running ones are asked to stop.
+
+    By id, or all that the options describe.
+    """
     return _act(typed, "Cancel", CANCELABLE, lambda store, ids: store.admin.cancel_jobs(ids))
 
 
@@ -189,7 +198,9 @@ def fail_jobs(reason: str | None, **typed: Any) -> int:
 def reschedule_jobs(
     when: When, priority: int | None, attempts: int | None, max_attempts: int | None, **typed: Any
 ) -> int:
-    """Give jobs, waiting or failed, another time, priority or number of attempts. What is not given stays.
+    """Change time, priority or attempts of jobs, waiting or failed.
+
+    What is not given stays.
 
     By id, or all that the options describe.
     """
@@ -221,7 +232,10 @@ def unlock_workers(workers: tuple[str, ...], as_json: bool, **typed: Any) -> int
 @json_option
 @store_options
 def explain_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
-    """Say why jobs are not running: every reason, the most important first, and what to do about it."""
+    """Say why jobs are not running, and what to do about it.
+
+    Every reason is listed, the most important first.
+    """
 
     async def explain(store: QueueStore) -> list[Explanation | None]:
         return [await store.inspect.explain(job_id) for job_id in job_ids]

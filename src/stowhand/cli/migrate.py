@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stowhand.app.settings.settings import StoreSettings
+from stowhand.cli.help import Command
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.session import unopened
 from stowhand.errors import ConfigurationError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from stowhand.stores.postgres.queue.from_graphile import GraphileContents
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--plan", is_flag=True, help="Only print the statements that would be run.")
 @click.option("--roles", is_flag=True, help="PostgreSQL: also make the roles of least privilege, with their rights.")
 @click.option(
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
 def command(
     plan: bool, roles: bool, default_attempts: int | None, from_graphile: str | None, yes: bool, **typed: Any
 ) -> int:
-    """Install the store's schema, or bring it up to this version. Does nothing when it is.
+    """Install or upgrade the store's schema.
+
+    Does nothing if it has this version.
 
     Changes by other programs in the schema's functions are fixed.
     """

@@ -12,6 +12,7 @@ import msgspec
 from stowhand.app.own_store import OwnStore
 from stowhand.app.settings.resolver import read_settings
 from stowhand.app.settings.settings import SETTINGS, WorkerSettings
+from stowhand.cli.help import CONNECTION, HTTP, LIMITS, LOGGING, WORK, SettingOption
 from stowhand.cli.input import with_options
 from stowhand.observe.logs import configure_logging
 from stowhand.protocols.option import Names, Option, Switch
@@ -24,6 +25,23 @@ json_option = click.option("as_json", "--json", is_flag=True, help="One JSON obj
 limit_option = click.option(
     "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number of results."
 )
+
+
+SECTIONS = {
+    CONNECTION: (
+        *("connection", "token", "ca_file", "insecure", "schema", "no_prepared_statements", "max_pool_size"),
+        *("listen_url", "synchronous"),
+    ),
+    WORK: ("app", "tasks"),
+    LIMITS: (
+        *("concurrency", "processes", "timeout", "grace", "lease", "poll_interval", "backoff"),
+        *("max_jobs", "max_age", "max_memory", "history", "failed_retention"),
+    ),
+    HTTP: ("http", "web", "metrics_labels"),
+    LOGGING: ("log_level", "log_format", "otel", "app_version"),
+}
+"""Sections of a worker's help, and their settings in order. All other settings are in the section of what to run."""
+_IN_ORDER = [name for names in SECTIONS.values() for name in names]
 
 
 def _flag(setting: Option) -> Callable[[F], F]:
@@ -39,6 +57,9 @@ def _flag(setting: Option) -> Callable[[F], F]:
         multiple=isinstance(setting, Names),
         default=None,
         help=f"{setting.doc}{shown}  [env: {setting.variables[0]}]",
+        cls=SettingOption,
+        section=next((section for section, names in SECTIONS.items() if setting.name in names), WORK),
+        is_shared=setting.on == "store",
         shell_complete=completing(setting.words),
     )
 
@@ -53,7 +74,9 @@ def _settings(*names: str) -> Callable[[F], F]:
 
 
 def _settings_on(*on: str) -> Callable[[F], F]:
-    return _settings(*(name for name, setting in SETTINGS.items() if setting.on in on))
+    names = [name for name, setting in SETTINGS.items() if setting.on in on]
+    unlisted = [name for name in names if name not in _IN_ORDER]
+    return _settings(*(name for name in _IN_ORDER if name in names), *unlisted)
 
 
 app_argument = click.argument("module_app", metavar="[MODULE:APP]", required=False)

@@ -29,14 +29,17 @@ change_options = with_options(
 
 @click.group(cls=Group, name="serials")
 def command() -> None:
-    """Serial keys: what they hold; pause and resume them."""
+    """List, pause and resume serial keys."""
 
 
 @command.command("list")
 @json_option
 @store_options
 def list_serials(as_json: bool, **typed: Any) -> None:
-    """List the serial keys that have live jobs or are paused, by name; then what else is paused."""
+    """List the serial keys that have live jobs or are paused.
+
+    They are ordered by name. What else is paused comes last.
+    """
 
     async def look(store: QueueStore) -> tuple[Sequence[SerialRow], Pauses]:
         return await store.inspect.serials(), await store.inspect.pauses()

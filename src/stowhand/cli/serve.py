@@ -16,6 +16,7 @@ from stowhand.app.app import App
 from stowhand.app.own_store import OwnStore
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.app.start import open_installed
+from stowhand.cli.help import Command
 from stowhand.cli.input import Read
 from stowhand.cli.options import http_option, listen_options, settings_of, store_options
 from stowhand.cli.session import log_store
@@ -46,7 +47,7 @@ ANSWER_WITHIN = 1.5
 """Seconds for a question about health: ``stowhand health`` waits two for all of it."""
 
 
-@click.command()
+@click.command(cls=Command)
 @listen_options(PORT)
 @tokens_option
 @trust_from_option
@@ -69,7 +70,9 @@ def command(
     grace: float,
     **typed: Any,
 ) -> int:
-    """Lend a store over HTTP: workers elsewhere claim, beat, log and settle with a scoped token.
+    """Lend the store over HTTP to remote workers.
+
+    They claim, beat, log and settle with a scoped token.
 
     --app names an App, whose store is lent, and whose tasks' declarations hold for the jobs that are enqueued here; or
     a TableStore, which is lent instead of the store that -c names.

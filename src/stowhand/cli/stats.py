@@ -13,6 +13,7 @@ import msgspec
 
 from stowhand.cli.columns import Column, fields, json_line, table
 from stowhand.cli.counted import OTHERS, TASK_ENDED, Counted, Ended, counted_json, read_counted
+from stowhand.cli.help import Command
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.screen import output_width
 from stowhand.cli.session import with_store
@@ -64,12 +65,13 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
         return sum((line.ahead for line in self.workers), Amount())
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("as_json", "--json", is_flag=True, help="One JSON object.")
 @store_options
 def command(as_json: bool, **typed: Any) -> None:
-    """Jobs by state and by task, how long the oldest has been due, how many ended lately, how long they waited and ran,
-    and the workers.
+    """Show jobs by state and task, throughput, and workers.
+
+    Also how long the oldest job has been due, and how long jobs waited and ran.
 
     Numbers are exact up to 10,000, and beyond it "more than 10,000"; in tables >10000.
     """

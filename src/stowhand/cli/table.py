@@ -80,7 +80,7 @@ target_options = with_options(click.argument("target", required=False, metavar="
 
 @click.group(cls=Group, name="table")
 def command() -> None:
-    """Serve a table of your own: check it, print one, look at its records."""
+    """Serve a table of your own: check it, print one, read logs."""
 
 
 @command.command("check")
@@ -125,7 +125,9 @@ def print_ddl(
     channel: str | None,
     if_not_exists: bool,
 ) -> None:
-    """Print the SQL that makes the table NAME, with the indexes that keep claims fast. Add columns of your own to it.
+    """Print the SQL that makes the table NAME.
+
+    It has the indexes that keep claims fast. Add columns of your own to it.
 
     Opens no database: pipe it into psql or sqlite3.
     """
@@ -145,7 +147,10 @@ def print_ddl(
 @json_option
 @connection_options
 def show_logs(record_id: str, as_json: bool, **typed: Any) -> int:
-    """Show what the latest attempt of the record ID has logged: each command, how it ended, and what it said."""
+    """Show what the latest attempt of the record ID has logged.
+
+    Each command, how it ended, and what it wrote.
+    """
 
     async def read(store: TableStore[Any]) -> list[ExecutionLogEntry] | None:
         return await of_key(record_id, store.logs)
@@ -196,7 +201,7 @@ def run_workers(target: str, **typed: Any) -> int:
 @json_option
 @connection_options
 def list_records(states: tuple[str, ...], after: str | None, limit: int, as_json: bool, **typed: Any) -> None:
-    """List records in the order of their ids: live and failed ones, unless --state says otherwise."""
+    """List records by id: live and failed ones, or those of --state."""
 
     async def read(store: TableStore[Any]) -> list[ShownRecord]:
         if after is None:
@@ -242,7 +247,10 @@ def retry_records(words: tuple[str, ...], as_json: bool, **typed: Any) -> int:
 @json_option
 @connection_options
 def cancel_records(words: tuple[str, ...], as_json: bool, **typed: Any) -> int:
-    """Cancel records: waiting ones at once, running ones are asked to stop (by the column cancel)."""
+    """Cancel records; running ones are asked to stop.
+
+    The column cancel asks them.
+    """
     return _act(typed, words, TableStore.cancel_record, as_json=as_json)
 
 

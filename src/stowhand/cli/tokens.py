@@ -52,7 +52,7 @@ trust_from_option = click.option(
 
 @click.group(cls=Group, name="tokens")
 def command() -> None:
-    """Make, list and revoke the tokens of workers elsewhere."""
+    """Make, list and revoke tokens of remote workers."""
 
 
 def _scopes(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -152,7 +152,10 @@ def _limits(one: TokenRecord) -> str:
 @click.argument("named", metavar="ID|NAME...", nargs=-1, required=True)
 @tokens_option
 def revoke(named: tuple[str, ...], tokens: tuple[Path, bool]) -> int:
-    """Revoke tokens by id, or all of one name; a running server refuses them from then on."""
+    """Revoke tokens by id, or all of one name.
+
+    A running server refuses them from then on.
+    """
     found: set[str] = set()
 
     def revoked(one: TokenRecord) -> TokenRecord:

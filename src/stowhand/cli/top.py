@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from stowhand.cli.columns import Column, table
+from stowhand.cli.help import Command
 from stowhand.cli.job_views import ATTEMPTS, JOB
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.screen import Screen
@@ -32,12 +33,13 @@ REST = 4.0
 """Minimum pause as a multiple of the time of a look: the store is busy with it a fifth of the time at most."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="Seconds.")
 @store_options
 def command(interval: float, **typed: Any) -> None:
-    """Show what the queue is doing, every few seconds, until Ctrl-C: jobs by state, task and serial key, throughput,
-    who works, what runs.
+    """Show the page of stats and the running jobs, live.
+
+    Every few seconds, until Ctrl-C.
     """
 
     with_store(settings_of(typed).store, lambda store: run_all(_Top(store, interval), grace=LAST_LOOK))

@@ -18,6 +18,7 @@ import msgspec
 
 from stowhand.app.settings.addresses import split_address
 from stowhand.app.settings.settings import SETTINGS, StoreSettings, WorkerSettings
+from stowhand.cli.help import Command
 from stowhand.cli.input import Read
 from stowhand.cli.options import listen_options, settings_of, store_options
 from stowhand.cli.session import log_store, unopened
@@ -53,7 +54,7 @@ def _prefix(text: str) -> str:
     return text.rstrip("/")
 
 
-@click.command()
+@click.command(cls=Command)
 @listen_options(PORT)
 @click.option(
     "--url-prefix",
@@ -75,7 +76,9 @@ def _prefix(text: str) -> str:
 def command(
     host: str, port: int, url_prefix: str, tls_cert: Path | None, tls_key: Path | None, beside: bool, **typed: Any
 ) -> int:
-    """Show the dashboard in a browser: every job, serial key, task and worker.
+    """Show the dashboard in a browser.
+
+    It has every job, serial key, task and worker.
 
     It listens on this machine alone and changes nothing. With --allow-actions you sign in by a link, good for one use;
     on another --host, and wherever there are tokens, by a token. In an application of yours: stowhand.web.dashboard.

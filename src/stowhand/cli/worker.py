@@ -11,6 +11,7 @@ import click
 
 from stowhand.app.settings.resolver import unknown_variables
 from stowhand.app.settings.settings import WorkerSettings
+from stowhand.cli.help import Command
 from stowhand.cli.migrate import migrate
 from stowhand.cli.options import settings_of, take_app, worker_options
 from stowhand.cli.session import log_store
@@ -28,7 +29,7 @@ A task is a function in a file of that folder, for example tasks/hello.py:
 Or name your App: stowhand worker MODULE:APP, as in shop.jobs:app."""
 
 
-@click.command()
+@click.command(cls=Command, explains_settings=True)
 @click.option("--beside", is_flag=True, hidden=True, help="Of stowhand dev: ends with its standard input.")
 @worker_options
 def command(beside: bool, **typed: Any) -> int:

@@ -18,6 +18,7 @@ from stowhand.app.settings.resolver import resolve_store_url
 from stowhand.app.settings.settings import StoreSettings
 from stowhand.cli.bench.measure import Bench
 from stowhand.cli.bench.plan import MEASURES, Plan, Row
+from stowhand.cli.help import Command
 from stowhand.cli.input import Choice
 from stowhand.cli.session import remove_file
 from stowhand.errors import ConfigurationError
@@ -31,7 +32,7 @@ COUNT = click.IntRange(min=1)
 DEFAULT = Plan()
 
 
-@click.command("bench")
+@click.command("bench", cls=Command)
 @click.option("-c", "--connection", metavar="STORE", help="As for every command; measured beside what is in use.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of a table.")
 @click.option("--quick", is_flag=True, help="Rough figures in some seconds.")
@@ -40,7 +41,9 @@ DEFAULT = Plan()
 @click.option("--runs", type=COUNT, help=f"Repetitions; the median counts.  [default: {DEFAULT.runs}]")
 @click.option("--concurrency", type=COUNT, help=f"Jobs at once in a process.  [default: {DEFAULT.concurrency}]")
 def command(connection: str | None, as_json: bool, quick: bool, **chosen: Any) -> None:
-    """Measure how fast the store is on this machine: enqueueing, draining, starting.
+    """Measure how fast the store is on this machine.
+
+    It measures enqueueing, draining and starting.
 
     Works in a schema of its own (stowhand_bench), or in a file of its own beside the SQLite file, and removes it.
     """

@@ -20,6 +20,7 @@ from stowhand.app.settings.settings import StoreSettings, WorkerSettings
 from stowhand.cli.columns import Column, page
 from stowhand.cli.demo.files import checksum_of, walk
 from stowhand.cli.demo.report import Report
+from stowhand.cli.help import Command
 from stowhand.cli.session import remove_file
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import StoreError
@@ -46,7 +47,7 @@ GIVE_UP = 90.0
 LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED)
 
 
-@click.command("demo")
+@click.command("demo", cls=Command)
 @click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path())
 @click.option("-c", "--connection", metavar="STORE", help="A PostgreSQL database, instead of a file in --state.")
 @click.option(
@@ -57,7 +58,9 @@ LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED)
     help="Where the demo keeps its queue and its report.",
 )
 def command(path: Path, connection: str | None, state: Path) -> int:
-    """Compute the checksum of every file below PATH (here) with one job each, on two workers, one of which is killed.
+    """Show a queue at work, with nothing to set up.
+
+    One job computes the checksum of each file below PATH (here). Of its two workers one is killed.
 
     A few files fail first and are retried, one job is poison, one is scheduled a second ahead. The checksums are
     compared with a direct walk: nothing lost, nothing doubled.

@@ -1,0 +1,95 @@
+"""The help of a command: its options in sections, settings that commands share in one paragraph, complete summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import Any
+
+import click
+
+DOCUMENTATION = "docs/reference/cli.md"
+"""Page of the documentation. The project has no public address."""
+CONNECTION, WORK, LIMITS, HTTP, LOGGING = "Connection", "What to run", "Limits", "HTTP", "Logging"
+OWN = "Options"
+
+
+class SettingOption(click.Option):
+    """An option that is a setting.
+
+    ``section``: its section in the help of a worker. ``is_shared``: whether every command that opens a store has it.
+    """
+
+    def __init__(self, *args: Any, section: str, is_shared: bool, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.section = section
+        self.is_shared = is_shared
+
+
+class Command(click.Command):
+    """A command whose help has sections and ends with the page of the documentation.
+
+    ``explains_settings``: the help has every setting, by section. Otherwise it names the shared ones only.
+    """
+
+    def __init__(self, *args: Any, explains_settings: bool = False, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._explains_settings = explains_settings
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Return the first sentence, whatever its length."""
+        del limit
+        return summary(self.help or "")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by section."""
+        sections: dict[str, list[tuple[str, str]]] = {
+            name: [] for name in (CONNECTION, WORK, LIMITS, HTTP, LOGGING, OWN)
+        }
+        shared = []
+        for option in self.get_params(ctx):
+            record = option.get_help_record(ctx)
+            if record is None or not isinstance(option, click.Option):
+                continue
+            if isinstance(option, SettingOption) and self._explains_settings:
+                sections[option.section].append(record)
+            elif isinstance(option, SettingOption) and option.is_shared:
+                shared.append(option)
+            else:
+                sections[OWN].append(record)
+        for name, records in sections.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+        if shared:
+            _write_shared(shared, ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the epilog, and the page of the documentation."""
+        super().format_epilog(ctx, formatter)
+        write_documentation(formatter)
+
+
+def summary(text: str) -> str:
+    """Return the first sentence of a help text."""
+    paragraph = " ".join(text.partition("\n\n")[0].split())
+    sentence, dot, _ = paragraph.partition(". ")
+    return f"{sentence}." if dot else paragraph
+
+
+def write_documentation(formatter: click.HelpFormatter) -> None:
+    """Write the last line of every help."""
+    formatter.write_paragraph()
+    formatter.write_text(f"Documentation: {DOCUMENTATION}")
+
+
+def _write_shared(options: Sequence[SettingOption], ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    """Name the options, and the command that explains them."""
+    has_connection = any(option.section == CONNECTION for option in options)
+    title = "Connection and logging" if has_connection else LOGGING
+    names = ", ".join("/".join(option.opts) for option in options)
+    with formatter.section(f"{title} ({ctx.find_root().info_name} worker --help explains them)"):
+        indent = " " * formatter.current_indent
+        # The formatter's own wrapping breaks the names of options at their hyphens.
+        lines = wrap(names, formatter.width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+        formatter.write("".join(f"{line}\n" for line in lines))
