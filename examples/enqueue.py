@@ -43,8 +43,7 @@ async def main() -> None:
         ids = await app.enqueue_many(send_letter.new_job(home, f"Newsletter {number}") for number in range(100))
 
         await app.worker(once=True).run()  # until nothing is due; a service would run `stowhand worker`
-        store = await app.open()
-        last = await store.jobs.get(ids[-1])
+        last = await app.get(ids[-1])
         print(f"{len(ids)} newsletters sent; the last one: {last.result if last else None}")
     finally:
         await app.close()

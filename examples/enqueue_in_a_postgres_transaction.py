@@ -59,9 +59,8 @@ async def place_async(connection: psycopg.AsyncConnection, item: str) -> int:
 async def work() -> None:
     async with app:
         await app.worker(once=True).run()
-        store = await app.open()
         for job_id in range(1, 20):
-            job = await store.jobs.get(job_id)
+            job = await app.get(job_id)
             if job is not None:
                 print(job.state, job.result)
 

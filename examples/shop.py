@@ -49,16 +49,15 @@ async def main() -> None:
         await asyncio.sleep(0.2)
         await app.worker(once=True).run()
 
-    store = await app.open()
     for number in range(1, 6):
-        job = await store.jobs.get(number)
+        job = await app.get(number)
         if job is not None:
             print(job.id, job.task, job.state, job.result or (job.last_error or "").partition("\n")[0])
     await app.close()
 
 
 async def _now(job_id: int) -> Job:
-    job = await (await app.open()).jobs.get(job_id)
+    job = await app.get(job_id)
     assert job is not None
     return job
 

@@ -61,9 +61,8 @@ async def main() -> None:
         print(f"refused: {error}")
 
     await app.worker(once=True).run()
-    store = await app.open()
     for one in (shipped, audited):
-        job = await store.jobs.get(one.id)
+        job = await app.get(one.id)
         print(job.result if job else "gone")
     await app.close()
 

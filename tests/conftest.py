@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import Any, Protocol, TypeVar
 
 import pytest
@@ -42,9 +42,14 @@ settings.load_profile("stowhand")
 
 
 class Run(Protocol):
-    """Runs one coroutine to its end in a new event loop, at most `timeout` seconds."""
+    """Runs one coroutine to its end in a new event loop, at most `timeout` seconds.
 
-    def __call__(self, coroutine: Coroutine[Any, Any, T], timeout: float = 30) -> T: ...
+    A function is called in the loop, and returns the coroutine: methods of an App refuse to be called outside.
+    """
+
+    def __call__(
+        self, coroutine: Coroutine[Any, Any, T] | Callable[[], Coroutine[Any, Any, T]], timeout: float = 30
+    ) -> T: ...
 
 
 @pytest.fixture
@@ -53,12 +58,12 @@ def run() -> Run:
     return _run
 
 
-def _run(coroutine: Coroutine[Any, Any, T], timeout: float = 30) -> T:
+def _run(coroutine: Coroutine[Any, Any, T] | Callable[[], Coroutine[Any, Any, T]], timeout: float = 30) -> T:
     async def within_the_deadline() -> T:
         scope = asyncio.timeout(timeout)
         try:
             async with scope:
-                return await coroutine
+                return await (coroutine() if callable(coroutine) else coroutine)
         except TimeoutError as error:
             # A TimeoutError of the code under test is its own business.
             if scope.expired():

@@ -86,52 +86,52 @@ def test_without_a_loop_too() -> None:
 
 def test_what_a_task_enqueues_follows_it(run: Run) -> None:
     with app.immediate():
-        run(note_twice.enqueue("x"))
+        run(lambda: note_twice.enqueue("x"))
     assert done == ["enqueued", "x", "x again"]
 
 
 def test_what_a_thread_enqueues_follows_it_too(run: Run) -> None:
     with app.immediate():
-        run(note_in_a_thread.enqueue("x"))
+        run(lambda: note_in_a_thread.enqueue("x"))
     assert done == ["before x", "after x", "x"]
 
 
 def test_what_a_task_raises_is_raised_by_enqueue(run: Run) -> None:
     with app.immediate():
         with pytest.raises(ValueError, match="it is broken"):
-            run(broken.enqueue())
+            run(lambda: broken.enqueue())
         with pytest.raises(ValueError, match="it is broken"):
             app.sync.enqueue(broken)
-        run(note.enqueue("x"))  # what has failed is not tried again
+        run(lambda: note.enqueue("x"))  # what has failed is not tried again
     assert done == ["x"]
 
 
 def test_what_has_failed_is_not_tried_again_though_its_task_waits_for_nothing(run: Run) -> None:
     with app.immediate():
         with pytest.raises(ValueError, match="it is broken"):
-            run(soon_broken.enqueue())
-        run(note.enqueue("x"))
+            run(lambda: soon_broken.enqueue())
+        run(lambda: note.enqueue("x"))
     assert done == ["attempt 1", "x"]
 
 
 def test_many_are_no_jobs_that_follow_one(run: Run) -> None:
     with app.immediate():
-        run(app.enqueue_many([note.new_job("x")] * 1001))
-        made = run(app.add_jobs([note.new_job("x")] * 1001))
+        run(lambda: app.enqueue_many([note.new_job("x")] * 1001))
+        made = run(lambda: app.add_jobs([note.new_job("x")] * 1001))
     assert (len(done), {job.state for job in made}) == (2002, {State.COMPLETED})
 
 
 def test_what_is_due_later_waits(run: Run) -> None:
     with app.immediate():
-        job = run(note.options(delay=60).enqueue("x"))
+        job = run(lambda: note.options(delay=60).enqueue("x"))
     assert (done, job.state) == ([], State.QUEUED)
 
 
 def test_a_job_that_enqueues_itself_for_ever_is_an_error(run: Run) -> None:
     with app.immediate(), pytest.raises(RuntimeError, match="1000 jobs followed one"):
-        run(again.enqueue())
+        run(lambda: again.enqueue())
     with app.immediate(), pytest.raises(RuntimeError, match="1000 jobs followed one"):
-        run(again_in_a_thread.enqueue(), timeout=60)
+        run(lambda: again_in_a_thread.enqueue(), timeout=60)
 
 
 def test_several_loops_at_once_run_their_own() -> None:

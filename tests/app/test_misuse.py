@@ -63,6 +63,10 @@ async def blocks_in_a_thread(app: App, ctx: Context, child: Any) -> None:
     await asyncio.to_thread(app.sync.enqueue_and_wait, child, 2)
 
 
+async def forgets_the_loop_in_a_thread(app: App, ctx: Context, child: Any) -> None:
+    await asyncio.to_thread(child.enqueue, 2)
+
+
 async def forgets_an_argument(app: App, ctx: Context, child: Any) -> None:
     await child.enqueue()
 
@@ -97,7 +101,8 @@ async def in_a_group(app: App, ctx: Context, child: Any) -> None:
 
 
 CALLS = [
-    waits_for_one, waits_for_many, enqueues_and_waits, blocks_the_loop, blocks_in_a_thread, forgets_an_argument,
+    waits_for_one, waits_for_many, enqueues_and_waits, blocks_the_loop, blocks_in_a_thread,
+    forgets_the_loop_in_a_thread, forgets_an_argument,
     mistypes_an_option, reports_impossible_progress, asks_for_a_connection, calls_a_task_without_its_resource,
     wraps_it, in_a_group,
 ]  # fmt: skip

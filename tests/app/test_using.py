@@ -21,16 +21,16 @@ def test_jobs_go_to_the_other_store_on_every_loop_and_come_back_after_the_block(
     @app.task
     async def send(to: str) -> None: ...
 
-    first = run(send.enqueue("before"))
+    first = run(lambda: send.enqueue("before"))
     with app.using(other):
-        inside = run(send.enqueue("inside"))
+        inside = run(lambda: send.enqueue("inside"))
         app.sync.enqueue(send, "sync")
         assert app.any_store() is other
     app.sync.enqueue(send, "after")
     assert [json.loads(row.payload)["to"] for row in rows_of(other)] == ["inside", "sync"]
     assert app.any_store() is not other
-    assert run(first.refresh()).payload == {"to": "before"}
-    assert run(inside.refresh()).payload == {"to": "inside"}  # a handle asks where its job was made
+    assert run(lambda: first.refresh()).payload == {"to": "before"}
+    assert run(lambda: inside.refresh()).payload == {"to": "inside"}  # a handle asks where its job was made
 
 
 def test_blocks_nest_and_end_with_an_error() -> None:

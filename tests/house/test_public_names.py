@@ -141,23 +141,10 @@ def test_every_question_of_a_store_is_part_of_the_synchronous_face() -> None:
 def test_an_app_has_these_members_and_no_others() -> None:
     members = {name for name in {*vars(App), *vars(App(store=MemoryStore()))} if not name.startswith("_")}
     assert sorted(members) == [
-        *("add_job", "add_jobs", "any_store", "close", "cron", "cron_items", "discover", "enqueue"),
-        *(
-            "enqueue_and_wait",
-            "enqueue_in",
-            "enqueue_many",
-            "gather",
-            "handled",
-            "immediate",
-            "job",
-            "open",
-            "open_to_read",
-            "override",
-            "own_store",
-            "registry",
-            "run_in_background",
-            "sync",
-        ),
+        *("add_job", "add_jobs", "any_store", "cancel", "close", "counts", "cron", "cron_items", "discover"),
+        *("enqueue", "enqueue_and_wait", "enqueue_in", "enqueue_many"),
+        *("gather", "get", "handled", "immediate", "job", "list", "open", "open_to_read", "override", "own_store"),
+        *("pause_queue", "registry", "remove", "resume_queue", "retry", "run_in_background", "search", "sync"),
         *("task", "traces", "using", "worker"),
     ]
 

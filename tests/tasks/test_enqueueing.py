@@ -227,18 +227,18 @@ def test_a_refused_job_writes_nothing(run: Run) -> None:
 
 def test_a_batch_says_which_of_its_jobs_is_wrong(run: Run) -> None:
     with pytest.raises(InvalidJob, match="job 2 of the batch: serial: 129 characters, the limit is 128"):
-        run(app.enqueue_many([NewJob(task="x"), NewJob(task="x", serial="q" * 129)]))
+        run(lambda: app.enqueue_many([NewJob(task="x"), NewJob(task="x", serial="q" * 129)]))
     with pytest.raises(InvalidJob, match="job 2 of the batch: max_attempts: 0"):
-        run(app.add_jobs([NewJob(task="x"), NewJob(task="x", max_attempts=0)]))
+        run(lambda: app.add_jobs([NewJob(task="x"), NewJob(task="x", max_attempts=0)]))
     with pytest.raises(InvalidJob, match=r"job 2 of the batch: .*'copies'"):
-        run(send.enqueue_many([{"to": "x"}, {"to": "x", "copies": "many"}]))
+        run(lambda: send.enqueue_many([{"to": "x"}, {"to": "x", "copies": "many"}]))
 
 
 def test_what_is_no_job_is_refused_with_a_lesson(run: Run) -> None:
     with pytest.raises(InvalidJob, match=r"a dict is no task; give what @app\.task made of a function, or a NewJob"):
-        run(app.enqueue({"task": "send"}))  # type: ignore[call-overload]
+        run(lambda: app.enqueue({"task": "send"}))  # type: ignore[call-overload]
     with pytest.raises(InvalidJob, match="job 2 of the batch: an int is no job"):
-        run(app.enqueue_many([send.new_job("x"), 3]))  # type: ignore[list-item]
+        run(lambda: app.enqueue_many([send.new_job("x"), 3]))  # type: ignore[list-item]
 
 
 def test_a_job_can_be_added_by_name_for_a_task_that_lives_elsewhere(run: Run) -> None:
@@ -293,15 +293,15 @@ def test_a_hundred_thousand_jobs_are_streamed_and_never_all_in_memory(run: Run) 
     store.jobs = CountingProducer(store._connections, store._options)
     mine = App(store=store)
     task = mine.task(name="n")(lambda number, text: None)
-    run(mine.enqueue_many([]))
+    run(lambda: mine.enqueue_many([]))
 
     def jobs() -> Iterator[NewJob]:
         return (task.new_job(number, "x" * 100) for number in range(100_000))
 
-    assert run(mine.enqueue_many(jobs())) == [100_000]
+    assert run(lambda: mine.enqueue_many(jobs())) == [100_000]
     tracemalloc.start()
     try:
-        run(mine.enqueue_many(job for _, job in zip(range(5_000), jobs(), strict=False)))
+        run(lambda: mine.enqueue_many(job for _, job in zip(range(5_000), jobs(), strict=False)))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -19,7 +19,8 @@ from stowhand import App, Context, JobHandle, as_completed, gather
 from stowhand.tasks.sync_job_handle import SyncJobHandle
 from collections.abc import Sequence
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.queue_store import JobFilter
+from stowhand.protocols.queue_store import Answer, JobFilter
+from stowhand.protocols.searching import Search
 
 app = App("sqlite:///queue.db", history=timedelta(days=1))
 
@@ -87,6 +88,14 @@ async def right(connection: sqlite3.Connection) -> None:
     newest: Sequence[Job] = app.sync.list()
     failed: Sequence[Job] = app.sync.list(JobFilter(states=(State.FAILED,)))
     awaited: Sequence[Job] = await (await app.open()).inspect.list()
+    one_job: Job | None = await app.get(1)
+    the_newest: Sequence[Job] = await app.list()
+    the_failed: Sequence[Job] = await app.list(JobFilter(states=(State.FAILED,)))
+    by_state: dict[State, int] = await app.counts()
+    searched: Sequence[Job] = (await app.search(Search(task="send"))).jobs
+    answers: list[Answer] = [await app.retry(1), await app.cancel(1), await app.remove(1)]
+    paused: bool = (await app.pause_queue("mail")).changed or (await app.resume_queue("mail")).changed
+    answered: list[Answer] = [app.sync.retry(1), app.sync.cancel(1), app.sync.remove(1)]
 
 async def wrong(context: Context, connection: sqlite3.Connection) -> None:
     await send.enqueue()  # E call-arg
@@ -114,6 +123,16 @@ async def wrong(context: Context, connection: sqlite3.Connection) -> None:
     app.enqueue_in(Engine(), send, "x")  # E call-overload
     app.sync.enqueue_in(connection, send, 3)  # E call-overload
     said: int = (await app.enqueue(send, "x")).id + await (await app.enqueue(send, "x")).result()  # E operator
+    await app.get("one")  # E arg-type
+    await app.list("failed")  # E arg-type
+    await app.search("send")  # E arg-type
+    await app.cancel("one")  # E arg-type
+    await app.retry()  # E call-arg
+    await app.remove(1, 2)  # E call-arg
+    await app.pause_queue(3)  # E arg-type
+    (await app.get(1)).id  # E union-attr
+    never: Job | None = app.get(1)  # E assignment
+    unawaited: JobHandle[str] = send.enqueue("x")  # E assignment
     app.sync.get("one")  # E arg-type
     app.sync.list("failed")  # E arg-type
     app.sync.get(1).id  # E union-attr

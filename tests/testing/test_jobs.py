@@ -133,9 +133,13 @@ def test_in_an_event_loop_everything_is_awaited(jobs: Jobs) -> None:
     asyncio.run(scenario())
 
 
+async def enqueued(to: str) -> None:
+    await send.enqueue(to)
+
+
 def test_every_loop_and_thread_keeps_its_jobs_in_the_same_place(jobs: Jobs) -> None:
-    asyncio.run(send.enqueue("a"))
-    asyncio.run(send.enqueue("b"))
+    asyncio.run(enqueued("a"))
+    asyncio.run(enqueued("b"))
     other = Thread(target=lambda: app.sync.enqueue(send, "c"))
     other.start()
     other.join()

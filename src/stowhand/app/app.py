@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import (
     AsyncIterable,
     AsyncIterator,
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 from stowhand.app.built_in import built_in
 from stowhand.app.connected import Connected
 from stowhand.app.draining import AtOnce
+from stowhand.app.opened import Opened
 from stowhand.app.options import StoreKeywords, WorkerKeywords, worker_options
 from stowhand.app.own_store import OwnStore
 from stowhand.app.results import gathered, listed
@@ -49,7 +51,15 @@ from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.connections import AsyncConnection, Connection
 from stowhand.protocols.handler import Middleware
-from stowhand.protocols.queue_store import QueueStore, lent_connection, there
+from stowhand.protocols.operating import Operator
+from stowhand.protocols.queue_store import (
+    Administrator,
+    Inspector,
+    Producer,
+    QueueStore,
+    lent_connection,
+    there,
+)
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.url import MEMORY
 from stowhand.tasks.around import AroundThread, OnEnqueue, read_around
@@ -59,6 +69,7 @@ from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.handled_jobs import HandledJobs
 from stowhand.tasks.job_handle import JobHandle
 from stowhand.tasks.loading import import_modules, read_modules
+from stowhand.tasks.needs_loop import needs_loop
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry, TaskOptions, define
 from stowhand.tasks.resource import AnyContextManager, Factory
@@ -124,7 +135,7 @@ class App:
         self.handled = self._handled_in(self._connected)
         """Its jobs, for handles."""
         self._at_once: AtOnce | None = None
-        self._handlers: list[TaskHandler] = []
+        self._handlers: builtins.list[TaskHandler] = []
         self.cron_items: tuple[ParsedItem, ...] = ()
         """Recurring items, as ``cron`` declared them."""
 
@@ -215,6 +226,7 @@ class App:
     async def enqueue(self, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
     @overload
     async def enqueue(self, task: NewJob, /) -> JobHandle[Any]: ...
+    @needs_loop("app.sync.enqueue(task, …)")
     async def enqueue(self, task: ConfiguredTask[..., Any] | NewJob, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
         """Commit one job that will call the task with these arguments; return its handle. As ``Task.enqueue``.
 
@@ -235,12 +247,14 @@ class App:
         async def enqueue_and_wait(self, task: ConfiguredTask[..., R], /, *args: Any, **kwargs: Any) -> R: ...
     else:
 
+        @needs_loop("app.sync.enqueue_and_wait(task, …)")
         async def enqueue_and_wait(self, task, /, *args, timeout=None, **kwargs):
             """Enqueue a job and wait for its result. As ``Task.enqueue_and_wait``."""
             known = read_task(task, self, "enqueue_and_wait(task, …)")
             return await known.enqueue_and_wait(*args, timeout=timeout, **kwargs)
 
-    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
+    @needs_loop("app.sync.enqueue_many(…)")
+    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> builtins.list[int]:
         """Enqueue any number in one transaction, streamed; their ids in the order given. All of them, or none.
 
         Their results: ``await app.gather(ids)``; handles with the type of a task: ``Task.enqueue_many``.
@@ -254,6 +268,7 @@ class App:
             await self._at_once.run(len(ids))
         return ids
 
+    @needs_loop("app.sync.add_jobs(…)")
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """As ``enqueue_many``, with the jobs themselves. For hundreds, not for millions."""
         checked = list(_check_each(jobs, self._check))
@@ -283,6 +298,7 @@ class App:
     async def job(self, job_id: int) -> JobHandle[Any]: ...
     @overload
     async def job(self, job_id: int, task: ConfiguredTask[..., R]) -> JobHandle[R]: ...
+    @needs_loop("app.sync.job(…)")
     async def job(self, job_id: int, task: ConfiguredTask[..., Any] | None = None) -> JobHandle[Any]:
         """Return a handle of the job with this id. ``task`` supplies the type of its result.
 
@@ -295,7 +311,7 @@ class App:
     @overload
     async def gather(
         self, jobs: Iterable[JobHandle[R]], timeout: Duration | None = None, *, return_exceptions: Literal[False] = ...
-    ) -> list[R]: ...
+    ) -> builtins.list[R]: ...
     @overload
     async def gather(
         self,
@@ -303,10 +319,11 @@ class App:
         timeout: Duration | None = None,
         *,
         return_exceptions: bool = ...,
-    ) -> list[Any]: ...
+    ) -> builtins.list[Any]: ...
+    @needs_loop("app.sync.gather(…)")
     async def gather(
         self, jobs: Iterable[Any], timeout: Duration | None = None, *, return_exceptions: bool = False
-    ) -> list[Any]:
+    ) -> builtins.list[Any]:
         """As ``stowhand.gather``, also for jobs and ids of this App: what ``add_jobs`` and ``enqueue_many`` return.
 
         Raises as that does; UnknownJob for an id that never was.
@@ -316,6 +333,7 @@ class App:
         calls = [partial(handled.result, job, timeout) for job in listed(jobs, "app.gather")]
         return await gathered(calls, return_exceptions=return_exceptions)
 
+    @needs_loop("app.sync.add_job(…)")
     async def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:
         """Enqueue a job by the name of its task, which may be declared elsewhere. A payload of ``None`` is ``{}``."""
         self.discover()
@@ -345,6 +363,18 @@ class App:
             if task is not None:
                 task.shape.check(checked.payload)
         return checked
+
+    # -- looking at jobs and acting on them; everything else is a part of the open store --------------
+
+    get = Opened(Producer.get)
+    list = Opened(Inspector.list)
+    counts = Opened(Inspector.counts)
+    search = Opened(Inspector.search)
+    retry = Opened(Administrator.retry)
+    cancel = Opened(Administrator.cancel)
+    remove = Opened(Administrator.remove)
+    pause_queue = Opened(Operator.pause_queue)
+    resume_queue = Opened(Operator.resume_queue)
 
     # -- connecting ------------------------------------------------------------------------------
 

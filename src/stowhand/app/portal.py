@@ -9,11 +9,14 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import wraps
 from itertools import islice
 from operator import attrgetter
 from queue import SimpleQueue
+from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
+from stowhand.app.opened import path_of
 from stowhand.errors import Misuse
 from stowhand.fork import call_in_children
 
@@ -25,15 +28,6 @@ LAST_PATIENCE = 2.0
 """Seconds that connections have to close when the program ends."""
 CHUNK = 500
 """Items that cross from the calling thread at a time."""
-PARTS = {
-    "Producer": "jobs",
-    "Inspector": "inspect",
-    "Timetable": "timetable",
-    "Schema": "schema",
-    "Administrator": "admin",
-    "Operator": "operate",
-}
-"""Of a store, by protocol."""
 
 
 class Face(Protocol):
@@ -47,31 +41,30 @@ class Face(Protocol):
 
 
 class Waited(Generic[P, T]):
-    """A synchronous method with the name, parameters and types of an asynchronous one, which may be of a part."""
+    """A synchronous method with the name, parameters and types of an asynchronous one, which may be of a part.
 
-    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]]) -> None:
-        self.method = method
-        part = PARTS.get(method.__qualname__.partition(".")[0])
-        self._path = f"{part}.{method.__name__}" if part else method.__name__
-        self.__doc__ = method.__doc__
+    ``instead``: what to write in an event loop, if not the method of the asynchronous object.
+    """
 
-    @overload
-    def __get__(self, face: None, kind: type) -> Waited[P, T]: ...
-    @overload
-    def __get__(self, face: Face, kind: type) -> Callable[P, T]: ...
-    def __get__(self, face: Face | None, kind: type) -> Any:
-        if face is None:
-            return self
-        path = self._path
+    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]], instead: str | None = None) -> None:
+        path = path_of(method)
 
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        @wraps(method)
+        def call(face: Face, *args: P.args, **kwargs: P.kwargs) -> T:
             def ask(opened: Any) -> Any:
                 return attrgetter(path)(opened)(*args, **kwargs)
 
-            return cast("T", face.wait_for(ask, f"await {face.opened}.{path}(…)"))
+            return cast("T", face.wait_for(ask, instead or f"await {face.opened}.{path}(…)"))
 
-        call.__name__, call.__doc__ = self.method.__name__, self.__doc__
-        return call
+        self._call = call
+        self.__name__, self.__doc__ = method.__name__, method.__doc__
+
+    @overload
+    def __get__(self, face: None, kind: type) -> Callable[Concatenate[Face, P], T]: ...
+    @overload
+    def __get__(self, face: Face, kind: type) -> Callable[P, T]: ...
+    def __get__(self, face: Face | None, kind: type) -> Any:
+        return self._call if face is None else MethodType(self._call, face)
 
 
 class Portal:
@@ -169,7 +162,7 @@ def _refuse_loop(instead: str) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise Misuse(f"sync was called inside a running event loop, which would stand still: write {instead}")
+    raise Misuse(f"called inside a running event loop, which would stand still: write {instead}")
 
 
 def _wait(running: Future[T]) -> T:

@@ -25,6 +25,7 @@ from stowhand.jobs.job import EXPIRED, Job, State
 from stowhand.jobs.tries import Try
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.results import Standing
+from stowhand.tasks.needs_loop import needs_loop
 from stowhand.worker.inside import refuse_inside
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ class JobHandle(JobFields, Generic[R_co]):
         self._standing: Standing | None = None
         """``None``: it is not known how the job ended."""
 
+    @needs_loop("app.sync.job({0.id}).result(…)")
     async def result(self, timeout: Duration | None = None) -> R_co:
         """What it returned, in the annotated type; waits until it has ended, through all its retries.
 
@@ -166,11 +168,13 @@ class JobHandle(JobFields, Generic[R_co]):
         result: R_co = self._read(self.job.result_text)
         return result
 
+    @needs_loop("app.sync.job({0.id}).wait(…)")
     async def wait(self, timeout: Duration | None = None) -> Self:
         """Until it has ended, however: ``state`` says how. Raises as ``result``, but not for its state."""
         await self._end(timeout, "wait")
         return self
 
+    @needs_loop("app.sync.job({0.id}).refresh(…)")
     async def refresh(self) -> Self:
         """Its fields as they are now. Raises as ``wait`` where it is not there any more."""
         job = await self._jobs.get(self.id)
@@ -187,6 +191,7 @@ class JobHandle(JobFields, Generic[R_co]):
         self.seen, self._seen_at, self._standing, self._is_open = job, stopwatch(), None, False
         return self
 
+    @needs_loop("app.sync.job({0.id}).cancel(…)")
     async def cancel(self) -> Answer:
         """Cancel the job: a waiting one at once, a running one by its worker."""
         return await self._jobs.cancel(self.id)

@@ -15,6 +15,7 @@ from stowhand.protocols.connections import AsyncConnection, Connection
 from stowhand.tasks.context import Context
 from stowhand.tasks.handled_jobs import HandledJobs
 from stowhand.tasks.job_handle import JobHandle, Unseen
+from stowhand.tasks.needs_loop import needs_loop
 from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.registry import TaskDefinition
 from stowhand.tasks.sync_job_handle import SyncJobHandle
@@ -78,6 +79,7 @@ class ConfiguredTask(Generic[P, R_co]):
         """Its jobs, without payload."""
         return self._template
 
+    @needs_loop("{0.name}.enqueue_sync(…)")
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]:
         """Commit one job that will call the task with these arguments; return its handle.
 
@@ -102,6 +104,7 @@ class ConfiguredTask(Generic[P, R_co]):
         async def enqueue_and_wait(self, *args: Any, **kwargs: Any) -> R_co: ...
     else:
 
+        @needs_loop("app.sync.enqueue_and_wait({0.name}, …)")
         async def enqueue_and_wait(self, *args, timeout=None, **kwargs):
             """Enqueue a job and wait for its result: ``enqueue`` and ``JobHandle.result`` in one.
 
@@ -132,6 +135,7 @@ class ConfiguredTask(Generic[P, R_co]):
         definition = self._definition
         return job if definition.unique is None and definition.on_failure is None else definition.finished(job)
 
+    @needs_loop("app.sync.enqueue_many({0.name}.new_job(…) for …)")
     async def enqueue_many(self, payloads: Iterable[object] | AsyncIterable[object]) -> list[JobHandle[R_co]]:
         """Enqueue a job per payload in one transaction, streamed; their handles in the order given. All, or none.
 

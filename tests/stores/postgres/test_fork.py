@@ -76,8 +76,11 @@ loop = asyncio.new_event_loop()
 pool = AsyncConnectionPool(sys.argv[1], min_size=1, open=False)
 app = App(pool=pool)
 
+async def add(task):
+    await app.add_job(task)
+
 def enqueue(task):
-    loop.run_until_complete(app.add_job(task))
+    loop.run_until_complete(add(task))
 
 def refused():
     try:

@@ -1,0 +1,60 @@
+"""Methods of an App that are those of its open store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from operator import attrgetter
+from types import MethodType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from stowhand.protocols.queue_store import QueueStore
+from stowhand.tasks.needs_loop import needs_loop
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PARTS = {
+    "Producer": "jobs",
+    "Inspector": "inspect",
+    "Timetable": "timetable",
+    "Schema": "schema",
+    "Administrator": "admin",
+    "Operator": "operate",
+}
+"""Of a store, by protocol."""
+
+
+def path_of(method: Callable[..., object]) -> str:
+    """Return where an open store has the method of a protocol: ``jobs.get``. Of other classes: its name."""
+    part = PARTS.get(method.__qualname__.partition(".")[0])
+    return f"{part}.{method.__name__}" if part else method.__name__
+
+
+class Opens(Protocol):
+    """An object that opens its store on the running event loop."""
+
+    async def open(self) -> QueueStore: ...
+
+
+class Opened(Generic[P, T]):
+    """A method of an App that opens its store and calls the store's method of this name and these parameters."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
+        find = attrgetter(path_of(method))
+
+        @needs_loop(f"app.sync.{method.__name__}(…)")
+        @wraps(method)
+        async def call(app: Opens, *args: P.args, **kwargs: P.kwargs) -> T:
+            result: T = await find(await app.open())(*args, **kwargs)
+            return result
+
+        self._call = call
+        self.__name__, self.__doc__ = method.__name__, method.__doc__
+
+    @overload
+    def __get__(self, app: None, kind: type) -> Callable[Concatenate[Opens, P], Coroutine[Any, Any, T]]: ...
+    @overload
+    def __get__(self, app: Opens, kind: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, app: Opens | None, kind: type) -> Any:
+        return self._call if app is None else MethodType(self._call, app)

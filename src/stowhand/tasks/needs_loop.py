@@ -1,0 +1,60 @@
+"""Asynchronous methods that refuse a call where no event loop runs: a forgotten ``await`` would drop it in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from types import MethodType
+from typing import Any, Protocol, TypeVar, cast
+
+from stowhand.errors import Misuse
+
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+
+class SameType(Protocol):
+    """A decorator that keeps the type of what it decorates."""
+
+    def __call__(self, method: F, /) -> F: ...
+
+
+def needs_loop(instead: str) -> SameType:
+    """Let a method raise Misuse at a call in a thread in which no event loop runs.
+
+    ``instead``: the synchronous call, formatted with the object: ``"{0.name}.enqueue_sync(…)"``.
+    """
+
+    def checked(method: F, /) -> F:
+        return cast("F", _NeedsLoop(method, instead))
+
+    return checked
+
+
+class _NeedsLoop:
+    """A method with this check. It passes for the coroutine function that it calls.
+
+    ``inspect.iscoroutinefunction`` recognizes a function by its code and its defaults, on every version of Python;
+    frameworks ask it whether to await a callable (Starlette's ``BackgroundTask``).
+    """
+
+    def __init__(self, method: Callable[..., Coroutine[Any, Any, Any]], instead: str) -> None:
+        functools.update_wrapper(self, method)
+        self._method, self._instead = method, instead
+        self.__name__: str = method.__name__
+        self.__code__ = method.__code__
+        self.__defaults__ = method.__defaults__
+        self.__kwdefaults__ = method.__kwdefaults__
+
+    def __get__(self, owner: object, kind: type | None = None) -> Any:
+        return self if owner is None else MethodType(self, owner)
+
+    def __call__(self, owner: object, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise Misuse(
+                f"{self.__name__}() was called in a thread in which no event loop runs, and nothing was done: write"
+                f" {self._instead.format(owner)}, or await it in an 'async def main()' that asyncio.run(main()) runs"
+            ) from None
+        return self._method(owner, *args, **kwargs)
