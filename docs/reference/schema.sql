@@ -4375,7 +4375,7 @@ CREATE INDEX live_errors ON stowhand.live USING btree (id) WHERE (last_error IS 
 
 CREATE INDEX live_failed ON stowhand.live USING btree (finished_at, id) WHERE (state = 'failed'::text);
 
-CREATE INDEX live_in_serial ON stowhand.live USING btree (serial, task, priority, run_at, id) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (serial IS NOT NULL) AND (resets < 2));
+CREATE INDEX live_in_serial ON stowhand.live USING btree (serial, task, priority, run_at, id) INCLUDE (queue) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (serial IS NOT NULL) AND (resets < 2));
 
 CREATE UNIQUE INDEX live_key ON stowhand.live USING btree (key) WHERE (key IS NOT NULL);
 
@@ -4387,7 +4387,7 @@ CREATE INDEX live_scouts ON stowhand.live USING btree (priority, run_at, id) WHE
 
 CREATE INDEX live_suspects ON stowhand.live USING btree (priority, run_at, id) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (resets >= 2));
 
-CREATE INDEX live_troubled ON stowhand.live USING btree (state, task) WHERE (state = ANY (ARRAY['errored'::text, 'failed'::text]));
+CREATE INDEX live_troubled ON stowhand.live USING btree (state, task) INCLUDE (queue) WHERE (state = ANY (ARRAY['errored'::text, 'failed'::text]));
 
 CREATE INDEX serials_hinted ON stowhand.serials USING btree (hint_priority, hint_run_at, hint_id) WHERE (hint_run_at IS NOT NULL);
 

@@ -54,7 +54,7 @@ def test_due_jobs_and_no_live_worker_are_said_with_what_to_do(call: Stowhand) ->
 
 
 def stats_of(*workers: WorkerLine, tasks: Sequence[LiveCounts] = ()) -> Stats:
-    figures = Figures(states=dict.fromkeys(State, Amount()), tasks=tasks, serials=[], workers=[], paused={})
+    figures = Figures(states=dict.fromkeys(State, Amount()), tasks=tasks, serials=[], queues=[], workers=[], paused={})
     now = datetime(2030, 1, 1, tzinfo=UTC)
     return Stats(figures=figures, oldest_due=90.0, workers=workers, now=now)
 

@@ -83,11 +83,16 @@ def test_the_keys_of_serials_and_stats(installed: Stowhand, folder: Path) -> Non
     assert keys(installed("serials", "list", "--json").rows()) == (
         "due due_since failed held_by name paused_since running waiting | paused_since task"
     )
+    assert keys(installed("queues", "pause", "mail", "--json").rows()) == "done queue why"
+    assert keys(installed("queues", "list", "--json").rows()) == (
+        "due failed name paused_since running serving waiting workers"
+    )
     assert keys(installed("stats", "--json").rows()) == (
         "claimed_ahead counted[seconds tasks[ended failures finished late per_second resets retry run_p50 "
         "run_p95 task wait_p50 wait_p95]] finished[15m[canceled completed failed per_second] 1m[canceled "
         "completed failed per_second] 5m[canceled completed failed per_second]] more_than oldest_due paused "
-        "paused_tasks serials[due failed paused running serial waiting] states[canceled completed errored "
+        "paused_queues paused_tasks queues[due errored failed queue running waiting] "
+        "serials[due failed paused running serial waiting] states[canceled completed errored "
         "failed processing queued] tasks[due errored failed running task waiting] workers[abandoned_threads "
         "alive app_version blocked busy claimed_ahead concurrency forbidden_flags host name pid "
         "queues[excluded only] seen_at started_at stopping tasks version]"

@@ -75,7 +75,7 @@ def test_on_eighty_columns_names_give_way_and_no_count_is_cut(monkeypatch: pytes
     long = "a_task_with_a_name_that_is_longer_than_anybody_would_write_it"
     amount = Amount(123_456_789)
     line = LiveCounts(name=long, queued=amount, due=amount, processing=amount, failed=amount)
-    figures = Figures(states={}, tasks=[line], serials=[], workers=[], paused={})
+    figures = Figures(states={}, tasks=[line], serials=[], queues=[], workers=[], paused={})
     stats = Stats(figures=figures, oldest_due=0.0, workers=[], now=datetime(2030, 1, 1, tzinfo=UTC))
     rows = list(stats_lines(stats))
     assert all(len(row) <= 80 for row in rows)

@@ -99,17 +99,21 @@ async def test_counts_name_every_state(harness: StoreHarness) -> None:
 
 
 async def test_oldest_due_is_the_wait_of_what_is_due_and_waits(harness: StoreHarness) -> None:
-    assert await harness.store.inspect.oldest_due() == 0
+    assert await harness.store.inspect.oldest_due() == {}
     await harness.add(delay=100.0)
     await harness.in_state(State.FAILED)
-    assert await harness.store.inspect.oldest_due() == 0, "later, or never again"
+    assert await harness.store.inspect.oldest_due() == {}, "later, or never again"
     await harness.pass_time(130.0)
-    assert await harness.store.inspect.oldest_due() == pytest.approx(30.0, abs=0.1)
+    assert await harness.store.inspect.oldest_due() == {"default": pytest.approx(30.0, abs=0.1)}
     await harness.add("other", serial="q", priority=-5)
-    assert await harness.store.inspect.oldest_due() == pytest.approx(30.0, abs=0.1), "the longest, whoever comes first"
+    assert await harness.store.inspect.oldest_due() == {"default": pytest.approx(30.0, abs=0.1)}, (
+        "the longest, whoever comes first"
+    )
     await harness.take(tasks=("t",))
     await harness.pass_time(3.0)
-    assert await harness.store.inspect.oldest_due() == pytest.approx(3.0, abs=0.1), "what runs does not wait"
+    assert await harness.store.inspect.oldest_due() == {"default": pytest.approx(3.0, abs=0.1)}, (
+        "what runs does not wait"
+    )
 
 
 async def test_looking_changes_nothing(harness: StoreHarness) -> None:

@@ -242,11 +242,11 @@ async def test_a_paused_task_hurries_no_worker_and_is_not_late(harness: StoreHar
     await harness.pass_time(60)
     await harness.add("b", serial=serial)
     await harness.pass_time(5)
-    assert await harness.store.inspect.oldest_due() == pytest.approx(65, abs=1)
+    assert await harness.store.inspect.oldest_due() == {"default": pytest.approx(65, abs=1)}
     await harness.store.operate.pause_task("a")
-    assert await harness.store.inspect.oldest_due() == pytest.approx(5, abs=1)
+    assert await harness.store.inspect.oldest_due() == {"default": pytest.approx(5, abs=1)}
     await harness.store.operate.pause_task("b")
-    assert await harness.store.inspect.oldest_due() == 0
+    assert await harness.store.inspect.oldest_due() == {}
     assert await harness.store.next_due(None) is None
     await harness.store.operate.resume_task("b")
     assert await harness.store.next_due(None) == 0

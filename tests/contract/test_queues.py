@@ -11,6 +11,8 @@ from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.queues import Queues
 from stowhand.protocols.figures import Pauses
 from stowhand.protocols.operating import QueueChange, WorkerCard, WorkerList
+from stowhand.protocols.queue_store import JobFilter
+from stowhand.protocols.searching import Search
 from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, SNOOZED, StoreHarness
 from tests.contract.test_wake import asleep, woken
@@ -190,3 +192,60 @@ async def test_an_explanation_names_a_queue_that_no_worker_serves(harness: Store
     assert served is not None
     assert "unserved_queue" not in [reason.code for reason in served.reasons]
     assert job.state is State.QUEUED
+
+
+@needs("inspect")
+async def test_figures_count_the_live_jobs_of_each_queue(harness: StoreHarness) -> None:
+    await harness.start("running", queue="mail")
+    await harness.in_state(State.FAILED, queue="mail")
+    await harness.in_state(State.ERRORED, queue="mail")
+    await harness.make_suspect(queue="mail")
+    for serial in (None, "s", "s"):
+        await harness.add(queue="mail", serial=serial)
+    await harness.add(queue="mail", delay=60.0)
+    await harness.add()
+    counts = {one.name: one for one in (await harness.store.inspect.figures()).queues}
+    mail, default = counts["mail"], counts["default"]
+    assert [amount.number for amount in (mail.waiting, mail.errored, mail.due, mail.processing, mail.failed)] == [
+        *(6, 1, 4, 1, 1)
+    ]
+    assert (default.waiting.number, default.due.number, default.failed.number) == (1, 1, 0)
+
+
+@needs("inspect")
+async def test_a_queue_is_known_from_jobs_workers_tasks_and_pauses(harness: StoreHarness) -> None:
+    roll, inspect = harness.heartbeats, harness.store.inspect
+    assert [row.name for row in await inspect.queues()] == ["default"]
+    assert isinstance(roll, WorkerList)
+    await roll.worker_seen(msgspec.structs.replace(CARD, queues=Queues(("mail", "default"))), {"t": "bulk"})
+    await harness.store.operate.pause_queue("night")
+    await harness.add(queue="other")
+    rows = {row.name: row for row in await inspect.queues()}
+    assert [*rows] == ["bulk", "default", "mail", "night", "other"]
+    assert rows["night"].paused_since == harness.now
+    assert (rows["mail"].serving, rows["mail"].workers, rows["other"].serving) == (1, ("w1",), 0)
+    assert [row.name for row in rows.values() if row.is_unserved] == ["other"]
+
+
+@needs("inspect")
+async def test_the_oldest_due_job_of_each_queue(harness: StoreHarness) -> None:
+    await harness.add(queue="mail")
+    await harness.add(queue="mail", serial="s")
+    await harness.pass_time(30.0)
+    await harness.add()
+    await harness.add(queue="bulk", delay=60.0)
+    await harness.pass_time(5.0)
+    ages = {"default": pytest.approx(5.0, abs=0.1), "mail": pytest.approx(35.0, abs=0.1)}
+    assert await harness.store.inspect.oldest_due() == ages
+    await harness.store.operate.pause_queue("mail")
+    assert list(await harness.store.inspect.oldest_due()) == ["default"]
+
+
+@needs("inspect")
+async def test_jobs_are_found_by_their_queue(harness: StoreHarness) -> None:
+    mail = [await harness.add(queue="mail"), await harness.in_state(State.COMPLETED, queue="mail")]
+    plain = await harness.add()
+    inspect, states = harness.store.inspect, tuple(State)
+    for queue, jobs in (("mail", mail), ("default", [plain]), ("other", [])):
+        assert {job.id for job in await inspect.list(JobFilter(queue=queue, states=states))} == {job.id for job in jobs}
+        assert {job.id for job in (await inspect.search(Search(queue=queue))).jobs} == {job.id for job in jobs}

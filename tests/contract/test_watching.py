@@ -184,9 +184,9 @@ async def test_paused_queues_are_named_and_their_jobs_are_not_late(harness: Stor
     await harness.add(serial="other")
     await harness.pass_time(5)
     assert list((await harness.store.inspect.figures()).paused) == ["mail"]
-    assert await harness.store.inspect.oldest_due() == pytest.approx(5.0, abs=0.1)
+    assert await harness.store.inspect.oldest_due() == {"default": pytest.approx(5.0, abs=0.1)}
     await harness.store.operate.resume_serial("mail")
-    assert await harness.store.inspect.oldest_due() == pytest.approx(25.0, abs=0.1)
+    assert await harness.store.inspect.oldest_due() == {"default": pytest.approx(25.0, abs=0.1)}
 
 
 async def test_the_oldest_is_found_behind_any_priority_task_and_queue(harness: StoreHarness) -> None:
@@ -196,7 +196,7 @@ async def test_the_oldest_is_found_behind_any_priority_task_and_queue(harness: S
     await harness.add("b", serial="q", priority=-3)
     await harness.pass_time(10)
     await harness.add("b", serial="p")
-    assert await harness.store.inspect.oldest_due() == pytest.approx(20.0, abs=0.1)
+    assert await harness.store.inspect.oldest_due() == {"default": pytest.approx(20.0, abs=0.1)}
 
 
 async def test_a_heart_that_keeps_no_roll_is_none(harness: StoreHarness) -> None:

@@ -106,8 +106,8 @@ def worker(*tasks: str, emit: Callable[[Events], None] = lambda events: None) ->
 
 def store(*, cron: CronFigures = CronFigures(), paused: Mapping[str, datetime] | None = None) -> dict[str, float]:  # noqa: B008 - frozen
     registry = CollectorRegistry()
-    figures = Figures(states={}, tasks=[], serials=[], workers=[], paused=paused or {})
-    QueueMetrics(lambda: figures, lambda: 0.0, registry, cron=lambda: cron)
+    figures = Figures(states={}, tasks=[], serials=[], queues=[], workers=[], paused=paused or {})
+    QueueMetrics(lambda: figures, dict, registry, cron=lambda: cron)
     return samples(generate_latest(registry))
 
 
@@ -163,7 +163,7 @@ def test_a_worker_without_failures_and_one_that_failed_long_ago_fire_nothing(tmp
 
 def test_services_that_share_a_prometheus_have_alerts_of_their_own(tmp_path: Path) -> None:
     shop, bank = worker("mail"), worker("mail", emit=failures("mail", 1))
-    late = {"stowhand_queue_oldest_due_seconds": 400.0}
+    late = {'stowhand_queue_oldest_due_seconds{queue="mail"}': 400.0}
     history = series((shop, 2 * HOUR)) | series((shop, HOUR), ({**bank, **late}, HOUR), job="bank")
     both = [firing("StowhandJobsFail", job="bank", kind="mail"), firing("StowhandJobsWaitTooLong", job="bank")]
     alerts(tmp_path, Case(history, {HOUR - 60: [], HOUR + 600: both}))

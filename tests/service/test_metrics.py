@@ -81,7 +81,7 @@ def test_a_worker_shows_what_it_did_and_what_waits(url: str, workers: Workers, t
         lambda pages: sum(v for name, v in pages.metrics().items() if name.startswith("stowhand_queue_jobs")) == 5
     )
     assert shown['stowhand_queue_task_jobs{state="due",task="nobody_has_it"}'] == 1
-    assert 0 < shown["stowhand_queue_oldest_due_seconds"] < 300
+    assert 0 < shown['stowhand_queue_oldest_due_seconds{queue="default"}'] < 300
     assert shown['stowhand_worker_job_wait_seconds_count{kind="innocent"}'] == 4
     assert 0 < shown['stowhand_worker_job_wait_seconds_sum{kind="innocent"}'] < 1200
 
@@ -315,8 +315,11 @@ def test_a_queue_that_cannot_be_asked_is_absent() -> None:
 
 def test_a_gauge_whose_question_has_no_answer_is_absent_alone() -> None:
     registry = CollectorRegistry()
-    QueueMetrics(lambda: None, lambda: 3.0, registry)
-    assert samples(generate_latest(registry)) == {"stowhand_queue_oldest_due_seconds": 3}
+    QueueMetrics(lambda: None, lambda: {"mail": 3.0}, registry)
+    assert samples(generate_latest(registry)) == {
+        'stowhand_queue_oldest_due_seconds{queue="default"}': 0,
+        'stowhand_queue_oldest_due_seconds{queue="mail"}': 3,
+    }
 
 
 def test_tasks_and_queues_beyond_the_limit_are_one_series() -> None:
@@ -326,6 +329,7 @@ def test_tasks_and_queues_beyond_the_limit_are_one_series() -> None:
         states=states,
         tasks=[*many, LiveCounts(name=None, queued=Amount(7), failed=Amount(1, least=True))],
         serials=[LiveCounts(name="q", errored=Amount(1))],
+        queues=[],
         workers=[],
         paused={"q": datetime.fromtimestamp(2000, UTC)},
         pauses=Pauses(tasks={"t0": datetime.fromtimestamp(1000, UTC)}),

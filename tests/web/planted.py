@@ -60,7 +60,7 @@ async def plant(store: Any, text: str, *, names: str = "", error: str = "") -> l
 
 def pages(ids: list[int]) -> list[str]:
     """Every page that shows what was planted."""
-    lists = ("/", "/jobs", "/serials", "/tasks", "/tasks?sort=rate", "/failures", "/workers")
+    lists = ("/", "/jobs", "/queues", "/tasks", "/tasks?sort=rate", "/failures", "/workers")
     states = [f"/jobs?state={state.value}" for state in State]
     one = [f"{page}?id={job_id}" for job_id in ids for page in ("/job", "/again")]
     return [*lists, *states, *one]

@@ -111,9 +111,9 @@ async def test_every_page_is_there_where_the_database_may_only_be_read(store_at:
         job = await store.jobs.enqueue(NewJob(task="send"))
         await store.admin.permanently_fail_jobs([job.id])
         async with store_at(StoreOptions(read_only=True)) as read:
-            pages = ["/", "/?span=7d", "/jobs", "/jobs?state=failed", "/serials", "/tasks", "/failures", "/workers"]
+            pages = ["/", "/?span=7d", "/jobs", "/jobs?state=failed", "/queues", "/tasks", "/failures", "/workers"]
             for at in pages if read.description != "memory" else []:
-                assert "send" in await Visitor(read).page(at) or at in ("/serials", "/workers"), at
+                assert "send" in await Visitor(read).page(at) or at in ("/queues", "/workers"), at
             if read.description != "memory":
                 assert "Last error" in await Visitor(read).page(f"/job?id={job.id}")
 

@@ -27,13 +27,13 @@ ACTOR = Who("act", frozenset({Right.LOOK, Right.ACT}))
 
 async def test_a_queue_shows_its_depth_its_holder_and_its_pause(store_at: Stores) -> None:
     async with store_at() as store:
-        assert "No job has a serial key" in await Visitor(store).page("/serials")
+        assert "No job has a serial key" in await Visitor(store).page("/queues")
         for _ in range(3):
             await store.jobs.enqueue(NewJob(task="t", serial=ODD))
         (claim,) = await store.claim(ClaimRequest(worker="w", token=new_token(), limit=1, lease=60.0))
         await store.operate.pause_serial(ODD)
         page = Visitor(store, LOOKER)
-        text = await page.page("/serials")
+        text = await page.page("/queues")
         assert "&lt;i&gt;" in text
         assert "<i>" not in text
         assert f'<a href="/job?id={claim.lease.job_id}">' in text
@@ -41,7 +41,7 @@ async def test_a_queue_shows_its_depth_its_holder_and_its_pause(store_at: Stores
         assert "now" in cells(text, "serials-1")[3] or "ago" in cells(text, "serial keys-1")[3]
         assert "paused" in text
         assert "<form" not in text
-        assert 'name="resume serial"' in await Visitor(store, ACTOR).page("/serials")
+        assert 'name="resume serial"' in await Visitor(store, ACTOR).page("/queues")
 
 
 async def test_the_link_of_an_odd_name_leads_to_its_jobs() -> None:
@@ -49,7 +49,7 @@ async def test_the_link_of_an_odd_name_leads_to_its_jobs() -> None:
     await store.jobs.enqueue(NewJob(task=ODD, serial=ODD))
     await store.jobs.enqueue(NewJob(task="other"))
     visitor = Visitor(store, prefix="/jobs-admin")
-    for page in ("/serials", "/tasks"):
+    for page in ("/queues", "/tasks"):
         (link,) = re.findall(r'scope="row"><a href="(/jobs-admin/jobs\?[^"]*%2F[^"]*)"', await visitor.page(page))
         text = await visitor.page(link)
         assert 'id="job-1"' in text
@@ -139,9 +139,9 @@ async def test_what_needs_attention_stands_first() -> None:
     await beats.worker_seen(WorkerCard("b", "host", 1, "1", None, 4), {})
     await clock.advance(timedelta(minutes=5).total_seconds())
     await beats.worker_seen(WorkerCard("a", "host", 1, "1", None, 4), {})
-    for path, names in (("serials", "cba"), ("workers", "ba")):
+    for path, part, names in (("queues", "serials", "cba"), ("workers", "workers", "ba")):
         page = await Visitor(store).page(f"/{path}")
-        assert "".join(cells(page, f"{path}-{number + 1}")[0][0] for number in range(len(names))) == names
+        assert "".join(cells(page, f"{part}-{number + 1}")[0][0] for number in range(len(names))) == names
 
 
 NAMES = {
@@ -177,7 +177,7 @@ async def test_pages_are_small_however_many_things_there_are_and_whatever_their_
     await store.admin.permanently_fail_jobs(range(201, 251), f"ValueError: {name('error', 1) * 9}")
     visitor = Visitor(store)
     visitor.board = Board(visitor.reader, actions=ActionPages(Events()))
-    for at in ("/", "/jobs", "/jobs?state=failed", "/serials", "/tasks", "/failures", "/workers", "/job?id=1"):
+    for at in ("/", "/jobs", "/jobs?state=failed", "/queues", "/tasks", "/failures", "/workers", "/job?id=1"):
         assert len((await visitor.page(at)).encode()) < 60_000, at
 
 
@@ -186,16 +186,16 @@ async def test_a_long_list_has_pages() -> None:
     for number in range(120):
         await store.jobs.enqueue(NewJob(task="t", serial=f"queue-{number:03}"))
     visitor = Visitor(store)
-    first = await visitor.page("/serials")
+    first = await visitor.page("/queues")
     assert "1 to 20 of 120" in first
-    assert 'rel="next" href="/serials?from=20"' in first
-    last = await visitor.page("/serials?from=100")
+    assert 'rel="next" href="/queues?from=20"' in first
+    last = await visitor.page("/queues?from=100")
     assert "101 to 120 of 120" in last
     assert "queue-119" in last
     assert 'rel="next"' not in last
-    assert "101 to 120 of 120" in await visitor.page("/serials?from=150"), "the list was longer once"
-    assert "1 to 20 of 120" in await visitor.page("/serials?from=-1")
-    assert "is no whole number" in await visitor.page("/serials?from=x", 400)
+    assert "101 to 120 of 120" in await visitor.page("/queues?from=150"), "the list was longer once"
+    assert "1 to 20 of 120" in await visitor.page("/queues?from=-1")
+    assert "is no whole number" in await visitor.page("/queues?from=x", 400)
 
 
 def cells(text: str, row: str) -> list[str]:

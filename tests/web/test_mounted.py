@@ -198,7 +198,7 @@ async def test_who_looks_has_connections_that_only_read_and_who_acts_the_apps_ow
             await (await app.open_to_read()).jobs.enqueue(NewJob(task="send"))
         app.opened.clear()
         browser = Browser(mounted(app, Events()), who=Who("ann", frozenset(Right)))
-        for at in ("/", "/jobs", f"/job?id={job.id}", "/serials", "/tasks", "/failures", "/workers"):
+        for at in ("/", "/jobs", f"/job?id={job.id}", "/queues", "/tasks", "/failures", "/workers"):
             assert (await browser.open(at)).status == 200, at
         assert app.opened == {"to read"}
         form = (await browser.open("/jobs")).form("/act")
@@ -238,7 +238,7 @@ async def test_a_lent_store_shows_jobs_one_by_one() -> None:
         assert '<bdi class="name">&#34;n&#34;</bdi>' in page
         assert "Why it waits" not in page
         assert "There is no job 99" in await visitor.page("/job?id=99", 404)
-        for path in ("/serials", "/tasks", "/failures", "/workers"):
+        for path in ("/queues", "/tasks", "/failures", "/workers"):
             assert "This store does not list" in await visitor.page(path)
         await store.close()
 

@@ -176,6 +176,7 @@ class Sync:
     tasks = Waited(Inspector.tasks)
     serials = Waited(Inspector.serials)
     pauses = Waited(Inspector.pauses)
+    queues = Waited(Inspector.queues)
     now = Waited(Timetable.now)
     known_items = Waited(Timetable.known_items)
     forget_item = Waited(Timetable.forget_item)

@@ -22,6 +22,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     states: tuple[State, ...] = ()
     task: str | None = None
+    queue: str | None = None
     serial: str | None = None
     worker: str | None = None
     error: str | None = None
@@ -30,7 +31,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     async def filter(self, store: QueueStore, **more: Any) -> JobFilter:
         """Return the filter for a store, by its clock."""
-        asked = {name: getattr(self, name) for name in ("states", "task", "serial", "worker", "error")}
+        asked = {name: getattr(self, name) for name in ("states", "task", "queue", "serial", "worker", "error")}
         for name in ("since", "until"):
             if (moment := getattr(self, name)) is not None:
                 asked[name] = await moment.by(store.timetable.now)
@@ -48,6 +49,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 _IN_WORDS = {
     "task": " of task {}",
+    "queue": " of the queue {}",
     "serial": " of the serial key {}",
     "worker": " held by {}",
     "error": " with an error that says '{}'",
@@ -72,6 +74,7 @@ filter_options = with_options(
         shell_complete=completing(State),
     ),
     click.option("--task", help="Only this task."),
+    click.option("--queue", help="Only this queue."),
     click.option("--serial", help="Only this serial key."),
     click.option("--worker", help="Only what this worker holds."),
     click.option("--error", metavar="TEXT", help="Only those whose last error says this, in whatever case."),

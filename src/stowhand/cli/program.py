@@ -21,6 +21,7 @@ COMMANDS = {
     "worker": "Run a worker: claim jobs and run them.",
     "enqueue": "Enqueue a job and print its id.",
     "jobs": "List, explain and change jobs.",
+    "queues": "List, pause and resume queues.",
     "serials": "List, pause and resume serial keys.",
     "stats": "Show jobs by state and task, throughput, and workers.",
     "top": "Show the page of stats and the running jobs, live.",

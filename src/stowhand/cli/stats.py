@@ -20,6 +20,7 @@ from stowhand.cli.session import with_store
 from stowhand.clock import wall_clock
 from stowhand.jobs.job import State
 from stowhand.jobs.moments import ago, say_span
+from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.figures import Amount, Figures, LiveCounts
 from stowhand.protocols.operating import WorkerCard, WorkerRow
@@ -86,7 +87,7 @@ async def read_stats(store: QueueStore) -> Stats:
     unlisted = Amount(0, least=None in held)
     return Stats(
         figures=figures,
-        oldest_due=await store.inspect.oldest_due(),
+        oldest_due=max((await store.inspect.oldest_due()).values(), default=0.0),
         workers=[WorkerLine(row, held.get(row.card.name, unlisted)) for row in workers],
         counted=await read_counted(store),
         now=wall_clock(),
@@ -113,6 +114,8 @@ def stats_lines(found: Stats, max_rows: int | None = None) -> Iterator[str]:
     yield from table(LATELY, found.counted.lately.items())
     yield from _busiest(TASK, sorted(found.figures.tasks, key=_by_business), max_rows)
     yield from _busiest(TASK_ENDED, [*found.counted.tasks.items()], max_rows)
+    if any(one.name != DEFAULT_QUEUE for one in found.figures.queues):
+        yield from _busiest(QUEUE, sorted(found.figures.queues, key=_by_business), max_rows)
     yield from _busiest(serial_columns(found.figures), sorted(found.figures.serials, key=_by_business), max_rows)
     yield ""
     yield from table(worker_columns(found.now), found.workers) if found.workers else ["No workers."]
@@ -145,6 +148,7 @@ def _object(found: Stats) -> dict[str, Any]:
         "claimed_ahead": found.ahead,
         "tasks": [fields(TASK, one) for one in tasks],
         "serials": [fields(serial, one) for one in found.figures.serials],
+        "queues": [fields(QUEUE, one) for one in found.figures.queues],
         "oldest_due": found.oldest_due,
         "finished": {
             f"{minutes}m": fields(LATELY, (minutes, ended)) for minutes, ended in found.counted.lately.items()
@@ -152,6 +156,7 @@ def _object(found: Stats) -> dict[str, Any]:
         "counted": counted_json(found.counted),
         "paused": list(found.figures.paused),
         "paused_tasks": list(found.figures.pauses.tasks),
+        "paused_queues": list(found.figures.pauses.queues),
         "workers": [fields(worker_columns(found.now), line) for line in found.workers],
     }
 
@@ -172,6 +177,11 @@ AMOUNTS: list[Column[LiveCounts]] = [
 ]
 TASK: list[Column[LiveCounts]] = [
     Column("task", "TASK", lambda one: one.name, lambda one: one.name or OTHERS, squeezed=True),
+    *AMOUNTS,
+    Column("errored"),
+]
+QUEUE: list[Column[LiveCounts]] = [
+    Column("queue", "QUEUE", lambda one: one.name, lambda one: one.name or OTHERS, squeezed=True),
     *AMOUNTS,
     Column("errored"),
 ]

@@ -11,7 +11,7 @@ import os
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -43,7 +43,7 @@ class Exposition:
     def __init__(
         self,
         figures: Callable[[], Figures | None],
-        oldest_due: Callable[[], float | None],
+        oldest_due: Callable[[], Mapping[str, float] | None],
         folder: Path | None = None,
         *,
         cron: Callable[[], CronFigures | None] = lambda: None,

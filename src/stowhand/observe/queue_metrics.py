@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.observe import vocabulary
 from stowhand.observe.prometheus import REGISTRY, Collector, CollectorRegistry, Metric
 from stowhand.protocols.figures import NAMES, Amount, CronFigures, Figures, LiveCounts
@@ -13,6 +14,7 @@ COUNTED = (
     vocabulary.QUEUE_JOBS,
     vocabulary.QUEUE_TASK_JOBS,
     vocabulary.QUEUE_SERIAL_JOBS,
+    vocabulary.QUEUE_LIVE_JOBS,
     vocabulary.QUEUE_PAUSED,
     vocabulary.QUEUE_PAUSED_SINCE,
 )
@@ -22,16 +24,16 @@ CRON = (vocabulary.QUEUE_CRON_UNSCHEDULED, vocabulary.QUEUE_CRON_MISSED)
 class QueueMetrics(Collector):
     """The figures of a queue store. Each gauge is there if its own question was answered.
 
-    ``figures``, ``oldest_due`` (seconds) and ``cron``: the answers, soon; ``None`` when there is none now. Called in
-    the thread of the scrape. ``labels``: so many tasks, serial keys and recurring items have series of their own: of
-    tasks and serial keys the largest, at most 100 of each; of recurring items the first, and those of which something
-    is wrong.
+    ``figures``, ``oldest_due`` (seconds by queue) and ``cron``: the answers, soon; ``None`` when there is none now.
+    Called in the thread of the scrape. ``labels``: so many tasks, queues, serial keys and recurring items have series
+    of their own: of the first three the largest, at most 100 of each; of recurring items the first, and those of which
+    something is wrong.
     """
 
     def __init__(
         self,
         figures: Callable[[], Figures | None],
-        oldest_due: Callable[[], float | None],
+        oldest_due: Callable[[], Mapping[str, float] | None],
         registry: CollectorRegistry = REGISTRY,
         *,
         cron: Callable[[], CronFigures | None] = lambda: None,
@@ -50,11 +52,13 @@ class QueueMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """The figures of this moment."""
         seconds = self._oldest_due()
+        figures = self._figures()
         if seconds is not None:
             oldest = vocabulary.QUEUE_OLDEST_DUE()
-            oldest.add_metric([], seconds)
+            named = [one.name for one in figures.queues if one.name is not None] if figures is not None else []
+            for queue in dict.fromkeys([DEFAULT_QUEUE, *seconds, *named]):
+                oldest.add_metric([queue], seconds.get(queue, 0.0))
             yield oldest
-        figures = self._figures()
         if figures is not None:
             yield from self._of(figures)
         cron = self._cron()
@@ -62,18 +66,18 @@ class QueueMetrics(Collector):
             yield from self._of_cron(cron)
 
     def _of(self, figures: Figures) -> Iterable[Metric]:
-        states, tasks, serials, paused, paused_since = (declared() for declared in COUNTED)
+        states, tasks, serials, queues, paused, paused_since = (declared() for declared in COUNTED)
         for state, amount in figures.states.items():
             if not amount.least:
                 states.add_metric([state.value], amount.number)
-        for family, counts in ((tasks, figures.tasks), (serials, figures.serials)):
+        for family, counts in ((tasks, figures.tasks), (serials, figures.serials), (queues, figures.queues)):
             for labels, number in _numbers(counts, self._labels).items():
                 family.add_metric(labels, number)
         pauses = figures.all_pauses()
         paused.add_metric([], len(pauses))
         if pauses:
             paused_since.add_metric([], min(pauses).timestamp())
-        return states, tasks, serials, paused, paused_since
+        return states, tasks, serials, queues, paused, paused_since
 
     def _of_cron(self, cron: CronFigures) -> Iterable[Metric]:
         families = [declared() for declared in CRON]

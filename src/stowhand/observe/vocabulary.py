@@ -101,13 +101,16 @@ QUEUE_JOBS = partial(GaugeMetricFamily, "stowhand_queue_jobs", "Jobs in the stor
 QUEUE_TASK_JOBS = partial(
     GaugeMetricFamily, "stowhand_queue_task_jobs", f"Live jobs, by task: {_PARTS}", labels=("task", "state")
 )
+QUEUE_LIVE_JOBS = partial(
+    GaugeMetricFamily, "stowhand_queue_live_jobs", f"Live jobs, by queue: {_PARTS}", labels=("queue", "state")
+)
 QUEUE_SERIAL_JOBS = partial(
     GaugeMetricFamily,
     "stowhand_queue_serial_jobs",
     f"Live jobs that have a serial key, by key: {_PARTS}",
     labels=("serial", "state"),
 )
-QUEUE_PAUSED = partial(GaugeMetricFamily, "stowhand_queue_paused", "Serial keys and tasks that are paused")
+QUEUE_PAUSED = partial(GaugeMetricFamily, "stowhand_queue_paused", "Serial keys, tasks and queues that are paused")
 QUEUE_PAUSED_SINCE = partial(
     GaugeMetricFamily,
     "stowhand_queue_paused_since_timestamp_seconds",
@@ -128,7 +131,8 @@ QUEUE_CRON_MISSED = partial(
 QUEUE_OLDEST_DUE = partial(
     GaugeMetricFamily,
     "stowhand_queue_oldest_due_seconds",
-    "How long the job that is due longest could have run; 0: none is due. Without those of paused serial keys",
+    "How long the job of the queue that is due longest could have run; 0: none is due. Paused jobs are left out",
+    labels=("queue",),
 )
 
 # -- a user's table ------------------------------------------------------------------------------

@@ -78,6 +78,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Every state is a key."""
     tasks: Sequence[LiveCounts]
     serials: Sequence[LiveCounts]
+    queues: Sequence[LiveCounts]
     workers: Sequence[LiveCounts]
     """By name; ``processing``: a worker's jobs, those claimed ahead included."""
     paused: Mapping[str, datetime]

@@ -205,6 +205,27 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.due.number > 0 and not self.able
 
 
+class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue that has live jobs, is paused, or that a task or a worker names; ``default`` is always one."""
+
+    name: str
+    paused_since: datetime | None
+    waiting: Amount
+    due: Amount
+    """Of those that are waiting."""
+    running: Amount
+    failed: Amount
+    serving: int
+    """Workers that are alive and claim jobs of it."""
+    workers: tuple[str, ...]
+    """The names of the first twenty of them."""
+
+    @property
+    def is_unserved(self) -> bool:
+        """Jobs of it are due, and no worker that is alive claims them."""
+        return self.due.number > 0 and not self.serving
+
+
 class Reason(msgspec.Struct, frozen=True):
     """One reason why a job is not running."""
 

@@ -40,6 +40,7 @@ from stowhand.protocols.operating import (
     Explanation,
     Held,
     Operator,
+    QueueRow,
     SerialRow,
     TaskRow,
     WorkerRow,
@@ -92,6 +93,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     states: tuple[State, ...] = ()
     task: str | None = None
+    queue: str | None = None
     serial: str | None = None
     key: str | None = None
     worker: str | None = None
@@ -179,10 +181,10 @@ class Inspector(FailureGroups, Protocol):
     async def amounts(self) -> Mapping[State, Amount]:
         """As ``counts``, within a moment: exact up to 10,000; beyond it, that there are more."""
 
-    async def oldest_due(self) -> float:
-        """Seconds for which the job that has been due longest has waited; 0 when none is due. Of any task.
+    async def oldest_due(self) -> Mapping[str, float]:
+        """Seconds by queue for which the job that has been due longest has waited, of any task.
 
-        Jobs of paused serial keys are left out.
+        Queues of which nothing is due are left out, and so are paused jobs.
         """
 
     async def overdue(self, tasks: Sequence[str] | None, seconds: float = OVERDUE_SECONDS) -> Sequence[int]:
@@ -213,7 +215,7 @@ class Inspector(FailureGroups, Protocol):
         """Serial keys that have live jobs or are paused, by name. ``paused``: only these, which costs less."""
 
     async def pauses(self) -> Pauses:
-        """Which tasks are paused, and since when."""
+        """Which tasks and queues are paused, and since when."""
 
     async def workers(self) -> Sequence[WorkerRow]:
         """Workers that are registered, those that died within a day included, by name."""
@@ -226,6 +228,9 @@ class Inspector(FailureGroups, Protocol):
 
     async def tasks(self) -> Sequence[TaskRow]:
         """The tasks that are known, by name; of many the 500 with the most jobs."""
+
+    async def queues(self) -> Sequence[QueueRow]:
+        """The queues that are known, by name: ``default``, and those that jobs, tasks, workers or pauses name."""
 
     async def explain(self, job_id: int) -> Explanation | None:
         """Why the job is not running; ``None``: there is no such job."""

@@ -42,6 +42,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     states: tuple[State, ...] = ()
     """Empty: all, those of the history too."""
     task: str | None = None
+    queue: str | None = None
     serial: str | None = None
     key: str | None = None
     """The live job that has it comes first."""

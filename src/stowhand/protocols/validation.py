@@ -18,6 +18,7 @@ IDENTIFIER_LIMIT = 256
 """Characters of a crontab item's identifier."""
 SEARCHED = {
     "task": limits.TASK_LIMIT,
+    "queue": limits.QUEUE_LIMIT,
     "serial": limits.SERIAL_LIMIT,
     "key": limits.KEY_LIMIT,
     "flag": limits.FLAG_LIMIT,
@@ -56,7 +57,7 @@ def validate_step(since: datetime, until: datetime, step: float) -> int:
 
 def validate_filter(wanted: JobFilter) -> JobFilter:
     """The filter; names that no store can keep are replaced by empty ones, which nothing has."""
-    names = {field: getattr(wanted, field) for field in ("task", "serial", "key", "worker", "error")}
+    names = {field: getattr(wanted, field) for field in ("task", "queue", "serial", "key", "worker", "error")}
     _refuse_naive(wanted)
     unknown: dict[str, str | None]
     unknown = {field: "" for field, name in names.items() if name is not None and not is_storable(name)}

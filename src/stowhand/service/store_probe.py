@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
@@ -29,7 +29,7 @@ class StoreProbe:
         self._clock, self._timings = clock, timings
         self._status: _Question[SchemaStatus] | None = None
         self._figures: _Question[Figures] | None = None
-        self._oldest_due: _Question[float] | None = None
+        self._oldest_due: _Question[Mapping[str, float]] | None = None
         self._cron: _Question[CronFigures] | None = None
 
     def of(self, store: QueueStore, *, lent: bool) -> None:
@@ -73,8 +73,8 @@ class StoreProbe:
         """Jobs by state; ``None``: not available now."""
         return None if self._figures is None else self._figures.answer()
 
-    def oldest_due(self) -> float | None:
-        """Seconds for which the job that is due longest could have run; ``None``: not available now."""
+    def oldest_due(self) -> Mapping[str, float] | None:
+        """Seconds by queue for which the job that is due longest could have run; ``None``: not available now."""
         return None if self._oldest_due is None else self._oldest_due.answer()
 
     def cron(self) -> CronFigures | None:

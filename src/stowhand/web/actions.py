@@ -28,7 +28,7 @@ from stowhand.jobs.moments import When, read_when
 from stowhand.observe.propagation import without
 from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.flow_tables import is_step
-from stowhand.protocols.operating import Operator, SerialChange, TaskChange
+from stowhand.protocols.operating import Operator, QueueChange, SerialChange, TaskChange
 from stowhand.protocols.option import one_of, whole
 from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
 from stowhand.protocols.searching import MOST_FOUND, Search
@@ -128,9 +128,11 @@ MAX_MATCHING_JOBS = 10_000
 JOBS_PER_CALL = 1000
 SEARCH_SECONDS = 5.0
 """Time for finding the jobs that match."""
-PAUSES: dict[str, Callable[[Operator, str], Awaitable[SerialChange | TaskChange]]] = {
+PAUSES: dict[str, Callable[[Operator, str], Awaitable[QueueChange | SerialChange | TaskChange]]] = {
     "pause serial": lambda operate, name: operate.pause_serial(name),
     "resume serial": lambda operate, name: operate.resume_serial(name),
+    "pause queue": lambda operate, name: operate.pause_queue(name),
+    "resume queue": lambda operate, name: operate.resume_queue(name),
     "pause task": lambda operate, name: operate.pause_task(name),
     "resume task": lambda operate, name: operate.resume_task(name),
 }
@@ -144,7 +146,7 @@ class ActionPages:
         self._declared = declared
 
     async def act(self, request: Request, reader: Reader) -> View | Reply:
-        """Act on jobs, or pause or resume a serial key or task, as the form says."""
+        """Act on jobs, or pause or resume a serial key, task or queue, as the form says."""
         word = next((word for word in PAUSES if word in request.form), request.sent("action"))
         if word in PAUSES:
             name = request.sent(word)

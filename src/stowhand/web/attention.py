@@ -43,7 +43,7 @@ class Concern(msgspec.Struct, frozen=True, kw_only=True):
     """A sentence, which ends with ``since`` where that is given: ``mail: 3 jobs failed by hand, the first …``."""
     since: datetime | None = None
     page: str = "jobs"
-    """``job``, or the list of ``jobs``, ``serials``, ``tasks``, ``failures``, ``workers``."""
+    """``job``, or the list of ``jobs``, ``queues``, ``tasks``, ``failures``, ``workers``."""
     of: Mapping[str, object] = {}
     """What of the list: ``task``, ``serial`` and ``state`` of jobs; the ``id`` of a job."""
     todo: str = ""
@@ -71,8 +71,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 def concerns(facts: Facts) -> list[Concern]:
     """All of them, by kind."""
     kinds: tuple[tuple[Callable[[Facts], Iterable[Concern]], str], ...] = (
-        (_paused, "serials"),
-        (_held, "serials"),
+        (_paused, "queues"),
+        (_held, "queues"),
         (_orphaned, "tasks"),
         (_erring, "tasks"),
         (_failing, "failures"),
@@ -152,6 +152,11 @@ def _paused(facts: Facts) -> Iterator[Concern]:
         what = f"Task {_apart(name)} is paused; {_jobs(waiting.get(name, Amount()))} waiting"
         of = {"task": name, "state": WAITING}
         yield Concern(what=what, of=of, todo=f"{RESUME} --task {shlex.quote(name)}", is_bad=False)
+    for name in facts.pauses.queues:
+        todo = f"stowhand queues resume {shlex.quote(name)}"
+        yield Concern(
+            what=f"Queue {_apart(name)} is paused", of={"queue": name, "state": WAITING}, todo=todo, is_bad=False
+        )
 
 
 def _held(facts: Facts) -> Iterator[Concern]:

@@ -57,7 +57,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/jobs", jobs.show, label="Jobs"),
     Route("GET", "/job", job.show),
     Route("GET", "/job/text", job.show_text, Right.PAYLOADS),
-    Route("GET", "/serials", lists.serials, label="Serial keys"),
+    Route("GET", "/queues", lists.queues, label="Queues"),
     Route("GET", "/tasks", lists.tasks, label="Tasks"),
     Route("GET", "/failures", lists.failures, label="Failures"),
     Route("GET", "/workers", lists.workers, label="Workers"),

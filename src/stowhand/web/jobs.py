@@ -16,7 +16,7 @@ from stowhand.web.request import Malformed, Reply, Request, Right, View, read, r
 
 PAGE = 50
 """Jobs of one page."""
-NAMES = ("task", "serial", "error", "worker", "key", "flag")
+NAMES = ("task", "queue", "serial", "error", "worker", "key", "flag")
 TIMES = ("since", "until")
 HINTS = {"error": "text in it", "since": "2h", "until": "2030-01-31T09:00Z"}
 _OPEN = {"key": Right.PAYLOADS, "error": Right.PAYLOADS}

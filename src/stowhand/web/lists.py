@@ -1,4 +1,4 @@
-"""Four lists, each with where it leads: serials, tasks, groups of failed jobs, workers."""
+"""Four lists, each with where it leads: queues and serial keys, tasks, groups of failed jobs, workers."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ ORDERS: dict[str, Callable[[TaskLine], Any]] = {
 }
 
 
-async def serials(request: Request, reader: Reader) -> View:
-    """Depth, holder and pause of each serial key."""
+async def queues(request: Request, reader: Reader) -> View:
+    """Depth and workers of each queue; and depth, holder and pause of each serial key."""
+    classes = _sorted(await reader.queues(), lambda row: (row.paused_since is None, not row.is_unserved, row.name))
     rows = _sorted(await reader.serials(), lambda row: (row.paused_since is None, not row.failed, row.name))
-    return _view(request, "serials", rows)
+    return _view(request, "serials", rows, queues=classes)
 
 
 async def tasks(request: Request, reader: Reader) -> View:
@@ -93,9 +94,7 @@ def _view(request: Request, page: str, rows: Sequence[Any] | None, **more: Any) 
     part = None if rows is None else rows[start : start + PAGE]
     values = {"page": page, "rows": part, "first": start + 1, "last": min(start + PAGE, count)}
     values |= {"count": count, "before": before, "after": after}
-    return View(
-        template="lists.html", title="Serial keys" if page == "serials" else page.capitalize(), values=values | more
-    )
+    return View(template="lists.html", title="Queues" if page == "serials" else page.capitalize(), values=values | more)
 
 
 async def _lines(reader: Reader, rows: Sequence[TaskRow]) -> list[TaskLine]:

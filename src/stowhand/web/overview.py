@@ -36,7 +36,7 @@ async def show(request: Request, reader: Reader) -> View:
     values = {
         "page": "overview",
         "amounts": amounts and {state: amounts[state] for state in State},
-        "oldest": oldest,
+        "oldest": max((oldest or {}).values(), default=0.0),
         "lines": attention.concerns(facts),
         "charts": drawn,
         "spans": SPANS,

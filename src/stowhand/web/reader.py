@@ -114,6 +114,7 @@ class Reader:
     app_versions = _for_all(lambda inspect: inspect.app_versions())
     oldest_due = _for_all(lambda inspect: inspect.oldest_due())
     workers = _for_all(lambda inspect: inspect.workers())
+    queues = _for_all(lambda inspect: inspect.queues())
     serials = _for_all(lambda inspect: inspect.serials())
     paused = _for_all(lambda inspect: inspect.serials(paused=True))
     pauses = _for_all(lambda inspect: inspect.pauses())

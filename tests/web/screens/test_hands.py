@@ -87,7 +87,7 @@ async def test_some_jobs_of_a_page_are_canceled_together_without_a_script(chromi
 
 async def test_a_queue_and_a_task_are_paused_and_resumed(site: Site, page: Page) -> None:
     await site.store.jobs.enqueue(NewJob(task="t", serial="mail"))
-    for path, name in (("/serials", "serial mail"), ("/tasks", "task t")):
+    for path, name in (("/queues", "serial mail"), ("/tasks", "task t")):
         await page.goto(site.at(path))
         await page.get_by_role("button", name=f"Pause {name}").click()
         await expect(page.locator("tbody .paused")).to_be_visible()

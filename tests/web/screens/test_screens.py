@@ -13,7 +13,7 @@ from stowhand.web import dashboard
 from tests.support.browsing import Chromium, barriers, overflow, served, wear
 from tests.web.screens.conftest import Site
 
-SCREENS = ["/", "/jobs", "/job?id={job}", "/again?id={job}", "/serials", "/tasks", "/failures", "/workers"]
+SCREENS = ["/", "/jobs", "/job?id={job}", "/again?id={job}", "/queues", "/tasks", "/failures", "/workers"]
 pytestmark = pytest.mark.xdist_group("screens")
 
 
@@ -66,7 +66,7 @@ async def test_without_a_script_a_page_is_whole(chromium: Chromium, full_site: S
 
 
 async def test_everything_can_be_reached_by_the_keyboard(full_site: Site, page: Page) -> None:
-    await page.goto(full_site.at("/serials"))
+    await page.goto(full_site.at("/queues"))
     await page.keyboard.press("Tab")
     await expect(page.locator(".skip")).to_be_focused()
     await page.keyboard.press("Enter")
@@ -96,7 +96,7 @@ async def test_it_works_mounted_in_an_application(chromium: Chromium, path: str)
     app = Starlette(routes=[Mount(path or "/", app=board)])
     async with served(app) as url, chromium.context() as context:
         page = await context.new_page()
-        await page.goto(f"{url}{path}/serials")
+        await page.goto(f"{url}{path}/queues")
         await page.get_by_role("link", name="a/b").click()
         await expect(page.locator("#job-1")).to_be_visible()
         await store.jobs.enqueue(NewJob(task="t", serial="a/b"))
@@ -105,7 +105,7 @@ async def test_it_works_mounted_in_an_application(chromium: Chromium, path: str)
 
 
 async def test_an_empty_store_says_what_to_do_next(site: Site, page: Page) -> None:
-    for path, command in (("/jobs", "stowhand enqueue"), ("/serials", "--serial"), ("/workers", "stowhand worker")):
+    for path, command in (("/jobs", "stowhand enqueue"), ("/queues", "--serial"), ("/workers", "stowhand worker")):
         await page.goto(site.at(path))
         await expect(page.locator(".empty code")).to_contain_text(command)
         assert await barriers(page) == []

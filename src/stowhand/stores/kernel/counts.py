@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from stowhand.jobs.job import State
+from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.figures import COUNTED, COUNTED_FOR_METRICS, Amount, Figures, Pauses, Tallies
-from stowhand.protocols.operating import TaskRow
+from stowhand.protocols.operating import QueueRow, TaskRow
 from stowhand.protocols.throughput import MOST_TASKS
-from stowhand.stores.kernel.known_tasks import COUNTED_FOR, known_tasks
+from stowhand.stores.kernel.known_tasks import COUNTED_FOR, known_queues, known_tasks
 from stowhand.stores.kernel.question import Engine, Query, Question, Row, count_some, read_now
 from stowhand.stores.kernel.workers import list_workers
 
@@ -18,6 +18,7 @@ EVERY = 2**62
 """More jobs than there can be."""
 FAR = COUNTED_FOR_METRICS
 """Entries of an index that are read to tell apart what it holds."""
+_QUEUE = f"coalesce(queue, '{DEFAULT_QUEUE}')"
 _DUE = "count(*) FILTER (WHERE run_at <= :now) AS due"
 _READY = f"SELECT task, count(*), {_DUE} FROM {{ready}} GROUP BY task"
 _QUEUED = f"SELECT task, queue, count(*), {_DUE} FROM {{queued}} GROUP BY queue, task"
@@ -68,25 +69,32 @@ _SERIAL = {
         ) AS serials GROUP BY task
     """,
     "serial": f"SELECT serial, count(*), {_DUE} FROM {{serial}} GROUP BY serial",
+    "queue": f"SELECT {_QUEUE}, count(*), {_DUE} FROM {{serial}} GROUP BY queue",
 }
 _FIRST_SERIAL = f"""
-SELECT %s, count(*), {_DUE} FROM (SELECT task, serial, run_at FROM {{serial}} LIMIT :most) AS first GROUP BY 1
+SELECT %s, count(*), {_DUE} FROM (
+    SELECT task, serial, {_QUEUE} AS queue, run_at FROM {{serial}} LIMIT :most
+) AS first GROUP BY 1
 """
 _SUSPECTS = f"""
-SELECT task, serial, count(*), {_DUE} FROM (SELECT task, serial, run_at FROM {{suspects}} LIMIT :most) AS first
-GROUP BY task, serial
+SELECT task, serial, queue, count(*), {_DUE} FROM (
+    SELECT task, serial, {_QUEUE} AS queue, run_at FROM {{suspects}} LIMIT :most
+) AS first GROUP BY task, serial, queue
 """
-_TROUBLED = """
-SELECT task, count(*) FROM (SELECT task FROM {troubled} AND state = :state LIMIT :most) AS first GROUP BY task
+_TROUBLED = f"""
+SELECT task, queue, count(*) FROM (
+    SELECT task, {_QUEUE} AS queue FROM {{troubled}} AND state = :state LIMIT :most
+) AS first GROUP BY task, queue
 """
 NEWEST_FAILED = """
 SELECT serial, count(*) FROM (
     SELECT serial FROM {failed} ORDER BY finished_at DESC, id DESC LIMIT :most
 ) AS newest GROUP BY serial
 """
-_RUNNING = """
-SELECT task, serial, worker, count(*) FROM (SELECT task, serial, worker FROM {running} LIMIT :most) AS first
-GROUP BY task, serial, worker
+_RUNNING = f"""
+SELECT task, serial, queue, worker, count(*) FROM (
+    SELECT task, serial, {_QUEUE} AS queue, worker FROM {{running}} LIMIT :most
+) AS first GROUP BY task, serial, queue, worker
 """
 
 
@@ -120,6 +128,7 @@ def read_figures(engine: Engine, most: int) -> Question[Figures]:
         states=(yield from count_states(most)),
         tasks=live["task"].live(),
         serials=live["serial"].live(),
+        queues=live["queue"].live(),
         workers=live["worker"].live(),
         paused=(yield from list_paused(engine)),
         pauses=(yield from list_pauses(engine)),
@@ -134,6 +143,14 @@ def list_tasks(engine: Engine) -> Question[Sequence[TaskRow]]:
     counted = [task for (task,) in (yield Query(text, {"since": since}))]
     workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
     return known_tasks(live["task"].live(MOST_TASKS), counted, workers, pauses)
+
+
+def list_queues(engine: Engine) -> Question[Sequence[QueueRow]]:
+    """By name."""
+    live = yield from _count_live(COUNTED, of_serials=False)
+    declared = [queue for (queue,) in (yield Query("SELECT DISTINCT queue FROM {task_queues}"))]
+    workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
+    return known_queues(live["queue"].live(MOST_TASKS), declared, workers, pauses)
 
 
 def list_pauses(engine: Engine) -> Question[Pauses]:
@@ -151,12 +168,13 @@ def list_paused(engine: Engine) -> Question[Mapping[str, datetime]]:
 
 
 def _count_live(most: int, *, of_serials: bool = True) -> Question[dict[str, Tallies]]:
-    """Live jobs by task, serial key and worker. ``of_serials`` false: what waits or failed is not counted by key."""
-    tallies = {name: Tallies(most) for name in ("task", "serial", "worker")}
-    yield from _add_ready(tallies["task"], most)
-    yield from _add_serial(tallies, ("task", "serial") if of_serials else ("task",))
+    """Live jobs by task, serial key, queue and worker. ``of_serials`` false: what waits or failed is not counted by
+    key."""
+    tallies = {name: Tallies(most) for name in ("task", "serial", "queue", "worker")}
+    yield from _add_ready(tallies, most)
+    yield from _add_serial(tallies, ("task", "queue", "serial") if of_serials else ("task", "queue"))
     yield from _add_suspects(tallies, most)
-    yield from _add_troubled(tallies["task"])
+    yield from _add_troubled(tallies)
     if of_serials:
         failed = yield Query(NEWEST_FAILED, {"most": most + 1})
         _add(tallies["serial"], "failed", failed, is_cut=_total(failed) > most)
@@ -167,18 +185,15 @@ def _count_live(most: int, *, of_serials: bool = True) -> Question[dict[str, Tal
     return tallies
 
 
-def _add_ready(tasks: Tallies, most: int) -> Question[None]:
-    """What waits without a serial key: up to ``most`` of each task."""
-    waiting, due = defaultdict[str, int](int), defaultdict[str, int](int)
+def _add_ready(tallies: Mapping[str, Tallies], most: int) -> Question[None]:
+    """What waits without a serial key: up to ``most`` of each task and queue."""
     near = min(NEAR * most, FAR)
     for source, all_of, levels in (("{ready}", _READY, _READY_LEVELS), ("{queued}", _QUEUED, _QUEUED_LEVELS)):
         text = all_of if (yield from count_some(source, near)) <= near else levels
-        for task, *_, some, some_due in (yield Query(text, {"most": most + 1})):
-            waiting[task] += some
-            due[task] += some_due
-    for part, counts in (("waiting", waiting), ("due", due)):
-        for task, number in counts.items():
-            tasks.add(task, part, number)
+        for task, *queue, waiting, due in (yield Query(text, {"most": most + 1})):
+            for column, name in (("task", task), ("queue", queue[0] if queue else DEFAULT_QUEUE)):
+                tallies[column].add(name, "waiting", waiting)
+                tallies[column].add(name, "due", due)
 
 
 def _add_serial(tallies: Mapping[str, Tallies], columns: Sequence[str]) -> Question[None]:
@@ -193,16 +208,17 @@ def _add_serial(tallies: Mapping[str, Tallies], columns: Sequence[str]) -> Quest
 def _add_suspects(tallies: Mapping[str, Tallies], most: int) -> Question[None]:
     rows = yield Query(_SUSPECTS, {"most": most + 1})
     is_cut = sum(number for *_, number, _ in rows) > most
-    for place, name in enumerate(("task", "serial")):
-        _add(tallies[name], "waiting", [(row[place], row[2]) for row in rows], is_cut=is_cut)
-        _add(tallies[name], "due", [(row[place], row[3]) for row in rows], is_cut=is_cut)
+    for place, name in enumerate(("task", "serial", "queue")):
+        _add(tallies[name], "waiting", [(row[place], row[3]) for row in rows], is_cut=is_cut)
+        _add(tallies[name], "due", [(row[place], row[4]) for row in rows], is_cut=is_cut)
 
 
-def _add_troubled(tasks: Tallies) -> Question[None]:
+def _add_troubled(tallies: Mapping[str, Tallies]) -> Question[None]:
     """What waits for another attempt, and what has failed."""
     for state in (State.ERRORED, State.FAILED):
         rows = yield Query(_TROUBLED, {"state": state.value, "most": FAR + 1})
-        _add(tasks, state.value, rows, is_cut=_total(rows) > FAR)
+        for place, name in enumerate(("task", "queue")):
+            _add(tallies[name], state.value, [(row[place], row[2]) for row in rows], is_cut=_total(rows) > FAR)
 
 
 def _add(tallies: Tallies, part: str, rows: Iterable[Row], *, is_cut: bool) -> None:

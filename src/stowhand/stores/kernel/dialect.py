@@ -20,7 +20,7 @@ from functools import lru_cache
 FILLINGS = (
     *("live_jobs", "past_jobs", "live", "past", "tries", "workers", "app_versions"),
     *("throughput", "total_throughput"),
-    *("pauses", "paused_serials"),
+    *("pauses", "paused_serials", "task_queues"),
     *("next_ready", "next_queued", "next_serial"),
     *(
         "ready",

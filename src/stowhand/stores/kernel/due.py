@@ -30,28 +30,34 @@ WITH RECURSIVE free (task, priority, run_at, id, number) AS (
     SELECT job.serial, job.task, job.priority, job.run_at, job.id, number + 1 FROM serial AS here {next_serial}
     WHERE number < 2000
 )
-SELECT id, run_at FROM (
-    SELECT CAST(NULL AS text) AS serial, task, run_at, id FROM free
-    UNION ALL
-    SELECT NULL, task, run_at, id FROM queued
-    UNION ALL
-    SELECT serial, task, run_at, id FROM serial
-    UNION ALL
-    SELECT * FROM (SELECT serial, task, run_at, id FROM {suspects} ORDER BY priority, run_at LIMIT 2000) AS suspects
+SELECT id, run_at, queue FROM (
+    SELECT serial, task, run_at, id,
+        coalesce((SELECT queue FROM {live} AS job WHERE job.id = firsts.id), 'default') AS queue
+    FROM (
+        SELECT CAST(NULL AS text) AS serial, task, run_at, id FROM free
+        UNION ALL
+        SELECT NULL, task, run_at, id FROM queued
+        UNION ALL
+        SELECT serial, task, run_at, id FROM serial
+        UNION ALL
+        SELECT * FROM (SELECT serial, task, run_at, id FROM {suspects} ORDER BY priority, run_at LIMIT 2000) AS suspects
+    ) AS firsts
+    WHERE run_at < :before
 ) AS heads
-WHERE run_at < :before AND task NOT IN (SELECT name FROM {pauses} WHERE kind = 'task')
-    AND coalesce((SELECT queue FROM {live} AS job WHERE job.id = heads.id), 'default') NOT IN (
-        SELECT name FROM {pauses} WHERE kind = 'queue')
+WHERE task NOT IN (SELECT name FROM {pauses} WHERE kind = 'task')
+    AND queue NOT IN (SELECT name FROM {pauses} WHERE kind = 'queue')
     AND (serial IS NULL OR serial NOT IN (SELECT serial FROM {paused_serials} AS paused))
 """
+_OLDEST = HEADS.replace("SELECT id, run_at, queue FROM", "SELECT queue, min(run_at) FROM", 1) + "GROUP BY queue"
 _UNHELD = "AND (serial IS NULL OR serial NOT IN (SELECT serial FROM {running} AND serial IS NOT NULL))"
 
 
-def oldest_due(engine: Engine) -> Question[float]:
-    """Seconds for which the job that is due longest could have run: what is paused waits for something else."""
+def oldest_due(engine: Engine) -> Question[dict[str, float]]:
+    """Seconds by queue for which the job that is due longest could have run: what is paused waits for something else.
+    Queues without such a job are left out."""
     now = yield from read_now(engine)
-    rows = yield Query(f"{HEADS} ORDER BY run_at LIMIT 1", {"before": now})
-    return max(((now - engine.read_moment(run_at)).total_seconds() for _, run_at in rows), default=0.0)
+    rows = yield Query(_OLDEST, {"before": now})
+    return {queue: max((now - engine.read_moment(run_at)).total_seconds(), 0.0) for queue, run_at in sorted(rows)}
 
 
 def find_overdue(engine: Engine, tasks: Sequence[str] | None, seconds: float) -> Question[Sequence[int]]:
@@ -60,4 +66,4 @@ def find_overdue(engine: Engine, tasks: Sequence[str] | None, seconds: float) ->
     of_tasks = "" if tasks is None else " AND task IN :tasks"
     values = {"before": before, "tasks": [] if tasks is None else [*tasks], "most": MAX_OVERDUE_JOBS}
     rows = yield Query(f"{HEADS} {_UNHELD}{of_tasks} ORDER BY run_at, id LIMIT :most", values)
-    return [job_id for job_id, _ in rows]
+    return [job_id for job_id, *_ in rows]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from stowhand.jobs.job import Job, State
@@ -13,6 +13,7 @@ from stowhand.protocols.operating import (
     AppVersion,
     Explanation,
     Held,
+    QueueRow,
     SerialRow,
     TaskRow,
     WorkerRow,
@@ -21,7 +22,7 @@ from stowhand.protocols.queue_store import NEWEST, Failures, JobFilter
 from stowhand.protocols.searching import ANY, NOTHING, Found, Search
 from stowhand.protocols.throughput import Period
 from stowhand.protocols.validation import validate_filter, validate_id, validate_search, validate_step
-from stowhand.stores.kernel.counts import EVERY, count_states, list_pauses, list_tasks, read_figures
+from stowhand.stores.kernel.counts import EVERY, count_states, list_pauses, list_queues, list_tasks, read_figures
 from stowhand.stores.kernel.due import find_overdue, oldest_due
 from stowhand.stores.kernel.explanation import explain_job
 from stowhand.stores.kernel.failures import group_failures
@@ -65,8 +66,8 @@ class Inspector:
         """Every state is a key."""
         return await self._engine.answer(count_states, is_long=True)
 
-    async def oldest_due(self) -> float:
-        """Seconds for which the job that is due longest could have run."""
+    async def oldest_due(self) -> Mapping[str, float]:
+        """Seconds by queue for which the job that is due longest could have run."""
         return await self._engine.answer(lambda: oldest_due(self._engine))
 
     async def overdue(self, tasks: Sequence[str] | None, seconds: float = OVERDUE_SECONDS) -> Sequence[int]:
@@ -98,6 +99,10 @@ class Inspector:
     async def tasks(self) -> Sequence[TaskRow]:
         """By name."""
         return await self._engine.answer(lambda: list_tasks(self._engine), is_long=True)
+
+    async def queues(self) -> Sequence[QueueRow]:
+        """By name."""
+        return await self._engine.answer(lambda: list_queues(self._engine), is_long=True)
 
     async def explain(self, job_id: int) -> Explanation | None:
         """Why it is not running."""

@@ -1,11 +1,12 @@
-"""Which tasks are known, and who can run them?"""
+"""Which tasks and queues are known, and which workers serve them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.figures import LiveCounts, Pauses
-from stowhand.protocols.operating import ABLE_SHOWN, TaskRow, WorkerRow
+from stowhand.protocols.operating import ABLE_SHOWN, QueueRow, TaskRow, WorkerRow
 from stowhand.protocols.throughput import HOUR, MOST_TASKS, OTHERS
 
 COUNTED_FOR = HOUR
@@ -37,6 +38,33 @@ def known_tasks(
                 failed=one.failed,
                 able=len(able),
                 workers=tuple(able[:ABLE_SHOWN]),
+            )
+        )
+    return rows
+
+
+def known_queues(
+    standing: Sequence[LiveCounts], declared: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses
+) -> list[QueueRow]:
+    """Queues by name. ``standing``: live jobs of those with the most; ``declared``: queues of the tasks of workers."""
+    alive = [row.card for row in workers if row.alive]
+    live = {one.name: one for one in standing}
+    named = (name for card in alive for name in card.queues.only or ())
+    names = {DEFAULT_QUEUE, *live, *declared, *pauses.queues, *named} - {None}
+    rows = []
+    for name in sorted(filter(None, names))[:MOST_TASKS]:
+        serving = [card.name for card in alive if name in card.queues]
+        one = live.get(name, LiveCounts(name=name))
+        rows.append(
+            QueueRow(
+                name=name,
+                paused_since=pauses.queues.get(name),
+                waiting=one.waiting,
+                due=one.due,
+                running=one.processing,
+                failed=one.failed,
+                serving=len(serving),
+                workers=tuple(serving[:ABLE_SHOWN]),
             )
         )
     return rows

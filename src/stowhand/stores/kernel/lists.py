@@ -17,6 +17,7 @@ ENDED = {"live": "coalesce(finished_at, created_at)", "past": "finished_at"}
 """When a job ended; of one that has not: when it was enqueued."""
 _CONDITIONS = {
     "task": "task = :task",
+    "queue": "queue = :queue",
     "serial": "serial = :serial",
     "key": "key = :key",
     "flag": "{has_flag}",

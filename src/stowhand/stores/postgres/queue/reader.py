@@ -75,6 +75,7 @@ _FILLINGS = {
     "total_throughput": _TOTAL_THROUGHPUT,
     "tries": "{schema}.tries",
     "pauses": "{schema}.pauses",
+    "task_queues": "{schema}.task_queues",
     "paused_serials": "(select name as serial, paused_at as since from {schema}.serials where paused_at is not null)",
     "next_ready": _next("task, priority", _READY),
     "next_queued": _next("queue, task, priority", _QUEUED),

@@ -68,6 +68,7 @@ DIALECT = Dialect(
         "total_throughput": "stowhand_throughput",
         "tries": "stowhand_tries",
         "pauses": "stowhand_pauses",
+        "task_queues": "stowhand_task_queues",
         "paused_serials": "stowhand_paused",
         "ready": _READY,
         "queued": _QUEUED,

@@ -165,7 +165,7 @@ create index live_by_queue on {schema}.live (queue, task, priority, run_at, id)
 create index live_scouts on {schema}.live (priority, run_at, id)
   where scout and state in ('queued', 'errored') and resets < 2;
 -- The task comes before the priority: one step passes over all jobs of another task with the same key.
-create index live_in_serial on {schema}.live (serial, task, priority, run_at, id)
+create index live_in_serial on {schema}.live (serial, task, priority, run_at, id) include (queue)
   where state in ('queued', 'errored') and serial is not null and resets < 2;
 create index live_suspects on {schema}.live (priority, run_at, id)
   where state in ('queued', 'errored') and resets >= 2;
@@ -176,7 +176,7 @@ create index live_processing on {schema}.live (id) where state = 'processing';
 -- For people. Failed jobs in the order in which they failed: for lists, counts and the purge.
 create index live_failed on {schema}.live (finished_at, id) where state = 'failed';
 -- Only jobs that fail pay for these two.
-create index live_troubled on {schema}.live (state, task) where state in ('errored', 'failed');
+create index live_troubled on {schema}.live (state, task) include (queue) where state in ('errored', 'failed');
 create index live_errors on {schema}.live (id) where last_error is not null;
 
 -- A place in the order in which jobs are claimed.

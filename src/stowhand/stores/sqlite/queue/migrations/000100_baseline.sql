@@ -101,7 +101,8 @@ CREATE INDEX stowhand_jobs_ready ON stowhand_jobs (task, priority, run_at, id)
 -- Jobs of other queues than default, which therefore cost a claim of default nothing.
 CREATE INDEX stowhand_jobs_queued ON stowhand_jobs (queue, task, priority, run_at, id)
     WHERE queue IS NOT NULL AND state IN ('queued', 'errored') AND serial IS NULL AND resets < 2;
-CREATE INDEX stowhand_jobs_serial ON stowhand_jobs (serial, task, priority, run_at, id)
+-- The queue last: for counts.
+CREATE INDEX stowhand_jobs_serial ON stowhand_jobs (serial, task, priority, run_at, id, queue)
     WHERE state IN ('queued', 'errored') AND serial IS NOT NULL AND resets < 2;
 CREATE INDEX stowhand_jobs_suspect ON stowhand_jobs (priority, run_at, id)
     WHERE state IN ('queued', 'errored') AND resets >= 2;
@@ -115,7 +116,7 @@ CREATE INDEX stowhand_jobs_expiring ON stowhand_jobs (expires_at) WHERE expires_
 
 -- For people. A job that does not fail is in neither.
 CREATE INDEX stowhand_jobs_failed ON stowhand_jobs (finished_at) WHERE state = 'failed';
-CREATE INDEX stowhand_jobs_troubled ON stowhand_jobs (state, task) WHERE state IN ('errored', 'failed');
+CREATE INDEX stowhand_jobs_troubled ON stowhand_jobs (state, task, queue) WHERE state IN ('errored', 'failed');
 
 -- Paused serial keys.
 CREATE TABLE stowhand_paused (

@@ -1,0 +1,88 @@
+"""``stowhand queues``: the classes of work, what they hold and who serves them; pause and resume them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import click
+
+from stowhand.cli.columns import Column
+from stowhand.cli.groups import Group
+from stowhand.cli.input import with_options
+from stowhand.cli.options import json_option, settings_of, store_options
+from stowhand.cli.replies import show_all, show_answer
+from stowhand.cli.session import with_store
+from stowhand.protocols.operating import Operator, QueueChange, QueueRow, read_queue
+from stowhand.protocols.queue_store import QueueStore
+
+change_options = with_options(
+    click.argument("names", metavar="QUEUE...", nargs=-1, required=True), json_option, store_options
+)
+
+
+@click.group(cls=Group, name="queues")
+def command() -> None:
+    """Queues: what they hold and how many workers serve them; pause and resume them."""
+
+
+@command.command("list")
+@json_option
+@store_options
+def list_queues(as_json: bool, **typed: Any) -> None:
+    """List the queues that jobs, tasks, workers or pauses name, by name."""
+    rows = with_store(settings_of(typed).store, lambda store: store.inspect.queues())
+    show_all(rows, "", QUEUE, as_json=as_json)
+
+
+@command.command("pause")
+@change_options
+def pause(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
+    """Let no job of these queues begin. What runs goes on; jobs may still be added; it lasts until resumed.
+
+    Workers obey within a second. A queue need not have any jobs yet.
+    """
+    _change(typed, names, lambda on: on.pause_queue, "paused", "it is paused already", as_json=as_json)
+
+
+@command.command("resume")
+@change_options
+def resume(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
+    """Let the jobs of these queues begin again, at once."""
+    _change(typed, names, lambda on: on.resume_queue, "resumed", "it is not paused", as_json=as_json)
+
+
+Verb = Callable[[Operator], Callable[[str], Awaitable[QueueChange]]]
+
+
+def _change(
+    typed: dict[str, Any], names: tuple[str, ...], verb: Verb, done: str, already: str, *, as_json: bool
+) -> None:
+    queues = [read_queue(name) for name in dict.fromkeys(names)]
+
+    async def one_by_one(store: QueueStore) -> None:
+        for name in queues:
+            change = await verb(store.operate)(name)
+            answer = (done, "") if change.changed else ("unchanged", already)
+            show_answer(name, {"queue": name}, *answer, as_json=as_json)
+
+    with_store(settings_of(typed).store, one_by_one)
+
+
+def _state(row: QueueRow) -> str:
+    if row.paused_since is not None:
+        return "paused"
+    return "no worker" if row.is_unserved else "open"
+
+
+QUEUE: list[Column[QueueRow]] = [
+    Column("name", "QUEUE"),
+    Column(heading="STATE", text=_state),
+    Column("waiting", "WAITING", right=True),
+    Column("due", "DUE", right=True),
+    Column("running", "RUNNING", right=True),
+    Column("failed", "FAILED", right=True),
+    Column("serving", "WORKERS", right=True),
+    Column("paused_since", "SINCE"),
+    Column("workers"),
+]
