@@ -111,7 +111,7 @@ async def wrong(context: Context, connection: sqlite3.Connection) -> None:
     app.sync.enqueue(send, 3)  # E call-overload
     await app.enqueue(send)  # E call-overload
     await app.enqueue(send, 3)  # E call-overload
-    await app.enqueue(send, "x", cc="y")  # E call-overload
+    await app.enqueue(send, "x", cc="y")  # E call-arg
     await app.enqueue(resize, "x")  # E call-overload
     await app.enqueue("send", "x")  # E call-overload
     await app.enqueue(send.new_job("x"), "x")  # E call-overload
@@ -274,6 +274,103 @@ def in_a_test(jobs: Jobs) -> None:
     with app.using("memory://"):  # E arg-type reportArgumentType
         pass
 """)
+
+
+OUTCOMES = for_pyright("""
+from __future__ import annotations
+import sqlite3
+import psycopg
+from datetime import timedelta
+from typing import Any
+from stowhand import App, Cancel, Context, Fail, JobHandle, Retry, Snooze
+from stowhand.outcomes import Outcome
+from stowhand.tasks.sync_job_handle import SyncJobHandle
+
+app = App("sqlite:///queue.db")
+
+@app.task
+async def poll(path: str) -> str | Retry:
+    if not path:
+        raise Retry("not yet", delay="5m")
+    return Retry("not yet", delay=timedelta(minutes=5)) if path == "later" else path
+
+@app.task(max_attempts=3)
+def weigh(context: Context, path: str) -> float | Snooze | Fail | Cancel:
+    if context.attempt > 1:
+        raise Snooze("1h")
+    return 1.5
+
+@app.task
+async def wait(path: str) -> None | Snooze:
+    return Snooze(60)
+
+@app.task
+async def raises(path: str) -> list[str]:
+    raise Cancel("no longer")
+
+@app.task
+async def untyped(path: str) -> Any:
+    return path
+
+async def right(old: sqlite3.Connection, new: psycopg.AsyncConnection[Any]) -> None:
+    a: str = await poll.enqueue_and_wait("x")
+    b: str = await poll.options(delay=3).enqueue_and_wait("x", timeout="5s")
+    c: JobHandle[str] = await poll.enqueue("x")
+    d: str = await c.result()
+    e: float = await (await weigh.enqueue("x")).result()
+    f: JobHandle[None] = await wait.enqueue("x")
+    g: list[str] = await raises.enqueue_and_wait("x")
+    h: SyncJobHandle[str] = poll.enqueue_sync("x")
+    i: list[JobHandle[float]] = await weigh.enqueue_many([{"path": "x"}])
+    j: JobHandle[str] = poll.enqueue_in(old, "x")
+    k: JobHandle[str] = await poll.enqueue_in(new, "x")
+    l: str = app.sync.enqueue(poll, "x").result()
+    m: float = app.sync.enqueue_and_wait(weigh, "x")
+    n: float = await app.enqueue_and_wait(weigh.options(priority=1), "x", timeout=3)
+    o: JobHandle[float] = await app.enqueue(weigh, "x")
+    p: str = await (await app.job(1, poll)).result()
+    q: str | Retry = await poll("x")
+    r: int = await untyped.enqueue_and_wait("x")
+    t: list[str] = await app.gather([c, c])
+
+def right_values(outcome: Outcome) -> float | None:
+    delay: float = Snooze("5m").delay
+    match outcome:
+        case Retry(error, delay=wait):
+            return wait
+        case Fail(error) | Cancel(error):
+            print(error.upper())
+    return delay
+
+async def wrong() -> None:
+    a: int = await poll.enqueue_and_wait("x")  # E assignment reportAssignmentType
+    b: JobHandle[int] = await poll.enqueue("x")  # E assignment reportAssignmentType
+    c: str = await poll("x")  # E assignment reportAssignmentType
+    d: str = app.sync.enqueue_and_wait(weigh, "x")  # E assignment reportAssignmentType
+    await poll.enqueue(3)  # E arg-type reportArgumentType
+    await poll.enqueue()  # E call-arg reportCallIssue
+    await app.enqueue(weigh, 3)  # E call-overload arg-type reportArgumentType reportCallIssue
+    raise Retry("x", after=3)  # E call-arg reportCallIssue
+
+def wrong_values(outcome: Retry) -> None:
+    Retry("x", delay=[])  # E arg-type reportArgumentType
+    Snooze()  # E call-arg reportCallIssue
+    Snooze(None)  # E arg-type reportArgumentType
+    Cancel(delay=3)  # E call-arg reportCallIssue
+    number: int = outcome.delay  # E assignment reportAssignmentType
+    outcome.delay = 3  # E misc reportAttributeAccessIssue
+    raise outcome.error  # E misc reportGeneralTypeIssues
+""")
+
+
+@pytest.mark.parametrize("complaints", [under_mypy, pytest.param(under_pyright, marks=OF_PYRIGHT)])
+def test_outcomes_are_no_part_of_the_type_of_a_result(
+    complaints: Callable[[str, Path], dict[int, set[str]]], tmp_path: Path
+) -> None:
+    found, wanted = complaints(OUTCOMES, tmp_path), expected(OUTCOMES)
+    assert found.keys() == wanted.keys(), found
+    for number, kinds in found.items():
+        assert kinds <= wanted[number], found
 
 
 @pytest.mark.parametrize("complaints", [under_mypy, pytest.param(under_pyright, marks=OF_PYRIGHT)])

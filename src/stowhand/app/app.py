@@ -49,6 +49,7 @@ from stowhand.events import Events, Settled
 from stowhand.jobs import limits
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.lifecycle import Raisable
 from stowhand.protocols.connections import AsyncConnection, Connection
 from stowhand.protocols.handler import Middleware
 from stowhand.protocols.operating import Operator
@@ -223,7 +224,9 @@ class App:
     # -- enqueueing ------------------------------------------------------------------------------
 
     @overload
-    async def enqueue(self, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
+    async def enqueue(
+        self, task: ConfiguredTask[P, R | Raisable], /, *args: P.args, **kwargs: P.kwargs
+    ) -> JobHandle[R]: ...
     @overload
     async def enqueue(self, task: NewJob, /) -> JobHandle[Any]: ...
     @needs_loop("app.sync.enqueue(task, …)")
@@ -239,12 +242,16 @@ class App:
     if TYPE_CHECKING:
 
         @overload
-        async def enqueue_and_wait(self, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+        async def enqueue_and_wait(
+            self, task: ConfiguredTask[P, R | Raisable], /, *args: P.args, **kwargs: P.kwargs
+        ) -> R: ...
         @overload
         async def enqueue_and_wait(
-            self, task: ConfiguredTask[..., R], /, *args: Any, timeout: Duration | None, **kwargs: Any
+            self, task: ConfiguredTask[..., R | Raisable], /, *args: Any, timeout: Duration | None, **kwargs: Any
         ) -> R: ...
-        async def enqueue_and_wait(self, task: ConfiguredTask[..., R], /, *args: Any, **kwargs: Any) -> R: ...
+        async def enqueue_and_wait(
+            self, task: ConfiguredTask[..., R | Raisable], /, *args: Any, **kwargs: Any
+        ) -> R: ...
     else:
 
         @needs_loop("app.sync.enqueue_and_wait(task, …)")
@@ -277,13 +284,13 @@ class App:
 
     @overload
     def enqueue_in(
-        self, connection: AsyncConnection, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs
+        self, connection: AsyncConnection, task: ConfiguredTask[P, R | Raisable], /, *args: P.args, **kwargs: P.kwargs
     ) -> Awaitable[JobHandle[R]]: ...
     @overload
     def enqueue_in(self, connection: AsyncConnection, task: NewJob, /) -> Awaitable[JobHandle[Any]]: ...
     @overload
     def enqueue_in(
-        self, connection: Connection, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs
+        self, connection: Connection, task: ConfiguredTask[P, R | Raisable], /, *args: P.args, **kwargs: P.kwargs
     ) -> JobHandle[R]: ...
     @overload
     def enqueue_in(self, connection: Connection, task: NewJob, /) -> JobHandle[Any]: ...
@@ -297,7 +304,7 @@ class App:
     @overload
     async def job(self, job_id: int) -> JobHandle[Any]: ...
     @overload
-    async def job(self, job_id: int, task: ConfiguredTask[..., R]) -> JobHandle[R]: ...
+    async def job(self, job_id: int, task: ConfiguredTask[..., R | Raisable]) -> JobHandle[R]: ...
     @needs_loop("app.sync.job(…)")
     async def job(self, job_id: int, task: ConfiguredTask[..., Any] | None = None) -> JobHandle[Any]:
         """Return a handle of the job with this id. ``task`` supplies the type of its result.

@@ -12,6 +12,7 @@ from stowhand.app.results import listed
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
+from stowhand.jobs.lifecycle import Raisable
 from stowhand.protocols.connections import Connection
 from stowhand.protocols.operating import Operator
 from stowhand.protocols.queue_store import (
@@ -49,7 +50,9 @@ class Sync:
         self._portal = Portal(app.close)
 
     @overload
-    def enqueue(self, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]: ...
+    def enqueue(
+        self, task: ConfiguredTask[P, R | Raisable], /, *args: P.args, **kwargs: P.kwargs
+    ) -> SyncJobHandle[R]: ...
     @overload
     def enqueue(self, task: NewJob, /) -> SyncJobHandle[Any]: ...
     def enqueue(self, task: ConfiguredTask[..., Any] | NewJob, /, *args: Any, **kwargs: Any) -> SyncJobHandle[Any]:
@@ -59,7 +62,7 @@ class Sync:
 
     @overload
     def enqueue_in(
-        self, connection: Connection, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs
+        self, connection: Connection, task: ConfiguredTask[P, R | Raisable], /, *args: P.args, **kwargs: P.kwargs
     ) -> SyncJobHandle[R]: ...
     @overload
     def enqueue_in(self, connection: Connection, task: NewJob, /) -> SyncJobHandle[Any]: ...
@@ -74,12 +77,14 @@ class Sync:
     if TYPE_CHECKING:
 
         @overload
-        def enqueue_and_wait(self, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+        def enqueue_and_wait(
+            self, task: ConfiguredTask[P, R | Raisable], /, *args: P.args, **kwargs: P.kwargs
+        ) -> R: ...
         @overload
         def enqueue_and_wait(
-            self, task: ConfiguredTask[..., R], /, *args: Any, timeout: Duration | None, **kwargs: Any
+            self, task: ConfiguredTask[..., R | Raisable], /, *args: Any, timeout: Duration | None, **kwargs: Any
         ) -> R: ...
-        def enqueue_and_wait(self, task: ConfiguredTask[..., R], /, *args: Any, **kwargs: Any) -> R: ...
+        def enqueue_and_wait(self, task: ConfiguredTask[..., R | Raisable], /, *args: Any, **kwargs: Any) -> R: ...
     else:
 
         def enqueue_and_wait(self, task, /, *args, timeout=None, **kwargs):
@@ -90,7 +95,7 @@ class Sync:
     @overload
     def job(self, job_id: int) -> SyncJobHandle[Any]: ...
     @overload
-    def job(self, job_id: int, task: ConfiguredTask[..., R]) -> SyncJobHandle[R]: ...
+    def job(self, job_id: int, task: ConfiguredTask[..., R | Raisable]) -> SyncJobHandle[R]: ...
     def job(self, job_id: int, task: ConfiguredTask[..., Any] | None = None) -> SyncJobHandle[Any]:
         """As ``App.job``."""
         ask = partial(self._app.job, job_id) if task is None else partial(self._app.job, job_id, task)

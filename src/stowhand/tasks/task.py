@@ -11,6 +11,7 @@ import msgspec
 from stowhand.errors import InvalidJob, Misuse, a_type
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import NewJob
+from stowhand.jobs.lifecycle import Raisable
 from stowhand.protocols.connections import AsyncConnection, Connection
 from stowhand.tasks.context import Context
 from stowhand.tasks.handled_jobs import HandledJobs
@@ -24,7 +25,8 @@ from stowhand.worker.inside import refuse_inside
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-"""What a task's job comes to: of an ``async def``, what awaiting it gives."""
+"""What a task's job comes to: of an ``async def``, what awaiting it gives. Outcomes in it are no part of a result, so a
+method that promises one takes ``self`` as ``ConfiguredTask[P, R | Raisable]``, and R is the result."""
 Called_co = TypeVar("Called_co", covariant=True)
 """What calling the function gives here and now: of an ``async def``, a coroutine."""
 
@@ -32,7 +34,7 @@ Called_co = TypeVar("Called_co", covariant=True)
 class SyncProducer(Protocol):
     """The App of a task, for code without an event loop."""
 
-    def enqueue(self, task: ConfiguredTask[P, R], /, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
+    def enqueue(self, task: ConfiguredTask[P, R | Raisable], /, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
         """Commit one job of the task with these arguments."""
 
 
@@ -80,7 +82,7 @@ class ConfiguredTask(Generic[P, R_co]):
         return self._template
 
     @needs_loop("{0.name}.enqueue_sync(…)")
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]:
+    async def enqueue(self: ConfiguredTask[P, R | Raisable], *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Commit one job that will call the task with these arguments; return its handle.
 
         What is not given keeps the function's default, as it is when the job runs. Raises InvalidJob, OutcomeUnknown,
@@ -88,7 +90,7 @@ class ConfiguredTask(Generic[P, R_co]):
         """
         return await self._producer.handled.enqueue(self.new_job(*args, **kwargs), self._definition)
 
-    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R_co]:
+    def enqueue_sync(self: ConfiguredTask[P, R | Raisable], *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
         """Commit one job as ``enqueue`` does, without an event loop; return a handle whose methods need none.
 
         From any thread in which no event loop runs. Raises as ``enqueue``; Misuse in an event loop.
@@ -98,10 +100,12 @@ class ConfiguredTask(Generic[P, R_co]):
     if TYPE_CHECKING:
 
         @overload
-        async def enqueue_and_wait(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+        async def enqueue_and_wait(self: ConfiguredTask[P, R | Raisable], *args: P.args, **kwargs: P.kwargs) -> R: ...
         @overload
-        async def enqueue_and_wait(self, *args: Any, timeout: Duration | None, **kwargs: Any) -> R_co: ...
-        async def enqueue_and_wait(self, *args: Any, **kwargs: Any) -> R_co: ...
+        async def enqueue_and_wait(
+            self: ConfiguredTask[P, R | Raisable], *args: Any, timeout: Duration | None, **kwargs: Any
+        ) -> R: ...
+        async def enqueue_and_wait(self, *args: Any, **kwargs: Any) -> Any: ...
     else:
 
         @needs_loop("app.sync.enqueue_and_wait({0.name}, …)")
@@ -136,7 +140,9 @@ class ConfiguredTask(Generic[P, R_co]):
         return job if definition.unique is None and definition.on_failure is None else definition.finished(job)
 
     @needs_loop("app.sync.enqueue_many({0.name}.new_job(…) for …)")
-    async def enqueue_many(self, payloads: Iterable[object] | AsyncIterable[object]) -> list[JobHandle[R_co]]:
+    async def enqueue_many(
+        self: ConfiguredTask[P, R | Raisable], payloads: Iterable[object] | AsyncIterable[object]
+    ) -> list[JobHandle[R]]:
         """Enqueue a job per payload in one transaction, streamed; their handles in the order given. All, or none.
 
         A handle has ``id`` and ``task`` at once, and the other fields after ``refresh``, ``wait`` or ``result``.
@@ -153,13 +159,15 @@ class ConfiguredTask(Generic[P, R_co]):
 
     @overload
     def enqueue_in(
-        self, connection: AsyncConnection, /, *args: P.args, **kwargs: P.kwargs
-    ) -> Awaitable[JobHandle[R_co]]: ...
+        self: ConfiguredTask[P, R | Raisable], connection: AsyncConnection, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[JobHandle[R]]: ...
     @overload
-    def enqueue_in(self, connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
+    def enqueue_in(
+        self: ConfiguredTask[P, R | Raisable], connection: Connection, /, *args: P.args, **kwargs: P.kwargs
+    ) -> JobHandle[R]: ...
     def enqueue_in(
         self, connection: Connection | AsyncConnection, /, *args: P.args, **kwargs: P.kwargs
-    ) -> JobHandle[R_co] | Awaitable[JobHandle[R_co]]:
+    ) -> JobHandle[Any] | Awaitable[JobHandle[Any]]:
         """Enqueue inside the caller's transaction: the job is there when, and only if, the caller commits.
 
         ``connection``: of psycopg, asyncpg, sqlite3, aiosqlite, SQLAlchemy (a session, too) or Django, to the queue's
