@@ -79,7 +79,7 @@ async def recalculate_size(ctx: Context, repository: int) -> None:
         await connection.execute("UPDATE githost.repositories SET size_kib = %s WHERE id = %s", [size, repository])
 
 
-@app.task(name="push:sweep", max_attempts=5, key="push:sweep")
+@app.task(name="push:sweep", cron="*/5 * * * *", max_attempts=5, key="push:sweep")
 async def sweep(ctx: Context) -> None:
     """Record what no hook could: refs that are elsewhere than their last event says.
 
@@ -114,7 +114,7 @@ async def sweep_repository(connection: psycopg.AsyncConnection[Any], repository:
     return moved
 
 
-@app.task(name="push:forget", max_attempts=5, key="push:forget")
+@app.task(name="push:forget", cron="17 3 * * *", max_attempts=5, key="push:forget")
 async def forget(ctx: Context, days: int = 14) -> None:
     """Forget pushes that were processed so long ago, but the last one of each ref: the others build upon it."""
     async with ctx.connection() as connection:
@@ -125,10 +125,6 @@ async def forget(ctx: Context, days: int = 14) -> None:
             [days],
         )
     ctx.log(f"{cursor.rowcount} pushes forgotten")
-
-
-app.cron("*/5 * * * *", sweep)
-app.cron("17 3 * * *", forget)
 
 
 def present(path: str) -> str:

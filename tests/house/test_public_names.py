@@ -167,7 +167,7 @@ def test_one_setting_has_one_name_wherever_python_takes_it() -> None:
         *("around_thread", "include", "logger_factory", "middleware", "on_enqueue", "store", "traces", "url")
     ]
     assert _keywords(App.worker) == ["clock", "events", "resources"]
-    assert _keywords(App.task) == ["name"]
+    assert _keywords(App.task) == ["cron", "name"]
     assert sorted(StoreKeywords.__annotations__) == sorted({*StoreOptions.__struct_fields__, "preset"} - {"pinned"})
     assert sorted(WorkerKeywords.__annotations__) == sorted(
         {*WorkerOptions.__struct_fields__, *CronSources.__annotations__, "groups", "exclude_tasks"}

@@ -8,9 +8,10 @@ import inspect
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from stowhand.app.app import App
@@ -196,10 +197,34 @@ def test_errors_of_other_declarations_name_their_line_too(app: App) -> None:
         lambda: app.task(name="again")(lambda: None),
         lambda: app.cron("* * * *", "again"),
         lambda: app.cron("0 4 * * *", "again", {"unknown": 1}),
+        lambda: app.task(cron="0 25 * * *", name="late")(lambda: None),
         lambda: app.task("no function"),  # type: ignore[call-overload]
     ):
         with pytest.raises((ConfigurationError, DuplicateTask), match=r"^\S*tests/tasks/test_declaring\.py:\d+: "):
             wrong()
+
+
+def test_a_task_recurs_by_its_declaration_as_by_app_cron(app: App) -> None:
+    @app.task(cron="0 7 * * mon", serial="reports", priority=3)
+    def report(days: int = 7) -> None: ...
+
+    def later() -> None: ...
+
+    app.cron("0 7 * * mon", app.task(serial="reports", priority=3)(later))
+    at = datetime(2030, 1, 7, 7, tzinfo=UTC)
+    one, other = (item.job(at, backfilled=False) for item in app.cron_items)
+    assert (one.task, one.serial, one.priority) == ("report", "reports", 3)
+    assert msgspec.structs.replace(one, task="later") == other
+    assert app.cron_items[0].identifier == "report"
+
+
+def test_a_task_that_recurs_by_its_declaration_has_a_default_for_each_argument(app: App) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"'send': missing argument 'to'; give .*: app\.cron\(…, send, \{…\}\)"
+    ):
+
+        @app.task(cron="0 7 * * mon")
+        def send(to: str) -> None: ...
 
 
 # -- words for people ------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ async def paid(connection: psycopg.AsyncConnection[Any], other: psycopg.Connecti
 async def send(to: str, copies: int = 1) -> str:
     return to
 
+def weekly() -> None: ...
+
 @app.task(serial="slow", timeout=timedelta(minutes=5))
 def resize(context: Context, path: str, *, width: int) -> None:
     context.enqueue_after(send, "x", copies=2)
@@ -81,6 +83,8 @@ async def right(connection: sqlite3.Connection) -> None:
     later: SyncJobHandle[None] = app.sync.enqueue(resize.options(delay=3), "x", width=1)
     direct: str = await send("x")
     app.cron("0 4 * * *", send, {"to": "x"})
+    app.task(cron="0 7 * * mon", serial="x")(weekly)
+    app.task(cron=lambda date: date.day == 1)(weekly)
     app.cron("0 4 * * *", resize, {"path": "x", "width": 3})
     await send.options(delay="5m").enqueue("x")
     found: Job | None = app.sync.get(1)
@@ -138,6 +142,8 @@ async def wrong(context: Context, connection: sqlite3.Connection) -> None:
     app.sync.get(1).id  # E union-attr
     send.enqueue_in(Engine(), "x")  # E call-overload
     app.task(timout=3)  # E call-overload
+    app.task(cron=5)  # E call-overload
+    app.task(crom="0 7 * * mon")  # E call-overload
     number: int = await (await send.enqueue("x")).result()  # E assignment
     await send.enqueue_and_wait(3)  # E call-overload
     await send.enqueue_and_wait("x", cc=1)  # E call-overload

@@ -154,13 +154,28 @@ class App:
     def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
     @overload
     def task(
-        self, function: None = None, /, *, name: str | None = None, **options: Unpack[TaskOptions]
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        cron: str | Match | None = None,
+        **options: Unpack[TaskOptions],
     ) -> Declaring: ...
-    def task(self, function: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
+    def task(
+        self,
+        function: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        cron: str | Match | None = None,
+        **options: Any,
+    ) -> Any:
         """Declare a function as a task; its name is the function's unless given.
 
         The function stays what it was: calling it calls it. Options are defaults for its jobs (``serial``,
         ``priority``, ``max_attempts``, …) and say how it is run (``timeout``, ``backoff``, ``executor``, ``mismatch``).
+        ``cron``: a pattern; a job without arguments is enqueued at every minute that matches, as ``App.cron`` does.
         Raises ConfigurationError, DuplicateTask.
         """
 
@@ -171,7 +186,10 @@ class App:
                 definition = define(function, name, cast("TaskOptions", options))
                 self.registry.add(definition)
             kind = ContextTask if definition.shape.injected.context is not None else Task
-            return kind(definition, self)
+            task: Task[..., Any, Any] | ContextTask[..., Any, Any] = kind(definition, self)
+            if cron is not None:
+                self.cron(cron, task)
+            return task
 
         return declare if function is None else declare(function)
 

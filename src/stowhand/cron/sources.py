@@ -164,7 +164,8 @@ def declare_item(
         item = _app_item(pattern, task.name, strict_json.decode(written), identifier, tz, chosen)
         return item.finished_by(task.definition.finished, task.template.expires)
     except InvalidJob as error:
-        raise ConfigurationError(f"App.cron: {error}") from None
+        hint = f"; give its arguments: app.cron(…, {task.name}, {{…}})" if payload is None else ""
+        raise ConfigurationError(f"App.cron: {error}{hint}") from None
 
 
 def _app_item(
