@@ -218,6 +218,15 @@ def test_a_task_recurs_by_its_declaration_as_by_app_cron(app: App) -> None:
     assert app.cron_items[0].identifier == "report"
 
 
+def test_a_recurring_job_is_in_the_queue_of_its_task_and_of_its_options(app: App) -> None:
+    @app.task(cron="0 7 * * mon", queue="mail")
+    def report() -> None: ...
+
+    app.cron("0 8 * * mon", report.options(queue="bulk"), identifier="other")
+    at = datetime(2030, 1, 7, 7, tzinfo=UTC)
+    assert [item.job(at, backfilled=False).queue for item in app.cron_items] == ["mail", "bulk"]
+
+
 def test_a_task_that_recurs_by_its_declaration_has_a_default_for_each_argument(app: App) -> None:
     with pytest.raises(
         ConfigurationError, match=r"'send': missing argument 'to'; give .*: app\.cron\(…, send, \{…\}\)"

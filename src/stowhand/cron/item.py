@@ -134,11 +134,13 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             yield to_moment(found)
             minute = found + 1
 
-    def finished_by(self, finished: Callable[[NewJob], NewJob], expires: float | None) -> ParsedItem:
-        """Return the item with the rules of its task for each job. Raises InvalidJob where the task refuses them."""
-        item = msgspec.structs.replace(
-            self, _finished=finished, _job=msgspec.structs.replace(self._job, expires=expires)
-        )
+    def finished_by(self, finished: Callable[[NewJob], NewJob], template: NewJob) -> ParsedItem:
+        """Return the item with the rules of its task for each job. Raises InvalidJob where the task refuses them.
+
+        ``template``: the task's own jobs, whose queue and expiry no option of an item can name.
+        """
+        job = msgspec.structs.replace(self._job, expires=template.expires, queue=template.queue)
+        item = msgspec.structs.replace(self, _finished=finished, _job=job)
         item.job(to_moment(FIRST + 1), backfilled=False)
         return item
 

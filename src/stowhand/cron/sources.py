@@ -130,7 +130,7 @@ def declared(items: Iterable[ParsedItem], tasks: Registry) -> tuple[ParsedItem, 
             continue
         try:
             task.shape.write_value({**item.payload, "_cron": _SOME_TICK})
-            found.append(item.declared(task.template).finished_by(task.finished, task.template.expires))
+            found.append(item.declared(task.template).finished_by(task.finished, task.template))
         except InvalidJob as error:
             problems.append(f"{item.place}: {error}")
     if problems:
@@ -162,7 +162,7 @@ def declare_item(
     try:
         written = task.definition.shape.write_value({**(payload or {}), "_cron": _SOME_TICK})
         item = _app_item(pattern, task.name, strict_json.decode(written), identifier, tz, chosen)
-        return item.finished_by(task.definition.finished, task.template.expires)
+        return item.finished_by(task.definition.finished, task.template)
     except InvalidJob as error:
         hint = f"; give its arguments: app.cron(…, {task.name}, {{…}})" if payload is None else ""
         raise ConfigurationError(f"App.cron: {error}{hint}") from None
