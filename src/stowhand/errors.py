@@ -240,8 +240,10 @@ SYNONYMS = {
     "no_prepared_statements": "prepared_statements",
     "jobs": "concurrency",
     "workers": "concurrency",
+    "group": "queue",
+    "groups": "queues",
 }
-"""Options that Python and the settings name differently, both ways; and other names of the concurrency."""
+"""Options that Python and the settings name differently, both ways; and words of other libraries for an option."""
 
 
 def hint(given: object, known: Iterable[str], likeness: float = 0.6, others: Mapping[str, str] = SYNONYMS) -> str:

@@ -53,7 +53,7 @@ def taken(struct: type, option: Option) -> set[Any]:
     ("keywords", "structs", "own"),
     [
         (StoreKeywords, (StoreOptions, WorkerSettings), set()),
-        (WorkerKeywords, (WorkerOptions,), {*CronSources.__annotations__, "groups", "exclude_tasks"}),
+        (WorkerKeywords, (WorkerOptions,), {*CronSources.__annotations__, "exclude_tasks"}),
         (RunnerOptions, (StoreOptions, WorkerOptions), RUNNERS_OWN),
     ],
 )
@@ -74,4 +74,4 @@ def test_every_option_of_the_structs_is_a_keyword() -> None:
     assert options_of(StoreOptions).keys() | {"preset"} == StoreKeywords.__annotations__.keys()
     assert WorkerKeywords.__annotations__.keys() == options_of(
         WorkerOptions
-    ).keys() | CronSources.__annotations__.keys() | {"groups", "exclude_tasks"}
+    ).keys() | CronSources.__annotations__.keys() | {"exclude_tasks"}

@@ -14,6 +14,7 @@ from stowhand import App, WorkerOptions
 from stowhand.app.settings.resolver import read_settings, resolve_store_url, unknown_variables
 from stowhand.app.settings.settings import SETTINGS
 from stowhand.cli.program import root
+from stowhand.cli.program import run as run_command
 from stowhand.cron.item import CronItem
 from stowhand.cron.sources import items_of
 from stowhand.errors import SYNONYMS, ConfigurationError, InvalidJob, StowhandError, hint, suggest
@@ -63,6 +64,7 @@ PLACES: dict[str, tuple[Callable[[], object], str]] = {
     "App.task, an executor": (lambda: app().task(name="x", executor="thred")(lambda: None), "thread"),  # type: ignore[call-overload]
     "App.task, a backoff": (lambda: app().task(name="x", backoff="nartual")(lambda: None), "natural"),
     "App.cron": (lambda: app().cron("* * * * *", "send", backfil_period=1), "backfill_period"),  # type: ignore[call-arg]
+    "App.task, another word": (lambda: app().task(name="x", group="heavy")(lambda: None), "queue"),  # type: ignore[call-overload]
     "an enqueue": (lambda: app().registry.new_job("send", {}, {"seral": "x"}), "serial"),  # type: ignore[typeddict-unknown-key]
     "an enqueue, a task": (lambda: app().registry.get("sned"), "send"),
     "an enqueue, a key mode": (lambda: check_options(NewJob(task="t", key="k", key_mode="replase")), "replace"),  # type: ignore[arg-type]
@@ -136,6 +138,8 @@ def test_an_unknown_option_of_an_app_s_worker_meets_the_nearest(run: Run) -> Non
         run(worker(concurency=3))
     with pytest.raises(ConfigurationError, match="did you mean 'concurrency'"):
         run(worker(jobs=3))
+    with pytest.raises(ConfigurationError, match="no option 'groups'; did you mean 'queues'"):
+        run(worker(groups=["heavy"]))
 
 
 def test_a_bare_task_of_an_app_s_worker_is_no_list_of_letters(run: Run) -> None:
@@ -152,6 +156,7 @@ def test_a_bare_task_of_an_app_s_worker_is_no_list_of_letters(run: Run) -> None:
         ("Log-Levle", "log_level"),
         ("pool_size", "max_pool_size"),
         ("concurency", "concurrency"),
+        ("groups", "queues"),
     ],
 )
 def test_an_unknown_key_of_a_settings_file_meets_the_nearest(given: str, meant: str, tmp_path: Path) -> None:
@@ -180,6 +185,11 @@ def test_what_is_like_nothing_meets_the_list_and_a_long_one_is_cut() -> None:
     assert suggest("x", ["b", "A", "c"]) == "; there are: A, b, c"
     assert hint("JOBkey", ["jobKey"]) == "; did you mean 'jobKey'?"
     assert hint("zzz", ["one"]) == ""
+
+
+def test_the_option_group_is_answered_with_queue(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["worker", "--group", "heavy"]) == 2
+    assert capsys.readouterr().err.startswith("error: No such option '--group'. Did you mean '--queue'?\n")
 
 
 BOTH = "; queue=... is the class of work, and serial=... runs jobs one at a time."

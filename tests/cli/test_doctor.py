@@ -72,7 +72,7 @@ def said(stats: Stats) -> list[str]:
 def test_a_task_that_no_live_worker_has_is_named() -> None:
     due = [LiveCounts(name="send", queued=Amount(3), due=Amount(3)), LiveCounts(name="a", queued=Amount(1))]
     assert said(stats_of(a_worker("a"), tasks=due)) == [
-        "due, and no live worker has it (or claims it: --group, --task): send (3)"
+        "due, and no live worker has it (or claims it: --task, --exclude-task): send (3)"
     ]
     assert said(stats_of(a_worker(), tasks=due)) == [], "it has any"
     assert said(stats_of(a_worker("a"), a_worker("send"), tasks=due)) == []

@@ -71,13 +71,13 @@ def shop(site: None) -> Any:
     return tasks
 
 
-def drain(backend: StowhandBackend, groups: Sequence[str] = ()) -> None:
+def drain(backend: StowhandBackend, queues: Sequence[str] | None = None) -> None:
     """A worker in this process, until nothing is due."""
     from stowhand.django.project import app_of
 
     async def work() -> None:
         async with (app := app_of(backend)):
-            await app.worker(once=True, name="here", groups=groups).run()
+            await app.worker(once=True, name="here", queues=queues).run()
 
     asyncio.run(work())
 

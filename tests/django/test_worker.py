@@ -211,13 +211,13 @@ def test_the_context_counts_attempts(backend: StowhandBackend, shop: Any) -> Non
 
 
 @pytest.mark.parametrize(("queue", "ran"), [("heavy", [True, False, True]), ("default", [False, True, False])])
-def test_a_queue_is_a_group_of_a_worker(site: None, shop: Any, queue: str, ran: list[bool]) -> None:
+def test_a_worker_serves_the_queues_of_django(site: None, shop: Any, queue: str, ran: list[bool]) -> None:
     """Declared so, or by the call."""
     backend = task_backends["default"]
     drain(backend)
     results = [one.enqueue(1) for one in (shop.add.using(queue_name="heavy"), shop.add)]
     results.append(shop.report.using(key=f"of {queue}").enqueue("a"))
-    drain(backend, groups=[queue])
+    drain(backend, queues=[queue])
     for result in results:
         result.refresh()
     assert [result.is_finished for result in results] == ran

@@ -170,7 +170,7 @@ def test_one_setting_has_one_name_wherever_python_takes_it() -> None:
     assert _keywords(App.task) == ["cron", "name"]
     assert sorted(StoreKeywords.__annotations__) == sorted({*StoreOptions.__struct_fields__, "preset"} - {"pinned"})
     assert sorted(WorkerKeywords.__annotations__) == sorted(
-        {*WorkerOptions.__struct_fields__, *CronSources.__annotations__, "groups", "exclude_tasks"}
+        {*WorkerOptions.__struct_fields__, *CronSources.__annotations__, "exclude_tasks"}
     )
     assert sorted(TaskOptions.__annotations__) == [
         *(
@@ -180,7 +180,6 @@ def test_one_setting_has_one_name_wherever_python_takes_it() -> None:
             "expires",
             "flags",
             "give_up_on",
-            "group",
             "key",
             "key_mode",
             "max_attempts",

@@ -32,7 +32,6 @@ VALUES: dict[str, tuple[str, str | None]] = {
     "log_format": ("json", "xml"),
     "tasks": ("work", None),
     "app": ("shop.jobs:app", None),
-    "groups": ("heavy,light", None),
     "task": ("send", None),
     "exclude_tasks": ("send,fetch", None),
     "queues": ("mail,bulk", "x" * 200),

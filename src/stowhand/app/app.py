@@ -36,6 +36,7 @@ from stowhand.app.start import (
     traced,
     warn_of_long_tasks,
     warn_of_tasks_without_worker,
+    warn_of_unknown_queues,
 )
 from stowhand.app.store import AppStore, checked_store
 from stowhand.app.sync import Sync
@@ -521,6 +522,7 @@ class App:
         preset = self._app_store.preset
         chosen = worker_options(options, self.registry, store, preset)
         warn_of_long_tasks(self.registry, preset, chosen.grace, "grace")
+        warn_of_unknown_queues(self.registry, chosen)
         events = observed(events, self.traces)
         seated(store, chosen.concurrency)
         policy = Policy(timeout=chosen.timeout, backoff=chosen.backoff)

@@ -7,14 +7,15 @@ from typing import Any, Literal, TypedDict
 
 from stowhand.app.presets import preset_worker
 from stowhand.cron.sources import CronSources
-from stowhand.errors import ConfigurationError, suggest
+from stowhand.errors import ConfigurationError, InvalidJob, UnknownTask, suggest
+from stowhand.jobs import limits
 from stowhand.jobs.durations import Duration
+from stowhand.protocols.operating import BUILT_IN
 from stowhand.protocols.options import Flags, WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.retry import AnyBackoff
 from stowhand.tasks.registry import Registry
-from stowhand.tasks.selection import Selection, read_names
 
 
 class KeptKeywords(TypedDict, total=False):
@@ -60,7 +61,6 @@ class WorkKeywords(TypedDict, total=False):
 class WorkerKeywords(WorkKeywords, CronSources, total=False):
     """The fields of ``WorkerOptions``, which of the App's tasks it claims, and what recurs beside it."""
 
-    groups: Iterable[str]
     tasks: Iterable[str] | None
     exclude_tasks: Iterable[str]
     heartbeat_interval: Duration | None
@@ -91,13 +91,40 @@ def worker_options(given: WorkerKeywords, registry: Registry, store: QueueStore,
     refuse_unknown("worker", given, WorkerKeywords.__annotations__)
     values: dict[str, Any] = {name: value for name, value in given.items() if name not in CronSources.__annotations__}
     values["forbidden_flags"] = values.get("forbidden_flags") or ()
-    groups, excluded = (read_names(name, values.pop(name, ())) for name in ("groups", "exclude_tasks"))
     wanted = values.get("tasks")
     if wanted is not None:
-        wanted = read_names("tasks", wanted)
-    selection = Selection(groups=groups, tasks=wanted, exclude_tasks=excluded)
-    values["tasks"] = selection.of(registry, lent=store.capabilities.lent)
+        wanted = _read_names("tasks", wanted)
+    excluded = _read_names("exclude_tasks", values.pop("exclude_tasks", ()))
+    values["tasks"] = claimed_tasks(registry, wanted, excluded, lent=store.capabilities.lent)
     return preset_worker(preset, values)
+
+
+def claimed_tasks(
+    registry: Registry, tasks: tuple[str, ...] | None, exclude_tasks: tuple[str, ...], *, lent: bool
+) -> tuple[str, ...]:
+    """Return the names of the tasks that a worker claims. ``tasks``: ``None`` for all, and then the built-in ones too;
+    those of a lent store run where it is kept.
+
+    Raises UnknownTask, and ConfigurationError where no task is left.
+    """
+    for name in (*(tasks or ()), *exclude_tasks):
+        if name not in registry and name not in BUILT_IN:
+            raise UnknownTask(f"no task {name!r}{suggest(name, (*registry.names, *BUILT_IN))}")
+    if tasks is None:
+        wanted = (*registry.names, *(() if lent else BUILT_IN))
+    else:
+        wanted = tuple(name for name in (*registry.names, *BUILT_IN) if name in tasks)
+    left = tuple(name for name in wanted if name not in exclude_tasks)
+    if exclude_tasks and not left and tasks != ():
+        raise ConfigurationError("task, exclude_task: no task is left to claim; name others")
+    return left
+
+
+def _read_names(option: str, names: object) -> tuple[str, ...]:
+    try:
+        return limits.read_names(option, names)
+    except InvalidJob as error:
+        raise ConfigurationError(str(error)) from None
 
 
 def refuse_unknown(whose: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -7,16 +7,18 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from stowhand.app.presets import SERVICE
-from stowhand.errors import SchemaMissing, StoreError
+from stowhand.errors import SchemaMissing, StoreError, suggest
 from stowhand.events import Events, Listening, StoreWarned
 from stowhand.jobs.durations import say_duration
 from stowhand.jobs.job import Job
+from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.observe.job_logger import core_logger, job_logger
 from stowhand.observe.safe_text import escape
+from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.url import MEMORY, open_store
-from stowhand.tasks.registry import TaskDefinition
+from stowhand.tasks.registry import Registry, TaskDefinition
 
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
@@ -68,8 +70,16 @@ async def warn_of_tasks_without_worker(store: QueueStore, tasks: Collection[str]
         more = f" and {len(left) - SHOWN_TASKS} more" if len(left) > SHOWN_TASKS else ""
         core_logger().warning(
             f"Jobs are due of tasks that no worker has: {', '.join(left[:SHOWN_TASKS])}{more}; start a worker that has"
-            " them (--app, --tasks, --group), or correct their names"
+            " them (--app, --tasks, --task), or correct their names"
         )
+
+
+def warn_of_unknown_queues(registry: Registry, options: WorkerOptions) -> None:
+    """Log the queues that a worker names and none of its tasks declares: misspelt, or named only by calls."""
+    known = {DEFAULT_QUEUE, *registry.queues().values()}
+    unknown = [name for name in (*(options.queues or ()), *options.exclude_queues) if name not in known]
+    for name in dict.fromkeys(unknown):
+        core_logger().warning(f"No task declares the queue {escape(name)!r}{suggest(name, known)}")
 
 
 def report_listening(store: QueueStore, events: Events, worker: str) -> None:

@@ -268,7 +268,7 @@ def _tasks_without_workers(found: Stats, alive: list[WorkerLine]) -> Iterator[Fi
         return
     orphaned = [f"{one.name} ({one.due})" for one in found.figures.tasks if one.due.number and one.name not in known]
     if orphaned:
-        yield warn("tasks", f"due, and no live worker has it (or claims it: --group, --task): {_some(orphaned)}")
+        yield warn("tasks", f"due, and no live worker has it (or claims it: --task, --exclude-task): {_some(orphaned)}")
 
 
 async def examine_overdue(store: QueueStore, found: Stats) -> list[Finding]:

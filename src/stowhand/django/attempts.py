@@ -207,9 +207,8 @@ def _error_of_stop(attempt: Attempt[Job]) -> base.TaskError | None:
             return None
 
 
-def options_of(task: base.Task, group: str) -> Mapping[str, Any]:
-    """What it declares, for jobs that another makes than its own ``enqueue``: a schedule, the command line. A queue of
-    Django's is a class of work: a group."""
+def options_of(task: base.Task, queue: str) -> Mapping[str, Any]:
+    """What it declares, for jobs that another makes than its own ``enqueue``: a schedule, the command line."""
     ours = {name: getattr(task, name, None) for name in ("timeout", "max_attempts", "key")}
     declared = {name: value for name, value in ours.items() if value is not None}
-    return {"group": group, "priority": -int(task.priority), **declared}
+    return {"queue": queue, "priority": -int(task.priority), **declared}

@@ -116,6 +116,7 @@ class StowhandBackend(BaseTaskBackend):
         return NewJob(
             task=name,
             payload=text,
+            queue=task.queue_name,
             priority=-int(task.priority),
             run_at=_aware(task.run_after),
             key=None if ours is None else ours.key,

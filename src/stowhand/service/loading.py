@@ -6,8 +6,9 @@ import msgspec
 
 from stowhand.app.app import App, adopt_store
 from stowhand.app.built_in import handler_on
+from stowhand.app.options import claimed_tasks
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.app.start import warn_of_long_tasks
+from stowhand.app.start import warn_of_long_tasks, warn_of_unknown_queues
 from stowhand.cron.item import ParsedItem
 from stowhand.errors import ConfigurationError, UnknownTask
 from stowhand.jobs.job import Job
@@ -19,7 +20,6 @@ from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.loading import load_object
 from stowhand.tasks.registry import Registry
-from stowhand.tasks.selection import Selection
 
 DEFAULT_FOLDER = "tasks"
 
@@ -44,9 +44,9 @@ class LoadedTasks(msgspec.Struct, frozen=True):
 
     def claimed(self, settings: WorkerSettings) -> tuple[str, ...]:
         """A worker with these settings claims these and no others. Raises ConfigurationError."""
-        selection = Selection(groups=settings.groups, tasks=settings.task, exclude_tasks=settings.exclude_tasks)
+        lent = settings.store.connection.is_lent
         try:
-            return selection.of(self.registry, lent=settings.store.connection.is_lent)
+            return claimed_tasks(self.registry, settings.task, settings.exclude_tasks, lent=lent)
         except UnknownTask as error:
             raise ConfigurationError(f"--task, --exclude-task: {error}") from None
 
@@ -104,7 +104,8 @@ def make_handler(loaded: LoadedTasks, settings: WorkerSettings, store: QueueStor
 
 
 def report_problems(loaded: LoadedTasks, settings: WorkerSettings) -> None:
-    """Say which files were passed over, and which tasks a stop may cut short."""
+    """Log which files were passed over, which queues no task declares, and which tasks a stop may cut short."""
     for problem in loaded.problems:
         core_logger().warning(problem)
+    warn_of_unknown_queues(loaded.registry, settings.worker)
     warn_of_long_tasks(loaded.registry, settings.preset, settings.worker.grace, "--grace")

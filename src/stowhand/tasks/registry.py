@@ -46,8 +46,6 @@ class RunOptions(TypedDict, total=False):
     """Exception types: all else that is raised fails the job at once. Causes count, as with ``NonRetryable``."""
     give_up_on: Errors | None
     """Exception types that fail the job at once, also where ``retry_on`` has them. Causes count."""
-    group: str | None
-    """A class of work: ``stowhand worker --group heavy`` claims the tasks of this group. 128 characters."""
     executor: Where | None
     """Where it runs. ``None``: an ``async def`` on the loop, a ``def`` in a thread. A ``def`` may ask for the loop
     if it never waits."""
@@ -87,7 +85,6 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     backoff: AnyBackoff | None = None
     retry_rules: RetryRules | None = None
-    group: str | None = None
     unique: Uniqueness | None = None
     on_failure: OnFailure | None = None
     file: str | None = None
@@ -319,7 +316,6 @@ def _defined(
         is_async=asynchronous,
         timeout=limits.read_positive(options.get("timeout"), "timeout"),
         backoff=None if backoff is None else named(backoff),
-        group=_read_group(options.get("group")),
         retry_rules=read_retry_rules(options.get("retry_on"), options.get("give_up_on")),
         unique=unique,
         on_failure=read_on_failure(options.get("on_failure")),
@@ -353,15 +349,6 @@ def _refuse_method(function: Callable[..., Any]) -> None:
             f"a method of {inside}, whose {first!r} no payload can bring; declare a function, the method"
             f" of an object, app.task(name='…')({inside}().{inner.__name__}), or a staticmethod"
         )
-
-
-def _read_group(group: str | None) -> str | None:
-    if group is None:
-        return None
-    limits.check_name("group", group, limits.TASK_LIMIT)
-    if "," in group or group != group.strip():
-        raise ConfigurationError(f"group: {group!r} given; leave out commas and outer spaces: --group takes a list")
-    return group
 
 
 def _where(executor: Where | None, *, is_async: bool) -> Where:

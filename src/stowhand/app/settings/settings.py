@@ -76,26 +76,17 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     """At most one of ``tasks`` and ``app`` is set."""
-    groups: Annotated[
-        tuple[str, ...],
-        Names(
-            "Claim only tasks of these groups. Several: repeated, or with commas between them.",
-            unset="all tasks",
-            short=("--group",),
-            metavar="GROUP",
-        ),
-    ] = ()
     task: Annotated[
         tuple[str, ...] | None,
         Names(
-            "Claim only these tasks (and those of --group). Several: as above.",
+            "Claim only jobs of these tasks. Several: repeated, or with commas between them.",
             unset="all tasks",
             metavar="NAME",
         ),
     ] = None
     exclude_tasks: Annotated[
         tuple[str, ...],
-        Names("Leave these tasks alone. Several: as above.", short=("--exclude-task",), metavar="NAME"),
+        Names("Leave jobs of these tasks alone. Several: as above.", short=("--exclude-task",), metavar="NAME"),
     ] = ()
     crontab: Annotated[
         str | None,

@@ -18,7 +18,7 @@ from stowhand.protocols.flow_tables import PARKED, is_step
 from stowhand.protocols.operating import MOST_AHEAD, OVERDUE_SECONDS, Explanation, Reason, WorkerCard, WorkerRow
 
 NOTHING_PAUSED = Pauses()
-HAVE_IT = "start a worker that has it (--group, --task and --exclude-task leave tasks out), or correct the name"
+HAVE_IT = "start a worker that has it (--task and --exclude-task leave tasks out), or correct the name"
 START_ONE = "start one that has the task: stowhand worker MODULE:APP, or --tasks FOLDER"
 SHOWN = 5
 """Workers named in one sentence, at most."""
