@@ -16,6 +16,7 @@ from stowhand.protocols.store import Claim, ClaimRequest, StoreOptions
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.callers.caller import call_of
 from stowhand.stores.database.link import Session
+from stowhand.stores.postgres.queue.claims import queue_values
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.in_transaction import InTransaction
 from stowhand.stores.postgres.queue.installer import Installer
@@ -54,8 +55,12 @@ class PostgresOnConnection:
 
     def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         tasks = None if request.tasks is None else list(request.tasks)
-        values = (request.worker, request.token, request.limit, request.lease, tasks, None, False)
-        claimed = self._rows("claim", (*values, self._context.now(), None, None, None, None, False))
+        values = (
+            *(request.worker, request.token, request.limit, request.lease, tasks, None, False),
+            *(self._context.now(), None, None, None, None, False),
+            *queue_values(request.queues),
+        )
+        claimed = self._rows("claim", values)
         return [self._claim(row[0], row[-1], request.token) for row in claimed]
 
     def settle(self, lease: Lease, settlement: Settlement) -> bool:

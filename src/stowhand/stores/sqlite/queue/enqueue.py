@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import count, groupby
+from itertools import groupby
 from typing import Any
 
 from stowhand.jobs import limits
@@ -13,6 +13,9 @@ from stowhand.stores.sqlite.queue.cancellation import cancel_waiting
 from stowhand.stores.sqlite.queue.moment import to_datetime
 from stowhand.stores.sqlite.queue.rows import INSERTED, LATEST, check_size, to_job, to_row
 from stowhand.stores.sqlite.queue.transaction import SQL, Transaction
+
+_TASK = INSERTED.index("task")
+_AFTER_QUEUE = INSERTED.index("queue") + 1
 
 
 def add(tx: Transaction, job: NewJob, *, built_in: bool = False, job_id: int | None = None) -> int:
@@ -98,20 +101,26 @@ def _take_for_period(tx: Transaction, job_id: int, job: NewJob) -> None:
 
 
 def _insert(tx: Transaction, row: tuple[object, ...], job_id: int | None) -> int:
-    inserted = tx.raw.execute(SQL["insert"], (job_id, *row)).lastrowid
+    inserted = tx.raw.execute(SQL["insert"], _values(job_id, row)).lastrowid
     assert inserted is not None
     return inserted
+
+
+def _values(job_id: int | None, row: tuple[object, ...]) -> tuple[object, ...]:
+    # The task follows the queue: where the job names no queue, the statement looks for its task's. A number in the
+    # place of a second value (?2) is a name to Python's sqlite3, which takes no row of values then.
+    return (job_id, *row[:_AFTER_QUEUE], row[_TASK], *row[_AFTER_QUEUE:])
 
 
 def _insert_many(tx: Transaction, jobs: Sequence[NewJob]) -> list[int]:
     # Ids are counted here, not read row by row: no other transaction can insert while this one is open.
     last = tx.row("last_id")
-    numbered = count(1 if last is None else last[0] + 1)
+    first = 1 if last is None else last[0] + 1
     for job in jobs:
         limits.refuse_reserved(job)
-    rows = [(next(numbered), *to_row(job, tx.now)) for job in jobs]
+    rows = [_values(job_id, to_row(job, tx.now)) for job_id, job in enumerate(jobs, first)]
     tx.raw.executemany(SQL["insert"], rows)
-    return [row[0] for row in rows]
+    return list(range(first, first + len(jobs)))
 
 
 def _replace(

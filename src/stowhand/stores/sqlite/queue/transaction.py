@@ -18,7 +18,7 @@ _KEPT = (*KEPT, "replaced", "loses_retries", "on_failure")
 _SET_AT_END = "payload, state, attempts, resets, last_error, finished_at, epoch, settled_token, last_worker"
 
 
-def _stored(name: str, value: str, task: str = f"?{INSERTED.index('task') + 2}") -> str:
+def _stored(name: str, value: str, task: str) -> str:
     """A value as a job's row has it. Of the queue: that which a worker has declared for the task, where the call names
     none; NULL for default."""
     if name != "queue":
@@ -35,7 +35,7 @@ FILLINGS = {
     "details": named(DETAILS),
     "given_details": ", ".join(f"{name} = {_stored(name, f':{name}', ':task')}" for name in DETAILS),
     "inserted": named(INSERTED),
-    "inserted_values": ", ".join(_stored(name, f"?{place}") for place, name in enumerate(INSERTED, 2)),
+    "inserted_values": ", ".join(_stored(name, "?", "?") for name in INSERTED),
 }
 """Lists of columns in the statements."""
 FILES = sorted(files("stowhand.stores.sqlite.queue").joinpath("sql").iterdir(), key=lambda file: file.name)
