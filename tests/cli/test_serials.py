@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from stowhand.cli.program import run
@@ -82,18 +80,6 @@ def test_a_task_is_paused_listed_and_resumed(serial: Stowhand) -> None:
     assert [row["done"] for row in resumed] == ["resumed"]
     serial("worker", "--once")
     assert len(serial("jobs", "list", "--state", "completed", "--json").rows()) == 1
-
-
-def test_a_task_is_paused_under_all_its_names(serial: Stowhand, tmp_path: Path) -> None:
-    (tmp_path / "named_twice.py").write_text(
-        "from stowhand import App\napp = App()\n"
-        "for name in ('send', 'send@heavy'):\n    app.task(name=name)(lambda: None)\n"
-        "app.registry.add_name('send@heavy', 'send')\n"
-    )
-    for word in ("pause", "resume"):
-        changed = serial("serials", word, "--task", "send", "--app", "named_twice:app").out.splitlines()
-        assert changed == [f"task send: {word}d", f"task send@heavy: {word}d"]
-    assert serial("serials", "pause", "--task", "send@heavy", "--app", "named_twice:app").out.count("\n") == 1
 
 
 def test_a_pause_of_nothing_is_refused(serial: Stowhand) -> None:

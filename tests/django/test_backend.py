@@ -182,18 +182,17 @@ def test_a_task_of_a_module_that_no_worker_imports_is_refused(backend: StowhandB
         elsewhere.lost.using(backend=backend.alias).enqueue()
 
 
-def test_a_queue_is_a_second_name_and_no_serial_queue(backend: StowhandBackend, shop: Any) -> None:
+def test_the_queue_of_a_job_is_the_one_that_django_names(backend: StowhandBackend, shop: Any) -> None:
     result = shop.add.using(backend=backend.alias, queue_name="heavy").enqueue(1)
     job = backend.database.jobs.get(int(result.id))
     assert job is not None
-    assert (job.task, job.serial) == ("tests.django.site.shop.tasks.add@heavy", None)
-    assert backend.get_result(result.id).task.queue_name == "heavy"
+    assert (job.task, job.queue, job.serial) == ("tests.django.site.shop.tasks.add", "heavy", None)
+    assert result.task.queue_name == backend.get_result(result.id).task.queue_name == "heavy"
 
 
-def test_without_a_list_of_queues_another_queue_is_refused(site: None, shop: Any) -> None:
+def test_without_a_list_of_queues_a_call_may_name_any(site: None, shop: Any) -> None:
     backend = StowhandBackend("default", {"QUEUES": [], "OPTIONS": {}})
-    with pytest.raises(InvalidTask, match=r"with QUEUES = \[\] a worker cannot know 'heavy'"):
-        backend.enqueue(shop.add.using(queue_name="heavy"), [1], {})
+    assert backend.enqueue(shop.add.using(queue_name="heavy"), [1], {}).task.queue_name == "heavy"
 
 
 def test_an_argument_that_is_no_json_is_refused(backend: StowhandBackend, shop: Any) -> None:

@@ -55,7 +55,7 @@ def test_a_job_that_the_command_adds_is_as_its_task_declares(backend: StowhandBa
 def test_a_job_that_a_schedule_makes_is_as_its_task_declares(backend: StowhandBackend, shop: Any) -> None:
     declared = app_of(backend).registry.made_elsewhere(NewJob(task=shop.report.module_path))
     assert (declared.max_attempts, declared.key) == (3, "the report")
-    assert options_of(shop.report.using(priority=30), "heavy")["priority"] == -30
+    assert options_of(shop.report.using(priority=30))["priority"] == -30
 
 
 def test_a_backend_that_is_not_there_is_told_of(site: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,7 +134,10 @@ def test_a_job_has_what_no_task_of_djangos_may_have(backend: StowhandBackend, sh
     """A priority that SQL, or a hand, has given; a queue that is no longer in QUEUES."""
     name = shop.add.module_path
     urgent = backend.database.enqueue(NewJob(task=name, payload='{"args": [1], "_timeout": "1m"}', priority=-1000))
-    orphan = backend.database.enqueue(NewJob(task=f"{name}@closed", payload='{"args": [1]}', priority=-1))
+    delay = timedelta(hours=1)
+    orphan = backend.database.enqueue(
+        NewJob(task=name, payload='{"args": [1]}', queue="closed", priority=-1, delay=delay.total_seconds())
+    )
     drain(backend)
     result = backend.get_result(str(urgent.id))
     assert (result.status, result.return_value, result.task.priority) == (Status.SUCCESSFUL, 1, shop.add.priority)
@@ -234,17 +237,6 @@ def test_a_coroutine_has_a_thread_and_connections_of_its_own_which_are_closed(si
     with connections["postgres"].cursor() as cursor:
         cursor.execute("select pid from pg_stat_activity where pid = any(%s)", [[of_one, of_other]])
         assert cursor.fetchall() == []
-
-
-def test_what_was_enqueued_for_another_queue_is_counted_under_its_own_name(site: None, shop: Any) -> None:
-    backend, name = task_backends["default"], shop.add.module_path
-    drain(backend)
-    shop.add.enqueue(1)
-    shop.add.using(queue_name="heavy").enqueue(1)
-    before = ended_lately(backend, name)
-    drain(backend)
-    assert ended_lately(backend, name) == before + 1
-    assert ended_lately(backend, f"{name}@heavy") >= 1
 
 
 def test_signals_are_sent_by_the_worker_and_never_on_its_loop(backend: StowhandBackend, shop: Any) -> None:
@@ -352,19 +344,6 @@ def heard() -> Iterator[dict[str, list[str]]]:
     finally:
         for each in (task_started, task_finished):
             each.disconnect(note)
-
-
-def ended_lately(backend: StowhandBackend, task: str) -> int:
-    """By the figures that workers keep."""
-    found: list[int] = []
-
-    async def look(store: QueueStore) -> None:
-        now = await store.timetable.now()
-        periods = await store.inspect.throughput(now - timedelta(hours=1), now + timedelta(minutes=1))
-        found.append(sum(one.tally.ended for one in periods if one.task == task))
-
-    act(backend, look)
-    return found[0]
 
 
 def act(backend: StowhandBackend, call: Callable[[QueueStore], Coroutine[Any, Any, object]]) -> None:

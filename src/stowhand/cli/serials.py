@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +17,6 @@ from stowhand.cli.session import with_store
 from stowhand.protocols.figures import Pauses
 from stowhand.protocols.operating import Operator, SerialChange, SerialRow, TaskChange, read_serial, read_task
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.service.loading import load_app
 
 change_options = with_options(
     click.argument("names", metavar="[KEY...]", nargs=-1),
@@ -82,7 +81,7 @@ def _change(
         raise click.UsageError("name a serial key, or give --task NAME")
     serials = [read_serial(name) for name in dict.fromkeys(names)]
     settings = settings_of(typed)
-    tasks = [read_task(name) for name in dict.fromkeys(_with_second_names(settings.app, tasks))]
+    tasks = [read_task(name) for name in dict.fromkeys(tasks)]
 
     async def one_by_one(store: QueueStore) -> None:
         of_serial, of_task = verb(store.operate)
@@ -96,14 +95,6 @@ def _change(
         show_answer(name, about, *answer, as_json=as_json)
 
     with_store(settings.store, one_by_one)
-
-
-def _with_second_names(app: str | None, tasks: tuple[str, ...]) -> Iterator[str]:
-    """A task is paused for every queue of Django's that it may be enqueued for."""
-    for task in tasks:
-        yield task
-        if app is not None:
-            yield from load_app(app).registry.also_named(task)
 
 
 def _state(row: SerialRow) -> str:

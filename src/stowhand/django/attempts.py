@@ -186,7 +186,7 @@ class Stopping:
             raise
 
     def _tell(self, attempt: Attempt[Job], job: Job, error: base.TaskError) -> None:
-        task = self._backend.task_of(job.task)
+        task = self._backend.known().get(job.task)
         if task is None:
             return
         with around_thread():
@@ -207,8 +207,8 @@ def _error_of_stop(attempt: Attempt[Job]) -> base.TaskError | None:
             return None
 
 
-def options_of(task: base.Task, queue: str) -> Mapping[str, Any]:
+def options_of(task: base.Task) -> Mapping[str, Any]:
     """What it declares, for jobs that another makes than its own ``enqueue``: a schedule, the command line."""
     ours = {name: getattr(task, name, None) for name in ("timeout", "max_attempts", "key")}
     declared = {name: value for name, value in ours.items() if value is not None}
-    return {"queue": queue, "priority": -int(task.priority), **declared}
+    return {"queue": task.queue_name, "priority": -int(task.priority), **declared}

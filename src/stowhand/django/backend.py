@@ -89,21 +89,17 @@ class StowhandBackend(BaseTaskBackend):
 
         Raises TaskResultDoesNotExist for a job that is not kept, and for one of no task of this project."""
         job = self._job(result_id)
-        if job is None or (task := self.task_of(job.task)) is None:
+        if job is None or (task := self.known().get(job.task)) is None:
             raise TaskResultDoesNotExist(result_id)
         try:
             return result_of(job, self.database.jobs.tries(job.id) if job.attempts else (), task, self.alias)
         except UndecodablePayload as error:
             raise TaskResultDoesNotExist(result_id) from error
 
-    def task_of(self, name: str) -> base.Task | None:
-        """Of a job. ``name``: its task's path, ``@`` and a queue's name behind it where it was enqueued for another."""
-        return self.known().get(name.partition("@")[0])
-
     def new_job(self, task: base.Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
         """The job, not written. Raises InvalidTask where no worker would ever run it; TypeError for arguments that the
         function does not take, TypeError or InvalidJob for those that JSON would not bring back as they are."""
-        name, declared = self._name_of(task), self.known()[task.module_path]
+        declared = self._declared(task)
         refuse_misfit(task, args, kwargs)
         given = {"args": list(args), "kwargs": dict(kwargs)}
         payload: dict[str, Any] = normalize_json(given)
@@ -114,7 +110,7 @@ class StowhandBackend(BaseTaskBackend):
         if not is_plain(given) and (loss := find_loss(given, strict_json.decode(text), typed=True)) is not None:
             raise InvalidJob(f"{task.module_path}: {loss.path.removeprefix('.')}: {loss}; give {loss.arrives}")
         return NewJob(
-            task=name,
+            task=task.module_path,
             payload=text,
             queue=task.queue_name,
             priority=-int(task.priority),
@@ -128,7 +124,8 @@ class StowhandBackend(BaseTaskBackend):
 
         return check_backend(self)
 
-    def _name_of(self, task: base.Task) -> str:
+    def _declared(self, task: base.Task) -> base.Task:
+        """Return the task as it is declared. Raises InvalidTask."""
         path: str = task.module_path
         declared = self.known().get(path)
         if declared is None:
@@ -138,17 +135,9 @@ class StowhandBackend(BaseTaskBackend):
                 f" those that TASKS[{self.alias!r}]['OPTIONS']['modules'] names. Import it in one of them, or name"
                 f" {module!r}."
             )
-        name = path
-        if task.queue_name != declared.queue_name:
-            if not self.queues:
-                raise InvalidTask(
-                    f"{path} is declared for the queue {declared.queue_name!r}; with QUEUES = [] a worker cannot know"
-                    f" {task.queue_name!r}: list both in TASKS[{self.alias!r}]['QUEUES']."
-                )
-            name = f"{path}@{task.queue_name}"
-        if len(name) > TASK_LIMIT:
-            raise InvalidTask(f"{name}: a task's path has at most {TASK_LIMIT} characters (this one has {len(name)}).")
-        return name
+        if len(path) > TASK_LIMIT:
+            raise InvalidTask(f"{path}: a task's path has at most {TASK_LIMIT} characters (this one has {len(path)}).")
+        return declared
 
     def _job(self, result_id: str) -> Job | None:
         given = str(result_id)  # a view may have it as a number

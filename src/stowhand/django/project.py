@@ -7,21 +7,20 @@ import re
 from functools import partial
 from typing import Any
 
-from django.tasks import base, task_backends
+from django.tasks import task_backends
 
 from stowhand.app.app import App
 from stowhand.django.attempts import Stopping, around_thread, function_of, options_of
 from stowhand.django.backend import StowhandBackend
 from stowhand.django.task import refuse_misfit
 from stowhand.errors import ConfigurationError, suggest
-from stowhand.jobs.limits import TASK_LIMIT
 
 BACKEND = "DJANGO_STOWHAND_BACKEND"
 """The alias in TASKS whose jobs are meant, where there are several."""
 
 
 def app_of(backend: StowhandBackend) -> App:
-    """The tasks of a backend, on its database. Each has a name for every queue of the backend."""
+    """Return the tasks of a backend, on its database, as an App."""
     given = backend.database.options
     app = App(
         backend.database.url,
@@ -38,13 +37,11 @@ def app_of(backend: StowhandBackend) -> App:
 
 def declare_tasks(app: App, backend: StowhandBackend) -> None:
     """Raises ConfigurationError."""
-    for name, (task, queue) in names_of(backend).items():
+    for path, task in backend.known().items():
         try:
-            app.task(name=name, **options_of(task, queue))(function_of(backend, task))
+            app.task(name=path, **options_of(task))(function_of(backend, task))
         except ConfigurationError as error:
             raise _without_a_place(error) from None
-        if name != task.module_path:
-            app.registry.add_name(name, task.module_path)
 
 
 def declare_recurring(app: App, backend: StowhandBackend, identifier: str, item: Any) -> None:
@@ -56,7 +53,7 @@ def declare_recurring(app: App, backend: StowhandBackend, identifier: str, item:
             pass
         case _:
             raise ConfigurationError(f"{item!r} is no pattern and path of a task")
-    task = backend.task_of(path)
+    task = backend.known().get(path)
     if task is None or path not in app.registry:
         raise ConfigurationError(f"{path!r} is no task of a worker{suggest(path, app.registry.names)}")
     try:
@@ -72,17 +69,6 @@ def declare_recurring(app: App, backend: StowhandBackend, identifier: str, item:
 def _without_a_place(error: ConfigurationError) -> ConfigurationError:
     """What is wrong stands in the settings, and not in a line of Django's."""
     return ConfigurationError(re.sub(r"^.*?:\d+: ", "", str(error), flags=re.MULTILINE))
-
-
-def names_of(backend: StowhandBackend) -> dict[str, tuple[base.Task, str]]:
-    """Of the backend's jobs: each task's path, and one more for each other queue; with the task and the queue. No job
-    has a name that would be too long."""
-    found: dict[str, tuple[base.Task, str]] = {}
-    for path, task in backend.known().items():
-        found[path] = (task, task.queue_name)
-        others = {f"{path}@{queue}": (task, queue) for queue in sorted(backend.queues - {task.queue_name})}
-        found |= {name: of for name, of in others.items() if len(name) <= TASK_LIMIT}
-    return found
 
 
 def chosen_backend() -> StowhandBackend:

@@ -115,8 +115,8 @@ def _as_enqueued(job: Job, task: base.Task, backend: str) -> base.Task:
         changes["backend"] = backend
     if -job.priority != task.priority:
         changes["priority"] = -job.priority
-    if (queue := job.task.partition("@")[2]) and queue != task.queue_name:
-        changes["queue_name"] = queue
+    if job.queue != task.queue_name:
+        changes["queue_name"] = job.queue
     if isinstance(task, Task):
         if job.key != task.key:
             changes["key"] = job.key

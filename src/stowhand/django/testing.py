@@ -22,7 +22,6 @@ from stowhand.app.draining import MOST, Ran
 from stowhand.django.attempts import Running
 from stowhand.django.backend import StowhandBackend
 from stowhand.django.database import Database
-from stowhand.django.project import names_of
 from stowhand.django.task import Task
 from stowhand.errors import ConfigurationError
 from stowhand.jobs import strict_json
@@ -55,7 +54,7 @@ def drain(backend: str = "default", *, raises: bool = True, most: int = MOST) ->
     ours = task_backends[backend]
     if not isinstance(ours, StowhandBackend):
         raise ConfigurationError(f"drain: TASKS[{backend!r}] is a {type(ours).__qualname__}, which keeps no jobs here")
-    names = tuple(names_of(ours))
+    names = tuple(ours.known())
     ran: list[Ran] = []
     while (claim := _claimed(ours.database, names, ran, most)) is not None:
         ran.append(_attempt(ours, claim))
@@ -75,7 +74,7 @@ def _claimed(database: Database, names: tuple[str, ...], ran: Sequence[Ran], mos
 
 
 def _attempt(backend: StowhandBackend, claim: Claim[Job]) -> Ran:
-    task = backend.task_of(claim.task)
+    task = backend.known().get(claim.task)
     assert task is not None  # only tasks of the backend were asked for
     outcome, error = _outcome(backend, task, claim)
     value = outcome.result if isinstance(outcome, Complete) else None

@@ -124,8 +124,6 @@ class Registry:
         self.find = self._definitions.get
         """By name: the definition, or ``None``."""
         self.around = around or Around()
-        self._first_names: dict[str, str] = {}
-        """Of a second name of a task, the first."""
         self.resources = SharedResources()
         """What workers hold open for these tasks."""
 
@@ -139,14 +137,6 @@ class Registry:
             )
         self._join(definition)
         self._definitions[definition.name] = definition
-
-    def add_name(self, name: str, first: str) -> None:
-        """Note that ``name``, a task here, is a second name of ``first``."""
-        self._first_names[name] = first
-
-    def also_named(self, first: str) -> builtins.list[str]:
-        """Return the second names of a task."""
-        return [name for name, of in self._first_names.items() if of == first]
 
     def _join(self, definition: TaskDefinition) -> None:
         """Pass the task to those that name it in ``on_failure``, which may be declared before it."""
