@@ -38,20 +38,20 @@ def test_an_item_of_a_task_and_a_match_has_the_defaults() -> None:
 def test_an_item_and_a_line_that_say_the_same_are_the_same() -> None:
     options = CronOptions(
         backfill_period=timedelta(days=2), max_attempts=10, queue_name="q", priority=-1, job_key="k k",
-        job_key_mode="preserve_run_at",
+        job_key_mode="preserve_run_at", work_queue="bulk",
     )  # fmt: skip
     item = parse(
         task="mail", match="30 4 * * 1", identifier="weekly", payload={"a": 1}, tz="Europe/Berlin", options=options
     )
     line = (
         "30 4 * * 1 mail ?id=weekly&fill=2d&max=10&queue=q&priority=-1&jobKey=k+k&jobKeyMode=preserve_run_at"
-        "&tz=Europe/Berlin {a:1}"
+        "&work_queue=bulk&tz=Europe/Berlin {a:1}"
     )
     (written,) = parse_crontab(line)
     assert item.spec == written.spec
     assert item.job(AT, backfilled=True) == written.job(AT, backfilled=True)
-    assert item.options.queue_name == "q"
-    assert parse().options.queue_name is None
+    assert (item.options.queue_name, item.options.work_queue) == ("q", "bulk")
+    assert (parse().options.queue_name, parse().options.work_queue) == (None, None)
 
 
 def test_pattern_is_another_name_for_match() -> None:
@@ -151,6 +151,7 @@ def test_a_task_may_have_any_name_that_a_job_may_have() -> None:
         ({"options": CronOptions(max_attempts=True)}, "max_attempts: a bool; give a whole number"),
         ({"options": CronOptions(priority=2**31)}, "priority: 2147483648; the limits are"),
         ({"options": CronOptions(queue_name="")}, "queue_name: empty; give 1 to 128 characters"),
+        ({"options": CronOptions(work_queue="")}, "work_queue: empty; give 1 to 128 characters"),
         ({"options": CronOptions(job_key="k" * 513)}, "job_key: 513 characters, the limit is 512"),
         ({"options": CronOptions(job_key_mode="replace")}, "job_key_mode: 'replace' says what happens to the job"),
         (

@@ -68,10 +68,12 @@ def test_a_job_carries_its_tick_and_whether_it_was_backfilled() -> None:
 
 def test_every_option_reaches_the_job() -> None:
     line = "* * * * * t ?id=other/1&queue=mail%20out&priority=-5&max=3&jobKey=a%26b&jobKeyMode=preserve_run_at"
+    line += "&work_queue=bulk"
     item = parse(line)
     job = item.job(AT, backfilled=False)
     assert item.identifier == "other/1"
     assert (job.task, job.serial, job.priority, job.max_attempts, job.key) == ("t", "mail out", -5, 3, "a&b")
+    assert job.queue == "bulk"
     assert job.key_mode is KeyMode.PRESERVE_RUN_AT
 
 
@@ -176,9 +178,13 @@ def test_of_date_and_weekday_one_restricted_decides_alone() -> None:
         ("* * * * * t word", "'word' after the task is neither ?options nor a {payload}"),
         ("* * * * * t ?", "an option without a name; write ?name=value&name=value"),
         ("* * * * * t ?max=1&", "an option without a name; write ?name=value&name=value"),
+        ("* * * * * t ?serial=a", "no option 'serial'; did you mean 'queue'?"),
         ("* * * * * t ?fil=2d", "no option 'fil'; did you mean 'fill'?"),
         ("* * * * * t ?jobkey=2d", "no option 'jobkey'; did you mean 'jobKey'?"),
-        ("* * * * * t ?x=1", "no option 'x'; there are: fill, id, jobKey, jobKeyMode, max, priority, queue, tz"),
+        (
+            "* * * * * t ?x=1",
+            "no option 'x'; there are: fill, id, jobKey, jobKeyMode, max, priority, queue, tz, work_queue",
+        ),
         ("* * * * * t ?max=1&max=1", "option 'max' stands there twice; give it once"),
         ("* * * * * t ?max", "option 'max' has no value; write max=…"),
         ("* * * * * t ?queue=", "option 'queue' has no value; write queue=…"),

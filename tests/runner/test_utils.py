@@ -44,6 +44,7 @@ async def test_none_means_the_default_and_zero_means_zero(url: str) -> None:
 async def test_both_names_of_an_option_serve_but_not_at_once(sqlite_url: str) -> None:
     async with await utils_at(sqlite_url) as utils:
         assert (await utils.add_job("x", serial="a")).serial == (await utils.add_job("x", queue_name="a")).serial == "a"
+        assert (await utils.add_job("x", queue="a")).queue == (await utils.add_job("x", work_queue="a")).queue == "a"
         with pytest.raises(InvalidJob, match="key and job_key: one option under two names"):
             await utils.add_job("x", key="a", job_key="b")
         wrong: Any = {"jobKey": "b"}
@@ -67,11 +68,11 @@ async def test_many_jobs_come_back_in_order_each_with_its_own_task(url: str) -> 
                 {"identifier": "b", "job_key": "z"},
                 {"identifier": "a", "payload": [1], "priority": 0},
                 NewJob(task="c", key="a"),
-                {"identifier": "b", "job_key": "m", "queue_name": "q"},
+                {"identifier": "b", "job_key": "m", "queue_name": "q", "work_queue": "bulk"},
             ]
         )
         assert [(job.task, job.key) for job in jobs] == [("b", "z"), ("a", None), ("c", "a"), ("b", "m")]
-        assert (jobs[1].payload, jobs[3].serial) == ([1], "q")
+        assert (jobs[1].payload, jobs[3].serial, jobs[3].queue) == ([1], "q", "bulk")
 
 
 async def test_many_jobs_are_all_or_none(url: str) -> None:
@@ -178,7 +179,7 @@ async def test_what_was_released_says_so(sqlite_url: str) -> None:
 
 async def test_every_add_job_has_the_same_call(url: str) -> None:
     jobs: list[Job] = []
-    spec: Any = {"queue_name": "q", "max_attempts": 3}
+    spec: Any = {"queue_name": "q", "work_queue": "bulk", "max_attempts": 3}
 
     async def task(payload: Any, helpers: Any) -> None:
         jobs.append(await helpers.add_job("other", {"a": 1}, **spec))
@@ -191,3 +192,4 @@ async def test_every_add_job_has_the_same_call(url: str) -> None:
     async with await run(connection_string=url, task_list={"task": task}, no_handle_signals=True) as runner:
         jobs.append(await runner.add_job("other", {"a": 1}, **spec))
     assert [(job.task, job.payload, job.serial, job.max_attempts) for job in jobs] == [("other", {"a": 1}, "q", 3)] * 4
+    assert [job.queue for job in jobs] == ["bulk"] * 4

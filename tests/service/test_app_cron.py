@@ -13,7 +13,7 @@ import pytest
 from stowhand.app.app import App
 from stowhand.cron.crontab import parse_cron_items, parse_crontab
 from stowhand.cron.item import CronDate, CronItem
-from stowhand.cron.sources import RecurringWorker
+from stowhand.cron.sources import RecurringWorker, declared
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import KeyMode
 from stowhand.tasks.task import Task
@@ -50,6 +50,22 @@ def test_an_item_has_what_its_task_says_unless_it_says_otherwise(app: App, task:
     assert (other.serial, other.priority, other.max_attempts, other.key) == ("fast", 0, 2, None)
     assert (elsewhere.serial, elsewhere.max_attempts) == (None, None)
     assert app.cron_items[2].fill == 3600
+
+
+def test_a_recurring_job_is_in_the_queue_of_its_task_unless_the_item_names_another(app: App) -> None:
+    @app.task(queue="bulk")
+    def export() -> None: ...
+
+    app.cron("0 4 * * *", export)
+    app.cron("0 4 * * *", export, identifier="other", queue="mail", serial="s")
+    app.cron("0 4 * * *", export.options(queue="slow"), identifier="of options")
+    app.cron("0 4 * * *", "export", identifier="by name", queue="mail")
+    app.cron("0 4 * * *", "elsewhere", queue="mail")
+    in_text = declared(parse_crontab("0 4 * * * export\n0 4 * * * export ?id=b&work_queue=mail&queue=s"), app.registry)
+    jobs = [item.job(AT, backfilled=False) for item in (*app.cron_items, *in_text)]
+    assert [job.queue for job in jobs] == ["bulk", "mail", "slow", "mail", "mail", "bulk", "mail"]
+    assert [job.serial for job in jobs] == [None, "s", None, None, None, None, "s"]
+    assert app.cron_items[1].spec == "0 4 * * * export ?id=other&queue=s&work_queue=mail"
 
 
 def test_mistakes_are_told_where_they_are_made(app: App, task: Rollup) -> None:

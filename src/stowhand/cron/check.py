@@ -25,12 +25,12 @@ KEY_MODES = (KeyMode.REPLACE, KeyMode.PRESERVE_RUN_AT)
 """Not ``unsafe_dedupe``: a failed job with the key would end the item for ever, in silence."""
 IN_TEXT = {
     "fill": "fill", "max_attempts": "max", "serial": "queue", "priority": "priority", "key": "jobKey",
-    "key_mode": "jobKeyMode",
+    "key_mode": "jobKeyMode", "queue": "work_queue",
 }  # fmt: skip
 """Details of a job as a crontab's options call them."""
 IN_PYTHON = {
     "fill": "backfill_period", "max_attempts": "max_attempts", "serial": "queue_name", "priority": "priority",
-    "key": "job_key", "key_mode": "job_key_mode",
+    "key": "job_key", "key_mode": "job_key_mode", "queue": "work_queue",
 }  # fmt: skip
 """The same as `CronOptions` calls them."""
 IN_APP = {field: field for field in IN_PYTHON} | {"fill": "backfill_period"}
@@ -90,7 +90,8 @@ def check_item(
 
 def _details(options: CronOptions) -> dict[str, Any]:
     """Return the options that are set, by the names of `NewJob`."""
-    given = {field: getattr(options, IN_PYTHON[field]) for field in ("max_attempts", "serial", "priority", "key")}
+    fields = ("max_attempts", "serial", "queue", "priority", "key")
+    given = {field: getattr(options, IN_PYTHON[field]) for field in fields}
     return {field: value for field, value in given.items() if value is not None}
 
 
@@ -144,6 +145,7 @@ def _say(identifier: str, when: Pattern | Match, job: NewJob, fill: int, tz: str
         "fill": say_phrase(fill) if fill else None,
         "max": job.max_attempts if job.max_attempts != NewJob(task="").max_attempts else None,
         "queue": job.serial,
+        "work_queue": job.queue,
         "priority": job.priority or None,
         "jobKey": job.key,
         "jobKeyMode": job.key_mode.value if job.key_mode is not KeyMode.REPLACE else None,

@@ -96,6 +96,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
     "fill": ("backfill_period", parse_phrase),
     "max": ("max_attempts", _read_whole),
     "queue": ("queue_name", str),
+    "work_queue": ("work_queue", str),
     "priority": ("priority", _read_whole),
     "jobKey": ("job_key", str),
     "jobKeyMode": ("job_key_mode", str),
@@ -107,7 +108,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
 def _no_option(name: str) -> str:
     if not name:
         return "an option without a name; write ?name=value&name=value"
-    fields = {field: option for option, (field, _) in _OPTIONS.items()}
+    fields = {field: option for option, (field, _) in _OPTIONS.items()} | {"serial": "queue"}
     return f"no option {name[:40]!r}{hint(name, _OPTIONS, others=fields) or suggest(name, _OPTIONS)}"
 
 

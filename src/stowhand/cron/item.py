@@ -45,7 +45,9 @@ class CronOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggestin
     """Period in which missed ticks are backfilled at start; at most 366 days, rounded up to seconds."""
     max_attempts: int | None = None
     queue_name: str | None = None
-    """Jobs of one serial key run one after another."""
+    """The serial key: jobs of one serial key run one after another."""
+    work_queue: str | None = None
+    """The queue, by which workers choose. ``None``: what the task declares."""
     priority: int | None = None
     """Smaller runs first."""
     job_key: str | None = None
@@ -137,9 +139,10 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def finished_by(self, finished: Callable[[NewJob], NewJob], template: NewJob) -> ParsedItem:
         """Return the item with the rules of its task for each job. Raises InvalidJob where the task refuses them.
 
-        ``template``: the task's own jobs, whose queue and expiry no option of an item can name.
+        ``template``: the task's own jobs. No option of an item can name an expiry.
         """
-        job = msgspec.structs.replace(self._job, expires=template.expires, queue=template.queue)
+        queue = self.options.work_queue or template.queue
+        job = msgspec.structs.replace(self._job, expires=template.expires, queue=queue)
         item = msgspec.structs.replace(self, _finished=finished, _job=job)
         item.job(to_moment(FIRST + 1), backfilled=False)
         return item
@@ -147,7 +150,12 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def declared(self, template: NewJob) -> ParsedItem:
         """Return the item with the task's template for all that the item leaves open."""
         given = self.options
-        said = {"serial": given.queue_name, "priority": given.priority, "max_attempts": given.max_attempts}
+        said = {
+            "serial": given.queue_name,
+            "queue": given.work_queue,
+            "priority": given.priority,
+            "max_attempts": given.max_attempts,
+        }
         changes: dict[str, object] = {name: value for name, value in said.items() if value is not None}
         if given.job_key is not None:
             changes |= {"key": self._job.key, "key_mode": self._job.key_mode}

@@ -16,6 +16,7 @@ from stowhand.errors import ConfigurationError, InvalidJob, a_type, suggest
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import NewJob
+from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.observe.job_logger import core_logger
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.tasks.registry import Registry
@@ -42,7 +43,10 @@ class CronKeywords(TypedDict, total=False):
     backfill_period: Duration
     """As of ``CronOptions``."""
     max_attempts: int | None
+    queue: str | None
+    """The class of work; in a crontab ``?work_queue=``."""
     serial: str | None
+    """The serial key; in a crontab ``?queue=``."""
     priority: int | None
     key: str | None
     key_mode: Literal["replace", "preserve_run_at"] | None
@@ -183,4 +187,5 @@ def _from_template(job: NewJob, *, keyed: bool) -> dict[str, Any]:
         if getattr(job, name) not in (None, ()):
             raise ConfigurationError(f"App.cron: task {job.task!r} has {name}, which a recurring job cannot have")
     key = {"key": job.key, "key_mode": job.key_mode.value} if keyed and job.key is not None else {}
-    return {"serial": job.serial, "priority": job.priority, "max_attempts": job.max_attempts, **key}
+    queue = None if job.queue == DEFAULT_QUEUE else job.queue
+    return {"serial": job.serial, "queue": queue, "priority": job.priority, "max_attempts": job.max_attempts, **key}
