@@ -39,6 +39,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Mapping
 
+from stowhand.hints import our_words, sentence
+
 __all__ = [
     "ConfigurationError",
     "CrontabError",
@@ -238,30 +240,51 @@ SYNONYMS = {
     "max_pool_size": "pool_size",
     "prepared_statements": "no_prepared_statements",
     "no_prepared_statements": "prepared_statements",
-    "jobs": "concurrency",
-    "workers": "concurrency",
-    "group": "queue",
-    "groups": "queues",
 }
-"""Options that Python and the settings name differently, both ways; and words of other libraries for an option."""
+"""Options that Python and the settings name differently, both ways."""
 
 
 def hint(given: object, known: Iterable[str], likeness: float = 0.6, others: Mapping[str, str] = SYNONYMS) -> str:
-    """``; did you mean 'x'?``; empty: no known word is near. ``others``: known words by further names."""
+    """Return ``; did you mean 'x'?``, or another hint; empty: no known word is near.
+
+    Args:
+        given: the unknown word.
+        known: words that are known in its place.
+        likeness: from 0 to 1: how near a known word must be.
+        others: known words by further names.
+
+    """
     words = list(known)
-    if given == "queue_name" and "serial" in words:
-        return "; queue=... is the class of work, and serial=... runs jobs one at a time."
-    near = _near(given, words, likeness, others)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    if (text := sentence(given, words)) is not None:
+        return f"; {text}."
+    meant = our_words(given, words) or _near(given, words, likeness, others)[:1]
+    return f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
 
 
 def suggest(given: object, known: Iterable[str]) -> str:
-    """The end of a complaint about an unknown word: ``; did you mean 'x'? there are: …``"""
+    """Return the end of a complaint about an unknown word: ``; did you mean 'x'? there are: …``"""
     words = sorted(map(str, known), key=str.lower)
-    near = _near(given, words, 0.6, SYNONYMS)
-    words = list(dict.fromkeys((*near, *words)))
-    shown = ", ".join(words[:20]) + (", …" if len(words) > 20 else "")
-    return f"{hint(given, words) or ';'} {f'there are: {shown}' if words else 'there are none'}"
+    if not words:
+        return "; there are none"
+    near = our_words(given, words) or _near(given, words, 0.6, SYNONYMS)
+    listed = list(dict.fromkeys((*near, *words)))
+    shown = ", ".join(listed[:20]) + (", …" if len(listed) > 20 else "")
+    if (text := sentence(given, words)) is not None:
+        return f"; {text}. There are: {shown}"
+    return f"{hint(given, words) or ';'} there are: {shown}"
+
+
+def unknown_attribute(owner: object, name: str) -> AttributeError:
+    """Return the error for an attribute that an object does not have, with a hint where another library has it.
+
+    Python itself adds the nearest attribute of the object.
+    """
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    known = dir(type(owner))
+    if (advice := sentence(name, known)) is not None:
+        return AttributeError(f"{text}; {advice}")
+    meant = " or ".join(f"'.{word}'" for word in our_words(name, known))
+    return AttributeError(f"{text}; did you mean {meant}?" if meant else text)
 
 
 def _near(given: object, known: Collection[str], likeness: float, others: Mapping[str, str]) -> list[str]:

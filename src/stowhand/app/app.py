@@ -45,7 +45,7 @@ from stowhand.cron.crontab import refuse_duplicates
 from stowhand.cron.item import Match, ParsedItem
 from stowhand.cron.scheduler import Scheduler
 from stowhand.cron.sources import CronKeywords, RecurringWorker, declare_item, declared, items_of, schedulable
-from stowhand.errors import ConfigurationError, InvalidJob
+from stowhand.errors import ConfigurationError, InvalidJob, unknown_attribute
 from stowhand.events import Events, Settled
 from stowhand.jobs import limits
 from stowhand.jobs.durations import Duration
@@ -140,6 +140,11 @@ class App:
         self._handlers: builtins.list[TaskHandler] = []
         self.cron_items: tuple[ParsedItem, ...] = ()
         """Recurring items, as ``cron`` declared them."""
+
+    if not TYPE_CHECKING:  # type checkers would take any attribute for one of this class
+
+        def __getattr__(self, name):
+            raise unknown_attribute(self, name)
 
     # -- declaring -------------------------------------------------------------------------------
 

@@ -122,21 +122,22 @@ def _way_out(error: Exception) -> str:
 def _show_usage(error: click.ClickException, name: str) -> int:
     context: click.Context | None = getattr(error, "ctx", None)
     words = error.format_message()
-    if isinstance(error, click.NoSuchOption) and context is not None and not error.possibilities:
-        words += _other_word(error.option_name, context.command)
+    if isinstance(error, click.NoSuchOption) and context is not None:
+        words = _in_our_words(error.option_name, context.command) or words
     _complain(as_called(words, name))
     if context is not None:
         click.echo(f"Try: {context.command_path} --help", err=True)
     return error.exit_code
 
 
-def _other_word(option: str, command: click.Command) -> str:
-    """Return a sentence with the option that another library calls so; empty where there is none."""
-    from stowhand.errors import SYNONYMS
+def _in_our_words(option: str, command: click.Command) -> str:
+    """Return a sentence about an option of another library that is called differently here; empty: it is none."""
+    from stowhand.hints import our_words
 
-    meant = f"--{SYNONYMS.get(option.lstrip('-'), '')}"
-    known = {name for param in command.params for name in param.opts}
-    return f" Did you mean {meant!r}?" if meant in known else ""
+    known = [name.lstrip("-").replace("-", "_") for param in command.params for name in param.opts]
+    meant = our_words(option.lstrip("-").replace("-", "_"), known)
+    options = " or ".join(repr("--" + word.replace("_", "-")) for word in meant)
+    return f"No such option {option!r}. Did you mean {options}?" if options else ""
 
 
 def _complain(words: str) -> None:

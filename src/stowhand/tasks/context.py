@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
-from stowhand.errors import ConfigurationError, Misuse, a_type
+from stowhand.errors import ConfigurationError, Misuse, a_type, unknown_attribute
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
@@ -83,6 +83,11 @@ class Context:
         self._new_logger = new_logger
         self._connect = connect
         self._logger: JobLogger | None = None
+
+    if not TYPE_CHECKING:  # type checkers would take any attribute for one of this class
+
+        def __getattr__(self, name):
+            raise unknown_attribute(self, name)
 
     @property
     def job(self) -> Job:

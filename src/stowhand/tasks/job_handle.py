@@ -19,6 +19,7 @@ from stowhand.errors import (
     Misuse,
     ResultNotKept,
     UnknownJob,
+    unknown_attribute,
 )
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import EXPIRED, Job, State
@@ -65,6 +66,11 @@ class JobFields:
 
     def __init__(self, seen: Job | Unseen) -> None:
         self.seen = seen
+
+    if not TYPE_CHECKING:  # type checkers would take any attribute for one of this class
+
+        def __getattr__(self, name):
+            raise unknown_attribute(self, name)
 
     @property
     def job(self) -> Job:

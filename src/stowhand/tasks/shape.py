@@ -15,10 +15,12 @@ from typing import Any, Final, NoReturn, get_type_hints
 import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, UndecodablePayload
+from stowhand.hints import our_words
 from stowhand.jobs import strict_json
 from stowhand.jobs.type_loss import TypeLoss, find_loss, is_plain
 from stowhand.protocols.handler import inmost, is_async
 from stowhand.tasks.context import BlockingHelpers, Context, Helpers
+from stowhand.tasks.options import NAMES as OPTIONS
 from stowhand.tasks.resource import Resource
 
 ABSENT: Final = object()
@@ -161,7 +163,7 @@ class Shape:
             if name not in self.names:
                 if any(name == one for one, _ in self.injected.resources):
                     self._reject(f"argument {name!r} is a resource, which the worker opens: leave it out")
-                self._reject(f"unexpected argument {name!r}{self._takes()}")
+                self._reject(f"unexpected argument {name!r}{self._takes()}{_option_hint(name)}")
             if name in bound:
                 self._reject(f"argument {name!r} was given twice")
             bound[name] = value
@@ -175,6 +177,13 @@ class Shape:
 
     def _takes(self) -> str:
         return f"; it takes: {', '.join(self.names)}" if self.names else "; it takes no arguments"
+
+
+def _option_hint(argument: str) -> str:
+    """Where an option of the job was given among the arguments of its task: where it belongs."""
+    options = [argument] if argument in OPTIONS else our_words(argument, OPTIONS)
+    shown = " or ".join(f"{option}=…" for option in options)
+    return f". Options of a job: task.options({shown}).enqueue(…)" if shown else ""
 
 
 class Parameter(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 
 import msgspec
 
-from stowhand.errors import InvalidJob, Misuse, a_type
+from stowhand.errors import InvalidJob, Misuse, a_type, unknown_attribute
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import Raisable
@@ -60,6 +60,11 @@ class ConfiguredTask(Generic[P, R_co]):
         self._definition = definition
         self._producer = producer
         self._template = template or definition.template
+
+    if not TYPE_CHECKING:  # type checkers would take any attribute for one of this class
+
+        def __getattr__(self, name):
+            raise unknown_attribute(self, name)
 
     @property
     def name(self) -> str:

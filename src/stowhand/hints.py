@@ -1,0 +1,96 @@
+"""Words of other libraries, and what to write instead: part of every error about an unknown option, attribute or
+command.
+
+A hint belongs to the places that know our word: ``delay`` is ``enqueue`` among the attributes of a task.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+_WORDS = {
+    # options of a job, a task, a worker
+    "max_attempts": "max_retries retries retry attempts",
+    "delay": "countdown eta schedule_in in_seconds defer_by",
+    "run_at": "countdown eta schedule_in schedule_at scheduled_at defer_until",
+    "expires": "ttl expires_in expiry",
+    "timeout": "time_limit soft_time_limit job_timeout execution_timeout",
+    "backoff": "retry_backoff retry_delay default_retry_delay min_backoff max_backoff retry_strategy",
+    "retry_on": "autoretry_for retry_exceptions retry_for",
+    "give_up_on": "throws dont_autoretry_for",
+    "queue": "group",
+    "queues": "groups",
+    "serial": "lock",
+    "key": "job_key queueing_lock",
+    "key_mode": "job_key_mode",
+    "unique": "unique_for deduplicate dedup",
+    "concurrency": "jobs workers threads max_workers num_workers",
+    "lease": "visibility_timeout",
+    "look_ahead": "prefetch prefetch_multiplier prefetch_count",
+    "max_jobs": "max_tasks_per_child",
+    # attributes of a task, an App, a handle, the context; commands
+    "enqueue": "delay apply_async send defer defer_async kiq perform_async submit send_task push call",
+    "enqueue_sync": "enqueue_blocking",
+    "enqueue_many": "batch_defer batch_defer_async starmap enqueue_all",
+    "options": "configure send_with_options with_options set kicker using schedule enqueue_at enqueue_in_seconds",
+    "new_job": "s si signature message",
+    "add_job": "send_task configure_task",
+    "cron": "periodic periodic_task add_periodic_task crontab beat",
+    "id": "job_id task_id message_id",
+    "result": "get get_result wait_result return_value",
+    "state": "status ready successful",
+    "cancel": "revoke abort",
+    "canceled": "is_aborted should_abort",
+    "progress": "update_state set_progress",
+    "worker": "run_worker run_worker_async consumer start run",
+    "web": "flower",
+    "migrate": "schema",
+    "doctor": "healthchecks",
+}
+"""Our word: words of other libraries."""
+
+_RATE = "to limit how often jobs run, see 'Limit the rate' (docs/how-to/limit-the-rate.md)"
+_ATTEMPTS = "the number of attempts belongs to a task or to a job: @app.task(max_attempts=5)"
+_CONTEXT = "a task that needs its job has a parameter `ctx: Context`"
+_STORE = "the store is the first argument, and keeps results too: App('postgresql:///shop')"
+_SENTENCES = {
+    ("queue_name", "serial"): "queue=... is the class of work, and serial=... runs jobs one at a time",
+    ("rate_limit", "serial"): _RATE,
+    ("rate_limit", "concurrency"): _RATE,
+    ("max_retries", "poll_interval"): _ATTEMPTS,
+    ("retries", "poll_interval"): _ATTEMPTS,
+    ("max_attempts", "poll_interval"): _ATTEMPTS,
+    ("bind", "serial"): _CONTEXT,
+    ("pass_context", "serial"): _CONTEXT,
+    ("broker", "pool_size"): _STORE,
+    ("broker_url", "pool_size"): _STORE,
+    ("backend", "pool_size"): _STORE,
+    ("dsn", "pool_size"): _STORE,
+    ("connector", "pool_size"): _STORE,
+    ("retry", "enqueue_after"): "for another attempt: raise Retry('why', delay='5m')",
+    ("request", "enqueue_after"): "the job of this attempt is ctx.job",
+    ("conf", "enqueue_many"): "options are arguments of App(…), or settings: docs/reference/settings.md",
+    ("autodiscover_tasks", "enqueue_many"): "name the modules of tasks: App(include=['shop.tasks'])",
+}
+"""What one word of ours does not answer, by the word and one that its place knows."""
+
+LIKENESS = 0.85
+"""How near a misspelling is to the word."""
+OURS: dict[str, list[str]] = {}
+"""Word of another library: ours, the nearest first."""
+for _ours, _theirs in _WORDS.items():
+    for _word in _theirs.split():
+        OURS.setdefault(_word, []).append(_ours)
+
+
+def our_words(word: object, known: Collection[str]) -> list[str]:
+    """Return the known words that mean what ``word``, or a misspelling of it, means in another library."""
+    words = dict.fromkeys([*(one.lower() for one in known), *OURS])
+    nearest = difflib.get_close_matches(str(word).lower(), words, 1, LIKENESS)
+    return [ours for name in nearest if name not in known for ours in OURS.get(name, ()) if ours in known]
+
+
+def sentence(word: object, known: Collection[str]) -> str | None:
+    """Return what to write instead of ``word``, where that takes a sentence."""
+    return next((text for (theirs, ours), text in _SENTENCES.items() if theirs == word and ours in known), None)

@@ -1,0 +1,146 @@
+"""A word of another library is answered with ours: an option, an attribute, a command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+
+from stowhand import App, NewJob, WorkerOptions
+from stowhand.app.settings.resolver import unknown_variables
+from stowhand.cli.program import root
+from stowhand.cli.program import run as run_command
+from stowhand.errors import StowhandError, unknown_attribute
+from stowhand.hints import OURS
+from stowhand.tasks.context import Context
+from stowhand.tasks.job_handle import JobHandle
+
+RATE = "to limit how often jobs run, see 'Limit the rate' (docs/how-to/limit-the-rate.md)"
+BOTH = "queue=... is the class of work, and serial=... runs jobs one at a time."
+ATTEMPTS = "did you mean 'max_attempts'?"
+TIMES = "did you mean 'delay' or 'run_at'?"
+
+
+def app() -> Any:
+    made = App("memory://")
+    made.task(name="send")(lambda to: None)
+    return made
+
+
+def declare(**options: Any) -> Callable[[], object]:
+    return lambda: app().task(name="x", **options)(lambda: None)
+
+
+def task() -> Any:
+    return app().task(name="mail")(lambda to: None)
+
+
+def configure(**options: Any) -> Callable[[], object]:
+    return lambda: task().options(**options)
+
+
+def make(kind: Any, **options: Any) -> Callable[[], object]:
+    return lambda: kind(**options)
+
+
+MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
+    "task: max_retries": (declare(max_retries=3), f"no task option 'max_retries'; {ATTEMPTS}"),
+    "task: retries": (declare(retries=3), f"no task option 'retries'; {ATTEMPTS}"),
+    "task: max_retrys": (declare(max_retrys=3), ATTEMPTS),
+    "task: rate_limit": (declare(rate_limit="3/s"), f"no task option 'rate_limit'; {RATE}"),
+    "task: queue_name": (declare(queue_name="mail"), BOTH),
+    "task: lock": (declare(lock="mail"), "did you mean 'serial'?"),
+    "task: queueing_lock": (declare(queueing_lock="mail"), "did you mean 'key'?"),
+    "task: time_limit": (declare(time_limit=3), "did you mean 'timeout'?"),
+    "task: autoretry_for": (declare(autoretry_for=OSError), "did you mean 'retry_on'?"),
+    "task: bind": (declare(bind=True), "a task that needs its job has a parameter `ctx: Context`"),
+    "options: countdown": (configure(countdown=5), f"no option 'countdown'; {TIMES}"),
+    "options: eta": (configure(eta=5), f"no option 'eta'; {TIMES}"),
+    "options: schedule_in": (configure(schedule_in=5), f"no option 'schedule_in'; {TIMES}"),
+    "options: schedule_at": (configure(schedule_at=5), "did you mean 'run_at'?"),
+    "enqueue: countdown": (
+        lambda: task().new_job(to="a", countdown=5),
+        "unexpected argument 'countdown'; it takes: to. Options of a job: task.options(delay=… or run_at=…).enqueue(…)",
+    ),
+    "enqueue: delay": (
+        lambda: task().new_job(to="a", delay=5),
+        "unexpected argument 'delay'; it takes: to. Options of a job: task.options(delay=…).enqueue(…)",
+    ),
+    "NewJob: retries": (make(NewJob, task="t", retries=3), f"NewJob: no option 'retries'; {ATTEMPTS}"),
+    "NewJob: queue_name": (make(NewJob, task="t", queue_name="mail"), BOTH),
+    "WorkerOptions: max_retries": (
+        make(WorkerOptions, max_retries=3),
+        "the number of attempts belongs to a task or to a job: @app.task(max_attempts=5)",
+    ),
+    "WorkerOptions: max_workers": (make(WorkerOptions, max_workers=3), "did you mean 'concurrency'?"),
+    "App: broker": (make(App, broker="redis://"), "the store is the first argument, and keeps results too: App('"),
+    "command: beat": (lambda: root.main(["beat"], standalone_mode=False), "did you mean 'cron'?"),
+    "command: flower": (lambda: root.main(["flower"], standalone_mode=False), "did you mean 'web'?"),
+    "command: start": (lambda: root.main(["start"], standalone_mode=False), "did you mean 'worker'?"),
+    "task.delay": (lambda: task().delay("a"), "'Task' object has no attribute 'delay'; did you mean '.enqueue'?"),
+    "task.apply_async": (lambda: task().apply_async(("a",)), "did you mean '.enqueue'?"),
+    "task.send": (lambda: task().send("a"), "did you mean '.enqueue'?"),
+    "task.defer": (lambda: task().defer(to="a"), "did you mean '.enqueue'?"),
+    "task.kiq": (lambda: task().kiq("a"), "did you mean '.enqueue'?"),
+    "task.s": (lambda: task().s("a"), "did you mean '.new_job'?"),
+    "task.configure": (lambda: task().configure(lock="a"), "did you mean '.options'?"),
+    "task.options().delay": (lambda: task().options(priority=1).delay("a"), "did you mean '.enqueue'?"),
+    "app.send_task": (lambda: app().send_task, "did you mean '.enqueue' or '.add_job'?"),
+    "app.periodic": (lambda: app().periodic, "did you mean '.cron'?"),
+    "app.autodiscover_tasks": (lambda: app().autodiscover_tasks, "App(include=['shop.tasks'])"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_word_of_another_library_is_answered_with_ours(mistake: str) -> None:
+    call, answer = MISTAKES[mistake]
+    with pytest.raises((StowhandError, TypeError, AttributeError, click.ClickException)) as caught:
+        call()
+    error = caught.value
+    assert answer in (error.format_message() if isinstance(error, click.ClickException) else str(error))
+
+
+def test_an_attribute_of_a_handle_or_of_a_context_is_answered_with_ours() -> None:
+    handle: Any = object.__new__(JobHandle)
+    context: Any = object.__new__(Context)
+    with pytest.raises(AttributeError, match=r"'JobHandle' object has no attribute 'get'; did you mean '\.result'\?"):
+        handle.get()
+    with pytest.raises(AttributeError, match=r"'Context' object has no attribute 'retry'; for another attempt: raise"):
+        context.retry()
+    with pytest.raises(AttributeError, match=r"did you mean '\.progress'\?"):
+        context.update_state()
+
+
+def test_an_attribute_that_no_library_has_is_answered_as_python_does() -> None:
+    assert str(unknown_attribute(task(), "zzz")) == "'Task' object has no attribute 'zzz'"
+    with pytest.raises(AttributeError) as caught:
+        task().enqeue("a")
+    assert (caught.value.name, str(caught.value)) == ("enqeue", "'Task' object has no attribute 'enqeue'")
+
+
+def test_a_variable_is_answered_with_ours() -> None:
+    ((_, said),) = unknown_variables({"STOWHAND_MAX_RETRIES": "3"})
+    assert said.endswith("; did you mean 'STOWHAND_MAX_ATTEMPTS'?")
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["worker", "jobs:app", "--max-workers", "3"], "No such option '--max-workers'. Did you mean '--concurrency'?"),
+        (["enqueue", "send", "--max-retries", "3"], "No such option '--max-retries'. Did you mean '--max-attempts'?"),
+        (["enqueue", "send", "--eta", "3"], "No such option '--eta'. Did you mean '--run-at'?"),
+    ],
+)
+def test_an_option_of_a_command_is_answered_with_ours(
+    words: list[str], answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(words) == 2
+    assert answer in capsys.readouterr().err
+
+
+def test_no_word_of_ours_is_taken_for_one_of_another_library() -> None:
+    """Among options, ``delay`` is ours; among the attributes of a task it is Celery's."""
+    options = {"delay", "run_at", "expires", "timeout", "backoff", "serial", "key", "concurrency", "lease"}
+    assert {word for word in options if set(OURS.get(word, ())) & options} == set()
