@@ -298,12 +298,13 @@ def test_a_cell_that_is_run_again_replaces_its_task_and_nothing_else_does(
         work.__module__, work.__qualname__ = module, "work"
         return work
 
-    app.task(cell("__main__"))
+    app.task(cron="@daily")(cell("__main__"))
     with pytest.raises(DuplicateTask):
         app.task(cell("__main__"))
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
-    again = app.task(cell("__main__"))
+    again = app.task(cron="@hourly")(cell("__main__"))
     assert app.registry.get("work") is again.definition
+    assert [item.spec for item in app.cron_items] == ["0 * * * * work"]
     with pytest.raises(DuplicateTask):
         app.task(cell("shop.jobs"))
 

@@ -190,7 +190,10 @@ class App:
                 if isinstance(told := options.get("on_failure"), ConfiguredTask):
                     refuse_foreign(told, self, "on_failure", ConfigurationError)
                 definition = define(function, name, cast("TaskOptions", options))
+                is_replaced = definition.name in self.registry
                 self.registry.add(definition)
+            if is_replaced:  # a cell of a notebook is run again, which declares what recurs again, too
+                self.cron_items = tuple(item for item in self.cron_items if item.identifier != definition.name)
             kind = ContextTask if definition.shape.injected.context is not None else Task
             task: Task[..., Any, Any] | ContextTask[..., Any, Any] = kind(definition, self)
             if cron is not None:
