@@ -189,7 +189,7 @@ def test_what_is_like_nothing_meets_the_list_and_a_long_one_is_cut() -> None:
 
 def test_the_option_group_is_answered_with_queue(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["worker", "--group", "heavy"]) == 2
-    assert capsys.readouterr().err.startswith("error: No such option '--group'. Did you mean '--queue'?\n")
+    assert capsys.readouterr().err.startswith("error: no option '--group'; did you mean '--queue'?\n")
 
 
 BOTH = "; queue=... is the class of work, and serial=... runs jobs one at a time."

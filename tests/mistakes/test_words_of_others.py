@@ -128,9 +128,9 @@ def test_a_variable_is_answered_with_ours() -> None:
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["worker", "jobs:app", "--max-workers", "3"], "No such option '--max-workers'. Did you mean '--concurrency'?"),
-        (["enqueue", "send", "--max-retries", "3"], "No such option '--max-retries'. Did you mean '--max-attempts'?"),
-        (["enqueue", "send", "--eta", "3"], "No such option '--eta'. Did you mean '--run-at'?"),
+        (["worker", "jobs:app", "--max-workers", "3"], "no option '--max-workers'; did you mean '--concurrency'?"),
+        (["enqueue", "send", "--max-retries", "3"], "no option '--max-retries'; did you mean '--max-attempts'?"),
+        (["enqueue", "send", "--eta", "3"], "no option '--eta'; did you mean '--run-at'?"),
     ],
 )
 def test_an_option_of_a_command_is_answered_with_ours(

@@ -52,8 +52,8 @@ def test_an_app_is_found_from_the_current_folder(where: str) -> None:
         ("shop_without:app", "'shop_without:app': shop_without has no 'app'; it has no App at all"),
         ("shop_fails:app", "'shop_fails:app': importing shop_fails failed: ZeroDivisionError: division by zero"),
         ("shop_imports:app", "'shop_imports:app': importing shop_imports failed: No module named 'shop_not_there'"),
-        ("shop_jobs.py:app", "'shop_jobs.py:app': no module named 'shop_jobs.py'"),
-        ("./shop_jobs:app", "'./shop_jobs:app': write it as module:name, as in myproject.jobs:app"),
+        ("shop_jobs.py:app", "'shop_jobs.py:app': a module is named, not its file; did you mean 'shop_jobs:app'?"),
+        ("./shop_jobs:app", "'./shop_jobs:app': a module is named, not its file; did you mean 'shop_jobs:app'?"),
         (":app", "':app': write it as module:name"),
         (
             "shop_jobs:make_app()",

@@ -13,6 +13,7 @@ from stowhand.cli.help import Command
 from stowhand.cli.input import Read, with_options
 from stowhand.cli.options import completing, otel_option, settings_of, store_options, tasks_option
 from stowhand.cli.session import with_store
+from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
 from stowhand.jobs.durations import parse_duration
 from stowhand.jobs.fields import OPTIONS, RULES, Field, Kind, flag_of
@@ -58,7 +59,10 @@ _KINDS: dict[Kind, tuple[str, Any]] = {
 }
 
 
-@click.command(cls=Command)
+PAYLOAD = """the arguments of the task are one JSON value, in quotes: stowhand enqueue send '{"to": "ada"}'"""
+
+
+@click.command(cls=Command, on_extra=PAYLOAD)
 @click.argument("task")
 @click.argument("payload", metavar="[JSON]", default="{}")
 @when_option
@@ -96,7 +100,12 @@ def command(
     text = _read_stdin() if payload == "-" else payload
     options = cast("EnqueueOptions", {k: v for k, v in said.items() if v not in (None, ())})
     built_in = task in BUILT_IN
-    job = limits.check(tasks.enqueued(tasks.new_job_of_text(task, text, options)), built_in=built_in)
+    try:
+        job = limits.check(tasks.enqueued(tasks.new_job_of_text(task, text, options)), built_in=built_in)
+    except InvalidJob as error:
+        if str(error).startswith("payload: JSON is malformed"):
+            raise InvalidJob(f"{error}; {PAYLOAD}") from None
+        raise
 
     def add(store: QueueStore) -> Awaitable[Job]:
         return store.admin.add_built_in(job) if built_in else store.jobs.enqueue(job)

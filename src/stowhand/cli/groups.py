@@ -10,7 +10,7 @@ import click
 
 from stowhand import __version__
 from stowhand.cli.help import Command, summary, write_documentation
-from stowhand.errors import hint, suggest
+from stowhand.cli.usage import unknown_command
 from stowhand.service.exit_codes import USAGE
 
 APART = {"bench": "bench.command", "demo": "demo.command"}
@@ -63,7 +63,7 @@ class Group(click.Group):
         args = [self._aliases.get(args[0], args[0]), *args[1:]] if args else args
         names = self.list_commands(ctx)
         if args and not ctx.resilient_parsing and not args[0].startswith("-") and args[0] not in names:
-            ctx.fail(f"no command {args[0]!r}{hint(args[0], names) or suggest(args[0], names)}")
+            ctx.fail(unknown_command(args[0], names, ctx))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

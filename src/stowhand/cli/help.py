@@ -30,11 +30,23 @@ class Command(click.Command):
     """A command whose help has sections and ends with the page of the documentation.
 
     ``explains_settings``: the help has every setting, by section. Otherwise it names the shared ones only.
+    ``on_extra``: how to write what was given as one argument too many.
     """
 
-    def __init__(self, *args: Any, explains_settings: bool = False, **options: Any) -> None:
+    def __init__(self, *args: Any, explains_settings: bool = False, on_extra: str = "", **options: Any) -> None:
         super().__init__(*args, **options)
         self._explains_settings = explains_settings
+        self.on_extra = on_extra
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line. Raises UsageError."""
+        ctx.allow_extra_args = True  # refused here, with what was probably meant
+        rest = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            from stowhand.cli.usage import unexpected_argument
+
+            ctx.fail(unexpected_argument(rest[0], ctx))
+        return rest
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return the first sentence, whatever its length."""

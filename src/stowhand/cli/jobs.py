@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -31,7 +32,17 @@ from stowhand.protocols.queue_store import Answer, FailureGroups, QueueStore, Re
 from stowhand.protocols.validation import validate_reschedule
 from stowhand.service.exit_codes import FAILURE, OK
 
-ID = click.IntRange(1, 2**63 - 1)
+
+def _read_id(text: str) -> int:
+    if text.isdecimal() and text.isascii() and 0 < int(text) < 2**63:
+        return int(text)
+    raise ValueError(
+        f"{text!r} is no id of a job, which is a whole number; the ids of a task's jobs: stowhand jobs list --task"
+        f" {shlex.quote(text)}"
+    )
+
+
+ID = Read(_read_id)
 CANCELABLE = (State.QUEUED, State.ERRORED, State.PROCESSING)
 REMOVABLE = (State.QUEUED, State.ERRORED, State.FAILED)
 RETRYABLE = (State.FAILED,)

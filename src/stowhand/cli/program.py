@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import click
 
 from stowhand.cli.groups import Group
+from stowhand.cli.usage import unknown_option
 from stowhand.errors import StowhandError
 
 COMMANDS = {
@@ -123,21 +124,11 @@ def _show_usage(error: click.ClickException, name: str) -> int:
     context: click.Context | None = getattr(error, "ctx", None)
     words = error.format_message()
     if isinstance(error, click.NoSuchOption) and context is not None:
-        words = _in_our_words(error.option_name, context.command) or words
+        words = unknown_option(error.option_name, context)
     _complain(as_called(words, name))
     if context is not None:
         click.echo(f"Try: {context.command_path} --help", err=True)
     return error.exit_code
-
-
-def _in_our_words(option: str, command: click.Command) -> str:
-    """Return a sentence about an option of another library that is called differently here; empty: it is none."""
-    from stowhand.hints import our_words
-
-    known = [name.lstrip("-").replace("-", "_") for param in command.params for name in param.opts]
-    meant = our_words(option.lstrip("-").replace("-", "_"), known)
-    options = " or ".join(repr("--" + word.replace("_", "-")) for word in meant)
-    return f"No such option {option!r}. Did you mean {options}?" if options else ""
 
 
 def _complain(words: str) -> None:

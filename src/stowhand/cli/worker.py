@@ -57,6 +57,11 @@ def command(beside: bool, **typed: Any) -> int:
 
 def check_tasks(settings: WorkerSettings) -> None:
     """Refuse a start without any tasks, and show how to write one. The loader checks tasks that are named."""
+    if settings.tasks is not None and Path(settings.tasks).is_file():
+        raise click.UsageError(
+            f"--tasks {settings.tasks}: a file; name its folder, or the App in it: stowhand worker"
+            f" {Path(settings.tasks).stem}:app"
+        )
     if settings.app is None and settings.tasks is None and not Path("tasks").is_dir():
         raise click.UsageError(f"no tasks: there is no folder tasks/ in {Path.cwd()}.\n{HOW_TO_WRITE_A_TASK}")
 

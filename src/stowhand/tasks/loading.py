@@ -24,12 +24,15 @@ def load_object(where: str, kind: type[T], *, default: str = "app", or_else: str
     """
     module_name, _, path = where.partition(":")
     path = path or default
+    if module_name.endswith(".py") or "/" in module_name:
+        name = module_name.removeprefix("./").removesuffix(".py").replace("/", ".")
+        raise ConfigurationError(f"{where!r}: a module is named, not its file; did you mean '{name}:{path}'?")
     if not module_name or not all(part.isidentifier() for part in (*module_name.split("."), *path.split("."))):
         if module_name and path.endswith(")"):
             raise ConfigurationError(
                 f"{where!r}: nothing is called here; write app = {path} in {module_name}, and name app"
             )
-        raise ConfigurationError(f"{where!r}: write it as module:name, as in myproject.jobs:app (no path, no .py)")
+        raise ConfigurationError(f"{where!r}: write it as module:name, as in myproject.jobs:app")
     found: object = _import(module_name, where, names_one=True)
     if or_else is not None and path == default and not hasattr(found, path):
         path = or_else

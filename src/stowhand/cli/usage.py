@@ -1,0 +1,115 @@
+"""Mistakes in a command line: an unknown option, command or argument, and what was probably meant."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import click
+
+from stowhand.cli.help import Command, SettingOption
+from stowhand.errors import hint, suggest
+from stowhand.hints import our_words
+
+NEVER_SUGGESTED = ("--insecure",)
+"""Options that nobody should use by mistake."""
+OTHER_OPTIONS = {
+    "at": "--run-at",
+    "autoreload": "--watch",
+    "b": "--crontab",
+    "beat": "--crontab",
+    "broker": "--connection",
+    "burst": "--once",
+    "database": "--connection",
+    "db": "--connection",
+    "delay": "--run-at",
+    "dsn": "--connection",
+    "format": "--json",
+    "in": "--run-at",
+    "l": "--log-level",
+    "loglevel": "--log-level",
+    "max-memory-per-child": "--max-memory",
+    "q": "--queue",
+    "reload": "--watch",
+    "store": "--connection",
+    "url": "--connection",
+    "v": "--log-level",
+    "verbose": "--log-level",
+}
+"""Options of ours by the names that other programs give them, without dashes. Words of libraries are in ``hints``."""
+OTHER_COMMANDS = {
+    "check": "doctor",
+    "dashboard": "web",
+    "events": "top",
+    "init": "migrate",
+    "inspect": "jobs",
+    "monitor": "top",
+    "schedule": "cron",
+    "status": "stats",
+    "upgrade": "migrate",
+    "workers": "stats",
+}
+"""Commands of ours by the names that other programs give them."""
+
+
+def unknown_option(name: str, context: click.Context) -> str:
+    """Return a sentence about an option that this command does not have."""
+    command, spellings = context.command, spellings_of(context)
+    problem = f"no option {name!r}"
+    if name == "--queue-name" and "--serial" in spellings:
+        return f"{problem}; --queue is the class of work, and --serial runs jobs one at a time"
+    bare = {spelling.lstrip("-"): spelling for spelling in spellings}
+    by_name = {word.replace("-", "_"): spelling for word, spelling in bare.items()}
+    meant = [by_name[word] for word in our_words(name.lstrip("-").replace("-", "_"), by_name)]
+    if meant:
+        return f"{problem}; did you mean {' or '.join(map(repr, meant))}?"
+    near = hint(name.lstrip("-"), spellings, others=OTHER_OPTIONS | bare)
+    if near:
+        return problem + near
+    if isinstance(command, click.Group):
+        return f"{problem} here; options follow the command: {context.command_path} COMMAND {name}"
+    if isinstance(command, Command) and command.on_extra:
+        return f"{problem}; {command.on_extra}"
+    own = [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
+    words = [option.opts[-1] for option in own if not isinstance(option, SettingOption) and option.name != "version"]
+    return f"{problem}; there are: {', '.join(words)}" if words else problem
+
+
+def unknown_command(word: str, names: Collection[str], context: click.Context) -> str:
+    """Return a sentence about a command that this group does not have."""
+    group = context.command
+    assert isinstance(group, click.Group)
+    problem = f"no command {word!r}"
+    if ":" in word and "worker" in names:
+        return f"{problem}; to run an App: {context.command_path} worker {word}"
+    below: dict[str, str] = {}
+    for name in names:
+        inner = group.get_command(context, name)
+        if isinstance(inner, click.Group):
+            below = {command: f"{name} {command}" for command in inner.list_commands(context)} | below
+    return problem + (hint(word, [*names, *below.values()], others=below | OTHER_COMMANDS) or suggest(word, names))
+
+
+def unexpected_argument(word: str, context: click.Context) -> str:
+    """Return a sentence about an argument that this command does not take."""
+    from stowhand.jobs.job import State  # late: `stowhand --help` loads little
+
+    command, spellings = context.command, spellings_of(context)
+    problem = f"unexpected argument {word!r}"
+    if word in list(State) and "--state" in spellings:
+        return f"{problem}; did you mean --state {word}?"
+    takes_app = any(param.name == "module_app" for param in command.params)
+    if ":" in word and "--app" in spellings and not takes_app:
+        return f"{problem}; the App is an option here: -A {word}"
+    return f"{problem}; {command.on_extra}" if isinstance(command, Command) and command.on_extra else problem
+
+
+def spellings_of(context: click.Context) -> list[str]:
+    """Return the options of a command that may be suggested."""
+    options = [option for option in context.command.get_params(context) if isinstance(option, click.Option)]
+    return [
+        spelling
+        for option in options
+        if not option.hidden
+        for spelling in option.opts
+        if spelling not in NEVER_SUGGESTED
+    ]
