@@ -23,7 +23,7 @@ change_options = with_options(
 
 @click.group(cls=Group, name="queues")
 def command() -> None:
-    """Queues: what they hold and how many workers serve them; pause and resume them."""
+    """List, pause and resume queues."""
 
 
 @command.command("list")
