@@ -122,7 +122,9 @@ def test_a_flag_that_names_the_apps_own_file_is_the_apps_own_store(place: Place,
     call("enqueue", "charge", '{"cents": 5}', "--app", app, "-c", own)
     worked = call("worker", "--once", "--app", app, "-c", own)
     assert "another store" not in worked.err
-    assert call("jobs", "list", "--state", "completed", "-c", own).err == "No jobs.\n", "the App keeps no history"
+    assert call("jobs", "list", "--state", "completed", "-c", own).err == "No completed jobs.\n", (
+        "the App keeps no history"
+    )
 
 
 def test_what_an_app_says_of_its_store_does_not_hold_for_another(place: Place, call: Stowhand) -> None:
@@ -187,7 +189,7 @@ def test_a_payload_that_the_task_does_not_take_is_refused_at_the_command_line(
     ended = call("enqueue", "charge", payload, "--app", app)
     assert ended.code in (1, 2)
     assert "payload of task 'charge'" in ended.err
-    assert call("jobs", "list", "--app", app).err == "No jobs.\n"
+    assert call("jobs", "list", "--app", app).err == "No waiting, running or failed jobs.\n"
 
 
 def test_what_a_task_declares_holds_for_the_items_of_a_crontab_beside_the_app(place: Place, call: Stowhand) -> None:

@@ -227,7 +227,7 @@ def test_a_list_begins_with_the_newest_and_is_narrowed_by_moment_and_words_of_th
     assert [row["id"] for row in serial("jobs", "list", "--newest", "--limit", 2, "--json").rows()] == [3, 2]
     assert [row["id"] for row in serial("jobs", "list", "--newest", "--after", 2, "--json").rows()] == [1]
     assert [row["id"] for row in serial("jobs", "list", "--error", "NO SUCH", "--json").rows()] == [1]
-    assert serial("jobs", "list", "--worker", "w").err == "No jobs.\n"
+    assert serial("jobs", "list", "--worker", "w").err == "No waiting, running or failed jobs held by w.\n"
     assert len(serial("jobs", "list", "--since", "1h", "--until", "2100-01-01", "--json").rows()) == 3
     assert serial("jobs", "list", "--until", "1h", "--json").rows() == []
     refused = serial("jobs", "list", "--since", "yesterday")
@@ -245,7 +245,7 @@ def test_all_jobs_of_a_kind_are_canceled_rescheduled_and_removed(serial: Stowhan
     assert serial("jobs", "cancel", "--task", "send", "--until", "0s", "-y").out == "1: done\n2: done\n"
     assert serial("jobs", "remove", "--all", "-y").out == "3: done\n"
     assert serial("jobs", "remove", "--all", "-y").err == "No such jobs.\n"
-    assert serial("jobs", "list").err == "No jobs.\n"
+    assert serial("jobs", "list").err == "No waiting, running or failed jobs. 2 canceled (--state canceled)\n"
 
 
 def test_what_is_to_be_done_to_many_is_asked_first_and_what_is_meant_must_be_said(serial: Stowhand) -> None:
@@ -285,3 +285,16 @@ def test_show_lists_the_tries_of_a_job_and_failures_groups_them(serial: Stowhand
         ("mail", "KeyError", 1, 1),
         ("mail", "by hand", 1, 2),
     ]
+
+
+def test_an_empty_list_says_how_many_jobs_have_finished(serial: Stowhand) -> None:
+    for task in ("hello", "hello", "other"):
+        serial("enqueue", task)
+    serial("jobs", "complete", 1, 2)
+    serial("jobs", "cancel", 3)
+    live = "No waiting, running or failed jobs"
+    assert serial("jobs", "list").err == f"{live}. 2 completed (--state completed), 1 canceled (--state canceled)\n"
+    assert serial("jobs", "list", "--task", "other").err == f"{live} of task other. 1 canceled (--state canceled)\n"
+    assert serial("jobs", "list", "--limit", 1).err.startswith(f"{live}. 1 or more completed (--state completed)")
+    assert serial("jobs", "list", "--state", "failed", "--state", "queued").err == "No failed or queued jobs.\n"
+    assert serial("jobs", "list", "--json").err == ""

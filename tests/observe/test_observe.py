@@ -364,7 +364,7 @@ def test_a_line_is_written_once_where_the_program_has_handlers_of_its_own(when: 
     ]
 
 
-def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_is_for_terminals_that_want_it_and_the_time_of_day_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -378,7 +378,7 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -
     configure_logging("info", "text", plain)
     core_logger().info("x")
     assert "\x1b[" in painted.getvalue()
-    assert plain.getvalue() == "[core] INFO: x\n"
+    assert re.fullmatch(r"\d\d:\d\d:\d\d \[core\] INFO: x\n", plain.getvalue())
 
 
 def test_a_listener_that_raises_is_reported_and_the_others_go_on() -> None:

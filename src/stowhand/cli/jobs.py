@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -48,6 +48,8 @@ REMOVABLE = (State.QUEUED, State.ERRORED, State.FAILED)
 RETRYABLE = (State.FAILED,)
 RESCHEDULABLE = (State.QUEUED, State.ERRORED)
 """States that each verb acts on unless --state names others."""
+FINISHED = (State.COMPLETED, State.CANCELED)
+"""States that a list leaves out unless --state names them."""
 Act = Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Answer]]]
 """Acts on the jobs of these ids, and returns an answer for each."""
 
@@ -98,15 +100,38 @@ def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bo
     """List jobs by id: live and failed ones, or those of --state."""
     wanted = wanted_of(typed)
 
-    async def find(store: QueueStore) -> Sequence[Job]:
+    async def find(wanted: Wanted, store: QueueStore) -> Sequence[Job]:
         return await store.inspect.list(
             await wanted.filter(store, key=key, newest_first=newest, after=after, limit=limit)
         )
 
-    jobs = with_store(settings_of(typed).store, find)
-    show_all(jobs, "No jobs.", listed(jobs), as_json=as_json, encode=job_fields)
+    async def find_or_explain(store: QueueStore) -> tuple[Sequence[Job], str]:
+        jobs = await find(wanted, store)
+        if jobs or as_json:
+            return jobs, ""
+        finished = {}
+        if not wanted.states:
+            for state in FINISHED:
+                finished[state] = len(await find(msgspec.structs.replace(wanted, states=(state,)), store))
+        return jobs, no_jobs(wanted, finished, limit)
+
+    jobs, nothing = with_store(settings_of(typed).store, find_or_explain)
+    show_all(jobs, nothing, listed(jobs), as_json=as_json, encode=job_fields)
     if len(jobs) == limit and not as_json:
         click.echo(f"There may be more: --after {jobs[-1].id}", err=True)
+
+
+def no_jobs(wanted: Wanted, finished: Mapping[State, int], limit: int) -> str:
+    """Return what to print instead of an empty list: how many finished jobs the same filter has."""
+    if wanted.states:
+        return f"No {' or '.join(wanted.states)} jobs{wanted.say()}."
+    sentence = f"No waiting, running or failed jobs{wanted.say()}."
+    parts = []
+    for state, number in finished.items():
+        if number:
+            amount = f"{number} or more" if number == limit else str(number)
+            parts.append(f"{amount} {state} (--state {state})")
+    return f"{sentence} {', '.join(parts)}" if parts else sentence
 
 
 @command.command("show")

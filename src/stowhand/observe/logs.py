@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -66,14 +66,15 @@ def configure_logging(level: str = "info", fmt: str = "text", stream: TextIO | N
     process of the command line; an embedding program has its own.
 
     ``fmt``: ``text``, ``timed`` (text that begins with the moment, UTC), ``traced`` (text with the ids of traces), or
-    ``json``.
+    ``json``. On a terminal text begins with the time of day.
     """
     target = stream if stream is not None else sys.stderr
     handler = logging.StreamHandler(target)
     if fmt == "json":
         handler.setFormatter(JsonLines())
     else:
-        handler.setFormatter(TextLines(color=wants_color(target), traced=fmt == "traced", timed=fmt == "timed"))
+        prefix = _moment if fmt == "timed" else _prefix_on(target)
+        handler.setFormatter(TextLines(color=wants_color(target), traced=fmt == "traced", prefix=prefix))
     _take_over(handler)
     logging.getLogger().setLevel(max(LEVELS[level], logging.INFO))
     logging.getLogger(ROOT).setLevel(LEVELS[level])
@@ -109,7 +110,7 @@ def configure_unless_configured() -> None:
     if ours.hasHandlers():
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(TextLines(color=wants_color(sys.stderr)))
+    handler.setFormatter(TextLines(color=wants_color(sys.stderr), prefix=_prefix_on(sys.stderr)))
     ours.addHandler(handler)
     ours.setLevel(logging.DEBUG if debugging() else logging.INFO)
     driver = logging.getLogger("psycopg")
@@ -135,26 +136,21 @@ def debugging() -> bool:
 class TextLines(logging.Formatter):
     """One line for people, with what was logged beside the message; further lines of a message are indented.
 
-    ``timed``: it begins with the moment, UTC; ``traced``: it ends with the id of the trace that it belongs to.
+    ``prefix``: returns its beginning; ``traced``: it ends with the id of the trace that it belongs to.
     """
 
-    def __init__(self, *, color: bool = False, traced: bool = False, timed: bool = False) -> None:
+    def __init__(self, *, color: bool = False, traced: bool = False, prefix: Callable[[], str] = str) -> None:
         super().__init__()
         self._color = color
         self._traced = traced
-        self._timed = timed
+        self._prefix = prefix
 
     def format(self, record: logging.LogRecord) -> str:
         scope = getattr(record, "scope", None)
         who = str(scope) if scope is not None else escape(record.name)
         level = f"{_COLOURS.get(record.levelname, '')}{record.levelname}{_PLAIN}" if self._color else record.levelname
         first, *further = escape_lines(_message(record).rstrip("\n")).split("\n")
-        when = (
-            f"{wall_clock().isoformat(sep=' ', timespec='milliseconds').removesuffix('+00:00')}Z "
-            if self._timed
-            else ""
-        )
-        line = "\n".join([f"{when}[{who}] {level}: {first}{self._pairs(record)}", *further])
+        line = "\n".join([f"{self._prefix()}[{who}] {level}: {first}{self._pairs(record)}", *further])
         if trace := _trace(record) or (debugging() and getattr(record, "traceback", None)):
             line += "\n    " + escape_lines(trace)
         return scrub(line)
@@ -167,6 +163,21 @@ class TextLines(logging.Formatter):
         if not pairs:
             return ""
         return " (" + ", ".join(f"{escape(str(name))}={escape(_words(value))}" for name, value in pairs) + ")"
+
+
+def _moment() -> str:
+    """``2030-01-31 09:00:00.000Z ``"""
+    return f"{wall_clock().isoformat(sep=' ', timespec='milliseconds').removesuffix('+00:00')}Z "
+
+
+def _time_of_day() -> str:
+    """``10:00:00 ``, in this machine's time zone."""
+    return f"{wall_clock().astimezone():%H:%M:%S} "
+
+
+def _prefix_on(stream: TextIO) -> Callable[[], str]:
+    """A time where a person reads; journals and containers add their own."""
+    return _time_of_day if stream.isatty() else str
 
 
 class JsonLines(logging.Formatter):

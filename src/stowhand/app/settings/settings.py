@@ -54,9 +54,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Annotated[
         str,
         Text(
-            "How to log: text (without the time: a journal or a container's log adds it), timed (text that begins with"
-            " the moment, UTC: for a plain file), traced (text with the ids of traces), or json (one object per line,"
-            " with its time).",
+            "How to log: text (with the time on a terminal only: a journal or a container's log adds its own), timed"
+            " (text that begins with the moment, UTC: for a plain file), traced (text with the ids of traces), or json"
+            " (one object per line, with its time).",
             metavar="FORMAT",
             words=LOG_FORMATS,
             on="store",
