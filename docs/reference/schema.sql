@@ -3134,7 +3134,7 @@ begin
          else '' end;
 end $$;
 
-CREATE FUNCTION stowhand.reschedule_all(_ids bigint[], _run_at timestamp with time zone, _priority integer, _attempts integer, _max_attempts integer, _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
+CREATE FUNCTION stowhand.reschedule_all(_ids bigint[], _run_at timestamp with time zone, _priority integer, _attempts integer, _max_attempts integer, _queue text, _keep boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF stowhand.live
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
@@ -3161,6 +3161,7 @@ begin
   elsif _attempts < 0 then
     raise exception 'attempts is at least 0 (here it is %).', _attempts using errcode = '22023';
   end if;
+  perform "stowhand".check_name('The name of a queue', _queue, 128, 'GWBQN');
   _jobs := "stowhand".lock_idle(_ids, _at);
   _locked := array(select j.id from unnest(_jobs) as j);
   _held := array(select j from unnest(_jobs) as j where j.state = 'processing' order by j.id);
@@ -3175,6 +3176,7 @@ begin
     where j.id = any(_locked) and j.on_failure is not null and j.state in ('queued', 'errored'));
   update "stowhand".live j
     set run_at = coalesce(_run_at, j.run_at), priority = coalesce(_priority, j.priority), updated_at = _at,
+        queue = case when _queue is null then j.queue else nullif(_queue, 'default') end,
         round = case when j.id = any(_by_hand) then coalesce(j.round, 1) else j.round end,
         expires_at = case when j.state <> 'failed' then
           j.expires_at + (coalesce(_run_at, j.run_at) - j.run_at) end,
@@ -3204,13 +3206,13 @@ begin
   if cardinality(_locked) > 0 then perform "stowhand".wake(); end if;
 end $$;
 
-CREATE FUNCTION stowhand.reschedule_jobs(job_ids bigint[], run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, priority integer DEFAULT NULL::integer, attempts integer DEFAULT NULL::integer, max_attempts integer DEFAULT NULL::integer) RETURNS SETOF stowhand.jobs
+CREATE FUNCTION stowhand.reschedule_jobs(job_ids bigint[], run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, priority integer DEFAULT NULL::integer, attempts integer DEFAULT NULL::integer, max_attempts integer DEFAULT NULL::integer, work_queue text DEFAULT NULL::text) RETURNS SETOF stowhand.jobs
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
   select s.* from "stowhand".reschedule_all(
     reschedule_jobs.job_ids, reschedule_jobs.run_at, reschedule_jobs.priority, reschedule_jobs.attempts,
-    reschedule_jobs.max_attempts, true) j cross join lateral "stowhand".shown(j) s
+    reschedule_jobs.max_attempts, reschedule_jobs.work_queue, true) j cross join lateral "stowhand".shown(j) s
 $$;
 
 CREATE FUNCTION stowhand.rescheduled(_state text, _gives boolean, _attempts integer, _max_attempts integer) RETURNS text
@@ -3945,20 +3947,21 @@ begin
       and (tg_op = 'INSERT' and n.key <> all(array['task_identifier', 'payload', 'queue_name', 'run_at', 'max_attempts', 'key',
                                                    'priority', 'flags', 'work_queue'])
         or tg_op = 'UPDATE' and n.key <> 'queue_name'
-          and (n.key <> all(array['run_at', 'priority', 'attempts', 'max_attempts']) or n.value::text = 'null'));
+          and (n.key <> all(array['run_at', 'priority', 'attempts', 'max_attempts', 'work_queue']) or n.value::text = 'null'));
   if _refused is not null then
     raise exception '% of the view jobs does not take %.', tg_op, _refused using errcode = '0A000',
-      hint = 'Use add_job with a job_key (task, payload, flags), reschedule_jobs (run_at, priority, attempts), retry, cancel, '
+      hint = 'Use add_job with a job_key (task, payload, flags), reschedule_jobs (run_at, priority, attempts, work_queue), retry, cancel, '
         'complete_jobs or permanently_fail_jobs (state), force_unlock_workers (locks).';
   end if;
   if tg_op = 'INSERT' then
     return "stowhand".add_job(new.task_identifier, new.payload, new.queue_name, new.run_at, new.max_attempts, new.key,
       new.priority, new.flags, work_queue => new.work_queue);
   end if;
-  if (new.run_at, new.priority, new.attempts, new.max_attempts)
-      is distinct from (old.run_at, old.priority, old.attempts, old.max_attempts) then
+  if (new.run_at, new.priority, new.attempts, new.max_attempts, new.work_queue)
+      is distinct from (old.run_at, old.priority, old.attempts, old.max_attempts, old.work_queue) then
     perform from "stowhand".reschedule_jobs(array[old.id], nullif(new.run_at, old.run_at),
-      nullif(new.priority, old.priority), nullif(new.attempts, old.attempts), nullif(new.max_attempts, old.max_attempts));
+      nullif(new.priority, old.priority), nullif(new.attempts, old.attempts), nullif(new.max_attempts, old.max_attempts),
+      nullif(new.work_queue, old.work_queue));
   end if;
   perform "stowhand".check_name('A queue name', new.queue_name, 128, 'GWBQN');
   update "stowhand".live j set serial = new.queue_name, updated_at = now()

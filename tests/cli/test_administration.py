@@ -123,9 +123,10 @@ def test_jobs_are_failed_for_good(serial: Stowhand, options: list[str], reason: 
 def test_what_is_given_is_changed_and_what_is_not_is_kept(serial: Stowhand) -> None:
     before = shown(serial, 1)
     options = ["--run-at", "2031-02-03T04:05:06+01:00", "--priority", -5, "--attempts", 2, "--max-attempts", 7]
+    options += ["--to-queue", "bulk"]
     ended = serial("jobs", "reschedule", 1, *options)
     assert (ended.code, ended.out) == (0, "1: done (it is queued)\n")
-    changed = {"run_at": "2031-02-03T03:05:06Z", "priority": -5, "attempts": 2, "max_attempts": 7}
+    changed = {"run_at": "2031-02-03T03:05:06Z", "priority": -5, "attempts": 2, "max_attempts": 7, "queue": "bulk"}
     assert shown(serial, 1) == before | changed | {"updated_at": shown(serial, 1)["updated_at"]}
     serial("jobs", "reschedule", 1, "--priority", 0)
     assert shown(serial, 1)["run_at"] == changed["run_at"]
@@ -173,7 +174,7 @@ def test_what_a_dead_worker_holds_is_taken_back(serial: Stowhand, claim: Callabl
         (["complete", 0], "0"),
         (["complete", 1, 2**63], "9223372036854775808"),
         (["fail"], "ID"),
-        (["reschedule", 1], "--run-at, --priority, --attempts or --max-attempts"),
+        (["reschedule", 1], "--run-at, --priority, --attempts, --max-attempts or --to-queue"),
         (["reschedule", "--priority", 1], "ID"),
         (["reschedule", 1, "--run-at", "tomorrow"], "'tomorrow'"),
         (["reschedule", 1, "--run-at", "2031-02-03T04:05:06"], "time zone"),

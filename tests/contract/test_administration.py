@@ -249,6 +249,8 @@ GIVEN: dict[str, dict[str, Any]] = {
     "attempts": {"attempts": 4},
     "attempts nought": {"attempts": 0},
     "max_attempts": {"max_attempts": 9},
+    "queue": {"queue": "bulk"},
+    "queue default": {"queue": "default"},
     "all": {"run_at": LATER, "priority": -5, "attempts": 2, "max_attempts": 3},
     "nothing": {},
 }
@@ -257,7 +259,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("state", [Q, E])
 @pytest.mark.parametrize("what", GIVEN)
 async def test_what_is_given_is_set_and_what_is_not_is_kept(harness: StoreHarness, what: str, state: State) -> None:
-    job = await harness.in_state(state, priority=7, max_attempts=20, key="k", serial="q", flags=("f",))
+    job = await harness.in_state(state, priority=7, max_attempts=20, key="k", serial="q", flags=("f",), queue="mail")
     await harness.pass_time(5)
     (changed,) = await harness.store.admin.reschedule_jobs([job.id], Reschedule(**GIVEN[what]))
     expected = {name: getattr(job, name) for name in Job.__struct_fields__} | GIVEN[what] | {"updated_at": harness.now}
@@ -419,6 +421,9 @@ async def test_a_new_priority_decides_who_is_first(harness: StoreHarness, serial
         {"priority": 2**31},
         {"priority": 0.5},
         {"run_at": LATER.replace(tzinfo=None)},
+        {"queue": ""},
+        {"queue": "q" * 129},
+        {"queue": 5},
     ],
 )
 async def test_what_no_job_may_have_is_refused_and_nothing_changed(

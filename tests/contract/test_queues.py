@@ -11,7 +11,7 @@ from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.queues import Queues
 from stowhand.protocols.figures import Pauses
 from stowhand.protocols.operating import QueueChange, WorkerCard, WorkerList
-from stowhand.protocols.queue_store import JobFilter
+from stowhand.protocols.queue_store import JobFilter, Reschedule
 from stowhand.protocols.searching import Search
 from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, SNOOZED, StoreHarness
@@ -110,6 +110,20 @@ async def test_a_repeat_under_a_key_moves_a_job_to_another_queue(harness: StoreH
     assert (await harness.add(key="k", queue="mail")).queue == "mail"
     assert await ids(harness, Queues(("bulk",))) == []
     assert await ids(harness, MAIL) == [job.id]
+
+
+@needs("admin")
+@pytest.mark.parametrize("serial", [None, "s"])
+async def test_a_rescheduled_job_moves_to_another_queue(harness: StoreHarness, serial: str | None) -> None:
+    jobs = [await harness.add(queue="bulk", serial=serial) for _ in range(2)]
+    moved = Reschedule(queue="mail")
+    (job,) = await harness.store.admin.reschedule_jobs([jobs[0].id], moved)
+    assert (job.queue, job.run_at, job.attempts) == ("mail", jobs[0].run_at, 0)
+    (claim,) = await harness.claim(10, queues=MAIL)
+    assert claim.lease.job_id == job.id
+    assert await harness.store.admin.reschedule_jobs([job.id], moved) == [], "a running job stays where it is"
+    await harness.heartbeats.release([claim.lease])
+    assert await ids(harness, Queues(("bulk",))) == [jobs[1].id]
 
 
 async def test_the_next_due_job_is_one_of_the_claims_queues(harness: StoreHarness) -> None:

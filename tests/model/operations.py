@@ -324,6 +324,7 @@ class Operations:
             priority=choose([None, None, -1, 0]),
             attempts=choose([None, None, 0, 1, 30]),
             max_attempts=choose([None, None, None, 1, 2, 25]),
+            queue=choose([None, None, "default", "mail"]),
         )
         name = choose(["complete_jobs", "permanently_fail_jobs", "reschedule_jobs", "reschedule_jobs"])
         given: tuple[Any, ...] = {"reschedule_jobs": (to,), "permanently_fail_jobs": ("by hand",)}.get(name, ())

@@ -139,6 +139,8 @@ async def test_administration(url: str) -> None:
         assert (one.run_at, one.priority, one.attempts, one.max_attempts) == (later, 5, 3, 9)
         (one,) = await utils.reschedule_jobs([moved.id], priority=0, attempts=0)
         assert (one.run_at, one.priority, one.attempts, one.max_attempts) == (later, 0, 0, 9), "zero stays zero"
+        (one,) = await utils.reschedule_jobs([moved.id], work_queue="bulk")
+        assert (one.queue, one.run_at) == ("bulk", later)
         assert (await utils.remove_job("d")).job_id == removed.id
         assert (await utils.remove_job("nobody's")).done is Done.MISSING
 

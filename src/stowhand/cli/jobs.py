@@ -230,19 +230,27 @@ def fail_jobs(reason: str | None, **typed: Any) -> int:
 @click.option("--priority", type=int, metavar="N", help="Smaller runs first.")
 @click.option("--attempts", type=int, metavar="N", help="Attempts used so far; 0 runs failed jobs again.")
 @click.option("--max-attempts", type=int, metavar="N", help="Maximum number of attempts.")
+@click.option("--to-queue", metavar="QUEUE", help="Move them to this queue.")
 @selection_options
 def reschedule_jobs(
-    when: When, priority: int | None, attempts: int | None, max_attempts: int | None, **typed: Any
+    when: When,
+    priority: int | None,
+    attempts: int | None,
+    max_attempts: int | None,
+    to_queue: str | None,
+    **typed: Any,
 ) -> int:
-    """Change time, priority or attempts of jobs, waiting or failed.
+    """Change time, priority, attempts or queue of jobs, waiting or failed.
 
     What is not given stays.
 
     By id, or all that the options describe.
     """
-    change = Reschedule(run_at=when.run_at, priority=priority, attempts=attempts, max_attempts=max_attempts)
+    change = Reschedule(
+        run_at=when.run_at, priority=priority, attempts=attempts, max_attempts=max_attempts, queue=to_queue
+    )
     if change == Reschedule() and when.delay is None:
-        raise click.UsageError("say what to change: --run-at, --priority, --attempts or --max-attempts")
+        raise click.UsageError("say what to change: --run-at, --priority, --attempts, --max-attempts or --to-queue")
     validate_reschedule(change)
     act = _answering(lambda store, ids: reschedule(store, ids, change, when.delay))
     return _act(typed, "Reschedule", RESCHEDULABLE, act)

@@ -245,6 +245,8 @@ class Reschedule(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int | None = None
     """Clamped to the job's ``max_attempts``; at that number a waiting job is failed, below it a failed one waits."""
     max_attempts: int | None = None
+    queue: str | None = None
+    """Its class of work, by which workers choose."""
 
 
 class Administrator(Protocol):

@@ -121,6 +121,8 @@ def validate_reschedule(to: Reschedule) -> Reschedule:
     if not isinstance(to, Reschedule):
         raise InvalidJob(f"to: {a_type(to)}; give a Reschedule")
     limits.check_details(priority=to.priority, attempts=to.attempts, max_attempts=to.max_attempts, run_at=to.run_at)
+    if to.queue is not None:
+        limits.check_name("queue", to.queue, limits.QUEUE_LIMIT)
     return to
 
 

@@ -107,9 +107,12 @@ class WorkerUtils:
         priority: int | None = None,
         attempts: int | None = None,
         max_attempts: int | None = None,
+        work_queue: str | None = None,
     ) -> Sequence[Job]:
         """Give these jobs other details. What is not given stays, and 0 is 0. Running ones are left alone."""
-        to = Reschedule(run_at=run_at, priority=priority, attempts=attempts, max_attempts=max_attempts)
+        to = Reschedule(
+            run_at=run_at, priority=priority, attempts=attempts, max_attempts=max_attempts, queue=work_queue
+        )
         return await self._store.admin.reschedule_jobs(validate_ids(job_ids), to)
 
     async def force_unlock_workers(self, worker_ids: Iterable[str]) -> Sequence[Job]:

@@ -152,6 +152,7 @@ def set_details(rows: Rows, row: Row, to: Reschedule) -> None:
         row.expires_at += to.run_at - row.run_at
     row.run_at = row.run_at if to.run_at is None else to.run_at
     row.priority = row.priority if to.priority is None else to.priority
+    row.queue = row.queue if to.queue is None else to.queue
     row.attempts, row.max_attempts, row.updated_at = attempts, most, rows.now
     gives_attempts = to.attempts is not None or to.max_attempts is not None
     if gives_attempts:

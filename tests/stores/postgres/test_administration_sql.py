@@ -89,7 +89,7 @@ def test_every_function_has_the_readmes_names_order_and_defaults(sql: Sql) -> No
             (
                 "job_ids bigint[], run_at timestamp with time zone DEFAULT NULL::timestamp with time zone,"
                 " priority integer DEFAULT NULL::integer, attempts integer DEFAULT NULL::integer,"
-                " max_attempts integer DEFAULT NULL::integer"
+                " max_attempts integer DEFAULT NULL::integer, work_queue text DEFAULT NULL::text"
             ),
             jobs,
         ),
@@ -126,9 +126,13 @@ def test_null_means_keep_and_nought_means_nought(sql: Sql) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
-    [("max_attempts := 0", "GWBMA", "here it is 0"), ("attempts := -1", "22023", "here it is -1")],
+    [
+        ("max_attempts := 0", "GWBMA", "here it is 0"),
+        ("attempts := -1", "22023", "here it is -1"),
+        ("work_queue := ''", "GWBQN", "queue"),
+    ],
 )
-def test_numbers_that_no_job_can_have_are_refused(sql: Sql, arguments: str, code: str, said: str) -> None:
+def test_values_that_no_job_can_have_are_refused(sql: Sql, arguments: str, code: str, said: str) -> None:
     sql("select stowhand.add_job('t')")
     with pytest.raises(psycopg.Error, match=said) as raised:
         sql(f"select * from stowhand.reschedule_jobs(array[1], {arguments})")
@@ -164,7 +168,8 @@ def test_unlocking_gives_back_the_jobs_and_frees_their_queues(sql: Sql) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["complete_all('{1}', true)", "fail_all('{1}', 'x')", "reschedule_all('{1}', null, 1, null, null, true)"]
+    "call",
+    ["complete_all('{1}', true)", "fail_all('{1}', 'x')", "reschedule_all('{1}', null, 1, null, null, null, true)"],
 )
 def test_the_token_of_whoever_settled_a_job_is_not_given_to_an_administrator(
     postgres_url: str, sql: Sql, run: Any, call: str

@@ -77,9 +77,9 @@ def test_an_update_moves_a_job_to_another_queue(store: PostgresStore, sql: Sql, 
 def test_an_update_of_times_and_attempts_is_reschedule_jobs(store: PostgresStore, sql: Sql, run: Any) -> None:
     async def story() -> None:
         job = await store.jobs.enqueue(NewJob(task="t", delay=600.0))
-        sql("update stowhand.jobs set run_at = now(), priority = 5")
+        sql("update stowhand.jobs set run_at = now(), priority = 5, work_queue = 'mail'")
         (found,) = await claim(store)
-        assert (found.lease.job_id, found.record.priority) == (job.id, 5)
+        assert (found.lease.job_id, found.record.priority, found.record.queue) == (job.id, 5, "mail")
         await store.close()
 
     run(story())

@@ -67,9 +67,9 @@ class Administrator:
         return await self._jobs("permanently_fail_jobs", plain_array(validate_ids(job_ids)), validate_reason(reason))
 
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
-        """Set what is given of run time, priority and attempts."""
+        """Set what is given of run time, priority, attempts and queue."""
         to = validate_reschedule(to)
-        details = (to.run_at, to.priority, to.attempts, to.max_attempts)
+        details = (to.run_at, to.priority, to.attempts, to.max_attempts, to.queue)
         return await self._jobs("reschedule_jobs", plain_array(validate_ids(job_ids)), *details, self._context.keep)
 
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:

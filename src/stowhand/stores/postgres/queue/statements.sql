@@ -187,7 +187,7 @@ from {schema}.fail_all(%s::bigint[], %s, %s::timestamptz)
 
 -- name: reschedule_jobs
 select {live_job}
-from {schema}.reschedule_all(%s::bigint[], %s::timestamptz, %s::int, %s::int, %s::int, %s, %s::timestamptz)
+from {schema}.reschedule_all(%s::bigint[], %s::timestamptz, %s::int, %s::int, %s::int, %s::text, %s, %s::timestamptz)
 
 -- name: force_unlock_workers
 select {live_job}

@@ -140,7 +140,7 @@ $$;
 
 -- Where attempts are given, the job gets its retries back, too.
 create or replace function {schema}.reschedule_all(
-  _ids bigint[], _run_at timestamptz, _priority int, _attempts int, _max_attempts int, _keep boolean,
+  _ids bigint[], _run_at timestamptz, _priority int, _attempts int, _max_attempts int, _queue text, _keep boolean,
   _now timestamptz default null
 ) returns setof {schema}.live
 language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
@@ -159,6 +159,7 @@ begin
   elsif _attempts < 0 then
     raise exception 'attempts is at least 0 (here it is %).', _attempts using errcode = '22023';
   end if;
+  perform {schema}.check_name('The name of a queue', _queue, 128, 'GWBQN');
   _jobs := {schema}.lock_idle(_ids, _at);
   _locked := array(select j.id from unnest(_jobs) as j);
   _held := array(select j from unnest(_jobs) as j where j.state = 'processing' order by j.id);
@@ -173,6 +174,7 @@ begin
     where j.id = any(_locked) and j.on_failure is not null and j.state in ('queued', 'errored'));
   update {schema}.live j
     set run_at = coalesce(_run_at, j.run_at), priority = coalesce(_priority, j.priority), updated_at = _at,
+        queue = case when _queue is null then j.queue else nullif(_queue, 'default') end,
         round = case when j.id = any(_by_hand) then coalesce(j.round, 1) else j.round end,
         expires_at = case when j.state <> 'failed' then
           j.expires_at + (coalesce(_run_at, j.run_at) - j.run_at) end,
@@ -229,12 +231,12 @@ $$;
 
 create or replace function {schema}.reschedule_jobs(
   job_ids bigint[], run_at timestamptz default null, priority int default null, attempts int default null,
-  max_attempts int default null
+  max_attempts int default null, work_queue text default null
 ) returns setof {schema}.jobs
 language sql {definer} as $$
   select s.* from {schema}.reschedule_all(
     reschedule_jobs.job_ids, reschedule_jobs.run_at, reschedule_jobs.priority, reschedule_jobs.attempts,
-    reschedule_jobs.max_attempts, true) j cross join lateral {schema}.shown(j) s
+    reschedule_jobs.max_attempts, reschedule_jobs.work_queue, true) j cross join lateral {schema}.shown(j) s
 $$;
 
 create or replace function {schema}.force_unlock_workers(worker_ids text[]) returns setof {schema}.jobs

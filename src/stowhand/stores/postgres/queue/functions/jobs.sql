@@ -66,20 +66,21 @@ begin
       and (tg_op = 'INSERT' and n.key <> all(array['task_identifier', 'payload', 'queue_name', 'run_at', 'max_attempts', 'key',
                                                    'priority', 'flags', 'work_queue'])
         or tg_op = 'UPDATE' and n.key <> 'queue_name'
-          and (n.key <> all(array['run_at', 'priority', 'attempts', 'max_attempts']) or n.value::text = 'null'));
+          and (n.key <> all(array['run_at', 'priority', 'attempts', 'max_attempts', 'work_queue']) or n.value::text = 'null'));
   if _refused is not null then
     raise exception '% of the view jobs does not take %.', tg_op, _refused using errcode = '0A000',
-      hint = 'Use add_job with a job_key (task, payload, flags), reschedule_jobs (run_at, priority, attempts), retry, cancel, '
+      hint = 'Use add_job with a job_key (task, payload, flags), reschedule_jobs (run_at, priority, attempts, work_queue), retry, cancel, '
         'complete_jobs or permanently_fail_jobs (state), force_unlock_workers (locks).';
   end if;
   if tg_op = 'INSERT' then
     return {schema}.add_job(new.task_identifier, new.payload, new.queue_name, new.run_at, new.max_attempts, new.key,
       new.priority, new.flags, work_queue => new.work_queue);
   end if;
-  if (new.run_at, new.priority, new.attempts, new.max_attempts)
-      is distinct from (old.run_at, old.priority, old.attempts, old.max_attempts) then
+  if (new.run_at, new.priority, new.attempts, new.max_attempts, new.work_queue)
+      is distinct from (old.run_at, old.priority, old.attempts, old.max_attempts, old.work_queue) then
     perform from {schema}.reschedule_jobs(array[old.id], nullif(new.run_at, old.run_at),
-      nullif(new.priority, old.priority), nullif(new.attempts, old.attempts), nullif(new.max_attempts, old.max_attempts));
+      nullif(new.priority, old.priority), nullif(new.attempts, old.attempts), nullif(new.max_attempts, old.max_attempts),
+      nullif(new.work_queue, old.work_queue));
   end if;
   perform {schema}.check_name('A queue name', new.queue_name, 128, 'GWBQN');
   update {schema}.live j set serial = new.queue_name, updated_at = now()

@@ -40,6 +40,7 @@ UPDATE stowhand_jobs
 SET run_at = coalesce(:run_at, run_at),
     expires_at = iif(stowhand_jobs.state = 'failed', NULL, expires_at + coalesce(:run_at, run_at) - run_at), priority = coalesce(:priority, priority), updated_at = :now,
     max_attempts = coalesce(:max_attempts, max_attempts),
+    queue = iif(:queue IS NULL, queue, nullif(:queue, 'default')),
     attempts = min(coalesce(:attempts, attempts), coalesce(:max_attempts, max_attempts)),
     loses_retries = iif(:attempts IS NULL AND :max_attempts IS NULL, loses_retries, NULL),
     state = then_.state,
