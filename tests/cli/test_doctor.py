@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stowhand.app.settings.resolver import read_settings
 from stowhand.cli.doctor import Mark, Server, examine_overdue, examine_work, judge_server
 from stowhand.cli.stats import Stats, WorkerLine, read_stats
 from stowhand.jobs.job import State
+from stowhand.jobs.queues import Queues
 from stowhand.protocols.figures import Amount, Figures, LiveCounts
 from stowhand.protocols.operating import WorkerCard, WorkerRow
 from stowhand.protocols.queue_store import Reschedule
@@ -76,6 +78,24 @@ def test_a_task_that_no_live_worker_has_is_named() -> None:
     ]
     assert said(stats_of(a_worker(), tasks=due)) == [], "it has any"
     assert said(stats_of(a_worker("a"), a_worker("send"), tasks=due)) == []
+
+
+def test_a_queue_that_no_live_worker_serves_is_named() -> None:
+    stats = stats_of(a_worker())
+    due = LiveCounts(name="mail", queued=Amount(3), due=Amount(3))
+    serials = [LiveCounts(name="mail", queued=Amount(3))]
+    stats = msgspec.structs.replace(
+        stats, figures=msgspec.structs.replace(stats.figures, queues=[due], serials=serials)
+    )
+    assert said(stats) == [
+        "serial keys with the name of a queue: mail; a serial key (queue_name in SQL) runs its jobs one at a time"
+    ]
+    row = stats.workers[0].row
+    card = msgspec.structs.replace(row.card, queues=Queues(("bulk",)))
+    busy = WorkerLine(msgspec.structs.replace(row, card=card), Amount())
+    assert said(msgspec.structs.replace(stats, workers=[busy]))[0].startswith(
+        "no live worker claims from: mail (3 due); start one with --queue NAME"
+    )
 
 
 def test_slots_that_are_busy_and_workers_that_are_lost_are_told() -> None:

@@ -112,7 +112,7 @@ def test_the_keys_of_tokens(call: Stowhand) -> None:
     call("tokens", "make", "--name", "ci", "--task", "a", "--condition", "size")
     call("tokens", "revoke", "ci")
     assert keys(call("tokens", "list", "--json").rows()) == (
-        "conditions expires id made name revoked scopes serials standing tasks"
+        "conditions expires id made name queues revoked scopes serials standing tasks"
     )
 
 

@@ -310,7 +310,7 @@ async def test_a_token_that_gives_nothing_here_does_not_sign_in(door: Opening) -
     limited = make_token(made.tokens, "some", "read", tasks=("hello",))
     browser = made.browser()
     form = (await browser.open("/", 401)).form("/login")
-    for token, words in ((worker, "no right here"), (limited, "some tasks or serial keys")):
+    for token, words in ((worker, "no right here"), (limited, "some tasks, queues or serial keys")):
         page = Page(await browser.send(form, secret=token))
         assert (page.status, words in page.html) == (403, True)
     await browser.open("/", 403, authorization=f"Bearer {limited}")

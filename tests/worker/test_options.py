@@ -17,6 +17,7 @@ from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Terms
 from stowhand.retry import constant
+from stowhand.table import TableOptions, TableStore
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.resetter import Resetter
 from stowhand.worker.worker import Worker
@@ -182,3 +183,10 @@ def test_a_lease_is_a_second_at_least_unless_the_store_lays_it_down(lease: Any) 
 def test_durations_of_a_worker_may_be_phrases() -> None:
     options = WorkerOptions(lease="1m", grace="90s", poll_interval="250ms", timeout="1h")  # type: ignore[arg-type]
     assert (options.lease, options.grace, options.poll_interval, options.timeout) == (60.0, 90.0, 0.25, 3600.0)
+
+
+@pytest.mark.parametrize("given", [{"queues": ("mail",)}, {"exclude_queues": ("mail",)}])
+def test_queues_of_a_store_without_queues_are_refused(given: dict[str, Any]) -> None:
+    store = TableStore("postgresql:///nowhere", TableOptions(name="jobs", table_name="jobs"))
+    with pytest.raises(ConfigurationError, match="records are in no queue"):
+        Worker(store, nothing, WorkerOptions(**given))

@@ -28,6 +28,7 @@ from stowhand.clock import wall_clock
 from stowhand.cron.known_items import cron_figures
 from stowhand.errors import SchemaError, StowhandError
 from stowhand.jobs.moments import say
+from stowhand.jobs.queues import Queues
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
 from stowhand.protocols.figures import Amount, CronFigures
@@ -230,10 +231,29 @@ def examine_work(found: Stats) -> Iterator[Finding]:
     yield from _workers(found, alive)
     yield from _tasks_without_workers(found, alive)
     if paused := [*found.figures.paused, *found.figures.pauses.names()]:
-        yield warn("serials", f"paused: {_some(paused)}; stowhand serials resume (--task for a task) lets them go on")
+        resume = "stowhand serials resume (--task for a task) and stowhand queues resume let them go on"
+        yield warn("serials", f"paused: {_some(paused)}; {resume}")
+    yield from _queues(found, alive)
     if lost := [line.row.card.name for line in found.workers if not line.row.alive]:
         yield warn("workers", f"lost in the last day: {_some(lost)}")
     yield ok("jobs", state_line(found))
+
+
+def _queues(found: Stats, alive: list[WorkerLine]) -> Iterator[Finding]:
+    served = [line.row.card.queues for line in alive]
+    named = [one for one in found.figures.queues if one.name is not None]
+    unserved = [f"{one.name} ({one.due} due)" for one in named if one.due.number and not _is_in(one.name, served)]
+    if alive and unserved:
+        said = f"no live worker claims from: {_some(unserved)}"
+        yield warn("queues", f"{said}; start one with --queue NAME, or without --queue and --exclude-queue")
+    serials = {one.name for one in found.figures.serials}
+    if alike := [one.name for one in named if one.name is not None and one.name in serials]:
+        said = f"serial keys with the name of a queue: {_some(alike)}"
+        yield warn("queues", f"{said}; a serial key (queue_name in SQL) runs its jobs one at a time")
+
+
+def _is_in(name: str | None, served: Sequence[Queues]) -> bool:
+    return any(name in queues for queues in served)
 
 
 def examine_cron(found: CronFigures) -> Iterator[Finding]:

@@ -77,6 +77,7 @@ def _read_expiry(text: str) -> datetime | None:
 @click.option("--name", required=True, help="Name of the holder, for the list and the audit.")
 @click.option("--scope", multiple=True, default=("claim",), callback=_scopes, help=f"{', '.join(Scope)}.  [claim]")
 @click.option("--task", multiple=True, help="Only this task (of a table: the store's name); may be repeated.")
+@click.option("--queue", multiple=True, help="Only this queue; may be repeated.")
 @click.option("--serial", multiple=True, help="Only this serial key, for enqueue and read; may be repeated.")
 @click.option("--condition", multiple=True, metavar="COLUMN", help="A column that claims may compare; may be repeated.")
 @click.option(
@@ -87,6 +88,7 @@ def make(
     name: str,
     scope: tuple[str, ...],
     task: tuple[str, ...],
+    queue: tuple[str, ...],
     serial: tuple[str, ...],
     condition: tuple[str, ...],
     expires: datetime | None,
@@ -96,6 +98,7 @@ def make(
     limits.check_name("name", name, NAME_LIMIT)
     for option, names, limit in (
         ("--task", task, limits.TASK_LIMIT),
+        ("--queue", queue, limits.QUEUE_LIMIT),
         ("--serial", serial, limits.SERIAL_LIMIT),
         ("--condition", condition, COLUMN_LIMIT),
     ):
@@ -103,7 +106,6 @@ def make(
             limits.check_name(option, one, limit)
     if not scope:
         raise ConfigurationError(f"--scope: none given; there are: {', '.join(Scope)}")
-    check_limits(frozenset(scope), task or None, serial or None)
     token, token_id, sha256 = new_token()
     record = TokenRecord(
         id=token_id,
@@ -111,11 +113,13 @@ def make(
         sha256=sha256,
         scopes=scope,
         tasks=task or None,
+        queues=queue or None,
         serials=serial or None,
         conditions=condition,
         made=wall_clock(),
         expires=expires,
     )
+    check_limits(record)
     TokenFile(tokens[0]).change(lambda known: (*known, record))
     click.echo(token)
     until = f"until {say(record.expires)}" if record.expires is not None else "for ever"
@@ -139,12 +143,15 @@ def token_columns(now: datetime) -> list[Column[TokenRecord]]:
         Column("expires", "EXPIRES", text=lambda one: "never" if one.expires is None else say(one.expires)),
         Column("scopes", "SCOPES"),
         Column(heading="LIMITS", text=_limits),
-        *map(Column, ("tasks", "serials", "conditions", "made", "revoked")),
+        *map(Column, ("tasks", "queues", "serials", "conditions", "made", "revoked")),
     ]
 
 
 def _limits(one: TokenRecord) -> str:
-    kinds = (("task", one.tasks), ("serial", one.serials), ("condition", one.conditions))
+    kinds = (
+        *(("task", one.tasks), ("queue", one.queues)),
+        *(("serial", one.serials), ("condition", one.conditions)),
+    )
     return ", ".join(f"{kind} {name}" for kind, names in kinds for name in names or ())
 
 

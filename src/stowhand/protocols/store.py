@@ -212,6 +212,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """A server keeps the jobs and lends them: what recurs is scheduled beside it, and the schema is its own."""
     table: str | None = None
     """The table whose records these are; ``None``: they are jobs."""
+    has_queues: bool = False
+    """Each record is in a queue (``jobs/queues.py``), and a claim of some queues takes no other."""
     settle_and_claim: SettleAndClaim | None = None
     """Passes a serial key from one job to its next without a claim of its own; ``None``: each is claimed."""
     absent: Mapping[str, str] = {}

@@ -153,9 +153,11 @@ class Visitors:
         grant = self._authenticator.find(token)
         if grant is None:
             raise self._authenticator.wrong(address)
-        if grant.tasks is not None or grant.serials is not None:
+        if not grant.sees_all:
             fix = f"make one without limits: stowhand tokens make --name {grant.name} --scope read"
-            raise forbidden("this token is for some tasks or serial keys, and the dashboard shows them all", fix)
+            raise forbidden(
+                "this token is for some tasks, queues or serial keys, and the dashboard shows them all", fix
+            )
         return grant
 
     def _check_host(self, headers: Mapping[str, str]) -> None:

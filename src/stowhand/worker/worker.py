@@ -27,6 +27,7 @@ from functools import partial
 from typing import TypeVar
 
 from stowhand.clock import Clock, SystemClock
+from stowhand.errors import ConfigurationError
 from stowhand.events import Events, LeaseEnding, WorkerQuieted, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt import Stop
@@ -98,6 +99,10 @@ class Worker:
             on_crash=partial(self.stop, now=True),
             task_queues=getattr(self._handler, "task_queues", None),
         )
+        if not (self._state.queues.are_all or store.capabilities.has_queues):
+            raise ConfigurationError(
+                "queues, exclude_queues: given for a store whose records are in no queue; leave them out"
+            )
         self._liveness = Liveness(self._clock)
         self._terms = store.terms
         self._make_parts()

@@ -32,7 +32,7 @@ from tests.model.engine.timetable import Timetable
 class ModelStore:
     """Jobs in dicts."""
 
-    capabilities = Capabilities()
+    capabilities = Capabilities(has_queues=True)
 
     def __init__(self, options: StoreOptions) -> None:
         self._options = options

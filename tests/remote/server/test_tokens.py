@@ -134,7 +134,24 @@ def test_a_claim_for_any_task_brings_those_of_the_token_only(lend: Lend, tokens:
     assert client.claim(5, tasks=[]) == []
 
 
-def test_enqueueing_is_limited_to_tasks_and_queues(lend: Lend, tokens: Path) -> None:
+def test_a_token_for_some_queues_claims_enqueues_and_reads_jobs_of_these_alone(lend: Lend, tokens: Path) -> None:
+    token = token_of(tokens, "a", "claim", "enqueue", "read", queues=("mail", "bulk"))
+    lending = lend()
+    hidden, mail = lending.add("a"), lending.add("a", queue="mail")
+    client = lending.client(token)
+    assert client.post("due", tasks=["a"]).body["seconds"] == 0
+    assert "'default'" in client.post("claim", **claiming(queues={"only": ["default"]})).refused(403, "out of scope")
+    assert client.claim(5, queues={"excluded": ["mail"]}) == []
+    assert [claim["lease"]["job_id"] for claim in client.claim(5)] == [mail]
+    client.post("enqueue", jobs=[{"task": "a"}]).refused(403, "out of scope")
+    client.post("enqueue", jobs=[{"task": "a", "queue": "night"}]).refused(403, "out of scope")
+    (made,) = client.post("enqueue", jobs=[{"task": "a", "queue": "bulk"}]).body["ids"]
+    assert client.get(f"/v1/jobs/{made}").body["queue"] == "bulk"
+    client.get(f"/v1/jobs/{hidden}").refused(404, "unknown")
+    assert client.get("/v1/failures").status == 403
+
+
+def test_enqueueing_is_limited_to_tasks_and_serial_keys(lend: Lend, tokens: Path) -> None:
     token = token_of(tokens, "a", "enqueue", "read", tasks=("a",), serials=("q",))
     lending = lend()
     hidden, client = lending.add("a"), lending.client(token)

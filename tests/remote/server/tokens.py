@@ -14,13 +14,24 @@ MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def make_token(
-    path: Path, name: str, *scopes: str, tasks: tuple[str, ...] | None = None, serials: tuple[str, ...] | None = None
+    path: Path,
+    name: str,
+    *scopes: str,
+    tasks: tuple[str, ...] | None = None,
+    queues: tuple[str, ...] | None = None,
+    serials: tuple[str, ...] | None = None,
 ) -> str:
     """A token, by default for everything."""
     token, token_id, sha256 = new_token()
-    scopes = scopes or tuple(Scope)
     record = TokenRecord(
-        id=token_id, name=name, sha256=sha256, scopes=scopes, tasks=tasks, serials=serials, made=MOMENT
+        id=token_id,
+        name=name,
+        sha256=sha256,
+        scopes=scopes or tuple(Scope),
+        tasks=tasks,
+        queues=queues,
+        serials=serials,
+        made=MOMENT,
     )
     TokenFile(path).change(lambda tokens: (*tokens, record))
     return token

@@ -54,7 +54,7 @@ class HttpStore:
         self.settle = self._claims.settle
         self.description = self._base
         """Its address; the token is no part of it."""
-        self.capabilities = Capabilities(rations=True, lent=True, absent=_absent(self._base))
+        self.capabilities = Capabilities(rations=True, lent=True, has_queues=True, absent=_absent(self._base))
         self.jobs = HttpJobs(self._http, self._options.max_attempts)
         self.results = HttpResults(self._http)
         self.notices = Notices()

@@ -166,6 +166,13 @@ class Claims:
         grant.check_conditions(asked.conditions)
         if asked.conditions and self._shared_store.kind == QUEUE:
             raise Refused(Kind.REFUSED, "a queue takes no conditions", "limit the claim by task; a table takes them")
+        queues = grant.queues_of_claim(asked.queues)
+        if not (queues.are_all or self._store.capabilities.has_queues):
+            raise Refused(
+                Kind.REFUSED,
+                "records of a table are in no queue",
+                "leave queues out, and make a token without --queue",
+            )
         return ClaimRequest(
             worker=grant.worker_in_store(asked.worker),
             token=self._proofs.store_token(grant, asked.token),
@@ -173,7 +180,7 @@ class Claims:
             lease=asked.lease,
             tasks=grant.tasks_of_claim(asked.tasks),
             forbidden_flags=read_forbidden(asked.forbidden_flags),
-            queues=grant.queues_of_claim(asked.queues),
+            queues=queues,
             suspects=asked.suspects,
             conditions=asked.conditions,
         )

@@ -1,4 +1,4 @@
-"""Jobs of a lent queue, read by the holders of tokens: each sees what is within its tasks and serial keys."""
+"""Jobs of a lent queue, read by the holders of tokens: each sees what is within its tasks, queues and serial keys."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class JobReader:
         return await self._shared_store.queue("looked at job by job").jobs.tries(job.id)
 
     async def failures(self, grant: Grant) -> Sequence[Failures]:
-        """Failed jobs of the token's tasks by class of error. A group has no serial key, so it is not for tokens of
-        some."""
-        if grant.serials is not None:
+        """Failed jobs of the token's tasks by class of error. A group has no queue and no serial key, so it is not for
+        tokens of some."""
+        if grant.serials is not None or grant.queues is not None:
             raise forbidden(
-                "this token is for some serial keys, and failed jobs are grouped over all of them",
-                "use a token without --serial",
+                "this token is for some queues or serial keys, and failed jobs are grouped over all of them",
+                "use a token without --queue and --serial",
             )
         found = await self._shared_store.queue("grouped by its failures").inspect.failures()
         return [group for group in found if grant.tasks is None or group.task in grant.tasks]
@@ -61,8 +61,8 @@ class JobReader:
         return Ends(ended=tuple(shown[:fits]), left_out=left_out, retention=await results.retention())
 
     async def _hidden(self, grant: Grant, job_ids: Sequence[int]) -> set[int]:
-        """Return the jobs outside the token's tasks and serial keys: for it they never existed."""
-        if grant.tasks is None and grant.serials is None:
+        """Return the jobs outside the token's tasks, queues and serial keys: for it they never existed."""
+        if grant.sees_all:
             return set()
         hidden = set()
         producer = self._shared_store.queue("waited for").jobs

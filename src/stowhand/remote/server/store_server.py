@@ -245,7 +245,7 @@ class StoreServer:
     async def _check_keys(self, grant: Grant, jobs: Sequence[NewJob]) -> None:
         """Keys are unique in the whole store, and an enqueue replaces the job with its key: a token for some tasks must
         not replace jobs of other tasks. Raises Refused."""
-        if grant.tasks is None and grant.serials is None:
+        if grant.sees_all:
             return
         for job in jobs:
             held = await self._shared_store.holder(job.key) if job.key is not None else None
@@ -273,6 +273,6 @@ class StoreServer:
 def _refuse_key(key: str | None) -> NoReturn:
     raise Refused(
         Kind.OUT_OF_SCOPE,
-        f"the key {key!r} is that of a job outside this token's tasks and serial keys",
+        f"the key {key!r} is that of a job outside this token's tasks, queues and serial keys",
         "use another key: keys are of the whole store",
     )

@@ -53,6 +53,11 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     conditions: tuple[str, ...] | None = ()
     """Columns that a claim's conditions may compare."""
 
+    @property
+    def sees_all(self) -> bool:
+        """No job is out of its sight."""
+        return self.tasks is None and self.queues is None and self.serials is None
+
     def need(self, scope: Scope) -> None:
         """Raise Refused unless the token has the scope."""
         if scope not in self.scopes:
@@ -106,7 +111,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         if self.serials is not None and job.serial not in self.serials:
             raise outside("serial", job.serial or "", "--serial")
         if self.queues is not None and job.queue not in self.queues:
-            raise outside("queue", job.queue or "", "--queue")
+            raise outside("queue", job.queue or "default", "--queue")
         if job.on_failure is not None:
             self.check_enqueue(job.on_failure)
 
@@ -129,18 +134,17 @@ EVERYTHING = Grant(id="", name="", scopes=frozenset(Scope), conditions=None)
 """The grant of every request to a server without tokens, which listens on the loopback only."""
 
 
-def check_limits(
-    scopes: frozenset[str], tasks: tuple[str, ...] | None = None, serials: tuple[str, ...] | None = None
-) -> None:
+def check_limits(record: TokenRecord) -> None:
     """Raise ConfigurationError for limits that nothing enforces."""
-    if OF_DASHBOARD & scopes and (tasks is not None or serials is not None):
+    scopes = frozenset(record.scopes)
+    if OF_DASHBOARD & scopes and not record.grant().sees_all:
         raise ConfigurationError(
-            "act and add are for the dashboard, which shows every task and serial key: leave out --task and"
-            " --serial, or make two tokens"
+            "act and add are for the dashboard, which shows every task, queue and serial key: leave out --task,"
+            " --queue and --serial, or make two tokens"
         )
-    if serials is not None and Scope.CLAIM in scopes:
+    if record.serials is not None and Scope.CLAIM in scopes:
         raise ConfigurationError(
-            "a claim cannot be limited by serial key, only by task: leave out --serial, or make two tokens:"
+            "a claim cannot be limited by serial key, only by task and queue: leave out --serial, or make two tokens:"
             " one with --scope claim --task …, one with --scope enqueue --serial …"
         )
 
@@ -153,6 +157,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     sha256: str
     scopes: tuple[str, ...]
     tasks: tuple[str, ...] | None = None
+    queues: tuple[str, ...] | None = None
     serials: tuple[str, ...] | None = None
     conditions: tuple[str, ...] = ()
     made: datetime
@@ -172,6 +177,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             name=self.name,
             scopes=frozenset(self.scopes),
             tasks=self.tasks,
+            queues=self.queues,
             serials=self.serials,
             conditions=self.conditions,
         )

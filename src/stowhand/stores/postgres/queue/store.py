@@ -45,7 +45,7 @@ class PostgresStore:
         self._context = context
         self.notices = Notices()
         self._settlements = Settlements(context)
-        self.capabilities = Capabilities(settle_and_claim=self._settlements.settle_and_claim)
+        self.capabilities = Capabilities(has_queues=True, settle_and_claim=self._settlements.settle_and_claim)
         announcement = IdleAnnouncement(context.statements)
         behind_pooler = _BEHIND_POOLER if options.listen_url is None else None
         self._listener = Listener(

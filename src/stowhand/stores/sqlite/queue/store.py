@@ -62,7 +62,7 @@ class EmbeddedStore:
         absent: Mapping[str, str],
     ) -> None:
         self.description = description
-        self.capabilities = Capabilities(absent={"settings": NO_DEFAULT_ATTEMPTS, **absent})
+        self.capabilities = Capabilities(has_queues=True, absent={"settings": NO_DEFAULT_ATTEMPTS, **absent})
         self.notices = notices
         self._passed = PassedOver("job", lambda warning: self.notices.warn(warning, ""))
         self._connections = connections
