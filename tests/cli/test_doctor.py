@@ -129,13 +129,13 @@ def test_tasks_that_cannot_be_loaded_are_code_1(call: Stowhand, folder: Path) ->
 
 
 def test_what_was_said_in_vain_is_a_warning(call: Stowhand, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STOWHAND_JOB", "3")
+    monkeypatch.setenv("STOWHAND_CONCURENCY", "3")
     monkeypatch.setenv("DATABASE_URL", "mysql://u:hunter2@h/d")
     (folder / "stowhand.toml").write_text("jobs = 2\n")
     (folder / "pyproject.toml").write_text("[tool.stowhand]\njobs = 3\n")
     ended = call("doctor")
     assert marks(ended)["settings"] == "warn"
-    assert "did you mean 'STOWHAND_JOBS'?" in ended.out
+    assert "did you mean 'STOWHAND_CONCURRENCY'?" in ended.out
     assert "pyproject.toml" in ended.out
     assert "DATABASE_URL" in ended.out
     assert "hunter2" not in ended.out
