@@ -90,7 +90,7 @@ _ELSEWHERE = {
     " JobReplaced LeaseLost LogRefused Misuse NoResult OutcomeUnknown PayloadMismatch Poison QueueFull"
     " ResourceUnavailable ResultNotKept SchemaError SchemaMissing SchemaOutdated SchemaTooNew StoreError StoreRefused"
     " StoreTooSlow StoreUnreachable TableUnsuitable UndecodablePayload UnknownJob UnknownTask",
-    "flows": "Flow FlowJob FlowWorker Queue",
+    "flows": "Flow FlowJob FlowWorker",
     "handler": "Attempt Claimable Handler Policy PostHandle PreHandle",
     "observe": "CorrelationFilter FlowMetrics LogListener QueueMetrics TableMetrics Traces WorkerMetrics",
     "outcomes": "Complete Outcome",
@@ -133,10 +133,17 @@ __all__ = [
 
 
 def _explain(name: str) -> None:
-    """Raise ImportError for a name of another public module: ``from stowhand import`` hides an AttributeError."""
+    """Raise ImportError for a name of another public module: ``from stowhand import`` hides an AttributeError.
+
+    So for a name of another library.
+    """
+    from stowhand.hints import sentence
+
     for module, names in _ELSEWHERE.items():
         if name in names.split():
             raise ImportError(f"stowhand has no {name!r}: write 'from stowhand.{module} import {name}'")
+    if (advice := sentence(name, __all__)) is not None:
+        raise ImportError(f"stowhand has no {name!r}: {advice}")
 
 
 if not TYPE_CHECKING:  # type checkers would take any name for one of this module

@@ -54,7 +54,15 @@ _RATE = "to limit how often jobs run, see 'Limit the rate' (docs/how-to/limit-th
 _ATTEMPTS = "the number of attempts belongs to a task or to a job: @app.task(max_attempts=5)"
 _CONTEXT = "a task that needs its job has a parameter `ctx: Context`"
 _STORE = "the store is the first argument, and keeps results too: App('postgresql:///shop')"
+_APP = "an App declares tasks and enqueues their jobs: app = App('postgresql:///shop')"
+_TASK = "an App declares tasks: app = App('postgresql:///shop'), and @app.task above a function"
 _SENTENCES = {
+    ("Celery", "App"): _APP,
+    ("Huey", "App"): _APP,
+    ("Queue", "App"): _APP,
+    ("shared_task", "App"): _TASK,
+    ("task", "App"): _TASK,
+    ("actor", "App"): _TASK,
     ("queue_name", "serial"): "queue=... is the class of work, and serial=... runs jobs one at a time",
     ("rate_limit", "serial"): _RATE,
     ("rate_limit", "concurrency"): _RATE,

@@ -68,7 +68,7 @@ def test_every_answer_names_a_path_that_exists() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    assert not hasattr(stowhand, "Celery")
+    assert not hasattr(stowhand, "Wroker")
 
 
 PUBLIC_ROOMS = {"commands", "django", "flows", "observe", "remote", "runner", "testing", "web"}

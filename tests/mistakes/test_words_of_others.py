@@ -113,6 +113,12 @@ def test_an_attribute_of_a_handle_or_of_a_context_is_answered_with_ours() -> Non
         context.update_state()
 
 
+@pytest.mark.parametrize("name", ["Celery", "Queue", "shared_task", "actor", "task"])
+def test_a_name_of_another_library_is_answered_with_the_app(name: str) -> None:
+    with pytest.raises(ImportError, match=rf"stowhand has no '{name}': an App declares tasks.*App\('postgresql://"):
+        exec(f"from stowhand import {name}")
+
+
 def test_an_attribute_that_no_library_has_is_answered_as_python_does() -> None:
     assert str(unknown_attribute(task(), "zzz")) == "'Task' object has no attribute 'zzz'"
     with pytest.raises(AttributeError) as caught:

@@ -159,7 +159,12 @@ def test_a_context_without_annotation_is_named_where_an_argument_is_missing() ->
             {},
             "payload: cannot be written as JSON: NaN and infinity are no JSON numbers; use null or a string",
         ),
-        (untyped, (object(),), {}, "payload: cannot be written as JSON: an object has no JSON form"),
+        (
+            untyped,
+            (object(),),
+            {},
+            "payload: cannot be written as JSON: an object has no JSON form; give its id, its text or a dict",
+        ),
         (
             bill,
             ({"id": 1, "lines": [{}]},),

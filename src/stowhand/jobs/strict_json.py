@@ -181,7 +181,9 @@ def _write_other(value: Any) -> object:
     """Encode a pydantic model, which msgspec cannot. Pydantic is never imported here."""
     if hasattr(type(value), "__pydantic_validator__"):
         return value.model_dump(mode="json")
-    raise TypeError(f"{a_type(value)} has no JSON form")
+    if isinstance(value, tuple):  # it is a key: as a value it is written as a list
+        raise TypeError("a key of a dict is a tuple; make it text")
+    raise TypeError(f"{a_type(value)} has no JSON form; give its id, its text or a dict")
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_write_other)

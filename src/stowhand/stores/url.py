@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -21,6 +22,7 @@ HOW_TO_NAME_A_STORE = (
     " sqlite:////absolute/file.db; a PostgreSQL database also by its bare name (my_db)"
     " or by a libpq string ('host=… dbname=…'). A store that 'stowhand serve' lends: https://host:port."
 )
+_WINDOWS_PATH = re.compile(r"/*[A-Za-z]:[\\/]")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _LIBPQ_PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?:\s+|$)", re.ASCII | re.DOTALL)
 # As libpq reads one: several hosts, each with or without a port, an IPv6 address in brackets, a folder encoded.
@@ -112,6 +114,8 @@ def _check_sqlite(url: str) -> str:
     path = url.removeprefix("sqlite:")
     if path.strip("/").partition("?")[0].endswith(":memory:"):
         raise ConfigurationError(f"{url}: a queue in memory, for trying out and for tests, is {MEMORY}")
+    if os.name != "nt" and _WINDOWS_PATH.match(path):
+        raise ConfigurationError(f"{url}: a path of Windows; a file on this system is sqlite:////absolute/file.db")
     if not path.startswith("///") or len(path) == 3:
         meant = path.lstrip("/") or "stowhand.db"
         raise ConfigurationError(f"{url}: an SQLite URL has three slashes before its file: sqlite:///{meant}")

@@ -239,7 +239,10 @@ class JobHandle(JobFields, Generic[R_co]):
         except TimeoutError:
             if limit is None:
                 raise
-            raise TimeoutError(f"{self._said} has not ended within {limit:g} s; it goes on") from None
+            raise TimeoutError(
+                f"{self._said} has not ended within {limit:g} s; it goes on. What it waits for:"
+                f" stowhand jobs explain {self.id}"
+            ) from None
         self._refuse_absent(standing, retention)
         self.seen, self._standing = standing.applied(self.job), standing
         return standing

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import select
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
@@ -44,6 +45,7 @@ server to cancel, and waits for that."""
 Values = Sequence[object] | Mapping[str, object]
 """Of a statement's places: in order, or by name."""
 _T = TypeVar("_T")
+_ABSENT_DATABASE = re.compile(r'database "([^"]+)" does not exist')
 C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
 
 
@@ -189,6 +191,8 @@ class Dialer:
         what = self.address.scrub(str(error).strip()) or type(error).__name__
         if isinstance(error, TimeoutError):
             what = "no answer in time"
+        elif absent := _ABSENT_DATABASE.search(what):
+            what += f"; create it: createdb {absent[1]}"
         return StoreUnreachable(f"{self.address}: {what}")
 
 
