@@ -88,21 +88,27 @@ def test_an_embedded_worker_takes_tasks_and_queues_as_keywords(run: Run) -> None
     run(scenario())
 
 
-def test_a_queue_that_no_task_declares_is_a_warning_with_the_nearest(
+def test_a_queue_that_no_task_and_no_job_names_is_a_warning_with_the_nearest(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
         app = declared()
         async with app:
-            app.worker(queues=["heavy", "default"], exclude_queues=["light"])
-            assert not caplog.messages
-            app.worker(queues=["heavi"], exclude_queues=["lihgt"])
+            await app.add_job("log", queue="urgent", delay=60)
+            async with app.run_in_background(queues=["heavy", "default", "urgent"], exclude_queues=["light"]):
+                assert not warnings_of(caplog)
+            async with app.run_in_background(queues=["heavi"], exclude_queues=["lihgt"]):
+                pass
 
     run(scenario())
-    assert caplog.messages == [
-        "No task declares the queue 'heavi'; did you mean 'heavy'? there are: heavy, default, light",
-        "No task declares the queue 'lihgt'; did you mean 'light'? there are: light, default, heavy",
+    assert [words.partition(" there are")[0] for words in warnings_of(caplog)] == [
+        "No task declares the queue 'heavi', and no job is in it; did you mean 'heavy'?",
+        "No task declares the queue 'lihgt', and no job is in it; did you mean 'light'?",
     ]
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
 def claimed(settings: WorkerSettings) -> tuple[tuple[str, ...], tuple[str, ...] | None]:

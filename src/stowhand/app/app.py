@@ -530,7 +530,6 @@ class App:
         preset = self._app_store.preset
         chosen = worker_options(options, self.registry, store, preset)
         warn_of_long_tasks(self.registry, preset, chosen.grace, "grace")
-        warn_of_unknown_queues(self.registry, chosen)
         events = observed(events, self.traces)
         seated(store, chosen.concurrency)
         policy = Policy(timeout=chosen.timeout, backoff=chosen.backoff)
@@ -563,7 +562,9 @@ class App:
         """
         await self.open(install=True)
         worker = self.worker(events=events, resources=resources, **options)
-        await warn_of_tasks_without_worker(await self.open(), worker.options.tasks)
+        store = await self.open()
+        await warn_of_unknown_queues(store, self.registry, worker.options)
+        await warn_of_tasks_without_worker(store, worker.options.tasks)
         running = asyncio.get_running_loop().create_task(worker.run(), name="stowhand worker")
         running.add_done_callback(report)
         try:

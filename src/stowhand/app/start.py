@@ -74,12 +74,25 @@ async def warn_of_tasks_without_worker(store: QueueStore, tasks: Collection[str]
         )
 
 
-def warn_of_unknown_queues(registry: Registry, options: WorkerOptions) -> None:
-    """Log the queues that a worker names and none of its tasks declares: misspelt, or named only by calls."""
+async def warn_of_unknown_queues(store: QueueStore, registry: Registry, options: WorkerOptions) -> None:
+    """Log the queues that a worker names although none of its tasks declares them and no job is in them."""
     known = {DEFAULT_QUEUE, *registry.queues().values()}
-    unknown = [name for name in (*(options.queues or ()), *options.exclude_queues) if name not in known]
-    for name in dict.fromkeys(unknown):
-        core_logger().warning(f"No task declares the queue {escape(name)!r}{suggest(name, known)}")
+    named = {*(options.queues or ()), *options.exclude_queues}
+    if not named <= known and not store.capabilities.lent:
+        known |= await _queues_in_use(store)
+    for name in sorted(named - known):
+        core_logger().warning(f"No task declares the queue {escape(name)!r}, and no job is in it{suggest(name, known)}")
+
+
+async def _queues_in_use(store: QueueStore) -> set[str]:
+    try:
+        async with asyncio.timeout(HINT_SECONDS):
+            rows = await store.inspect.queues()
+    except (StoreError, TimeoutError):
+        return set()  # as above
+    return {
+        row.name for row in rows if row.paused_since or row.waiting.number or row.running.number or row.failed.number
+    }
 
 
 def report_listening(store: QueueStore, events: Events, worker: str) -> None:

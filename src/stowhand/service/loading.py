@@ -8,7 +8,7 @@ from stowhand.app.app import App, adopt_store
 from stowhand.app.built_in import handler_on
 from stowhand.app.options import claimed_tasks
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.app.start import warn_of_long_tasks, warn_of_unknown_queues
+from stowhand.app.start import warn_of_long_tasks
 from stowhand.cron.item import ParsedItem
 from stowhand.errors import ConfigurationError, UnknownTask
 from stowhand.jobs.job import Job
@@ -104,8 +104,7 @@ def make_handler(loaded: LoadedTasks, settings: WorkerSettings, store: QueueStor
 
 
 def report_problems(loaded: LoadedTasks, settings: WorkerSettings) -> None:
-    """Log which files were passed over, which queues no task declares, and which tasks a stop may cut short."""
+    """Log which files were passed over, and which tasks a stop may cut short."""
     for problem in loaded.problems:
         core_logger().warning(problem)
-    warn_of_unknown_queues(loaded.registry, settings.worker)
     warn_of_long_tasks(loaded.registry, settings.preset, settings.worker.grace, "--grace")

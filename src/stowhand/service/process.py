@@ -22,7 +22,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.app.start import observed, report_listening, traced, warn_of_tasks_without_worker
+from stowhand.app.start import (
+    observed,
+    report_listening,
+    traced,
+    warn_of_tasks_without_worker,
+    warn_of_unknown_queues,
+)
 from stowhand.clock import SystemClock, sleep_blocking
 from stowhand.cron.sources import scheduling
 from stowhand.errors import StoreError
@@ -205,6 +211,7 @@ async def _work(
             settings.timings,
             is_supervised=control is not None,
         )
+        await warn_of_unknown_queues(store, loaded.registry, options)
         if control is not None:
             control(stopper)
         else:
