@@ -244,7 +244,7 @@ def test_all_jobs_of_a_kind_are_canceled_rescheduled_and_removed(serial: Stowhan
     assert [row["priority"] for row in serial("jobs", "list", "--json").rows()] == [7, 7, 0]
     assert serial("jobs", "cancel", "--task", "send", "--until", "0s", "-y").out == "1: done\n2: done\n"
     assert serial("jobs", "remove", "--all", "-y").out == "3: done\n"
-    assert serial("jobs", "remove", "--all", "-y").err == "No such jobs.\n"
+    assert serial("jobs", "remove", "--all", "-y").err == "No queued, errored or failed jobs.\n"
     assert serial("jobs", "list").err == "No waiting, running or failed jobs. 2 canceled (--state canceled)\n"
 
 

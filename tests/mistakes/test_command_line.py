@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from stowhand.protocols.operating import WorkerCard, WorkerList
+from stowhand.protocols.queue_store import QueueStore
 from tests.cli.conftest import Stowhand, call, folder
+from tests.service.processes import with_store
 
 __all__ = ["call", "folder"]
 
@@ -109,6 +112,27 @@ def test_no_suggestion_is_insecure(call: Stowhand, line: str) -> None:
 def test_the_concurrency_has_the_names_that_people_try(call: Stowhand, option: str) -> None:
     assert call("worker", "shop:app", option, "3", "--once").code == 0
     assert call("worker", "shop:app", option, "0").err.startswith("error: --concurrency: 0 given")
+
+
+def test_a_misspelt_task_meets_the_nearest_that_is_known(
+    call: Stowhand, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def show_worker(store: QueueStore) -> None:
+        heartbeats = store.heartbeats()
+        assert isinstance(heartbeats, WorkerList)
+        await heartbeats.worker_seen(WorkerCard("w1", "host", 1, "1", ("send",), 4), {})
+        await heartbeats.close()
+
+    call("migrate")
+    with_store(f"sqlite:///{folder}/stowhand.db", show_worker)
+    call("enqueue", "send", '{"to": "ada"}')
+    nearest = "; did you mean 'send'?\n"
+    assert call("jobs", "list", "--task", "sned").err == f"No waiting, running or failed jobs of task sned{nearest}"
+    assert call("jobs", "retry", "--task", "sned", "-y").err == f"No failed jobs of task sned{nearest}"
+    monkeypatch.setattr("stowhand.cli.enqueue.is_watched", lambda: True)
+    ended = call("enqueue", "sned")
+    assert (ended.out, ended.err) == ("2\n", f"note: no running worker has a task 'sned'{nearest}")
+    assert call("enqueue", "send").err == ""
 
 
 def test_a_worker_takes_its_app_as_a_word_and_enqueue_is_a_command(call: Stowhand) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -13,7 +13,7 @@ from stowhand.cli.help import Command
 from stowhand.cli.input import Read, with_options
 from stowhand.cli.options import completing, otel_option, settings_of, store_options, tasks_option
 from stowhand.cli.session import with_store
-from stowhand.errors import InvalidJob
+from stowhand.errors import InvalidJob, StoreError, hint
 from stowhand.jobs import limits
 from stowhand.jobs.durations import parse_duration
 from stowhand.jobs.fields import OPTIONS, RULES, Field, Kind, flag_of
@@ -107,10 +107,33 @@ def command(
             raise InvalidJob(f"{error}; {PAYLOAD}") from None
         raise
 
-    def add(store: QueueStore) -> Awaitable[Job]:
-        return store.admin.add_built_in(job) if built_in else store.jobs.enqueue(job)
+    is_checked = built_in or task in tasks
 
-    click.echo(with_store(settings.store, add, traces).id)
+    async def add(store: QueueStore) -> tuple[Job, str]:
+        added = await (store.admin.add_built_in(job) if built_in else store.jobs.enqueue(job))
+        return added, "" if is_checked or not is_watched() else await _doubt(store, task)
+
+    added, doubt = with_store(settings.store, add, traces)
+    click.echo(added.id)
+    if doubt:
+        click.echo(doubt, err=True)
+
+
+def is_watched() -> bool:
+    """Return whether a person reads the notes: scripts need none, and pay no question for them."""
+    return sys.stderr.isatty()
+
+
+async def _doubt(store: QueueStore, task: str) -> str:
+    """Return a note to the person at the terminal if no worker has the task, which a misspelt name looks like."""
+    try:
+        cards = [row.card for row in await store.inspect.workers() if row.alive]
+    except StoreError:  # such as a login that may only enqueue
+        return ""
+    known = {name for card in cards for name in card.tasks or ()}
+    if not cards or task in known or any(card.tasks is None for card in cards):
+        return ""
+    return f"note: no running worker has a task {task!r}{hint(task, known) or '; the job waits until one has'}"
 
 
 def _known(settings: WorkerSettings, task: str, *, named: bool) -> tuple[Registry, Traces | None]:

@@ -21,6 +21,7 @@ from stowhand.cli.options import json_option, limit_option, settings_of, store_o
 from stowhand.cli.program import as_called
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.session import with_store
+from stowhand.errors import hint
 from stowhand.jobs.durations import parse_duration
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.moments import When
@@ -48,6 +49,7 @@ REMOVABLE = (State.QUEUED, State.ERRORED, State.FAILED)
 RETRYABLE = (State.FAILED,)
 RESCHEDULABLE = (State.QUEUED, State.ERRORED)
 """States that each verb acts on unless --state names others."""
+LISTED = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
 FINISHED = (State.COMPLETED, State.CANCELED)
 """States that a list leaves out unless --state names them."""
 Act = Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Answer]]]
@@ -109,11 +111,14 @@ def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bo
         jobs = await find(wanted, store)
         if jobs or as_json:
             return jobs, ""
+        which = wanted.say() if key is None else f"{wanted.say()} with the key {escape(key)}"
         finished = {}
         if not wanted.states:
             for state in FINISHED:
                 finished[state] = len(await find(msgspec.structs.replace(wanted, states=(state,)), store))
-        return jobs, no_jobs(wanted, finished, limit)
+        likely = await _likely_task(store, wanted.task)
+        sentence = _no_jobs(wanted.states or LISTED, which + (likely or "."))
+        return jobs, sentence + _also_finished(finished, limit)
 
     jobs, nothing = with_store(settings_of(typed).store, find_or_explain)
     show_all(jobs, nothing, listed(jobs), as_json=as_json, encode=job_fields)
@@ -121,17 +126,30 @@ def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bo
         click.echo(f"There may be more: --after {jobs[-1].id}", err=True)
 
 
-def no_jobs(wanted: Wanted, finished: Mapping[State, int], limit: int) -> str:
-    """Return what to print instead of an empty list: how many finished jobs the same filter has."""
-    if wanted.states:
-        return f"No {' or '.join(wanted.states)} jobs{wanted.say()}."
-    sentence = f"No waiting, running or failed jobs{wanted.say()}."
+async def _likely_task(store: QueueStore, task: str | None) -> str:
+    """Return ``; did you mean 'send'?`` if the store does not know this task but another like it."""
+    if task is None:
+        return ""
+    known = [row.name for row in await store.inspect.tasks()]
+    return "" if task in known else hint(task, known)
+
+
+def _no_jobs(states: Sequence[State], which: str) -> str:
+    """Return ``No failed or canceled jobs of task send.``; ``which`` is the end of the sentence."""
+    if tuple(states) == LISTED:
+        return f"No waiting, running or failed jobs{which}"
+    *first, last = states
+    return f"No {', '.join(first)} or {last} jobs{which}" if first else f"No {last} jobs{which}"
+
+
+def _also_finished(finished: Mapping[State, int], limit: int) -> str:
+    """Return `` 1 completed (--state completed)``; empty: no job has finished."""
     parts = []
     for state, number in finished.items():
         if number:
             amount = f"{number} or more" if number == limit else str(number)
             parts.append(f"{amount} {state} (--state {state})")
-    return f"{sentence} {', '.join(parts)}" if parts else sentence
+    return f" {', '.join(parts)}" if parts else ""
 
 
 @command.command("show")
@@ -344,9 +362,14 @@ def _act(typed: dict[str, Any], verb: str, states: tuple[State, ...], act: Act, 
         raise click.UsageError("name the jobs: ID..., or describe them (--task, --state, …), or --all")
     if is_described:
         wanted = msgspec.structs.replace(wanted, states=wanted.states or states)
-        job_ids = with_store(store, wanted.ids)
+
+        async def find(store: QueueStore) -> tuple[Sequence[int], str]:
+            job_ids = await wanted.ids(store)
+            return job_ids, "" if job_ids else await _likely_task(store, wanted.task)
+
+        job_ids, likely = with_store(store, find)
         if not job_ids:
-            click.echo("No such jobs.", err=True)
+            click.echo(_no_jobs(wanted.states, wanted.say() + (likely or ".")), err=True)
             return OK
         if not typed["yes"] and not agreed(verb, len(job_ids), ", ".join(wanted.states), wanted.say()):
             return FAILURE
