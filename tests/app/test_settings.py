@@ -113,7 +113,7 @@ def test_a_preset_that_does_not_exist_is_one_problem_among_others(tmp_path: Path
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
-    (tmp_path / "stowhand.toml").write_text("jbos = 3\nlease = [1]\n")
+    (tmp_path / "stowhand.toml").write_text("concurency = 3\nlease = [1]\n")
     said = problems(tmp_path, {"concurrency": "-1", "connection": "jobs.db"}, STOWHAND_PROCESSES="many").splitlines()
     assert [line.partition(":")[0] for line in said] == [
         "stowhand.toml",
@@ -183,7 +183,7 @@ def test_an_empty_variable_says_nothing(read: Any) -> None:
 def test_a_misspelt_variable_is_recognised() -> None:
     found = unknown_variables({"STOWHAND_JOB": "1", "STOWHAND_DEBUG": "1", "HOME": "/", "STOWHAND_XYZZY": ""})
     assert found == [
-        ("STOWHAND_JOB", "the variable STOWHAND_JOB means nothing here; did you mean 'STOWHAND_JOBS'?"),
+        ("STOWHAND_JOB", "the variable STOWHAND_JOB means nothing here; did you mean 'STOWHAND_CONCURRENCY'?"),
         ("STOWHAND_XYZZY", "the variable STOWHAND_XYZZY means nothing here"),
     ]
 

@@ -258,9 +258,9 @@ def reschedule_jobs(
     to_queue: str | None,
     **typed: Any,
 ) -> int:
-    """Change time, priority, attempts or queue of jobs, waiting or failed.
+    """Change time, priority, attempts or queue of jobs.
 
-    What is not given stays.
+    Waiting or failed ones. What is not given stays.
 
     By id, or all that the options describe.
     """
