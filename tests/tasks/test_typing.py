@@ -362,6 +362,50 @@ def in_a_test(jobs: Jobs) -> None:
 """)
 
 
+NAMES = for_pyright("""
+from __future__ import annotations
+import stowhand
+import stowhand.table
+from stowhand import (
+    App, Cancel, Context, Events, Fail, Failure, Job, JobHandle, NewJob, NonRetryable, Retry, Snooze, State,
+    StowhandError, Task, Worker, WorkerOptions, __version__, as_completed, exponential, gather, resource, run_all,
+)
+from stowhand.errors import ConfigurationError, Poison
+from stowhand.events import JobEnded
+from stowhand.handler import Attempt, Handler
+from stowhand.observe import LogListener, WorkerMetrics
+from stowhand.outcomes import Complete, Outcome
+from stowhand.query import JobFilter, ids_of
+from stowhand.remote import HttpOptions, HttpStore
+from stowhand.retry import constant
+from stowhand.runner import Helpers
+from stowhand.stores.api import Store, StoreOptions, open_store
+from stowhand.table import Budget, Resetter, TableOptions, TableStore, Where, sql
+
+from stowhand import TableStore as a  # E attr-defined reportAttributeAccessIssue
+from stowhand import Poison as b  # E attr-defined reportAttributeAccessIssue
+from stowhand.remote import HttpStor as c  # E attr-defined reportAttributeAccessIssue
+from stowhand.observe import Trace as d  # E attr-defined reportAttributeAccessIssue
+
+app = App("sqlite:///queue.db")
+
+@app.task
+async def send(to: str) -> None: ...
+
+async def right() -> None:
+    options: stowhand.table.TableOptions = TableOptions(name="x", table_name="y")
+    worker: stowhand.Worker = app.worker()
+
+async def wrong(context: Context, job: JobHandle[None]) -> None:
+    send.delay("x")  # E attr-defined reportAttributeAccessIssue
+    send.options(priority=1).apply_async("x")  # E attr-defined reportAttributeAccessIssue
+    app.send_task("x")  # E attr-defined reportAttributeAccessIssue
+    context.retry()  # E attr-defined reportAttributeAccessIssue
+    job.get()  # E attr-defined reportAttributeAccessIssue
+    stowhand.TableStore  # E attr-defined reportAttributeAccessIssue
+""")
+
+
 OUTCOMES = for_pyright("""
 from __future__ import annotations
 import sqlite3
@@ -474,6 +518,16 @@ def test_the_calls_of_both_faces_are_checked_against_the_task(
     complaints: Callable[[str, Path], dict[int, set[str]]], tmp_path: Path
 ) -> None:
     found, wanted = complaints(FACES, tmp_path), expected(FACES)
+    assert found.keys() == wanted.keys(), found
+    for number, kinds in found.items():
+        assert kinds <= wanted[number], found
+
+
+@pytest.mark.parametrize("complaints", [under_mypy, pytest.param(under_pyright, marks=OF_PYRIGHT)])
+def test_a_public_name_has_one_import_path_and_no_other_attributes(
+    complaints: Callable[[str, Path], dict[int, set[str]]], tmp_path: Path
+) -> None:
+    found, wanted = complaints(NAMES, tmp_path), expected(NAMES)
     assert found.keys() == wanted.keys(), found
     for number, kinds in found.items():
         assert kinds <= wanted[number], found
