@@ -168,7 +168,7 @@ TASKS: dict[str, tuple[Mistake, str]] = {
 ENQUEUES: dict[str, tuple[Mistake, str]] = {
     "a task by its name": (
         lambda shop: shop.any.enqueue("send", "a"),
-        "a str is no task; give what @app.task made of a function, or a NewJob; by a task's name: app.add_job(name,",
+        "'send' is no task; give what @app.task made of a function, or a NewJob; by a task's name: app.add_job(name,",
     ),
     "a plain function": (
         lambda shop: shop.any.enqueue(plain, 1),

@@ -22,6 +22,8 @@ from stowhand.tasks.registry import TaskDefinition
 from stowhand.tasks.sync_job_handle import SyncJobHandle
 from stowhand.worker.inside import refuse_inside
 
+MAX_NAME_SHOWN = 60
+"""Characters of a text that was given instead of a task."""
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -215,8 +217,9 @@ def job_of(task: object, app: TaskProducer | None, call: str, args: Sequence[Any
 def read_task(task: object, app: TaskProducer | None, call: str) -> ConfiguredTask[..., Any]:
     """Return the task. Raises InvalidJob for anything else, and for a task that another App declared."""
     if not isinstance(task, ConfiguredTask):
+        what = repr(task[:MAX_NAME_SHOWN]) if isinstance(task, str) else a_type(task)
         raise InvalidJob(
-            f"{call}: {a_type(task)} is no task; give what @app.task made of a function, or a NewJob;"
+            f"{call}: {what} is no task; give what @app.task made of a function, or a NewJob;"
             " by a task's name: app.add_job(name, payload)"
         )
     if app is not None:
