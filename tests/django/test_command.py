@@ -13,13 +13,14 @@ from unittest import mock
 
 import pytest
 from django.db import connections
-from django.tasks import TaskResultStatus
+from django.tasks import TaskResultStatus, task_backends
 
 from stowhand.django import StowhandBackend
 from stowhand.django.attempts import options_of
 from stowhand.django.management.commands.stowhand import Command
 from stowhand.django.project import app_of
 from stowhand.jobs.job import NewJob
+from tests.django.conftest import drain
 from tests.support import forked
 from tests.support.sources import ROOT
 
@@ -40,6 +41,23 @@ def test_the_command_looks_at_the_jobs_of_the_project(backend: StowhandBackend, 
     assert f'"id":{result.id},' in ended.stdout.replace(" ", "")
     assert not ended.stderr
     assert shop.add.module_path in ended.stdout
+
+
+def test_a_worker_of_the_command_serves_the_queues_that_it_is_given(site: None, shop: Any) -> None:
+    backend = task_backends["default"]
+    drain(backend)
+    results = [task.enqueue(1) for task in (shop.add.using(queue_name="heavy"), shop.add)]
+    ended = forked.run(
+        words(backend, "worker", "--queue", "heavy", "--once"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert ended.returncode == 0, ended.stderr
+    for result in results:
+        result.refresh()
+    assert [result.is_finished for result in results] == [True, False]
 
 
 def test_a_job_that_the_command_adds_is_as_its_task_declares(backend: StowhandBackend, shop: Any) -> None:

@@ -19,7 +19,7 @@ from stowhand import App, Context, JobHandle, as_completed, gather
 from stowhand.tasks.sync_job_handle import SyncJobHandle
 from collections.abc import Sequence
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.queue_store import JobFilter
+from stowhand.protocols.queue_store import JobFilter, Reschedule
 
 app = App("sqlite:///queue.db", history=timedelta(days=1))
 
@@ -36,7 +36,7 @@ async def paid(connection: psycopg.AsyncConnection[Any], other: psycopg.Connecti
 async def send(to: str, copies: int = 1) -> str:
     return to
 
-@app.task(serial="slow", timeout=timedelta(minutes=5))
+@app.task(serial="slow", queue="bulk", timeout=timedelta(minutes=5))
 def resize(context: Context, path: str, *, width: int) -> None: ...
 
 async def right(connection: sqlite3.Connection) -> None:
@@ -52,7 +52,7 @@ async def right(connection: sqlite3.Connection) -> None:
     first: list[str] = [await one.result() async for one in as_completed([job])]
     waited: str = app.sync.enqueue(send, "x").result()
     plainly: str = app.sync.enqueue_and_wait(send, "x", timeout=1)
-    await send.options(serial="q", delay=timedelta(hours=1), key="k", key_mode="replace").enqueue("x")
+    await send.options(serial="q", queue="mail", delay=timedelta(hours=1), key="k", key_mode="replace").enqueue("x")
     await resize.enqueue("photo.png", width=3)
     inside: JobHandle[str] = send.enqueue_in(connection, "x")
     many: list[JobHandle[str]] = await send.enqueue_many([{"to": "x"}])
@@ -62,7 +62,9 @@ async def right(connection: sqlite3.Connection) -> None:
     later: SyncJobHandle[None] = app.sync.enqueue(resize.options(delay=3), "x", width=1)
     direct: str = await send("x")
     app.cron("0 4 * * *", send, {"to": "x"})
-    app.cron("0 4 * * *", resize, {"path": "x", "width": 3})
+    app.cron("0 4 * * *", resize, {"path": "x", "width": 3}, queue="mail", serial="s")
+    app.worker(queues=["mail"], exclude_queues=("bulk",), exclude_tasks=["send"])
+    Reschedule(queue="bulk")
     await send.options(delay="5m").enqueue("x")
     found: Job | None = app.sync.get(1)
     counts: dict[State, int] = app.sync.counts()
@@ -87,6 +89,9 @@ async def wrong(context: Context) -> None:
     app.sync.get(1).id  # E union-attr
     send.enqueue_in(Engine(), "x")  # E call-overload
     app.task(timout=3)  # E call-overload
+    app.task(group="heavy")  # E call-overload
+    app.worker(groups=["heavy"])  # E call-arg
+    app.cron("0 4 * * *", send, work_queue="mail")  # E call-arg
     number: int = await (await send.enqueue("x")).result()  # E assignment
     await send.enqueue_and_wait(3)  # E call-overload
     await send.enqueue_and_wait("x", cc=1)  # E call-overload
