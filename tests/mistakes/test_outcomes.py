@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from stowhand import App, Fail, Retry, Snooze
+from stowhand import App, Cancel, Fail, Retry, Snooze
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job, State
+from stowhand.outcomes import Complete
 from stowhand.testing import MemoryStore
 
 
@@ -41,6 +43,7 @@ def test_an_outcome_is_raised_as_other_libraries_have_it() -> None:
     [
         ("soon", "ValueError: Retry: delay: 'soon' is no duration; write for example 250ms, 30s, 5m, 1.5h or 2d"),
         ("5 minutes", "ValueError: Retry: delay: 'minutes' is no unit of time; there are: ms, s, m, h, d, w"),
+        (-5, "ValueError: Retry: delay: -5 seconds; it must not be negative: give 0, or max(0, …)"),
         ([5], "ValueError: Retry: delay: a list given; give seconds, a timedelta or a phrase such as '30s'"),
     ],
     ids=repr,
@@ -51,6 +54,22 @@ def test_a_delay_that_is_none_is_named_in_the_error_of_the_attempt_which_is_trie
 
     job = ended(act)
     assert (job.state, str(job.last_error).splitlines()[0]) == (State.ERRORED, words)
+
+
+@pytest.mark.parametrize("delay", [-5, timedelta(seconds=-5), float("-inf")], ids=repr)
+def test_a_snooze_into_the_past_is_an_error_for_it_would_never_rest(delay: Any) -> None:
+    with pytest.raises(ValueError, match=r"Snooze: delay: -.* seconds; it must not be negative: give 0, or max"):
+        Snooze(delay)
+
+
+@pytest.mark.parametrize("kind", [Cancel, Retry, Fail, Snooze, Complete])
+def test_a_class_of_outcomes_that_is_returned_is_an_error_of_the_attempt(kind: type) -> None:
+    async def act() -> object:
+        return kind
+
+    job = ended(act)
+    words = f"the handler returned the class {kind.__name__}: return {kind.__name__}(…), not the class"
+    assert (job.state, str(job.last_error).splitlines()[0]) == (State.ERRORED, f"TypeError: {words}")
 
 
 def test_a_field_of_an_outcome_cannot_be_changed() -> None:

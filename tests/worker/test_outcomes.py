@@ -376,6 +376,25 @@ def test_the_error_that_an_outcome_was_raised_from_is_kept_below_its_words(kind:
     assert outcome.error_class == "ConnectionError"
 
 
+@pytest.mark.parametrize("kind", [Retry, Fail])
+def test_an_exception_that_is_given_as_the_error_keeps_its_text_and_its_class(kind: type[Retry] | type[Fail]) -> None:
+    def act() -> None:
+        try:
+            raise ConnectionError("refused")
+        except ConnectionError as error:
+            raise kind(error)  # noqa: B904 - the exception is the cause already
+
+    with pytest.raises(kind) as caught:
+        act()
+    raised, returned = from_error(caught.value), from_returned(kind(ConnectionError("refused")))
+    assert isinstance(raised, kind)
+    assert isinstance(returned, kind)
+    title, below, *_ = raised.error.splitlines()
+    assert (title, below) == ("ConnectionError: refused", "Traceback (most recent call last):")
+    assert returned.error == "ConnectionError: refused"
+    assert raised.error_class == returned.error_class == "ConnectionError"
+
+
 def test_a_context_that_is_no_cause_adds_nothing() -> None:
     raised = Retry("busy")
     raised.__context__ = ConnectionError("refused")

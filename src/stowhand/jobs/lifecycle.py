@@ -67,16 +67,18 @@ class Retry(RaisableOutcome):
 
     def __init__(
         self,
-        error: str = "asked for a retry",
+        error: str | BaseException = "asked for a retry",
         delay: Duration | None = None,
         payload: str | None = None,
         error_class: str | None = None,
     ) -> None:
-        """``delay``: seconds, a timedelta or a phrase such as "5m". Raises ValueError for what is no duration."""
-        self.error = error
+        """``error``: words, or an exception, whose text and class are kept.
+
+        ``delay``: seconds, a timedelta or a phrase such as "5m". Raises ValueError for what is none, or negative.
+        """
+        self.error, self.error_class = self._read_error(error, error_class)
         self.delay = None if delay is None else read_outcome_delay("Retry", delay)
         self.payload = payload
-        self.error_class = error_class
 
     def __str__(self) -> str:
         return str(self.error)
@@ -95,12 +97,16 @@ class Fail(RaisableOutcome):
     """As with ``Retry``."""
 
     def __init__(
-        self, error: str = "failed", poison: bool = False, payload: str | None = None, error_class: str | None = None
+        self,
+        error: str | BaseException = "failed",
+        poison: bool = False,
+        payload: str | None = None,
+        error_class: str | None = None,
     ) -> None:
-        self.error = error
+        """``error``: as with ``Retry``."""
+        self.error, self.error_class = self._read_error(error, error_class)
         self.poison = poison
         self.payload = payload
-        self.error_class = error_class
 
     def __str__(self) -> str:
         return str(self.error)

@@ -13,7 +13,7 @@ from stowhand.jobs import strict_json
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
 from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.jobs.text import ERROR_LIMIT, clean
-from stowhand.jobs.tries import CLASS_LIMIT, class_path
+from stowhand.jobs.tries import CLASS_LIMIT, class_path, error_title
 
 WHOLE = 1024 * 1024
 """Bytes of an error text that is still to be searched, before it is cut to what is stored."""
@@ -52,6 +52,9 @@ def _read(value: object) -> Outcome:
             return Cancel(_words(reason, "canceled"))
         case Snooze(delay):
             return Snooze(delay)
+        case type() if issubclass(value, OUTCOMES):
+            name = value.__name__
+            return from_error(TypeError(f"the handler returned the class {name}: return {name}(…), not the class"))
         case _:
             return Complete(value)
 
@@ -68,7 +71,9 @@ def from_raised(raised: RaisableOutcome, limit: int = ERROR_LIMIT) -> Outcome:
     outcome = from_returned(raised)
     if cause is None or not isinstance(outcome, Retry | Fail):
         return outcome
-    text = clean(f"{outcome.error}\n{describe(cause, limit)}", limit)
+    below = describe(cause, limit)
+    # The words are those of the cause where the outcome was made of it: Retry(error).
+    text = below if below.startswith(f"{outcome.error}\n") else clean(f"{outcome.error}\n{below}", limit)
     return outcome.__replace__(error=text, error_class=outcome.error_class or class_path(cause))
 
 
@@ -108,9 +113,7 @@ def describe(error: BaseException, limit: int = ERROR_LIMIT) -> str:
     At most ``limit`` bytes. Never raises, even if the error's own ``__str__`` does.
     """
     try:
-        # Notes are indented or come later; of a SyntaxError the lines before it are indented.
-        titles = [line for line in traceback.format_exception_only(error) if not line.startswith(" ")]
-        title = "".join(titles[:1]).strip() or type(error).__name__
+        title = error_title(error)
         lines = traceback.format_exception(type(error), error, _beyond_us(error.__traceback__))
     except BaseException as trouble:  # noqa: BLE001 - boundary: what cannot be printed is still to be stored
         return clean(f"{type(error).__name__}: (its text could not be made: {type(trouble).__name__})")

@@ -10,6 +10,7 @@ import math
 from typing import Any, ClassVar, Self
 
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, seconds
+from stowhand.jobs.tries import class_path, error_title
 
 
 class RaisableOutcome(Exception):
@@ -48,6 +49,13 @@ class RaisableOutcome(Exception):
         """Return a copy with other fields, as ``copy.replace`` does from Python 3.13 on."""
         return type(self)(**{name: getattr(self, name) for name in self.__match_args__} | changes)
 
+    def _read_error(self, error: str | BaseException, error_class: str | None) -> tuple[str, str | None]:
+        """Return text and class of an error. An exception becomes the cause, as with ``raise … from``."""
+        if not isinstance(error, BaseException):
+            return error, error_class
+        self.__cause__ = error
+        return error_title(error), error_class or class_path(error)
+
     def _values(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in self.__match_args__)
 
@@ -64,15 +72,17 @@ def _restored(kind: type[RaisableOutcome], attributes: dict[str, Any]) -> Raisab
 
 
 def read_outcome_delay(outcome: str, delay: Duration) -> float:
-    """Return the seconds from 0 to a hundred years; what is outside of them is cut.
+    """Return the seconds, at most a hundred years.
 
-    Raises ValueError for what is no duration. That is an error like any other and is tried again: a delay often comes
-    from a reply, such as ``Retry-After``.
+    Raises ValueError for what is no duration, and for a negative one: a loop of such outcomes never rests. That is an
+    error like any other and is tried again: a delay often comes from a reply, such as ``Retry-After``.
     """
     try:
         wait = seconds(delay)
         if math.isnan(wait):
             raise ValueError("nan given; give seconds, a timedelta or a phrase such as '30s'")
+        if wait < 0:
+            raise ValueError(f"{wait:g} seconds; it must not be negative: give 0, or max(0, …)")
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{outcome}: delay: {error}") from None
-    return min(max(wait, 0.0), MAX_DURATION_SECONDS)
+    return min(wait, MAX_DURATION_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from datetime import datetime
 from enum import StrEnum
 
@@ -57,6 +58,13 @@ def end_of_try(state: str, error_class: str | None) -> TryEnd:
     if state == "canceled":
         return TryEnd.CANCELED
     return TryEnd.TIMEOUT if error_class == TIMED_OUT else TryEnd.ERROR
+
+
+def error_title(error: BaseException) -> str:
+    """``httpx.ConnectError: no route``: class and text of an error, in one line where the text is one."""
+    # Notes are indented or come later; of a SyntaxError the lines before it are indented.
+    titles = [line for line in traceback.format_exception_only(error) if not line.startswith(" ")]
+    return "".join(titles[:1]).strip() or type(error).__name__
 
 
 def class_path(error: BaseException) -> str:

@@ -70,7 +70,7 @@ class AttemptStore(Generic[R]):
         if isinstance(due, datetime):
             with self._calls.timed("seconds_until"):
                 due = await self._tools.asking.seconds_until(due)
-        control_of(self._attempt).decide(Snooze(due or 0.0))
+        control_of(self._attempt).decide(Snooze(max(due or 0.0, 0.0)))
         return Answer(key, Done.DONE)
 
     async def exists(self, *states: State | str, conditions: object = ()) -> bool:
