@@ -239,6 +239,8 @@ async def test_a_queue_is_known_from_jobs_workers_tasks_and_pauses(harness: Stor
     assert rows["night"].paused_since == harness.now
     assert (rows["mail"].serving, rows["mail"].workers, rows["other"].serving) == (1, ("w1",), 0)
     assert [row.name for row in rows.values() if row.is_unserved] == ["other"]
+    figures = {one.name: one.waiting.number for one in (await inspect.figures()).queues}
+    assert figures == {"other": 1, **dict.fromkeys(("bulk", "default", "mail", "night"), 0)}
 
 
 @needs("inspect")

@@ -322,6 +322,21 @@ def test_a_gauge_whose_question_has_no_answer_is_absent_alone() -> None:
     }
 
 
+def test_an_empty_queue_has_series_with_zero_and_a_paused_one_is_marked(tmp_path: Path) -> None:
+    async def read(store: QueueStore) -> Figures:
+        await store.operate.pause_queue("mail")
+        return await store.inspect.figures()
+
+    figures = with_store(f"sqlite:///{tmp_path}/q.db", read)
+    registry = CollectorRegistry()
+    QueueMetrics(lambda: figures, dict, registry)
+    shown = samples(generate_latest(registry))
+    for queue, is_paused in (("default", 0), ("mail", 1)):
+        assert shown[f'stowhand_queue_live_jobs{{queue="{queue}",state="due"}}'] == 0
+        assert shown[f'stowhand_queue_oldest_due_seconds{{queue="{queue}"}}'] == 0
+        assert shown[f'stowhand_queue_is_paused{{queue="{queue}"}}'] == is_paused
+
+
 def test_tasks_and_queues_beyond_the_limit_are_one_series() -> None:
     many = [LiveCounts(name=f"t{number}", queued=Amount(2), due=Amount(1), failed=Amount(3)) for number in range(5)]
     states = {State.QUEUED: Amount(17), State.COMPLETED: Amount(COUNTED_FOR_METRICS, least=True)}

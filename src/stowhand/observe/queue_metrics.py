@@ -15,6 +15,7 @@ COUNTED = (
     vocabulary.QUEUE_TASK_JOBS,
     vocabulary.QUEUE_SERIAL_JOBS,
     vocabulary.QUEUE_LIVE_JOBS,
+    vocabulary.QUEUE_IS_PAUSED,
     vocabulary.QUEUE_PAUSED,
     vocabulary.QUEUE_PAUSED_SINCE,
 )
@@ -66,18 +67,21 @@ class QueueMetrics(Collector):
             yield from self._of_cron(cron)
 
     def _of(self, figures: Figures) -> Iterable[Metric]:
-        states, tasks, serials, queues, paused, paused_since = (declared() for declared in COUNTED)
+        states, tasks, serials, queues, is_paused, paused, paused_since = (declared() for declared in COUNTED)
         for state, amount in figures.states.items():
             if not amount.least:
                 states.add_metric([state.value], amount.number)
         for family, counts in ((tasks, figures.tasks), (serials, figures.serials), (queues, figures.queues)):
             for labels, number in _numbers(counts, self._labels).items():
                 family.add_metric(labels, number)
+        for one in figures.queues[: self._labels]:
+            if one.name is not None:
+                is_paused.add_metric([one.name], int(one.name in figures.pauses.queues))
         pauses = figures.all_pauses()
         paused.add_metric([], len(pauses))
         if pauses:
             paused_since.add_metric([], min(pauses).timestamp())
-        return states, tasks, serials, queues, paused, paused_since
+        return states, tasks, serials, queues, is_paused, paused, paused_since
 
     def _of_cron(self, cron: CronFigures) -> Iterable[Metric]:
         families = [declared() for declared in CRON]

@@ -111,6 +111,12 @@ QUEUE_SERIAL_JOBS = partial(
     labels=("serial", "state"),
 )
 QUEUE_PAUSED = partial(GaugeMetricFamily, "stowhand_queue_paused", "Serial keys, tasks and queues that are paused")
+QUEUE_IS_PAUSED = partial(
+    GaugeMetricFamily,
+    "stowhand_queue_is_paused",
+    "Whether the queue itself is paused (1) or not (0); pauses of tasks and serial keys do not count",
+    labels=("queue",),
+)
 QUEUE_PAUSED_SINCE = partial(
     GaugeMetricFamily,
     "stowhand_queue_paused_since_timestamp_seconds",

@@ -10,7 +10,7 @@ from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.figures import COUNTED, COUNTED_FOR_METRICS, Amount, Figures, Pauses, Tallies
 from stowhand.protocols.operating import QueueRow, TaskRow
 from stowhand.protocols.throughput import MOST_TASKS
-from stowhand.stores.kernel.known_tasks import COUNTED_FOR, known_queues, known_tasks
+from stowhand.stores.kernel.known_tasks import COUNTED_FOR, known_queues, known_tasks, named_queues
 from stowhand.stores.kernel.question import Engine, Query, Question, Row, count_some, read_now
 from stowhand.stores.kernel.workers import list_workers
 
@@ -122,8 +122,11 @@ def count_states(most: int = COUNTED) -> Question[dict[State, Amount]]:
 
 
 def read_figures(engine: Engine, most: int) -> Question[Figures]:
-    """By indexes."""
+    """By indexes. An empty queue that is known is listed, too: as metrics, no row would mean an unknown number."""
     live = yield from _count_live(most)
+    workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
+    for queue in named_queues((yield from _declared_queues()), workers, pauses):
+        live["queue"].add(queue, "waiting", 0)
     return Figures(
         states=(yield from count_states(most)),
         tasks=live["task"].live(),
@@ -131,7 +134,7 @@ def read_figures(engine: Engine, most: int) -> Question[Figures]:
         queues=live["queue"].live(),
         workers=live["worker"].live(),
         paused=(yield from list_paused(engine)),
-        pauses=(yield from list_pauses(engine)),
+        pauses=pauses,
     )
 
 
@@ -148,9 +151,13 @@ def list_tasks(engine: Engine) -> Question[Sequence[TaskRow]]:
 def list_queues(engine: Engine) -> Question[Sequence[QueueRow]]:
     """By name."""
     live = yield from _count_live(COUNTED, of_serials=False)
-    declared = [queue for (queue,) in (yield Query("SELECT DISTINCT queue FROM {task_queues}"))]
+    declared = yield from _declared_queues()
     workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
     return known_queues(live["queue"].live(MOST_TASKS), declared, workers, pauses)
+
+
+def _declared_queues() -> Question[list[str]]:
+    return [queue for (queue,) in (yield Query("SELECT DISTINCT queue FROM {task_queues}"))]
 
 
 def list_pauses(engine: Engine) -> Question[Pauses]:

@@ -49,8 +49,7 @@ def known_queues(
     """Queues by name. ``standing``: live jobs of those with the most; ``declared``: queues of the tasks of workers."""
     alive = [row.card for row in workers if row.alive]
     live = {one.name: one for one in standing}
-    named = (name for card in alive for name in card.queues.only or ())
-    names = {DEFAULT_QUEUE, *live, *declared, *pauses.queues, *named} - {None}
+    names = {*live, *named_queues(declared, workers, pauses)} - {None}
     rows = []
     for name in sorted(filter(None, names))[:MOST_TASKS]:
         serving = [card.name for card in alive if name in card.queues]
@@ -68,3 +67,9 @@ def known_queues(
             )
         )
     return rows
+
+
+def named_queues(declared: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses) -> set[str]:
+    """Queues that are known without jobs: of tasks, of workers that are alive, paused ones, and ``default``."""
+    served = (name for row in workers if row.alive for name in row.card.queues.only or ())
+    return {DEFAULT_QUEUE, *declared, *served, *pauses.queues}
