@@ -215,6 +215,14 @@ def test_a_token_is_made_listed_and_revoked(call: Stowhand) -> None:
     assert (again.code, "no token nobody" in again.err) == (1, True)
 
 
+def test_commas_separate_the_tasks_and_queues_of_a_token(call: Stowhand) -> None:
+    call("tokens", "make", "--name", "ci", "--task", "a,b", "--queue", "mail, bulk", "--queue", "night")
+    (row,) = call("tokens", "list", "--json").rows()
+    assert (row["tasks"], row["queues"]) == (["a", "b"], ["mail", "bulk", "night"])
+    empty = call("tokens", "make", "--name", "ci", "--queue", "mail,")
+    assert (empty.code, "--queue: empty" in empty.err) == (2, True)
+
+
 def test_the_file_of_tokens_is_named_by_option_or_variable(
     call: Stowhand, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

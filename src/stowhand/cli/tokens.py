@@ -73,11 +73,18 @@ def _read_expiry(text: str) -> datetime | None:
     return wall_clock() + timedelta(seconds=seconds)
 
 
+def _names(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Names with commas between them, as ``stowhand worker --queue`` takes them."""
+    return tuple(name.strip() for value in values for name in value.split(","))
+
+
 @command.command("make")
 @click.option("--name", required=True, help="Name of the holder, for the list and the audit.")
 @click.option("--scope", multiple=True, default=("claim",), callback=_scopes, help=f"{', '.join(Scope)}.  [claim]")
-@click.option("--task", multiple=True, help="Only this task (of a table: the store's name); may be repeated.")
-@click.option("--queue", multiple=True, help="Only this queue; may be repeated.")
+@click.option(
+    "--task", multiple=True, help="Only this task (of a table: the store's name). Several: repeated, or with commas."
+)
+@click.option("--queue", multiple=True, help="Only this queue. Several: repeated, or with commas.")
 @click.option("--serial", multiple=True, help="Only this serial key, for enqueue and read; may be repeated.")
 @click.option("--condition", multiple=True, metavar="COLUMN", help="A column that claims may compare; may be repeated.")
 @click.option(
@@ -96,6 +103,7 @@ def make(
 ) -> None:
     """Make a token and print it, once: only its hash is kept."""
     limits.check_name("name", name, NAME_LIMIT)
+    task, queue = _names(task), _names(queue)
     for option, names, limit in (
         ("--task", task, limits.TASK_LIMIT),
         ("--queue", queue, limits.QUEUE_LIMIT),
