@@ -59,7 +59,6 @@ ODD = {
     "a redirect": (reply(b"", "302 Found", location="https://else"), StoreError, "redirect.*not followed"),
     "no JSON": (reply(b"<html>hello</html>"), StoreError, "words that this version does not know"),
     "another shape": (reply({"claims": 7}), StoreError, "claims"),
-    "out of scope": (trouble("out of scope", "no claim", "403 Forbidden", "ask"), StoreError, r"no claim \(ask\)"),
     "a wrong token": (trouble("unauthorized", "no", "401 Unauthorized", "fix"), StoreError, "stowhand tokens make"),
     "malformed": (trouble("malformed", "limit: -1", "400 Bad Request"), StoreError, "limit: -1"),
     "a token that comes back": (trouble("malformed", f"{TOKEN}\n\x1b[31m", "400 Bad"), StoreError, r": \*\*\* \[31m$"),
@@ -207,9 +206,12 @@ def test_conditions_are_closed_values_only(run: Run) -> None:
         assert server.bodies[0]["conditions"] == [{"column": "size", "op": "<", "value": 3}]
         with pytest.raises(ConfigurationError, match="takes no conditions"):
             await store.claim(REQUEST)
+        with pytest.raises(ConfigurationError, match=r"no claim \(ask\)"):
+            await store.claim(REQUEST)
         await store.close()
 
-    with Canned(reply(NONE), trouble("refused", "takes no conditions", "400 Bad Request")) as server:
+    out_of_scope = trouble("out of scope", "no claim", "403 Forbidden", "ask")
+    with Canned(reply(NONE), trouble("refused", "takes no conditions", "400 Bad Request"), out_of_scope) as server:
         run(go(server))
 
 

@@ -28,6 +28,9 @@ ENDED = 10_000
 _CAUSED_BY_ONE = (Kind.MALFORMED, Kind.INVALID_JOB, Kind.REFUSED, Kind.TOO_LARGE)
 """Refusals caused by one settlement of a batch: each is then sent alone, so that the others are recorded."""
 
+_PERMANENT = (Kind.REFUSED, Kind.OUT_OF_SCOPE)
+"""Refusals of a claim that no repetition changes: the lent store or the token is not for such claims."""
+
 
 class HttpClaims:
     """Claims and settles for a worker's loop."""
@@ -54,7 +57,7 @@ class HttpClaims:
         try:
             lent = (await self._http.post(CLAIM, message)).claims
         except CallRefused as refused:
-            if refused.kind == Kind.REFUSED:
+            if refused.kind in _PERMANENT:
                 raise ConfigurationError(str(refused)) from None
             if refused.kind == Kind.USED:
                 raise NoReply(f"{refused}: the request arrived twice, so the reply to the first is lost") from None

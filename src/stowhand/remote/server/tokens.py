@@ -24,7 +24,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.queues import Queues
-from stowhand.remote.server.refusals import lacking, outside
+from stowhand.remote.server.refusals import forbidden, lacking, outside
 from stowhand.remote.wire import Scope
 
 DEFAULT = ".stowhand/tokens.json"
@@ -111,7 +111,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         if self.serials is not None and job.serial not in self.serials:
             raise outside("serial", job.serial or "", "--serial")
         if self.queues is not None and job.queue not in self.queues:
-            raise outside("queue", job.queue or "default", "--queue")
+            if job.queue is None:
+                names = ", ".join(map(repr, self.queues))
+                raise forbidden("this token is for some queues alone", f"name the queue of the job (queue): {names}")
+            raise outside("queue", job.queue, "--queue")
         if job.on_failure is not None:
             self.check_enqueue(job.on_failure)
 
