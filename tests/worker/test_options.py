@@ -190,3 +190,15 @@ def test_queues_of_a_store_without_queues_are_refused(given: dict[str, Any]) -> 
     store = TableStore("postgresql:///nowhere", TableOptions(name="jobs", table_name="jobs"))
     with pytest.raises(ConfigurationError, match="records are in no queue"):
         Worker(store, nothing, WorkerOptions(**given))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"queues": ()}, "queues: empty"),
+        ({"queues": ("mail",), "exclude_queues": ("mail",)}, "queues, exclude_queues: no queue is left"),
+    ],
+)
+def test_a_worker_that_would_claim_from_no_queue_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        WorkerOptions(**given)

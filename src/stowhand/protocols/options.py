@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.jobs import limits
 from stowhand.jobs.lifecycle import Backoff
 from stowhand.jobs.struct import Suggesting
@@ -188,6 +188,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         own = not problems and self.lease != LEASE
         if own and (trouble := too_rare(self.every_beat, self.lease, "lease")) is not None:
             problems.append(trouble)
+        if not problems and self.queues is not None and not set(self.queues).difference(self.exclude_queues):
+            problems.append("queues, exclude_queues: no queue is left to claim from; name others")
         if problems:
             raise ConfigurationError("; ".join(problems))
 
@@ -229,7 +231,10 @@ def _names_of_tasks(given: object) -> tuple[str, ...]:
 
 
 def _names_of_queues(given: object) -> tuple[str, ...]:
-    return limits.read_names("queues", given)
+    names = limits.read_names("queues", given)
+    if not names:
+        raise InvalidJob("queues: empty; name queues, or leave it out for all of them")
+    return names
 
 
 def _excluded_queues(given: object) -> tuple[str, ...]:
