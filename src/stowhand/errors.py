@@ -235,6 +235,7 @@ def a_type(given: object) -> str:
     return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
+MAX_LISTED_WORDS = 24
 SYNONYMS = {
     "pool_size": "max_pool_size",
     "max_pool_size": "pool_size",
@@ -268,7 +269,7 @@ def suggest(given: object, known: Iterable[str]) -> str:
         return "; there are none"
     near = our_words(given, words) or _near(given, words, 0.6, SYNONYMS)
     listed = list(dict.fromkeys((*near, *words)))
-    shown = ", ".join(listed[:20]) + (", …" if len(listed) > 20 else "")
+    shown = ", ".join(listed[:MAX_LISTED_WORDS]) + (", …" if len(listed) > MAX_LISTED_WORDS else "")
     if (text := sentence(given, words)) is not None:
         return f"; {text}. There are: {shown}"
     return f"{hint(given, words) or ';'} there are: {shown}"

@@ -12,14 +12,15 @@ from collections.abc import Collection
 _WORDS = {
     # options of a job, a task, a worker
     "max_attempts": "max_retries retries retry attempts",
-    "delay": "countdown eta schedule_in in_seconds defer_by",
+    "delay": "countdown eta schedule_in in_seconds defer_by when",
     "run_at": "countdown eta schedule_in schedule_at scheduled_at defer_until",
     "expires": "ttl expires_in expiry",
     "timeout": "time_limit soft_time_limit job_timeout execution_timeout",
     "backoff": "retry_backoff retry_delay default_retry_delay min_backoff max_backoff retry_strategy",
+    "error": "exc exception",
     "retry_on": "autoretry_for retry_exceptions retry_for",
     "give_up_on": "throws dont_autoretry_for",
-    "queue": "group",
+    "queue": "group routing_key",
     "queues": "groups",
     "serial": "lock",
     "key": "job_key queueing_lock",
@@ -36,10 +37,11 @@ _WORDS = {
     "options": "configure send_with_options with_options set kicker using schedule enqueue_at enqueue_in_seconds",
     "new_job": "s si signature message",
     "add_job": "send_task configure_task",
-    "cron": "periodic periodic_task add_periodic_task crontab beat",
+    "cron": "periodic periodic_task add_periodic_task crontab beat schedule every",
     "id": "job_id task_id message_id",
     "result": "get get_result wait_result return_value",
     "state": "status ready successful",
+    "states": "state status",
     "cancel": "revoke abort",
     "canceled": "is_aborted should_abort",
     "progress": "update_state set_progress",
@@ -56,6 +58,8 @@ _CONTEXT = "a task that needs its job has a parameter `ctx: Context`"
 _STORE = "the store is the first argument, and keeps results too: App('postgresql:///shop')"
 _APP = "an App declares tasks and enqueues their jobs: app = App('postgresql:///shop')"
 _TASK = "an App declares tasks: app = App('postgresql:///shop'), and @app.task above a function"
+_ZONE = "a cron item with options is declared below its task: app.cron('0 7 * * mon', task, tz='Europe/Berlin')"
+_JITTER = "it is part of the backoff: backoff=exponential('30s', cap='1h', jitter=0.2)"
 _SENTENCES = {
     ("Celery", "App"): _APP,
     ("Huey", "App"): _APP,
@@ -69,6 +73,16 @@ _SENTENCES = {
     ("max_retries", "poll_interval"): _ATTEMPTS,
     ("retries", "poll_interval"): _ATTEMPTS,
     ("max_attempts", "poll_interval"): _ATTEMPTS,
+    ("max_retries", "error_class"): _ATTEMPTS,
+    ("tz", "retry_on"): _ZONE,
+    ("timezone", "retry_on"): _ZONE,
+    ("identifier", "retry_on"): _ZONE,
+    ("backfill_period", "retry_on"): _ZONE,
+    ("retry_jitter", "backoff"): _JITTER,
+    ("retry_backoff_max", "backoff"): _JITTER,
+    ("acks_late", "serial"): "a job of a lost worker runs again, as with acks_late=True; leave it out",
+    ("ignore_result", "serial"): "a task that returns None keeps no result; leave it out",
+    ("serializer", "serial"): "arguments and results are JSON; annotate the parameters, and leave it out",
     ("bind", "serial"): _CONTEXT,
     ("pass_context", "serial"): _CONTEXT,
     ("broker", "pool_size"): _STORE,

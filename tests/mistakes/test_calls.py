@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pydantic
 import pytest
 
-from stowhand import App, Job, StowhandError, gather
-from stowhand.errors import ConfigurationError, SchemaMissing, StoreUnreachable, UnknownJob
+from stowhand import App, Job, State, StowhandError, gather
+from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, StoreUnreachable, UnknownJob
+from stowhand.query import JobFilter, Search
 from stowhand.stores.api import open_store
 from stowhand.stores.url import store_url
 from tests.conftest import Run
@@ -165,6 +166,49 @@ TASKS: dict[str, tuple[Mistake, str]] = {
         "task 'send': missing argument 'to'",
     ),
 }
+
+
+def bill(customer: int) -> None: ...
+
+
+SERIAL_OF_EACH = "A key of its own for each job: bill.options(serial=f'customer {customer}').enqueue(…)"
+SERIALS: dict[str, tuple[Any, str]] = {
+    "a pattern": (
+        "customer-{customer}",
+        "'customer-{customer}' is not filled in: all jobs of the task would run one",
+    ),
+    "a parameter": ("customer", f"all jobs of the task would run one at a time. {SERIAL_OF_EACH}"),
+    "another pattern": ("c{id}", SERIAL_OF_EACH),
+    "a function": (lambda customer: customer, f"task 'bill': serial: a function; it is a text. {SERIAL_OF_EACH}"),
+}
+SEARCHES: dict[str, tuple[Mistake, str]] = {
+    "a state that is none": (
+        lambda shop: shop.any.list(JobFilter(states=cast("Any", ("faild",)))),
+        "states: 'faild'; did you mean 'failed'? there are: failed, ",
+    ),
+    "a state that is none, in a search": (
+        lambda shop: shop.any.search(Search(states=cast("Any", ("faild",)))),
+        "states: 'faild'; did you mean 'failed'? there are: failed, ",
+    ),
+    "one state": (
+        lambda shop: shop.any.list(JobFilter(states=cast("Any", "failed"))),
+        "states: a str; give several, as in states=('failed',)",
+    ),
+    "a text as a moment": (
+        lambda shop: shop.any.list(JobFilter(since=cast("Any", "2h"))),
+        "since: a str; give a moment: datetime.now(UTC) - timedelta(hours=2)",
+    ),
+    "a text as a moment, in a search": (
+        lambda shop: shop.any.search(Search(until=cast("Any", "2h"))),
+        "until: a str; give a moment: datetime.now(UTC) - timedelta(hours=2)",
+    ),
+    "a task": (lambda shop: shop.any.list(JobFilter(task=shop.send)), "task: a Task; give a text"),
+    "a text as a filter": (
+        lambda shop: shop.any.list("failed"),
+        "is no filter; give a JobFilter, as in JobFilter(states=",
+    ),
+    "a text as a search": (lambda shop: shop.any.search("failed"), "is no search; give a Search, as in Search(states="),
+}
 ENQUEUES: dict[str, tuple[Mistake, str]] = {
     "a task by its name": (
         lambda shop: shop.any.enqueue("send", "a"),
@@ -219,6 +263,35 @@ def test_a_wrong_declaration_is_answered_with_what_to_write(mistake: str) -> Non
     call, answer = TASKS[mistake]
     with pytest.raises(StowhandError, match=re.escape(answer)):
         call(Shop())
+
+
+@pytest.mark.parametrize("mistake", SERIALS)
+def test_a_serial_key_that_is_not_filled_in_is_answered_with_the_call_that_fills_it_in(mistake: str) -> None:
+    serial, answer = SERIALS[mistake]
+    with pytest.raises(ConfigurationError, match=re.escape(answer)):
+        Shop().declare(bill, serial=serial)
+
+
+@pytest.mark.parametrize("states", [("failed",), ["failed"], {State.FAILED}])
+async def test_states_may_be_texts(states: Any) -> None:
+    shop = Shop()
+    async with shop.app as app:
+        job = await shop.send.enqueue("a")
+        await (await app.open()).admin.permanently_fail_jobs([job.id])
+        found = await app.search(Search(states=states))
+        listed = await app.list(JobFilter(states=states))
+    assert [one.id for one in found.jobs] == [one.id for one in listed] == [job.id]
+
+
+@pytest.mark.parametrize("mistake", SEARCHES)
+def test_a_wrong_search_is_answered_with_what_to_give(mistake: str, run: Run) -> None:
+    call, answer = SEARCHES[mistake]
+
+    async def made() -> None:
+        await call(Shop())
+
+    with pytest.raises(InvalidJob, match=re.escape(answer)):
+        run(made())
 
 
 @pytest.mark.parametrize("mistake", ENQUEUES)

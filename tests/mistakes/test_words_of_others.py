@@ -8,12 +8,13 @@ from typing import Any
 import click
 import pytest
 
-from stowhand import App, NewJob, WorkerOptions
+from stowhand import App, NewJob, Retry, WorkerOptions
 from stowhand.app.settings.resolver import unknown_variables
 from stowhand.cli.program import root
 from stowhand.cli.program import run as run_command
 from stowhand.errors import StowhandError, unknown_attribute
 from stowhand.hints import OURS
+from stowhand.query import JobFilter, Search
 from stowhand.tasks.context import Context
 from stowhand.tasks.job_handle import JobHandle
 
@@ -56,6 +57,28 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "task: time_limit": (declare(time_limit=3), "did you mean 'timeout'?"),
     "task: autoretry_for": (declare(autoretry_for=OSError), "did you mean 'retry_on'?"),
     "task: bind": (declare(bind=True), "a task that needs its job has a parameter `ctx: Context`"),
+    "task: crontab": (
+        declare(crontab="0 7 * * mon"),
+        "no task option 'crontab'; did you mean 'cron'? there are: cron,",
+    ),
+    "task: schedule": (declare(schedule="0 7 * * mon"), "did you mean 'cron'?"),
+    "task: every": (declare(every="1h"), "did you mean 'cron'?"),
+    "task: periodic": (declare(periodic=60), "did you mean 'cron'?"),
+    "task: tz": (declare(tz="Europe/Berlin"), "app.cron('0 7 * * mon', task, tz='Europe/Berlin')"),
+    "task: nam": (declare(nam="x"), "there are: name, "),
+    "task: acks_late": (declare(acks_late=True), "a job of a lost worker runs again, as with acks_late=True; leave it"),
+    "task: ignore_result": (declare(ignore_result=True), "a task that returns None keeps no result; leave it out"),
+    "task: routing_key": (declare(routing_key="mail"), "did you mean 'queue'?"),
+    "task: serializer": (
+        declare(serializer="json"),
+        "arguments and results are JSON; annotate the parameters, and leave",
+    ),
+    "task: retry_jitter": (declare(retry_jitter=True), "backoff=exponential('30s', cap='1h', jitter=0.2)"),
+    "Retry: countdown": (make(Retry, countdown=60), "Retry: no option 'countdown'; did you mean 'delay'?"),
+    "Retry: exc": (make(Retry, exc=OSError()), "Retry: no option 'exc'; did you mean 'error'?"),
+    "Retry: max_retries": (make(Retry, max_retries=3), "@app.task(max_attempts=5)"),
+    "JobFilter: state": (make(JobFilter, state="failed"), "JobFilter: no option 'state'; did you mean 'states'?"),
+    "Search: status": (make(Search, status="failed"), "Search: no option 'status'; did you mean 'states'?"),
     "options: countdown": (configure(countdown=5), f"no option 'countdown'; {TIMES}"),
     "options: eta": (configure(eta=5), f"no option 'eta'; {TIMES}"),
     "options: schedule_in": (configure(schedule_in=5), f"no option 'schedule_in'; {TIMES}"),

@@ -7,8 +7,9 @@ cleans up after exceptions, and often after these alone. So ``except Exception``
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from stowhand.errors import suggest
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, seconds
 from stowhand.jobs.tries import class_path, error_title
 
@@ -20,6 +21,14 @@ class RaisableOutcome(Exception):
     """
 
     __match_args__: ClassVar[tuple[str, ...]] = ()
+
+    if not TYPE_CHECKING:  # a checker would take any argument
+
+        def __new__(cls, *args: Any, **given: Any) -> Self:
+            for name in given:
+                if name not in cls.__match_args__:
+                    raise TypeError(f"{cls.__name__}: no option {name!r}{suggest(name, cls.__match_args__)}")
+            return super().__new__(cls, *args)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self._values() == _values_of(other)

@@ -30,6 +30,7 @@ import msgspec
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import JobId
+from stowhand.jobs.struct import Suggesting
 from stowhand.jobs.tries import Try
 from stowhand.protocols.figures import COUNTED, Amount, Figures, Pauses
 from stowhand.protocols.flow_tables import FlowTables
@@ -88,7 +89,7 @@ class Transactions(Protocol):
         """
 
 
-class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
     """Which jobs to list. Live and failed ones, unless a state says otherwise."""
 
     states: tuple[State, ...] = ()

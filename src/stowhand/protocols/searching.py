@@ -16,6 +16,7 @@ import msgspec
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, State
+from stowhand.jobs.struct import Suggesting
 from stowhand.protocols.figures import Amount
 
 BUDGET = 0.06
@@ -36,7 +37,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Search(msgspec.Struct, frozen=True, kw_only=True):
+class Search(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
     """Which jobs are searched for."""
 
     states: tuple[State, ...] = ()

@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from stowhand.errors import InvalidJob, a_type
+from stowhand.errors import InvalidJob, a_type, suggest
 from stowhand.jobs import limits
+from stowhand.jobs.job import State
 from stowhand.jobs.text import clean
 from stowhand.protocols.queue_store import LEDGER_DAYS, JobFilter, Reschedule, Tick
 from stowhand.protocols.searching import MOST_FOUND, Search, place_of
@@ -47,9 +48,8 @@ def validate_key(key: str) -> str:
 
 def validate_step(since: datetime, until: datetime, step: float) -> int:
     """The step in whole seconds."""
-    for field, moment in (("since", since), ("until", until)):
-        if moment.tzinfo is None:
-            raise InvalidJob(f"{field}: {moment} has no time zone; give for example datetime.now(UTC)")
+    _check_moment("since", since)
+    _check_moment("until", until)
     if not (step >= MINUTE and step % MINUTE == 0):
         raise InvalidJob(f"step: {step:g} s; figures are kept by the minute: give 60 or a multiple of it")
     return int(step)
@@ -57,8 +57,11 @@ def validate_step(since: datetime, until: datetime, step: float) -> int:
 
 def validate_filter(wanted: JobFilter) -> JobFilter:
     """The filter; names that no store can keep are replaced by empty ones, which nothing has."""
-    names = {field: getattr(wanted, field) for field in ("task", "queue", "serial", "key", "worker", "error")}
-    _refuse_naive(wanted)
+    if not isinstance(wanted, JobFilter):
+        raise InvalidJob(f"{a_type(wanted)} is no filter; give a JobFilter, as in JobFilter(states=('failed',))")
+    wanted = msgspec.structs.replace(wanted, states=_read_states(wanted.states))
+    _check_moments(wanted)
+    names = {field: _read_name(field, getattr(wanted, field)) for field in SEARCHED if field != "flag"}
     unknown: dict[str, str | None]
     unknown = {field: "" for field, name in names.items() if name is not None and not is_storable(name)}
     if "error" in unknown:  # every error contains the empty text: the empty key makes the filter find nothing
@@ -70,11 +73,14 @@ def validate_filter(wanted: JobFilter) -> JobFilter:
 
 def validate_search(wanted: Search) -> Search | None:
     """The search; ``None`` where nothing can be found: no store can keep such a name. Raises InvalidJob."""
+    if not isinstance(wanted, Search):
+        raise InvalidJob(f"{a_type(wanted)} is no search; give a Search, as in Search(states=('failed',))")
     if not 1 <= wanted.limit <= MOST_FOUND:
         raise InvalidJob(f"limit: {wanted.limit}; give 1 to {MOST_FOUND}")
-    _refuse_naive(wanted)
+    wanted = msgspec.structs.replace(wanted, states=_read_states(wanted.states))
+    _check_moments(wanted)
     for field, most in SEARCHED.items():
-        text = getattr(wanted, field)
+        text = _read_name(field, getattr(wanted, field))
         if text is not None and len(text) > most:
             raise InvalidJob(f"{field}: {len(text)} characters; {most} at most")
         if text is not None and not is_storable(text):
@@ -83,10 +89,34 @@ def validate_search(wanted: Search) -> Search | None:
     return msgspec.structs.replace(wanted, error=None) if wanted.error == "" else wanted
 
 
-def _refuse_naive(wanted: JobFilter | Search) -> None:
+def _read_states(given: Iterable[State]) -> tuple[State, ...]:
+    _refuse_text("states", given, "several, as in states=('failed',)")
+    states = []
+    for one in given:
+        try:
+            states.append(State(one))
+        except ValueError:
+            raise InvalidJob(f"states: {one!r}{suggest(one, State)}") from None
+    return tuple(states)
+
+
+def _check_moments(wanted: JobFilter | Search) -> None:
     for field in ("since", "until"):
-        if (moment := getattr(wanted, field)) is not None and moment.tzinfo is None:
-            raise InvalidJob(f"{field}: {moment} has no time zone; give for example datetime.now(UTC)")
+        if getattr(wanted, field) is not None:
+            _check_moment(field, getattr(wanted, field))
+
+
+def _check_moment(field: str, moment: object) -> None:
+    if not isinstance(moment, datetime):
+        raise InvalidJob(f"{field}: {a_type(moment)}; give a moment: datetime.now(UTC) - timedelta(hours=2)")
+    if moment.tzinfo is None:
+        raise InvalidJob(f"{field}: {moment} has no time zone; give for example datetime.now(UTC)")
+
+
+def _read_name(field: str, name: object) -> str | None:
+    if name is not None and not isinstance(name, str):
+        raise InvalidJob(f"{field}: {a_type(name)}; give a text")
+    return name
 
 
 def is_storable(text: str) -> bool:

@@ -289,9 +289,12 @@ def _defined(
     if not built_in:
         limits.check_new_task("task", name)
     given = {option: value for option, value in options.items() if option in EnqueueOptions.__annotations__}
+    if callable(given.get("serial")):
+        raise ConfigurationError(f"serial: a function; it is a text. {_serial_of_each(function, 'customer')}")
     template = apply_options(NewJob(task=name, queue=DEFAULT_QUEUE), given)
     mismatch = _one_of("mismatch", options.get("mismatch"), ("retry", "poison"))
     shape = shape_of(function, name, positional=positional, poison=mismatch == "poison")
+    _refuse_serial_pattern(template.serial, function, shape)
     unique = read_unique(options.get("unique"), options.get("unique_period"), shape)
     if unique is not None and template.key is not None:
         raise ConfigurationError("unique makes the keys of its jobs: leave out key, or unique")
@@ -313,10 +316,27 @@ def _defined(
 
 
 def _refuse_unknown(options: TaskOptions) -> None:
+    options_of_app_task = ("cron", "name")
     known = (*EnqueueOptions.__annotations__, *RunOptions.__annotations__, *JobRules.__annotations__)
     for option in options:
         if option not in known:
+            known = (*options_of_app_task, *known)
             raise ConfigurationError(f"no task option {option!r}{suggest(option, known)}")
+
+
+def _refuse_serial_pattern(serial: str | None, function: Callable[..., Any], shape: Shape) -> None:
+    """Raise ConfigurationError for a serial key that is meant to be filled in: it is the same for all jobs."""
+    if serial is not None and (serial in shape.names or "{" in serial):
+        named = [one for one in shape.names if one == serial or f"{{{one}}}" in serial]
+        raise ConfigurationError(
+            f"serial: {serial!r} is not filled in: all jobs of the task would run one at a time."
+            f" {_serial_of_each(function, named[0] if named else 'customer')}"
+        )
+
+
+def _serial_of_each(function: Callable[..., Any], argument: str) -> str:
+    name = getattr(inmost(function), "__name__", "task")
+    return f"A key of its own for each job: {name}.options(serial=f'{argument} {{{argument}}}').enqueue(…)"
 
 
 def _own_name(function: Callable[..., Any]) -> str:
