@@ -127,6 +127,14 @@ def test_a_token_that_is_missing_wrong_or_too_small_is_told_with_the_fix(lent: L
     assert (claims.code, "lacks the scope claim" in claims.err) == (1, True)
 
 
+def test_a_worker_outside_the_limits_of_its_token_ends(lent: Lent, stowhand: Stowhand, tmp_path: Path) -> None:
+    token = make_token(tmp_path / "tokens.json", "mail", queues=("mail",))
+    ended = stowhand("worker", "-c", lent.url, "--queue", "bulk", STOWHAND_TOKEN=token)
+    assert ended.code == 2
+    assert "this token is not for the queue 'bulk'" in ended.err
+    assert "Store trouble" not in ended.err
+
+
 def test_a_token_is_not_sent_readable_to_another_machine(call: Stowhand) -> None:
     said = call("enqueue", "hello", "-c", "http://jobs.example:1", "--token", "stow_secret")
     assert said.code == 2
