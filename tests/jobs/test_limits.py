@@ -33,6 +33,8 @@ def job(**fields: Any) -> NewJob:
         ({"task": 7}, "task: an int; give a string"),
         ({"serial": "q" * 129}, "serial: 129 characters, the limit is 128"),
         ({"serial": ""}, "serial: empty; give 1 to 128 characters"),
+        ({"queue": "a,b"}, "queue: 'a,b'; the name of a queue has no comma and no blank at its ends"),
+        ({"queue": " a"}, "queue: ' a'; the name of a queue has no comma and no blank at its ends"),
         ({"key": "k" * 513}, "key: 513 characters, the limit is 512"),
         ({"key": "\x1b[31m"}, "key: the control character U+001B at position 0; names are one line of text"),
         ({"flags": ["f"] * 65}, "flags: 65 flags, the limit is 64"),

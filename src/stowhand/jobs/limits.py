@@ -123,7 +123,9 @@ def _check_optional(given: Sequence[object]) -> None:
     for name, value in zip(_OPTIONAL, given, strict=True):
         if value is None:
             continue
-        if name in _NAMES:
+        if name == "queue":
+            check_queue(name, value)
+        elif name in _NAMES:
             check_name(name, value, _NAMES[name])
         else:
             _check_integer(name, value, _NUMBERS[name])
@@ -199,6 +201,17 @@ def check_name(field: str, name: object, limit: int) -> str:
         raise InvalidJob(f"{field}: {len(text)} characters, the limit is {limit}")
     if not text.isprintable() and (found := _CONTROL.search(text)):
         raise InvalidJob(f"{field}: {_describe(found.group())} at position {found.start()}; names are one line of text")
+    return text
+
+
+def check_queue(field: str, name: object) -> str:
+    """Return the name if a queue may have it. Raises InvalidJob.
+
+    No option of a worker could name a queue with a comma or outer blanks: ``--queue a,b`` is two queues.
+    """
+    text = check_name(field, name, QUEUE_LIMIT)
+    if "," in text or text != text.strip():
+        raise InvalidJob(f"{field}: {text!r}; the name of a queue has no comma and no blank at its ends")
     return text
 
 

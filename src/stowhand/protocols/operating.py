@@ -300,7 +300,7 @@ def read_task(name: str) -> str:
 
 def read_queue(name: str) -> str:
     """The name, if a queue may have it. Raises InvalidJob."""
-    return limits.check_name("queue", name, limits.QUEUE_LIMIT)
+    return limits.check_queue("queue", name)
 
 
 def worker_row(card: WorkerCard, started_at: datetime, seen_at: datetime, now: datetime) -> WorkerRow:

@@ -231,14 +231,18 @@ def _names_of_tasks(given: object) -> tuple[str, ...]:
 
 
 def _names_of_queues(given: object) -> tuple[str, ...]:
-    names = limits.read_names("queues", given)
+    names = _read_queues("queues", given)
     if not names:
         raise InvalidJob("queues: empty; name queues, or leave it out for all of them")
     return names
 
 
 def _excluded_queues(given: object) -> tuple[str, ...]:
-    return () if given is None else limits.read_names("exclude_queues", given)
+    return () if given is None else _read_queues("exclude_queues", given)
+
+
+def _read_queues(field: str, given: object) -> tuple[str, ...]:
+    return tuple(limits.check_queue(field, name) for name in limits.read_names(field, given))
 
 
 def _names_of_flags(given: Any) -> Any:

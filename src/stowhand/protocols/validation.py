@@ -152,7 +152,7 @@ def validate_reschedule(to: Reschedule) -> Reschedule:
         raise InvalidJob(f"to: {a_type(to)}; give a Reschedule")
     limits.check_details(priority=to.priority, attempts=to.attempts, max_attempts=to.max_attempts, run_at=to.run_at)
     if to.queue is not None:
-        limits.check_name("queue", to.queue, limits.QUEUE_LIMIT)
+        limits.check_queue("queue", to.queue)
     return to
 
 
