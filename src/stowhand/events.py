@@ -23,6 +23,7 @@ import msgspec
 
 from stowhand.jobs.lease import JobId, Lease, ResetJob
 from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.queues import ALL_QUEUES, Queues
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -37,6 +38,8 @@ class WorkerStarted(Event, frozen=True):
 
     worker: str
     tasks: tuple[str, ...] | None
+    queues: Queues = ALL_QUEUES
+    """The queues from which it claims."""
 
 
 class WorkerQuieted(Event, frozen=True):

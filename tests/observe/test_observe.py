@@ -38,6 +38,7 @@ from stowhand.events import (
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.queues import Queues
 from stowhand.observe.job_logger import core_logger, job_logger
 from stowhand.observe.lending import LendingListener
 from stowhand.observe.listener import LogListener
@@ -178,6 +179,8 @@ def test_a_traceback_is_told_by_its_last_line() -> None:
     ("event", "words"),
     [
         (WorkerStarted(W, None), "(task names: any)"),
+        (WorkerStarted(W, ("a",), Queues(("mail", "bulk"))), "(task names: 'a'; queues: 'mail', 'bulk')"),
+        (WorkerStarted(W, None, Queues(None, ("bulk",))), "(task names: any; excluded queues: 'bulk')"),
         (WorkerStopping(W, 3, False), "waiting for 3 running jobs"),
         (WorkerStopping(W, 3, True), "Stopping now; returning 3 running jobs to the queue"),
         (WorkerStopped(W, 0), "INFO: Stopped"),

@@ -139,7 +139,12 @@ class LogListener:
 
     def _started(self, event: WorkerStarted) -> None:
         known = "any" if event.tasks is None else names(own(event.tasks))
-        self._core.info(f"Worker connected and looking for jobs... (task names: {known})")
+        text = f"task names: {known}"
+        if event.queues.only is not None:
+            text += f"; queues: {names(event.queues.only)}"
+        if event.queues.excluded:
+            text += f"; excluded queues: {names(event.queues.excluded)}"
+        self._core.info(f"Worker connected and looking for jobs... ({text})")
 
     def _job_started(self, event: JobStarted) -> None:
         self._worker(event.worker).debug(f"Started task {job(event)}, attempt {event.attempt}")

@@ -180,7 +180,7 @@ class Worker:
         """Work until stopped, and until nothing is left to record or return."""
         supervisor = self._state.supervisor
         self._heartbeater.start()
-        self.events.emit(WorkerStarted(self.id, self.options.tasks))
+        self.events.emit(WorkerStarted(self.id, self.options.tasks, self._state.queues))
         try:
             with inside_a_worker():
                 async with asyncio.TaskGroup() as group:
