@@ -53,6 +53,7 @@ def test_due_jobs_and_no_live_worker_are_said_with_what_to_do(call: Stowhand) ->
     assert "start one that has their tasks: " in ended.out
     assert "stowhand worker" in ended.out
     assert "paused: mail" in ended.out
+    assert marks(ended)["pauses"] == "warn"
 
 
 def stats_of(*workers: WorkerLine, tasks: Sequence[LiveCounts] = ()) -> Stats:

@@ -232,7 +232,7 @@ def examine_work(found: Stats) -> Iterator[Finding]:
     yield from _tasks_without_workers(found, alive)
     if paused := [*found.figures.paused, *found.figures.pauses.names()]:
         resume = "stowhand serials resume (--task for a task) and stowhand queues resume let them go on"
-        yield warn("serials", f"paused: {_some(paused)}; {resume}")
+        yield warn("pauses", f"paused: {_some(paused)}; {resume}")
     yield from _queues(found, alive)
     if lost := [line.row.card.name for line in found.workers if not line.row.alive]:
         yield warn("workers", f"lost in the last day: {_some(lost)}")
