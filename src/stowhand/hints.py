@@ -20,7 +20,7 @@ _WORDS = {
     "error": "exc exception",
     "retry_on": "autoretry_for retry_exceptions retry_for",
     "give_up_on": "throws dont_autoretry_for",
-    "queue": "group routing_key",
+    "queue": "group routing_key work_queue",
     "queues": "groups",
     "serial": "lock",
     "key": "job_key queueing_lock",

@@ -94,6 +94,25 @@ def test_an_unknown_field_is_refused_at_every_level(client: Client, call: str, b
     assert "unknown field" in message
 
 
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ({"work_queue": "mail"}, "unknown field 'work_queue'; did you mean 'queue'? there are: "),
+        ({"priorty": 5}, "did you mean 'priority'?"),
+        (
+            {"payload": {"to": "ada"}},
+            "jobs[0].payload: Expected 'str', got 'object'; give JSON as text: \"payload\": \"{",
+        ),
+    ],
+)
+def test_a_wrong_field_of_a_job_is_answered_with_the_right_one(
+    client: Client, field: dict[str, object], words: str
+) -> None:
+    reply = client.post("enqueue", jobs=[{"task": "a", **field}])
+    assert words in reply.refused(400, "malformed")
+    assert "docs/reference/http.md" in reply.body["fix"]
+
+
 def test_wrong_methods_and_calls_are_told(client: Client) -> None:
     reply = client.get("/v1/claim")
     reply.refused(405, "method")

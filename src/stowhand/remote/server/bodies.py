@@ -14,7 +14,8 @@ from msgspec import inspect
 from starlette.requests import Request
 from starlette.types import Scope
 
-from stowhand.errors import StowhandError
+from stowhand.errors import StowhandError, suggest
+from stowhand.jobs.job import NewJob
 from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.wire import BODY_LIMIT, Kind
 
@@ -26,6 +27,7 @@ MAX_NESTED = 2
 READ_TIMEOUT = 30.0
 """Seconds in which a body must arrive completely."""
 M = TypeVar("M", bound=msgspec.Struct)
+_UNKNOWN_FIELD = re.compile("unknown field `(.*?)`")
 _PLACE = re.compile(r" - at `\$?\.?(.*)`$")
 
 
@@ -129,5 +131,17 @@ def _too_large(limit: int) -> Refused:
 def _field_first(message: str) -> str:
     """Return the error message with the field at its beginning."""
     found = _PLACE.search(message)
-    where = f"{found[1]}: " if found and found[1] else ""
-    return f"{where}{_PLACE.sub('', message)}".replace("`", "'")
+    place = found[1] if found else ""
+    where = f"{place}: " if place else ""
+    return f"{where}{_PLACE.sub('', message)}".replace("`", "'") + _advice(place, message)
+
+
+def _advice(place: str, message: str) -> str:
+    """Return what to write instead in a job that is enqueued; empty for other messages."""
+    if not place.startswith("jobs["):
+        return ""
+    if unknown := _UNKNOWN_FIELD.search(message):
+        return suggest(unknown[1], NewJob.__struct_fields__)
+    if place.endswith("].payload"):
+        return '; give JSON as text: "payload": "{\\"to\\": \\"ada@example.com\\"}"'
+    return ""

@@ -245,9 +245,9 @@ def _refused(error: Exception) -> Refused | None:
         case Refused():
             return error
         case HTTPException(status_code=405):
-            return Refused(Kind.METHOD, "no such method here", "see docs/how-to/lend-a-store.md for the calls")
+            return Refused(Kind.METHOD, "no such method here", "see docs/reference/http.md for the calls")
         case HTTPException():
-            return Refused(Kind.UNKNOWN, "there is no such call", "see docs/how-to/lend-a-store.md for the calls")
+            return Refused(Kind.UNKNOWN, "there is no such call", "see docs/reference/http.md for the calls")
         case InvalidJob():
             return Refused(
                 Kind.INVALID_JOB, str(error), "nothing was enqueued; mend the field and send all of it again"

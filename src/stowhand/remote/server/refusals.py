@@ -52,7 +52,7 @@ class Refused(Exception):
 
 def malformed(message: str, fix: str = "") -> Refused:
     """Return the refusal of a request that cannot be read, or contains impossible values."""
-    return Refused(Kind.MALFORMED, message, fix or "compare the request with docs/how-to/lend-a-store.md")
+    return Refused(Kind.MALFORMED, message, fix or "compare the request with docs/reference/http.md")
 
 
 def forbidden(message: str, fix: str) -> Refused:
