@@ -42,6 +42,13 @@ def test_check_shows_how_each_item_was_understood_and_its_next_five_runs(call: S
     ]
 
 
+def test_check_calls_the_option_queue_a_serial_key(call: Stowhand, folder: Path) -> None:
+    (folder / "crontab").write_text("0 4 * * * a ?queue=mail\n0 5 * * * b ?work_queue=mail\n")
+    lines = call("cron", "check", "crontab").out.splitlines()
+    assert lines[1] == "  serial key mail: its jobs run one at a time"
+    assert sum("serial key" in line for line in lines) == 1
+
+
 def test_check_for_programs_is_an_object_for_each_item(call: Stowhand, crontab: Path) -> None:
     first, second = call("cron", "check", "--json", "--from", START).rows()
     assert first["runs"][0] == "2026-03-30T04:30:00Z"

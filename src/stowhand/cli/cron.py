@@ -146,6 +146,8 @@ def check(file: str, start: datetime, as_json: bool) -> None:
             click.echo(json_line(about | {"runs": runs}))
             continue
         click.echo(f"{escape(item.place)}: {escape(item.spec)}")
+        if item.options.queue_name is not None:
+            click.echo(f"  serial key {escape(item.options.queue_name)}: its jobs run one at a time")
         for run in runs:
             there = run.astimezone(find_zone(item.tz).info)
             click.echo(f"  {say(run)}  {there:%a %H:%M} {item.tz}")
