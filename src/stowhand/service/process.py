@@ -18,7 +18,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from stowhand.app.settings.settings import WorkerSettings
@@ -212,12 +212,7 @@ async def _work(
             is_supervised=control is not None,
         )
         await warn_of_unknown_queues(store, loaded.registry, options)
-        if control is not None:
-            control(stopper)
-        else:
-            await warn_of_tasks_without_worker(store, options.tasks)
-        if recurring is not None:
-            handle_signals(observer.on_stop(stopper.request_stop), recurring.reload, stopper.toggle)
+        await _begin(control, stopper, recurring, observer, partial(warn_of_tasks_without_worker, store, options.tasks))
         reloader = Reloader(settings, loaded, handler, worker, events)
         collect_less()
         await _run(worker, changes, reloader, recurring, once=settings.worker.once)
@@ -229,6 +224,22 @@ async def _work(
         await quarantine.close()
         handler.close()
         await store.close()
+
+
+async def _begin(
+    control: Callable[[Stopper], None] | None,
+    stopper: Stopper,
+    recurring: Recurring | None,
+    observer: ProcessObserver,
+    warn: Callable[[], Awaitable[None]],
+) -> None:
+    """Let the supervisor stop the worker, or the process itself by signals."""
+    if control is not None:
+        control(stopper)
+    else:
+        await warn()
+    if recurring is not None:
+        handle_signals(observer.on_stop(stopper.request_stop), recurring.reload, stopper.toggle)
 
 
 def _listen(events: Events, traces: Traces | None, observer: ProcessObserver) -> list[JobUnknown]:

@@ -75,32 +75,19 @@ def function_fillings() -> dict[str, str]:
     types = _TYPE_OF | {"id": "bigint"}
     arguments = {"payload": "_payload => _new.payload::json", "key_mode": "_mode => _new.key_mode"}
     new = NewJob.__struct_fields__
-    shown = {
-        "last_worker": "coalesce(worker, last_worker) as last_worker",
-        "queue": "coalesce(queue, 'default') as work_queue",
-    }
+    last_worker = {"last_worker": "coalesce(worker, last_worker) as last_worker"}
+    shown = last_worker | {"queue": "coalesce(queue, 'default') as work_queue"}
+    unended = last_worker | {"payload": "payload::text as payload", "queue": "coalesce(queue, 'default') as queue"}
+    job_shown = {"last_worker": "coalesce(_job.worker, _job.last_worker)", "queue": "coalesce(_job.queue, 'default')"}
     claimed = {"payload": "j.payload::text", "queue": "coalesce(j.queue, 'default')"}
     return {
         "live_row": select(live),
         "past_row": select(past),
         "live_job": select(live | text | {"result": "null::text"}),
-        "unended_job": _columns(
-            {
-                "payload": "payload::text as payload",
-                "last_worker": "coalesce(worker, last_worker) as last_worker",
-                "queue": "coalesce(queue, 'default') as queue",
-            },
-            [name for name in COLUMNS if name != "result"],
-        ),
+        "unended_job": _columns(unended, [name for name in COLUMNS if name != "result"]),
         "past_job": select(past | text | {"result": "result::text"}),
         "shown": ", ".join(shown.get(name, name) for name in _SHOWN),
-        "job_shown": ", ".join(
-            {
-                "last_worker": "coalesce(_job.worker, _job.last_worker)",
-                "queue": "coalesce(_job.queue, 'default')",
-            }.get(name, f"_job.{name}")
-            for name in _SHOWN
-        ),
+        "job_shown": ", ".join(job_shown.get(name, f"_job.{name}") for name in _SHOWN),
         "claimed": ", ".join(claimed.get(name, f"j.{name}") for name in CLAIMED),
         "claimed_types": ", ".join(f"{name} {types[name]}" for name in CLAIMED),
         "kept": named(KEPT),
