@@ -180,7 +180,7 @@ def test_what_is_like_nothing_meets_the_list_and_a_long_one_is_cut() -> None:
     assert suggest("zzz", ["one", "two"]) == "; there are: one, two"
     assert suggest("tow", ["one", "two"]) == "; did you mean 'two'? there are: two, one"
     assert suggest("x", []) == "; there are none"
-    assert suggest("x", [f"word {n}" for n in range(30)]).endswith("word 26, …")
+    assert suggest("x", [f"word {n}" for n in range(30)]).endswith("word 3, …")
     assert suggest("wrod 29", [f"word {n}" for n in range(30)]).count("word 29") == 2
     assert suggest("x", ["b", "A", "c"]) == "; there are: A, b, c"
     assert hint("JOBkey", ["jobKey"]) == "; did you mean 'jobKey'?"
