@@ -185,7 +185,8 @@ class HookFailed(Event, frozen=True):
 
 
 class ThreadAbandoned(Event, frozen=True):
-    """A synchronous handler outlived its timeout. Its thread goes on; its result will be ignored."""
+    """The thread of an attempt that was stopped goes on, after some seconds in which it could end. Its result will be
+    ignored."""
 
     worker: str
     job_id: JobId

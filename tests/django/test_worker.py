@@ -8,7 +8,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -18,11 +18,14 @@ from django.tasks import TaskResultStatus, task_backends
 from django.tasks.exceptions import TaskResultDoesNotExist
 from django.tasks.signals import task_finished, task_started
 
-from stowhand import App
+from stowhand import App, Snooze
 from stowhand.django import StowhandBackend
+from stowhand.django.attempts import Stopping
 from stowhand.django.project import app_of
 from stowhand.django.results import AttemptTimedOut, JobCanceled, WorkerDied, timeout_of
-from stowhand.jobs.job import NewJob, State
+from stowhand.jobs.job import Job, NewJob, State
+from stowhand.protocols.attempt import Attempt, Stop
+from stowhand.protocols.handler import handler
 from stowhand.protocols.queue_store import QueueStore, Reschedule
 from stowhand.protocols.store import ClaimRequest
 from tests.django.conftest import drain
@@ -175,6 +178,32 @@ def test_a_job_that_is_canceled_has_failed(backend: StowhandBackend, shop: Any) 
     result.refresh()
     assert (result.status, result.attempts) == (Status.FAILED, 0)
     assert result.errors[0].exception_class is JobCanceled
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [(1, Status.SUCCESSFUL), (Snooze("1h"), Status.FAILED), (ValueError("no more"), Status.FAILED)],
+    ids=["returns", "snoozes", "raises"],
+)
+def test_receivers_hear_of_a_def_that_was_canceled_and_ended_in_time(
+    backend: StowhandBackend, shop: Any, end: object, status: str
+) -> None:
+    result = shop.add.using(backend=backend.alias).enqueue(1)
+
+    async def handle(attempt: Attempt[Job], job: Job) -> object:
+        attempt.cancel(Stop.CANCELED)
+        if isinstance(end, ValueError):
+            raise end
+        return end
+
+    async def end_one(store: QueueStore) -> None:
+        (claim,) = await store.claim(ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=60.0))
+        with suppress(ValueError):
+            await Stopping(backend, handler(handle)).handle(Attempt(claim, started=0.0), claim.record)
+
+    with heard() as signals:
+        act(backend, end_one)
+    assert signals[result.id] == [status]
 
 
 def test_a_list_is_a_result_and_an_outcome_is_obeyed(backend: StowhandBackend, shop: Any) -> None:

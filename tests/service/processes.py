@@ -27,6 +27,7 @@ from tests.support.fork_server import FORKS_TOO, SERVES
 T = TypeVar("T")
 QUICK = Timings(
     same_signal=0.05,
+    thread_ends=0.2,
     suspects_every=0.2,
     unable=0.1,
     report_every=0.1,

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from tests.service.pages import Pages
-from tests.service.processes import Workers, add, children_of, job_of, wait_until_done, with_store
+from tests.service.processes import QUICK, Workers, add, children_of, job_of, wait_until_done, with_store
 
 INNOCENT = 1000
 FORKED_OR_NOT = pytest.mark.parametrize(
@@ -167,6 +168,30 @@ def test_a_process_whose_threads_are_used_up_is_not_ready_and_ends_with_code_5(
     gate.touch()
     assert process.wait(60) == 5
     assert "Stopped" in sqlite_workers.said()
+
+
+def test_a_process_whose_threads_end_soon_after_their_cancellation_goes_on(
+    sqlite_workers: Workers, tmp_path: Path
+) -> None:
+    files = [tmp_path / "one", tmp_path / "two"]
+    ids = [add(sqlite_workers.url, "obeying_thread", f'{{"file": "{file}"}}') for file in files]
+    process = sqlite_workers.start("-j", "2", timings=replace(QUICK, thread_ends=5.0))
+    _wait_for_files(files)
+    with_store(sqlite_workers.url, lambda store: store.admin.cancel_jobs(ids))
+    innocent = add(sqlite_workers.url, "innocent", '{"number": 1}')
+    sqlite_workers.wait_for(f"Completed task {innocent}")
+    process.terminate()
+    assert process.wait(60) == 0
+    said = sqlite_workers.said()
+    assert "cannot be ended" not in said
+    assert [job_of(sqlite_workers.url, job_id).state for job_id in ids] == [State.COMPLETED] * 2
+
+
+def _wait_for_files(files: Sequence[Path]) -> None:
+    deadline = time.monotonic() + 60
+    while not all(file.exists() for file in files):
+        assert time.monotonic() < deadline, "they never began"
+        time.sleep(0.02)
 
 
 def test_a_child_whose_threads_are_used_up_is_replaced(sqlite_workers: Workers, tmp_path: Path) -> None:

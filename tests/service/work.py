@@ -57,6 +57,15 @@ def slow_thread(seconds: float) -> None:
     time.sleep(seconds)
 
 
+@app.task(name="obeying_thread")
+def obeying_thread(context: Context, file: str) -> None:
+    """Say in which process it runs. Look now and then whether it is canceled, and end half a second later."""
+    tell(file, str(os.getpid()))
+    while not context.canceled:
+        time.sleep(0.02)
+    time.sleep(0.5)
+
+
 @app.task(name="hung_thread", timeout=0.2)
 def hung_thread(gate: str) -> None:
     """A thread that outlives its timeout, until that file is there."""

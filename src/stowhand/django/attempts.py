@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from stowhand.django.results import AttemptTimedOut, JobCanceled, JobFailed, Status, error_of, result_of, timeout_of
 from stowhand.jobs.job import Job
-from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Retry
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry
 from stowhand.jobs.outcomes import OUTCOMES, from_error, from_raised, from_returned
 from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.protocols.attempt import Attempt, Stop
@@ -102,7 +102,7 @@ def function_of(backend: StowhandBackend, task: base.Task) -> Function:
             if not ctx.canceled:
                 running.failed(error)
             raise
-        if not ctx.canceled:  # else its end is not recorded: it timed out, or is another worker's by now
+        if not ctx.canceled:  # else ``Stopping`` knows whether its end is recorded
             running.returned(value)
         return _outcome(value)
 
@@ -179,19 +179,38 @@ class Stopping:
 
     async def handle(self, attempt: Attempt[Job], job: Job) -> object:
         try:
-            return await self._inner.handle(attempt, job)
+            value = await self._inner.handle(attempt, job)
         except asyncio.CancelledError:
             if (error := _error_of_stop(attempt)) is not None:
-                await asyncio.shield(asyncio.to_thread(self._tell, attempt, job, error))
+                await self._notify(job, None, error)
             raise
+        except BaseException:  # boundary: raised again
+            if self._is_stopped_thread(attempt, job):
+                await self._notify(job, None, _canceled())
+            raise
+        if self._is_stopped_thread(attempt, job):
+            await self._notify(job, from_returned(value), _canceled())
+        return value
 
-    def _tell(self, attempt: Attempt[Job], job: Job, error: base.TaskError) -> None:
+    def _is_stopped_thread(self, attempt: Attempt[Job], job: Job) -> bool:
+        """A ``def`` that was canceled and has ended in time."""
         task = self._backend.known().get(job.task)
-        if task is None:
-            return
+        return task is not None and attempt.cancel_reason == Stop.CANCELED and not iscoroutinefunction(task.func)
+
+    async def _notify(self, job: Job, outcome: Outcome | None, error: base.TaskError) -> None:
+        """``error``: why the job has failed, unless it is completed."""
+        task = self._backend.known().get(job.task)
+        if task is not None:
+            await asyncio.shield(asyncio.to_thread(self._send, task, job, outcome, error))
+
+    def _send(self, task: base.Task, job: Job, outcome: Outcome | None, error: base.TaskError) -> None:
         with around_thread():
             try:
-                Running(self._backend, task, job, is_last=True).gave_up(error)
+                running = Running(self._backend, task, job, is_last=True)
+                if isinstance(outcome, Complete):
+                    running.returned(outcome)
+                else:
+                    running.gave_up(error)
             finally:
                 connections.close_all()
 
@@ -202,9 +221,13 @@ def _error_of_stop(attempt: Attempt[Job]) -> base.TaskError | None:
         case Stop.TIMEOUT if attempt.attempt >= attempt.max_attempts:
             return error_of(AttemptTimedOut("timed out"))
         case Stop.CANCELED:
-            return error_of(JobCanceled("canceled while running"))
+            return _canceled()
         case _:
             return None
+
+
+def _canceled() -> base.TaskError:
+    return error_of(JobCanceled("canceled while running"))
 
 
 def options_of(task: base.Task) -> Mapping[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -24,7 +23,7 @@ from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.jobs.text import clean
 from stowhand.jobs.type_loss import encode_plain
 from stowhand.observe.propagation import bound_correlation_id
-from stowhand.protocols.attempt import Attempt, Stop, control_of
+from stowhand.protocols.attempt import Attempt, Stop
 from stowhand.protocols.flow_shape import RESERVED, FlowQueue
 from stowhand.protocols.handler import is_async
 from stowhand.protocols.store import Claim
@@ -131,11 +130,7 @@ class StepHandler:
             return await function(job)  # type: ignore[misc]
         if self._threads is None:
             self._threads = Threads()
-
-        def on_abandoned(ended: threading.Event) -> None:
-            control_of(job.ctx).abandoned_thread = ended
-
-        result = await self._threads.run(partial(function, job), left_behind=on_abandoned)
+        result = await self._threads.run_handler(job.ctx, partial(function, job))
         return await result if inspect.isawaitable(result) else result
 
     def _timed_out(self) -> Outcome:

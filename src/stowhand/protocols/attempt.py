@@ -139,6 +139,8 @@ class AttemptControl(msgspec.Struct, eq=False):
     """The handler has ended: nothing can be decided any more."""
     lost: bool = False
     """The lease is gone: nothing that this attempt does will be recorded."""
+    in_thread: bool = False
+    """The handler runs in a thread, which ends by itself or not at all."""
     abandoned_thread: threading.Event | None = None
     """A thread, which cannot be stopped, still runs for this attempt. The event is set when it ends."""
 

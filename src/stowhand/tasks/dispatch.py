@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Retry
 from stowhand.jobs.outcomes import from_raised
 from stowhand.jobs.raisable import RaisableOutcome
-from stowhand.protocols.attempt import Attempt, control_of
+from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Claim
 from stowhand.tasks.around import AroundThread, OnEnqueue
 from stowhand.tasks.batch import finished, judge_batch
@@ -168,12 +167,9 @@ class TaskHandler:
         return arguments
 
     async def _in_thread(self, attempt: Attempt[Job], call: Callable[[], object]) -> object:
-        def left_behind(ended: threading.Event) -> None:
-            control_of(attempt).abandoned_thread = ended
-
         if (around := self._registry.around.thread) is not None:
             call = partial(_within, around, call)
-        return await finished(await self._threads.run(call, left_behind=left_behind))
+        return await finished(await self._threads.run_handler(attempt, call))
 
 
 def _by_position(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:

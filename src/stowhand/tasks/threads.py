@@ -13,7 +13,9 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from stowhand.protocols.attempt import Attempt, Stop, control_of
 
 T = TypeVar("T")
 
@@ -52,6 +54,22 @@ class Threads:
             if not ended.is_set():
                 left_behind(ended)
             raise
+
+    async def run_handler(self, attempt: Attempt[Any], call: Callable[[], T]) -> T:
+        """Run the handler of an attempt as ``run`` does. After a timeout its result or error is ignored, however soon
+        the thread ends: CancelledError is raised."""
+        control = control_of(attempt)
+
+        def left_behind(ended: threading.Event) -> None:
+            control.abandoned_thread = ended
+
+        control.in_thread = True
+        try:
+            return await self.run(call, left_behind=left_behind)
+        finally:
+            control.in_thread = False
+            if attempt.cancel_reason == Stop.TIMEOUT:
+                raise asyncio.CancelledError
 
     def close(self) -> None:
         """End the idle threads; those that still run end with their call. Harmless when repeated."""

@@ -75,10 +75,10 @@ class Executor:
         timeout = self._judge.timeout(held.claim)
         if timeout is not None:
             assert held.attempt is not None
-            clock = self._clock
-            spent = clock.monotonic() - held.attempt.started
+            spent = self._clock.monotonic() - held.attempt.started
             held.timeout = timeout
-            held.timer = clock.call_later(max(timeout - spent, 0), lambda: held.stop(Stop.TIMEOUT, clock.monotonic()))
+            rest = max(timeout - spent, 0)
+            held.timer = self._clock.call_later(rest, lambda: self._leases.stop(held, Stop.TIMEOUT))
 
     def end_of(self, error: BaseException, held: Held) -> End:
         """Return how the handler ended that raised this."""

@@ -51,6 +51,9 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     suspects_every: float = 5.0
     """Between two claims of suspects while there is other work and no suspect was due."""
 
+    thread_ends: float = 5.0
+    """For the thread of an attempt that was canceled or timed out to end by itself, before it counts as abandoned."""
+
     # The end of a process: a worker that is not stuck ends in order before it is made to exit, and a child has given
     # back what it holds before the supervisor kills it.
     exited: float = 5.0

@@ -70,11 +70,11 @@ class Held:
         self.task: asyncio.Task[None] | None = None
         """Task of the slot that runs its handler."""
         self.timer: Cancelable | None = None
-        """Ends the handler when it has taken ``timeout`` seconds."""
+        """Stops the handler when it has taken ``timeout`` seconds; after a stop, cancels it if its thread goes on."""
         self.timeout = 0.0
         self.stop_reason: Stop | None = None
         self.stopped_at: float | None = None
-        """When the handler was first cancelled."""
+        """When the handler was cancelled; ``None``: it was not, or its thread may still end by itself."""
         self.seconds = 0.0
         """How long the handler took."""
         self.settlement = COMPLETED
@@ -86,15 +86,9 @@ class Held:
         self.refusals = 0
         """How often the store has refused to write a settlement of it."""
 
-    def stop(self, why: Stop, now: float) -> None:
-        """Cancel its handler, once, if it runs. The first reason stays, but a lost lease replaces the others."""
-        first = self.stop_reason is None
-        if self.task is None or self.attempt is None or not (first or why is Stop.LOST):
-            return
-        self.stop_reason = why
-        control_of(self.attempt).lost = why is Stop.LOST
-        self.attempt.cancel(why.value)
-        if first:
+    def cancel(self, now: float) -> None:
+        """Cancel its handler, once, if it runs."""
+        if self.task is not None and self.stopped_at is None:
             self.stopped_at = now
             self.task.cancel()
 
@@ -106,6 +100,7 @@ class Leases:
         self._state = state
         self._clock = state.clock
         self._lease = state.options.lease
+        self._thread_ends = state.timings.thread_ends
         self._margin = min(1.0, self._lease / 10)
         self._held: dict[Held, None] = {}
         """In the order of their claims. By themselves and not by their pairs: of those few replies are about any, and
@@ -153,11 +148,31 @@ class Leases:
         if held.phase is not Phase.ENDED:
             self.drop([held])
             self._state.look_again()  # it may be a suspect that keeps the claimer waiting
-        held.stop(Stop.LOST, self._clock.monotonic())
+        self.stop(held, Stop.LOST)
 
     def cancel(self, held: Held) -> None:
         """The job was asked to cancel: its handler is stopped. On the loop."""
-        held.stop(Stop.CANCELED, self._clock.monotonic())
+        self.stop(held, Stop.CANCELED)
+
+    def stop(self, held: Held, why: Stop) -> None:
+        """Stop its handler, if it runs. The first reason stays, but a lost lease replaces the others.
+
+        A coroutine is cancelled at once. So is the wait for a thread, but not where the attempt was canceled or timed
+        out: its thread has some seconds to end by itself, in which the lease is renewed. On the loop.
+        """
+        if held.task is None or held.attempt is None:
+            return
+        is_first = held.stop_reason is None
+        if is_first or why is Stop.LOST:
+            held.stop_reason = why
+            control_of(held.attempt).lost = why is Stop.LOST
+            held.attempt.cancel(why.value)
+        if why not in (Stop.CANCELED, Stop.TIMEOUT) or not control_of(held.attempt).in_thread:
+            held.cancel(self._clock.monotonic())
+        elif is_first:
+            if held.timer is not None:
+                held.timer.cancel()
+            held.timer = self._clock.call_later(self._thread_ends, lambda: held.cancel(self._clock.monotonic()))
 
     def pull_ahead(self, before: float, *, but: Held | None = None) -> list[Held]:
         """Take out what was claimed by that moment and has not started, except one: it is to be given back."""

@@ -70,7 +70,10 @@ class Judge:
         """How a handler ended that raised this. A raised outcome counts as a returned one, also after a stop."""
         if isinstance(error, RaisableOutcome):
             return from_raised(error)
-        match held.stop_reason:
+        reason = held.stop_reason
+        if reason is Stop.CANCELED and held.stopped_at is None:
+            reason = None  # its thread has ended by itself: the error is its own
+        match reason:
             case None if isinstance(error, ChildCrashed):
                 return Stop.CRASHED
             case None if isinstance(error, ChildUnable):

@@ -109,10 +109,10 @@ class Slots:
                 self._wake()
 
     def stop_all(self, why: Stop) -> None:
-        """Cancel every running handler, once."""
+        """Stop every running handler."""
         for slot in self._slots:
             if slot.held is not None and not self._is_cancelled_with_run(slot):
-                slot.held.stop(why, self._clock.monotonic())
+                self._leases.stop(slot.held, why)
 
     def _is_cancelled_with_run(self, slot: Slot) -> bool:
         """Its task was cancelled along with the one that runs the worker: the event loop is about to end."""
