@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -181,6 +182,12 @@ SERIALS: dict[str, tuple[Any, str]] = {
     "another pattern": ("c{id}", SERIAL_OF_EACH),
     "a function": (lambda customer: customer, f"task 'bill': serial: a function; it is a text. {SERIAL_OF_EACH}"),
 }
+
+
+async def cancel_by_handle(shop: Shop) -> None:
+    await shop.any.cancel(await shop.send.enqueue("a"))
+
+
 SEARCHES: dict[str, tuple[Mistake, str]] = {
     "a state that is none": (
         lambda shop: shop.any.list(JobFilter(states=cast("Any", ("faild",)))),
@@ -203,6 +210,8 @@ SEARCHES: dict[str, tuple[Mistake, str]] = {
         "until: a str; give a moment: datetime.now(UTC) - timedelta(hours=2)",
     ),
     "a task": (lambda shop: shop.any.list(JobFilter(task=shop.send)), "task: a Task; give a text"),
+    "an id as text": (lambda shop: shop.any.cancel("5"), "job_id: a str; give a number: int('5')"),
+    "a handle for an id": (cancel_by_handle, "job_id: a JobHandle; give its id: job.id"),
     "a text as a filter": (
         lambda shop: shop.any.list("failed"),
         "is no filter; give a JobFilter, as in JobFilter(states=",
@@ -316,10 +325,40 @@ async def test_a_folder_that_is_missing_is_to_be_made_first(tmp_path: Path) -> N
         await App(f"sqlite:///{tmp_path}/absent/q.db").open(install=True)
 
 
-async def test_an_enqueue_before_the_first_install_names_the_command(tmp_path: Path) -> None:
+async def test_an_enqueue_before_the_first_install_names_the_commands_for_this_store(tmp_path: Path) -> None:
     task = App(f"sqlite:///{tmp_path}/q.db").task(name="send")(plain)
-    with pytest.raises(SchemaMissing, match="stowhand migrate"):
+    with pytest.raises(SchemaMissing) as raised:
         await task.enqueue(1)
+    for command in ("`stowhand migrate -A MODULE:APP`", "`-c URL`", "app.sync.install()", "start a worker"):
+        assert command in str(raised.value)
+
+
+async def test_a_word_that_was_read_as_the_name_of_a_database_is_named_when_no_server_answers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PGHOST", str(tmp_path))
+    answer = "'tasks' was read as the name of a database; its server is named by postgresql://HOST/tasks, and a file"
+    with pytest.raises(StoreUnreachable, match=answer):
+        await App("tasks").open()
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "answer"),
+    [
+        ("list", {"state": "queued"}, "list(): no argument 'state'; give list(JobFilter(states=('queued',)))"),
+        ("list", {"task": "send"}, "list(): no argument 'task'; give list(JobFilter(task=…))"),
+        ("search", {"status": "failed"}, "search(): no argument 'status'; give search(Search(states=('queued',)))"),
+        ("cancel", {"id": 5}, "cancel(): no argument 'id'; "),
+    ],
+)
+async def test_arguments_of_a_filter_are_answered_with_the_filter(
+    call: str, arguments: dict[str, Any], answer: str
+) -> None:
+    async with App("memory://") as app:
+        with pytest.raises(TypeError, match=re.escape(answer)):
+            await getattr(app, call)(**arguments)
+    with pytest.raises(TypeError, match=re.escape(answer)):
+        await asyncio.to_thread(getattr(app.sync, call), **arguments)
 
 
 async def test_a_database_that_does_not_exist_is_to_be_created(postgres_url: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import wraps
+from inspect import Parameter, signature
 from operator import attrgetter
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
+from stowhand.errors import suggest
+from stowhand.hints import our_words
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.tasks.needs_loop import needs_loop
 
@@ -31,6 +34,27 @@ def path_of(method: Callable[..., object]) -> str:
     return f"{part}.{method.__name__}" if part else method.__name__
 
 
+def refuse_unknown_names(method: Callable[..., object], given: Iterable[str]) -> None:
+    """Raise TypeError for an argument by name that a method does not have."""
+    _, *parameters = signature(method).parameters.values()
+    names = [one.name for one in parameters]
+    if any(one.kind is Parameter.VAR_KEYWORD for one in parameters):
+        return
+    for name in given:
+        if name not in names:
+            example = f"; {_filter_example(method.__name__, parameters[0], name)}" if names == ["wanted"] else ""
+            raise TypeError(f"{method.__name__}(): no argument {name!r}{example or suggest(name, names)}")
+
+
+def _filter_example(method: str, parameter: Parameter, name: str) -> str:
+    """Return the call with a filter, for the name of a field of it, or a similar name."""
+    kind = type(parameter.default)
+    meant = [name] if name in kind.__struct_fields__ else our_words(name, kind.__struct_fields__)
+    field = meant[0] if meant else "states"
+    value = "('queued',)" if field == "states" else "…"
+    return f"give {method}({kind.__name__}({field}={value}))"
+
+
 class Opens(Protocol):
     """An object that opens its store on the running event loop."""
 
@@ -46,6 +70,7 @@ class Opened(Generic[P, T]):
         @needs_loop(f"app.sync.{method.__name__}(…)")
         @wraps(method)
         async def call(app: Opens, *args: P.args, **kwargs: P.kwargs) -> T:
+            refuse_unknown_names(method, kwargs)
             result: T = await find(await app.open())(*args, **kwargs)
             return result
 

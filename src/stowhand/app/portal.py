@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
-from stowhand.app.opened import path_of
+from stowhand.app.opened import path_of, refuse_unknown_names
 from stowhand.errors import Misuse
 from stowhand.fork import call_in_children
 
@@ -51,6 +51,8 @@ class Waited(Generic[P, T]):
 
         @wraps(method)
         def call(face: Face, *args: P.args, **kwargs: P.kwargs) -> T:
+            refuse_unknown_names(method, kwargs)
+
             def ask(opened: Any) -> Any:
                 return attrgetter(path)(opened)(*args, **kwargs)
 

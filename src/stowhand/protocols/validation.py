@@ -35,8 +35,16 @@ MANUALLY_FAILED = "Manually marked as failed"
 def validate_id(job_id: int, field: str = "job_id") -> int:
     """The id; ``NO_JOB`` for a number that no job can have, so that it is not found, like any unknown id."""
     if type(job_id) is not int:
-        raise InvalidJob(f"{field}: {a_type(job_id)}; give a whole number")
+        raise InvalidJob(f"{field}: {a_type(job_id)}; {_how_to_give_id(job_id)}")
     return job_id if 0 < job_id < 2**63 else NO_JOB
+
+
+def _how_to_give_id(given: object) -> str:
+    if isinstance(given, str) and given.isdecimal():
+        return f"give a number: int({given!r})"
+    if isinstance(getattr(given, "id", None), int):  # a handle, or a job
+        return "give its id: job.id"
+    return "give a whole number"
 
 
 def validate_key(key: str) -> str:

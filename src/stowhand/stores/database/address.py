@@ -63,6 +63,12 @@ class Address:
         return f"postgresql:///{name}" + (f"?{urlencode(known, quote_via=quote)}" if known else "")
 
     @property
+    def only_name(self) -> str | None:
+        """The name of the database, if nothing else was given."""
+        given = {name for name, value in self._parameters.items() if _WHEN_ABSENT.get(name) != value}
+        return self._parameters["dbname"] if given == {"dbname"} else None
+
+    @property
     def patience(self) -> float:
         """Seconds after which a connection that is still being made is given up: each of several hosts has its time."""
         hosts = self._parameters.get("host", self._parameters.get("hostaddr", "")).count(",") + 1

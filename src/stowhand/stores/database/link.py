@@ -193,6 +193,11 @@ class Dialer:
             what = "no answer in time"
         elif absent := _ABSENT_DATABASE.search(what):
             what += f"; create it: createdb {absent[1]}"
+        elif name := self.address.only_name:
+            what += (
+                f"\n{name!r} was read as the name of a database; its server is named by postgresql://HOST/{name},"
+                f" and a file of SQLite by sqlite:///{name}.db"
+            )
         return StoreUnreachable(f"{self.address}: {what}")
 
 

@@ -14,6 +14,10 @@ from importlib.resources.abc import Traversable
 from stowhand.errors import SchemaError, SchemaOutdated, SchemaTooNew
 from stowhand.protocols.queue_store import SchemaStatus
 
+HOW_TO_INSTALL = (
+    "run `stowhand migrate` or start a worker, which installs it; in a store that only an App names:"
+    " `stowhand migrate -A MODULE:APP` (or `-c URL`), or app.sync.install()"
+)
 BASELINE = 100
 _FILE = re.compile(r"(\d+)\w*\.sql")
 _BREAKING = "-- breaking"

@@ -20,6 +20,7 @@ from stowhand.stores.database import trouble
 from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.borrowed import BorrowedPool
 from stowhand.stores.database.link import Dialer, Pool, Row, Values
+from stowhand.stores.database.migrations import HOW_TO_INSTALL
 from stowhand.stores.database.statements import load_statements, quote_identifier, quote_text
 from stowhand.stores.postgres.queue.rows import column_fillings, pairs
 from stowhand.stores.postgres.shared.plan import translating
@@ -176,8 +177,7 @@ class PostgresContext:
             )
         if trouble.is_absent(error):
             return SchemaMissing(
-                f"there is no complete schema {self.schema!r} at {self.address} ({text}): "
-                "run `stowhand migrate`, or start a worker, which installs it"
+                f"there is no complete schema {self.schema!r} at {self.address} ({text}): {HOW_TO_INSTALL}"
             )
         return StoreError(f"{self.address}: {text}")
 

@@ -25,7 +25,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import MAX_ATTEMPTS
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.stores.database.link import Row, Session, rows
-from stowhand.stores.database.migrations import Applied, Migration, Migrations
+from stowhand.stores.database.migrations import HOW_TO_INSTALL, Applied, Migration, Migrations
 from stowhand.stores.database.statements import quote_identifier, quote_text
 from stowhand.stores.postgres.queue.context import PostgresContext, fillings_of
 from stowhand.stores.postgres.queue.function_texts import MIGRATIONS, digest, filled, read_functions, read_text, sources
@@ -45,9 +45,7 @@ def status_of(
 def check_status(status: SchemaStatus, context: PostgresContext, migrations: Migrations = MIGRATIONS) -> None:
     """Raise SchemaError unless this version can work with such a schema."""
     if status.installed is None:
-        raise SchemaMissing(
-            f"nothing is installed in {context.place}: run `stowhand migrate`, or start a worker, which installs it"
-        )
+        raise SchemaMissing(f"nothing is installed in {context.place}: {HOW_TO_INSTALL}")
     migrations.check(status, context.place)
 
 

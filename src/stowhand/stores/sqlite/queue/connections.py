@@ -23,6 +23,7 @@ from stowhand.clock import stopwatch
 from stowhand.errors import SchemaMissing, StoreError, StoreRefused, StoreTooSlow
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database import sqlite_file
+from stowhand.stores.database.migrations import HOW_TO_INSTALL
 from stowhand.stores.database.refused_rows import PAUSES_SECONDS
 from stowhand.stores.database.sqlite_connection import OwnThreads, SqliteConnection, WriteProbe
 from stowhand.stores.database.sqlite_file import Replacement
@@ -234,9 +235,7 @@ class FileConnections(Connections):
         try:
             return sqlite_file.connect(self.path, (synchronous, *_SETTINGS, *only))
         except FileNotFoundError:
-            raise SchemaMissing(
-                f"{self.path} does not exist: run `stowhand migrate` or start a worker, which makes it"
-            ) from None
+            raise SchemaMissing(f"{self.path} does not exist: {HOW_TO_INSTALL}") from None
 
 
 _SETTINGS = (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreUnreachable
 from stowhand.protocols.queue_store import SchemaStatus
-from stowhand.stores.database.migrations import Migrations
+from stowhand.stores.database.migrations import HOW_TO_INSTALL, Migrations
 from stowhand.stores.sqlite.queue.transaction import SQL, Transaction
 
 MIGRATIONS = Migrations(files("stowhand.stores.sqlite.queue") / "migrations")
@@ -30,7 +30,7 @@ def check(connection: sqlite3.Connection, path: Path) -> None:
     """Raise unless the installed schema suits this package."""
     found = status(connection, f"{path}: the schema")
     if found.installed is None:
-        raise SchemaMissing(f"{path}: nothing is installed{_foreign(connection)}: run `stowhand migrate`")
+        raise SchemaMissing(f"{path}: nothing is installed{_foreign(connection)}: {HOW_TO_INSTALL}")
     MIGRATIONS.check(found, f"{path}: the schema")
 
 

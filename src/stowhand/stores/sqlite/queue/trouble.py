@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stowhand.errors import InvalidJob, SchemaMissing, StoreError
 from stowhand.stores.database import sqlite_trouble
+from stowhand.stores.database.migrations import HOW_TO_INSTALL
 
 _REFUSALS = {
     "run_at_is_a_date": "run_at lies outside the years 1 to 9999",
@@ -46,5 +47,5 @@ def refusing() -> Iterator[None]:
 def explain(error: sqlite3.Error, path: Path) -> StoreError:
     """Any other error of SQLite."""
     if "no such table: stowhand_" in str(error):
-        return SchemaMissing(f"{path}: nothing of stowhand is installed any more: run `stowhand migrate` ({error})")
+        return SchemaMissing(f"{path}: nothing of stowhand is installed any more ({error}): {HOW_TO_INSTALL}")
     return sqlite_trouble.explain(error, path)
