@@ -127,7 +127,7 @@ def test_a_broken_file_keeps_the_old_tasks_and_says_why(workers: Watching) -> No
     workers.start()
     workers.write("hello.py", "async def task(payload, helpers:\n")
     workers.wait_for("Cannot reload tasks; keeping the loaded ones")
-    workers.wait_for("hello.py: line 1: SyntaxError")
+    workers.wait_for("hello.py: SyntaxError")
     workers.add("hello")
     workers.wait_for("SAID one")
     workers.write("hello.py", saying("two"))

@@ -15,7 +15,7 @@ from stowhand.errors import UndecodablePayload
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, seconds
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.outcomes import describe
-from stowhand.jobs.tries import BY_HAND, TIMED_OUT, WORKER_DIED, Try
+from stowhand.jobs.tries import BY_HAND, TIMED_OUT, WORKER_DIED, Try, TryEnd
 
 Status = base.TaskResultStatus
 _STATUS = {
@@ -145,7 +145,8 @@ def _first_start(job: Job, tries: Sequence[Try]) -> Any:
 
 
 def _errors(job: Job, tries: Sequence[Try]) -> list[base.TaskError]:
-    """The newest has its whole text in the job."""
+    """The newest has its whole text in the job. An attempt that canceled the job is what canceled it."""
+    tries = [one for one in tries if one.outcome is not TryEnd.CANCELED]
     errors = [base.TaskError(exception_class_path=_path(one), traceback=_traceback(_text(one))) for one in tries]
     if job.state is State.CANCELED:
         errors.append(_error(JobCanceled, job.last_error or "canceled"))

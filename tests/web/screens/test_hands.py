@@ -113,7 +113,7 @@ async def test_why_is_this_job_late(site: Site, page: Page) -> None:
     await site.store.operate.pause_serial("newsletter")
     await page.goto(site.url)
     clicks = Clicks(page)
-    await clicks.link("Serial keys")
+    await clicks.link("Queues")
     await clicks.link("newsletter")
     await clicks.link("1")
     await expect(page.locator("#why")).to_contain_text("paused")

@@ -58,7 +58,7 @@ async def test_without_a_script_a_page_is_whole(chromium: Chromium, full_site: S
     async with chromium.context(java_script_enabled=False) as context:
         page = await context.new_page()
         await page.goto(full_site.url)
-        for name in ("Jobs", "Serial keys", "Tasks", "Failures", "Workers", "Overview"):
+        for name in ("Jobs", "Queues", "Tasks", "Failures", "Workers", "Overview"):
             await page.get_by_role("navigation").get_by_role("link", name=name, exact=True).click()
             await expect(page.get_by_role("heading", level=1)).to_have_text(name)
             await expect(page.locator("#stamp")).to_contain_text("As of")
