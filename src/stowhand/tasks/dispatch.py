@@ -11,6 +11,7 @@ from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Retry
 from stowhand.jobs.outcomes import from_raised
+from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Claim
@@ -90,7 +91,8 @@ class TaskHandler:
     @property
     def on_enqueue(self) -> OnEnqueue | None:
         """Function applied to the jobs of ``enqueue_after``; ``None``: they stay unchanged."""
-        return self._registry.enqueued if self._registry.around.on_enqueue else None
+        names_queues = any(queue != DEFAULT_QUEUE for queue in self._registry.queues().values())
+        return self._registry.enqueued if self._registry.around.on_enqueue or names_queues else None
 
     @property
     def resources(self) -> WorkerResources | None:

@@ -185,14 +185,22 @@ class Registry:
 
         Raises what they raise, and InvalidJob.
         """
-        if not self.around.on_enqueue or job.task in limits.RESERVED:
+        if job.task in limits.RESERVED:
             return job
-        made = limits.check(self.around.enqueued(job))
+        job = self._in_a_queue(job)
+        if not self.around.on_enqueue:
+            return job
+        made = self._in_a_queue(limits.check(self.around.enqueued(job)))
         task = self.find(made.task)
         if task is not None and (made.task, made.payload, made.key) != (job.task, job.payload, job.key):
             task.shape.check(made.payload)
             made = task.finished(made)
         return made
+
+    def _in_a_queue(self, job: NewJob) -> NewJob:
+        """Return the job with the queue that its task declares here, where it names none."""
+        task = self.find(job.task) if job.queue is None else None
+        return job if task is None else msgspec.structs.replace(job, queue=task.template.queue)
 
     def declared(self, job: NewJob) -> NewJob:
         """The job with what its task declares, where the job leaves a field at its default: for enqueuers that may not
