@@ -664,7 +664,7 @@ begin
     raise exception 'on_failure is an object without key, expires, payload and on_failure, of 16 KiB at most.' using errcode = '22023';
   end if;
   perform "stowhand".check_name('A task identifier', coalesce(_handler->>'task', ''), 128, 'GWBID');
-  perform "stowhand".check_name('A queue name', _handler->>'serial', 128, 'GWBQN');
+  perform "stowhand".check_name('A serial key', _handler->>'serial', 128, 'GWBQN');
   perform "stowhand".check_name('The name of a queue', _handler->>'queue', 128, 'GWBQN');
   perform "stowhand".refuse_reserved(_handler->>'task');
 end $$;
@@ -676,7 +676,7 @@ declare
   _flag text;
 begin
   perform "stowhand".check_name('A task identifier', coalesce(_task, ''), 128, 'GWBID');
-  perform "stowhand".check_name('A queue name', _serial, 128, 'GWBQN');
+  perform "stowhand".check_name('A serial key', _serial, 128, 'GWBQN');
   perform "stowhand".check_name('A job key', _key, 512, 'GWBJK');
   perform "stowhand".check_name('The name of a queue', _queue, 128, 'GWBQN');
   if _max_attempts < 1 then

@@ -258,7 +258,7 @@ class QueueEngine:
         return key_of(self.shape.name, job_id if is_storable(job_id) else "?")
 
     async def pause(self, queue: FlowQueue) -> bool:
-        """The pause of its task, as ``stowhand queues pause --task`` writes it."""
+        """The pause of its task, as ``stowhand serials pause --task`` writes it."""
         return (await self._store.operate.pause_task(self.task(queue))).changed
 
     async def resume(self, queue: FlowQueue) -> bool:

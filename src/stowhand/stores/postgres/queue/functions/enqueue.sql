@@ -83,7 +83,7 @@ declare
   _flag text;
 begin
   perform {schema}.check_name('A task identifier', coalesce(_task, ''), 128, 'GWBID');
-  perform {schema}.check_name('A queue name', _serial, 128, 'GWBQN');
+  perform {schema}.check_name('A serial key', _serial, 128, 'GWBQN');
   perform {schema}.check_name('A job key', _key, 512, 'GWBJK');
   perform {schema}.check_name('The name of a queue', _queue, 128, 'GWBQN');
   if _max_attempts < 1 then
