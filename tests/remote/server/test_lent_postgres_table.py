@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from stowhand.commands import Command, CommandHandler
-from stowhand.errors import ConfigurationError, InvalidJob, StoreError
+from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.events import StoreTrouble
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.job import State
@@ -207,7 +207,7 @@ def test_conditions_are_those_of_the_token_and_a_stranger_changes_nothing(run: R
     async def go() -> None:
         async with uploads.lent() as remote:
             asked = ClaimRequest(worker="w", token=TOKEN, limit=9, lease=30.0)
-            with pytest.raises(StoreError, match="not for the condition column 'path'"):
+            with pytest.raises(ConfigurationError, match="not for the condition column 'path'"):
                 await remote.claim(msgspec.structs.replace(asked, conditions=(Where("path", "=", "a"),)))
             async with HttpStore(remote.description, HttpOptions(token=limited)) as other:
                 assert await other.claim(asked) == []
