@@ -34,7 +34,7 @@ def test_an_insert_is_add_job(store: PostgresStore, sql: Sql, run: Any) -> None:
 
 
 def test_an_insert_is_checked_as_add_job_checks(sql: Sql) -> None:
-    with pytest.raises(psycopg.Error, match="A queue name has 1 to 128 characters"):
+    with pytest.raises(psycopg.Error, match="A serial key has 1 to 128 characters"):
         sql("insert into stowhand.jobs (task_identifier, queue_name) values ('t', repeat('q', 129))")
     with pytest.raises(psycopg.Error, match="A task identifier has 1 to 128 characters"):
         sql("insert into stowhand.jobs (payload) values ('{}')")
