@@ -1124,10 +1124,11 @@ begin
 end $$;
 
 CREATE FUNCTION stowhand.declared_queue(_task text) RETURNS text
-    LANGUAGE sql STABLE
+    LANGUAGE plpgsql STABLE
     AS $$
-  select q.queue from "stowhand".task_queues q where q.task = _task
-$$;
+begin
+  return (select q.queue from "stowhand".task_queues q where q.task = _task);
+end $$;
 
 CREATE FUNCTION stowhand.drop_key(_key text) RETURNS stowhand.live
     LANGUAGE plpgsql
@@ -1337,6 +1338,7 @@ CREATE FUNCTION stowhand.enqueue_many(_tasks text[], _payloads json[], _serials 
 #variable_conflict use_column
 declare
   _at timestamptz := case when _now is null then now() else "stowhand".pinned(_now) end;
+  _are_declared boolean := exists (select from "stowhand".task_queues);
 begin
   if _tasks && array['jobs:purge_completed'] then
     perform "stowhand".refuse_reserved(r.task) from unnest(array['jobs:purge_completed']) as r(task) where r.task = any(_tasks);
@@ -1348,7 +1350,7 @@ begin
          coalesce(j.max_attempts, 25), coalesce(j.priority, 0),
          case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
          j.max_resets,
-         nullif(coalesce(j.queue, (select q.queue from "stowhand".task_queues q where q.task = j.task)), 'default'),
+         nullif(coalesce(j.queue, case when _are_declared then "stowhand".declared_queue(j.task) end), 'default'),
          j.serial is not null, _at, _at
   from unnest(_tasks, _payloads, _serials, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets, _queues)
     as j(task, payload, serial, run_at, delay, max_attempts, priority, flags, max_resets, queue)

@@ -100,7 +100,7 @@ case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({channel},
 insert into {schema}.live (task, payload, run_at, max_attempts, queue, {other_details}, scout, created_at, updated_at)
 select v.task, v.payload, coalesce(v.run_at, v.at + v.delay * interval '1 second', v.at),
   coalesce(v.max_attempts, (select s.max_attempts from {schema}.settings s)),
-  nullif(coalesce(v.queue, (select q.queue from {schema}.task_queues q where q.task = v.task)), 'default'), {other_values},
+  nullif(coalesce(v.queue, {schema}.declared_queue(v.task)), 'default'), {other_values},
   v.serial is not null, v.at, v.at
 from (values (%s::text, %s::json, %s::timestamptz, %s::float8, coalesce(%s::timestamptz, now()), {detail_values}))
   as v(task, payload, run_at, delay, at, {details})
