@@ -105,7 +105,7 @@ end $$;
 
 CREATE FUNCTION stowhand.is_lawful(_task text, _payload json, _serial text, _state text, _attempts integer, _max_attempts integer, _resets integer, _max_resets integer, _queue text, _key text, _flags text[], _token uuid, _settled_token uuid, _worker text, _lease_until timestamp with time zone, _finished_at timestamp with time zone, _cancel_requested boolean, _loses_retries text, _scout boolean) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE
-    AS $$
+    AS $_$
 declare
   _broken text;
 begin
@@ -121,7 +121,7 @@ begin
     and pg_catalog.textne(_task, '') and pg_catalog.int4le(pg_catalog.length(_task), 128)
     and (_serial is null or pg_catalog.int4le(pg_catalog.length(_serial), 128))
     and (_queue is null or pg_catalog.int4le(pg_catalog.length(_queue), 128) and pg_catalog.textne(_queue, '')
-         and pg_catalog.textne(_queue, 'default'))
+         and pg_catalog.textne(_queue, 'default') and pg_catalog.textregexne(_queue, '^ |,| $'))
     and (_key is null or pg_catalog.textne(_key, '') and pg_catalog.int4le(pg_catalog.length(_key), 512))
     and pg_catalog.int4lt(pg_catalog.pg_column_size(_payload), 2000)
   then
@@ -149,6 +149,7 @@ begin
     when pg_catalog.int4gt(pg_catalog.octet_length(_payload::pg_catalog.text), 1048576) then 'payload_size'
     when pg_catalog.texteq(_queue, '') or pg_catalog.int4gt(pg_catalog.length(_queue), 128) then 'queue_length'
     when pg_catalog.texteq(_queue, 'default') then 'queue_is_null_for_default'
+    when pg_catalog.textregexeq(_queue, '^ |,| $') then 'queue_without_comma_and_outer_blanks'
     when pg_catalog.int4gt(pg_catalog.length(_serial), 128) then 'serial_length'
     when not (pg_catalog.int4ge(_resets, 0) and (_max_resets is null or pg_catalog.int4ge(_max_resets, 0)))
       then 'resets_in_range'
@@ -164,7 +165,7 @@ begin
       using errcode = '23514', schema = 'stowhand', table = 'live', constraint = _broken;
   end if;
   return true;
-end $$;
+end $_$;
 
 CREATE TABLE stowhand.live (
     id bigint NOT NULL,
@@ -665,7 +666,7 @@ begin
   end if;
   perform "stowhand".check_name('A task identifier', coalesce(_handler->>'task', ''), 128, 'GWBID');
   perform "stowhand".check_name('A serial key', _handler->>'serial', 128, 'GWBQN');
-  perform "stowhand".check_name('The name of a queue', _handler->>'queue', 128, 'GWBQN');
+  perform "stowhand".check_queue(_handler->>'queue');
   perform "stowhand".refuse_reserved(_handler->>'task');
 end $$;
 
@@ -678,7 +679,7 @@ begin
   perform "stowhand".check_name('A task identifier', coalesce(_task, ''), 128, 'GWBID');
   perform "stowhand".check_name('A serial key', _serial, 128, 'GWBQN');
   perform "stowhand".check_name('A job key', _key, 512, 'GWBJK');
-  perform "stowhand".check_name('The name of a queue', _queue, 128, 'GWBQN');
+  perform "stowhand".check_queue(_queue);
   if _max_attempts < 1 then
     raise exception 'max_attempts is at least 1 (here it is %).', _max_attempts using errcode = 'GWBMA';
   elsif _max_resets < 0 then
@@ -706,6 +707,17 @@ begin
       using errcode = _code;
   end if;
 end $$;
+
+CREATE FUNCTION stowhand.check_queue(_queue text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    AS $_$
+begin
+  perform "stowhand".check_name('The name of a queue', _queue, 128, 'GWBQN');
+  if _queue ~ '^ |,| $' then
+    raise exception 'The name of a queue has no comma and no blank at its ends (this one is %).', to_json(_queue)
+      using errcode = 'GWBQN';
+  end if;
+end $_$;
 
 CREATE FUNCTION stowhand.check_rules(_on_failure json, _expires double precision, _unique_period double precision, _mode text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
@@ -2033,14 +2045,14 @@ $$;
 
 CREATE FUNCTION stowhand.is_usual(_task text, _payload text, _serial text, _max_attempts integer, _key text, _flags text[], _queue text) RETURNS boolean
     LANGUAGE sql IMMUTABLE
-    AS $$
+    AS $_$
   select length(_task) between 1 and 128 and _max_attempts > 0 and length(_payload) < 8192
     and not "stowhand".is_suspicious(_payload)
     and (_serial is null or length(_serial) between 1 and 128) and (_key is null or length(_key) between 1 and 512)
-    and (_queue is null or length(_queue) between 1 and 128)
+    and (_queue is null or length(_queue) between 1 and 128 and _queue !~ '^ |,| $')
     and concat(_task, _serial, _key, _queue) !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
     and _task <> all(array['jobs:purge_completed']) and _flags is null
-$$;
+$_$;
 
 CREATE FUNCTION stowhand.job_ends(_ids bigint[]) RETURNS TABLE(id bigint, state text, attempts integer, resets integer, last_error text, result text, started_at timestamp with time zone, finished_at timestamp with time zone, revision integer, replaced integer)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -2432,7 +2444,7 @@ CREATE FUNCTION stowhand.pause_queue(queue text, _now timestamp with time zone D
     SET lock_timeout TO '5s'
     AS $$
 begin
-  perform "stowhand".check_name('The name of a queue', coalesce(queue, ''), 128, 'GWBQN');
+  perform "stowhand".check_queue(coalesce(queue, ''));
   return "stowhand".write_pause('queue', queue, true, _now);
 end $$;
 
@@ -3165,7 +3177,7 @@ begin
   elsif _attempts < 0 then
     raise exception 'attempts is at least 0 (here it is %).', _attempts using errcode = '22023';
   end if;
-  perform "stowhand".check_name('The name of a queue', _queue, 128, 'GWBQN');
+  perform "stowhand".check_queue(_queue);
   _jobs := "stowhand".lock_idle(_ids, _at);
   _locked := array(select j.id from unnest(_jobs) as j);
   _held := array(select j from unnest(_jobs) as j where j.state = 'processing' order by j.id);
@@ -3265,7 +3277,7 @@ CREATE FUNCTION stowhand.resume_queue(queue text, _now timestamp with time zone 
     SET lock_timeout TO '5s'
     AS $$
 begin
-  perform "stowhand".check_name('The name of a queue', coalesce(queue, ''), 128, 'GWBQN');
+  perform "stowhand".check_queue(coalesce(queue, ''));
   return "stowhand".write_pause('queue', queue, false, _now);
 end $$;
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from stowhand.errors import InvalidJob
 from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.queues import Queues
 from stowhand.protocols.figures import Pauses
@@ -33,6 +34,21 @@ async def test_a_job_is_in_the_queue_default_unless_the_call_names_another(harne
     assert [claim.record.queue for claim in await harness.claim(10)] == ["default", "mail"]
     await harness.add(queue="default")
     assert (await harness.claim())[0].record.queue == "default"
+
+
+@pytest.mark.parametrize("name", ["a,b", " a", "a "])
+async def test_a_queue_that_no_worker_option_could_name_is_refused(harness: StoreHarness, name: str) -> None:
+    jobs = harness.store.jobs
+    for job in (
+        NewJob(task="t", queue=name),
+        NewJob(task="t", queue=name, key="k"),
+        NewJob(task="t", queue=name, expires=9.0),
+    ):
+        with pytest.raises(InvalidJob, match="queue"):
+            await jobs.enqueue(job)
+        with pytest.raises(InvalidJob, match="queue"):
+            await jobs.enqueue_many([NewJob(task="t"), job])
+    assert await harness.claim() == []
 
 
 async def test_a_claim_of_all_queues_takes_jobs_in_one_order(harness: StoreHarness) -> None:

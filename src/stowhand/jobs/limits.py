@@ -210,7 +210,7 @@ def check_queue(field: str, name: object) -> str:
     No option of a worker could name a queue with a comma or outer blanks: ``--queue a,b`` is two queues.
     """
     text = check_name(field, name, QUEUE_LIMIT)
-    if "," in text or text != text.strip():
+    if "," in text or text != text.strip(" "):
         raise InvalidJob(f"{field}: {text!r}; the name of a queue has no comma and no blank at its ends")
     return text
 

@@ -130,6 +130,7 @@ def test_null_means_keep_and_nought_means_nought(sql: Sql) -> None:
         ("max_attempts := 0", "GWBMA", "here it is 0"),
         ("attempts := -1", "22023", "here it is -1"),
         ("work_queue := ''", "GWBQN", "queue"),
+        ("work_queue := 'a,b'", "GWBQN", "no comma"),
     ],
 )
 def test_values_that_no_job_can_have_are_refused(sql: Sql, arguments: str, code: str, said: str) -> None:

@@ -40,6 +40,8 @@ HELD = "state = 'processing', token = gen_random_uuid(), lease_until = now(), wo
         ("queue = ''", "queue_length"),
         ("queue = repeat('q', 129)", "queue_length"),
         ("queue = 'default'", "queue_is_null_for_default"),
+        ("queue = 'a,b'", "queue_without_comma_and_outer_blanks"),
+        ("queue = 'a '", "queue_without_comma_and_outer_blanks"),
         ("key = ''", "key_length"),
         ("key = repeat('k', 513)", "key_length"),
         ("flags = array_fill('f'::text, array[65])", "flags_count"),

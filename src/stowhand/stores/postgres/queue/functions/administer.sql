@@ -159,7 +159,7 @@ begin
   elsif _attempts < 0 then
     raise exception 'attempts is at least 0 (here it is %).', _attempts using errcode = '22023';
   end if;
-  perform {schema}.check_name('The name of a queue', _queue, 128, 'GWBQN');
+  perform {schema}.check_queue(_queue);
   _jobs := {schema}.lock_idle(_ids, _at);
   _locked := array(select j.id from unnest(_jobs) as j);
   _held := array(select j from unnest(_jobs) as j where j.state = 'processing' order by j.id);

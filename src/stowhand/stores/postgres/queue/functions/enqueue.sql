@@ -74,6 +74,17 @@ begin
   end if;
 end $$;
 
+-- No option of a worker could name a queue with a comma or outer blanks. The same rule is in jobs/limits.py: check_queue.
+create or replace function {schema}.check_queue(_queue text) returns void
+language plpgsql immutable as $$
+begin
+  perform {schema}.check_name('The name of a queue', _queue, 128, 'GWBQN');
+  if _queue ~ '^ |,| $' then
+    raise exception 'The name of a queue has no comma and no blank at its ends (this one is %).', to_json(_queue)
+      using errcode = 'GWBQN';
+  end if;
+end $$;
+
 create or replace function {schema}.check_job(
   _task text, _payload json, _suspicious boolean, _serial text, _max_attempts int, _key text, _flags text[],
   _max_resets int, _queue text
@@ -85,7 +96,7 @@ begin
   perform {schema}.check_name('A task identifier', coalesce(_task, ''), 128, 'GWBID');
   perform {schema}.check_name('A serial key', _serial, 128, 'GWBQN');
   perform {schema}.check_name('A job key', _key, 512, 'GWBJK');
-  perform {schema}.check_name('The name of a queue', _queue, 128, 'GWBQN');
+  perform {schema}.check_queue(_queue);
   if _max_attempts < 1 then
     raise exception 'max_attempts is at least 1 (here it is %).', _max_attempts using errcode = 'GWBMA';
   elsif _max_resets < 0 then
@@ -122,7 +133,7 @@ language sql immutable as $$
   select length(_task) between 1 and 128 and _max_attempts > 0 and length(_payload) < 8192
     and not {schema}.is_suspicious(_payload)
     and (_serial is null or length(_serial) between 1 and 128) and (_key is null or length(_key) between 1 and 512)
-    and (_queue is null or length(_queue) between 1 and 128)
+    and (_queue is null or length(_queue) between 1 and 128 and _queue !~ '^ |,| $')
     and concat(_task, _serial, _key, _queue) !~ E'[\\u0001-\\u001f\\u007f-\\u009f\\u2028\\u2029]'
     and _task <> all({reserved}) and _flags is null
 $$;

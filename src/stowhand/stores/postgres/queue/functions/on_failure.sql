@@ -12,7 +12,7 @@ begin
   end if;
   perform {schema}.check_name('A task identifier', coalesce(_handler->>'task', ''), 128, 'GWBID');
   perform {schema}.check_name('A serial key', _handler->>'serial', 128, 'GWBQN');
-  perform {schema}.check_name('The name of a queue', _handler->>'queue', 128, 'GWBQN');
+  perform {schema}.check_queue(_handler->>'queue');
   perform {schema}.refuse_reserved(_handler->>'task');
 end $$;
 

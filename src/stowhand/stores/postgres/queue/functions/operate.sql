@@ -72,14 +72,14 @@ end $$;
 create or replace function {schema}.pause_queue(queue text, _now timestamptz default null) returns boolean
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
-  perform {schema}.check_name('The name of a queue', coalesce(queue, ''), 128, 'GWBQN');
+  perform {schema}.check_queue(coalesce(queue, ''));
   return {schema}.write_pause('queue', queue, true, _now);
 end $$;
 
 create or replace function {schema}.resume_queue(queue text, _now timestamptz default null) returns boolean
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
-  perform {schema}.check_name('The name of a queue', coalesce(queue, ''), 128, 'GWBQN');
+  perform {schema}.check_queue(coalesce(queue, ''));
   return {schema}.write_pause('queue', queue, false, _now);
 end $$;
 

@@ -75,6 +75,7 @@ CREATE TABLE stowhand_jobs (
     CONSTRAINT payload_is_text CHECK (typeof(payload) = 'text'),
     CONSTRAINT serial_is_text CHECK (serial IS NULL OR typeof(serial) = 'text'),
     CONSTRAINT queue_is_text CHECK (queue IS NULL OR (typeof(queue) = 'text' AND queue NOT IN ('', 'default'))),
+    CONSTRAINT queue_without_comma_and_outer_blanks CHECK (instr(queue, ',') = 0 AND queue = trim(queue)),
     CONSTRAINT key_is_text CHECK (key IS NULL OR typeof(key) = 'text'),
     CONSTRAINT flags_are_an_array CHECK (flags IS NULL OR (typeof(flags) = 'text' AND flags GLOB '[[]*]')),
     CONSTRAINT attempts_are_whole CHECK (typeof(attempts) = 'integer' AND typeof(max_attempts) = 'integer'),
