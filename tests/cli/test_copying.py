@@ -16,6 +16,7 @@ import psycopg
 
 from stowhand import App, Job, NewJob, State
 from stowhand.jobs import copying
+from stowhand.protocols.operating import WorkerCard, WorkerList
 from tests.support import forked
 
 PAYLOADS = {
@@ -36,13 +37,18 @@ def job(payload: str, **more: Any) -> Job:
 
 
 JOBS = [job(payload, key=f"k'$1\\ {name}") for name, payload in PAYLOADS.items()] + [
-    job("{}", task="--plain", serial=None, priority=0)
+    job("{}", task="--plain", serial=None, priority=0),
+    job("{}", task="--plain", queue="-q'", serial=None),
 ]
+DECLARED = {one.task: "declared" for one in JOBS}
+"""The queue of each task, as a worker has declared it: a copy of a job of another queue stays in that."""
+WORKER = WorkerCard("w1", "host", 1, "1", tuple(DECLARED), 4)
 FLAGS = ("red's", "-b")
 
 
 def told(found: Job) -> tuple[object, ...]:
-    return (found.task, found.payload_text, found.serial, found.priority, found.max_attempts, found.key, found.flags)
+    text, numbers = (found.task, found.payload_text, found.queue), (found.priority, found.max_attempts)
+    return (*text, *numbers, found.serial, found.key, found.flags)
 
 
 def wanted(one: Job) -> tuple[object, ...]:
@@ -59,6 +65,15 @@ def newest(app: App) -> Job:
 def installed(url: str) -> App:
     app = App(url)
     app.sync.install()
+
+    async def declare() -> None:
+        async with App(url) as another:
+            heartbeats = (await another.open()).heartbeats()
+            assert isinstance(heartbeats, WorkerList)
+            await heartbeats.worker_seen(WORKER, DECLARED)
+            await heartbeats.close()
+
+    asyncio.run(declare())
     return app
 
 

@@ -59,12 +59,13 @@ def test_a_recurring_job_is_in_the_queue_of_its_task_unless_the_item_names_anoth
     app.cron("0 4 * * *", export)
     app.cron("0 4 * * *", export, identifier="other", queue="mail", serial="s")
     app.cron("0 4 * * *", export.options(queue="slow"), identifier="of options")
+    app.cron("0 4 * * *", export.options(queue="default"), identifier="of the default queue")
     app.cron("0 4 * * *", "export", identifier="by name", queue="mail")
     app.cron("0 4 * * *", "elsewhere", queue="mail")
     in_text = declared(parse_crontab("0 4 * * * export\n0 4 * * * export ?id=b&work_queue=mail&queue=s"), app.registry)
     jobs = [item.job(AT, backfilled=False) for item in (*app.cron_items, *in_text)]
-    assert [job.queue for job in jobs] == ["bulk", "mail", "slow", "mail", "mail", "bulk", "mail"]
-    assert [job.serial for job in jobs] == [None, "s", None, None, None, None, "s"]
+    assert [job.queue for job in jobs] == ["bulk", "mail", "slow", "default", "mail", "mail", "bulk", "mail"]
+    assert [job.serial for job in jobs] == [None, "s", None, None, None, None, None, "s"]
     assert app.cron_items[1].spec == "0 4 * * * export ?id=other&queue=s&work_queue=mail"
 
 

@@ -9,7 +9,6 @@ import msgspec
 
 from stowhand.jobs.fields import OPTIONS, Field, Kind, flag_of
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.queues import DEFAULT_QUEUE
 
 SCHEMA = "stowhand"
 _IN_SQL = {"serial": "queue_name", "queue": "work_queue", "key": "job_key"}
@@ -29,7 +28,7 @@ def copies(job: Job, payload: str, flags: tuple[str, ...], schema: str | None) -
 
 
 def command(job: Job, payload: str, flags: tuple[str, ...] = ()) -> str:
-    """``stowhand enqueue --serial=mail send '{"to": "ada"}'``, quoted for a POSIX shell."""
+    """``stowhand enqueue --queue=default send '{"to": "ada"}'``, quoted for a POSIX shell."""
     options = []
     for field, value in _options(job, flags):
         # In one word with its option a value may begin with a dash.
@@ -70,14 +69,10 @@ def _new_job(job: Job, payload: str, flags: tuple[str, ...]) -> str:
 
 
 def _options(job: Job, flags: tuple[str, ...]) -> list[tuple[Field, Any]]:
-    """Return the options that differ from their defaults."""
+    """Return the options that differ from their defaults, and always the queue: its default is the task's."""
     job = msgspec.structs.replace(job, flags=flags)
     values = [(field, getattr(job, field.name)) for field in OPTIONS if field.flag]
-    return [
-        (field, value)
-        for field, value in values
-        if value not in (None, 0, ()) and (field.name, value) != ("queue", DEFAULT_QUEUE)
-    ]
+    return [(field, value) for field, value in values if value not in (None, 0, ())]
 
 
 def _value(value: Any) -> str:
