@@ -33,14 +33,14 @@ _WORDS = {
     # attributes of a task, an App, a handle, the context; commands
     "enqueue": "delay apply_async send defer defer_async kiq perform_async submit send_task push call",
     "enqueue_sync": "enqueue_blocking",
-    "enqueue_many": "batch_defer batch_defer_async starmap enqueue_all",
+    "enqueue_many": "batch_defer batch_defer_async starmap map enqueue_all",
     "options": "configure send_with_options with_options set kicker using schedule enqueue_at enqueue_in_seconds",
     "new_job": "s si signature message",
     "add_job": "send_task configure_task",
     "cron": "periodic periodic_task add_periodic_task crontab beat schedule every",
     "id": "job_id task_id message_id",
     "result": "get get_result wait_result return_value",
-    "state": "status ready successful",
+    "state": "status ready successful failed",
     "states": "state status",
     "cancel": "revoke abort",
     "canceled": "is_aborted should_abort",
@@ -53,6 +53,12 @@ _WORDS = {
 """Our word: words of other libraries."""
 
 _RATE = "to limit how often jobs run, see 'Limit the rate' (docs/how-to/limit-the-rate.md)"
+_QUEUE = "queue=... is the class of work, and serial=... runs jobs one at a time"
+_QUEUES = "a worker chooses by queue, the class of work; serial=... of a task or job runs jobs one at a time"
+_QUEUE_OF_APP = f"a task or a job has a queue: @app.task(queue='mail'). {_QUEUE}"
+_RETRY = "for another attempt: raise Retry('why', delay='5m')"
+_SYNC = "without an event loop: app.sync.enqueue(task, …), or task.enqueue_sync(…)"
+_FLOW = "for jobs that follow others: ctx.enqueue_after(task, …), or a flow; for many results: await gather(jobs)"
 _ATTEMPTS = "the number of attempts belongs to a task or to a job: @app.task(max_attempts=5)"
 _CONTEXT = "a task that needs its job has a parameter `ctx: Context`"
 _STORE = "the store is the first argument, and keeps results too: App('postgresql:///shop')"
@@ -67,9 +73,15 @@ _SENTENCES = {
     ("shared_task", "App"): _TASK,
     ("task", "App"): _TASK,
     ("actor", "App"): _TASK,
-    ("queue_name", "serial"): "queue=... is the class of work, and serial=... runs jobs one at a time",
+    ("chain", "App"): _FLOW,
+    ("chord", "App"): _FLOW,
+    ("group", "App"): _FLOW,
+    ("queue_name", "serial"): _QUEUE,
+    ("queue_name", "queues"): _QUEUES,
+    ("queue_name", "pool_size"): _QUEUE_OF_APP,
     ("rate_limit", "serial"): _RATE,
     ("rate_limit", "concurrency"): _RATE,
+    ("rate_limit", "pool_size"): _RATE,
     ("max_retries", "poll_interval"): _ATTEMPTS,
     ("retries", "poll_interval"): _ATTEMPTS,
     ("max_attempts", "poll_interval"): _ATTEMPTS,
@@ -90,7 +102,9 @@ _SENTENCES = {
     ("backend", "pool_size"): _STORE,
     ("dsn", "pool_size"): _STORE,
     ("connector", "pool_size"): _STORE,
-    ("retry", "enqueue_after"): "for another attempt: raise Retry('why', delay='5m')",
+    ("enqueue_sync", "enqueue_many"): _SYNC,
+    ("retry", "new_job"): _RETRY,
+    ("retry", "enqueue_after"): _RETRY,
     ("request", "enqueue_after"): "the job of this attempt is ctx.job",
     ("conf", "enqueue_many"): "options are arguments of App(…), or settings: docs/reference/settings.md",
     ("autodiscover_tasks", "enqueue_many"): "name the modules of tasks: App(include=['shop.tasks'])",

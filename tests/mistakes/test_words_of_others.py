@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from stowhand.tasks.job_handle import JobHandle
 
 RATE = "to limit how often jobs run, see 'Limit the rate' (docs/how-to/limit-the-rate.md)"
 BOTH = "queue=... is the class of work, and serial=... runs jobs one at a time."
+QUEUES = "a worker chooses by queue, the class of work; serial=... of a task or job runs jobs one at a time"
 ATTEMPTS = "did you mean 'max_attempts'?"
 TIMES = "did you mean 'delay' or 'run_at'?"
 
@@ -32,6 +34,15 @@ def app() -> Any:
 
 def declare(**options: Any) -> Callable[[], object]:
     return lambda: app().task(name="x", **options)(lambda: None)
+
+
+async def worker(**options: Any) -> None:
+    async with app() as made:
+        made.worker(**options)
+
+
+def work(**options: Any) -> Callable[[], object]:
+    return lambda: asyncio.run(worker(**options))
 
 
 def task() -> Any:
@@ -91,13 +102,29 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: task().new_job(to="a", delay=5),
         "unexpected argument 'delay'; it takes: to. Options of a job: task.options(delay=…).enqueue(…)",
     ),
+    "enqueue: max_retries": (lambda: task().new_job(to="a", max_retries=5), "task.options(max_attempts=…).enqueue(…)"),
+    "enqueue: queue_name": (lambda: task().new_job(to="a", queue_name="mail"), f"it takes: to; {BOTH[:-1]}"),
+    "enqueue: rate_limit": (lambda: task().new_job(to="a", rate_limit="3/s"), RATE),
+    "options: max_retries": (configure(max_retries=5), f"no option 'max_retries'; {ATTEMPTS}"),
+    "options: queue_name": (configure(queue_name="mail"), BOTH),
+    "options: rate_limit": (configure(rate_limit="3/s"), RATE),
+    "NewJob: countdown": (make(NewJob, task="t", countdown=5), TIMES),
+    "NewJob: rate_limit": (make(NewJob, task="t", rate_limit="3/s"), RATE),
     "NewJob: retries": (make(NewJob, task="t", retries=3), f"NewJob: no option 'retries'; {ATTEMPTS}"),
     "NewJob: queue_name": (make(NewJob, task="t", queue_name="mail"), BOTH),
     "WorkerOptions: max_retries": (
         make(WorkerOptions, max_retries=3),
         "the number of attempts belongs to a task or to a job: @app.task(max_attempts=5)",
     ),
+    "WorkerOptions: rate_limit": (make(WorkerOptions, rate_limit="3/s"), RATE),
+    "WorkerOptions: queue_name": (make(WorkerOptions, queue_name="mail"), QUEUES),
+    "app.worker: queue_name": (work(queue_name="mail"), f"worker: no option 'queue_name'; {QUEUES}"),
+    "app.worker: retries": (work(retries=3), "@app.task(max_attempts=5)"),
+    "app.worker: rate_limit": (work(rate_limit="3/s"), RATE),
     "WorkerOptions: max_workers": (make(WorkerOptions, max_workers=3), "did you mean 'concurrency'?"),
+    "App: queue_name": (make(App, queue_name="mail"), f"a task or a job has a queue: @app.task(queue='mail'). {BOTH}"),
+    "App: rate_limit": (make(App, rate_limit="3/s"), RATE),
+    "App: max_retries": (make(App, max_retries=3), ATTEMPTS),
     "App: broker": (make(App, broker="redis://"), "the store is the first argument, and keeps results too: App('"),
     "command: beat": (lambda: root.main(["beat"], standalone_mode=False), "did you mean 'cron'?"),
     "command: flower": (lambda: root.main(["flower"], standalone_mode=False), "did you mean 'web'?"),
@@ -107,10 +134,20 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "task.send": (lambda: task().send("a"), "did you mean '.enqueue'?"),
     "task.defer": (lambda: task().defer(to="a"), "did you mean '.enqueue'?"),
     "task.kiq": (lambda: task().kiq("a"), "did you mean '.enqueue'?"),
+    "task.retry": (lambda: task().retry(countdown=60), "for another attempt: raise Retry('why', delay='5m')"),
+    "task.map": (lambda: task().map([1]), "did you mean '.enqueue_many'?"),
     "task.s": (lambda: task().s("a"), "did you mean '.new_job'?"),
     "task.configure": (lambda: task().configure(lock="a"), "did you mean '.options'?"),
     "task.options().delay": (lambda: task().options(priority=1).delay("a"), "did you mean '.enqueue'?"),
     "app.send_task": (lambda: app().send_task, "did you mean '.enqueue' or '.add_job'?"),
+    "app.enqueue_sync": (lambda: app().enqueue_sync, "without an event loop: app.sync.enqueue(task, …)"),
+    "app.sync.delay": (lambda: app().sync.delay, "'Sync' object has no attribute 'delay'; did you mean '.enqueue'?"),
+    "app.sync.apply_async": (lambda: app().sync.apply_async, "did you mean '.enqueue'?"),
+    "app.sync.send": (lambda: app().sync.send, "did you mean '.enqueue'?"),
+    "app.sync.defer": (lambda: app().sync.defer, "did you mean '.enqueue'?"),
+    "app.sync.kiq": (lambda: app().sync.kiq, "did you mean '.enqueue'?"),
+    "app.sync.send_task": (lambda: app().sync.send_task, "did you mean '.enqueue' or '.add_job'?"),
+    "app.sync.revoke": (lambda: app().sync.revoke, "did you mean '.cancel'?"),
     "app.periodic": (lambda: app().periodic, "did you mean '.cron'?"),
     "app.autodiscover_tasks": (lambda: app().autodiscover_tasks, "App(include=['shop.tasks'])"),
 }
@@ -136,6 +173,12 @@ def test_an_attribute_of_a_handle_or_of_a_context_is_answered_with_ours() -> Non
         context.update_state()
 
 
+@pytest.mark.parametrize("name", ["chain", "chord", "group"])
+def test_a_canvas_is_answered_with_what_follows_a_job(name: str) -> None:
+    with pytest.raises(ImportError, match=rf"stowhand has no '{name}': .*ctx.enqueue_after.*a flow.*await gather"):
+        exec(f"from stowhand import {name}")
+
+
 @pytest.mark.parametrize("name", ["Celery", "Queue", "shared_task", "actor", "task"])
 def test_a_name_of_another_library_is_answered_with_the_app(name: str) -> None:
     with pytest.raises(ImportError, match=rf"stowhand has no '{name}': an App declares tasks.*App\('postgresql://"):
@@ -158,6 +201,14 @@ def test_a_variable_is_answered_with_ours() -> None:
     ("words", "answer"),
     [
         (["worker", "jobs:app", "--max-workers", "3"], "no option '--max-workers'; did you mean '--concurrency'?"),
+        (
+            ["worker", "--max-attempts", "3"],
+            "no option '--max-attempts'; the number of attempts belongs to a task or to",
+        ),
+        (["worker", "--max-retries", "3"], "or to a job: @app.task(max_attempts=5)"),
+        (["worker", "--queue-name", "mail"], "--queue is the class of work, and serial=... of a task or job runs jobs"),
+        (["worker", "--rate-limit", "3/s"], RATE),
+        (["enqueue", "send", "--rate-limit", "3/s"], RATE),
         (["enqueue", "send", "--max-retries", "3"], "no option '--max-retries'; did you mean '--max-attempts'?"),
         (["enqueue", "send", "--eta", "3"], "no option '--eta'; did you mean '--run-at'?"),
     ],

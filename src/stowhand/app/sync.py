@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, over
 
 from stowhand.app.portal import Portal, Waited
 from stowhand.app.results import listed
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, unknown_attribute
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Raisable
@@ -48,6 +48,11 @@ class Sync:
     def __init__(self, app: App) -> None:
         self._app = app
         self._portal = Portal(app.close)
+
+    if not TYPE_CHECKING:  # type checkers would take any attribute for one of this class
+
+        def __getattr__(self, name):
+            raise unknown_attribute(self, name)
 
     @overload
     def enqueue(

@@ -8,7 +8,7 @@ import click
 
 from stowhand.cli.help import Command, SettingOption
 from stowhand.errors import hint, suggest
-from stowhand.hints import our_words
+from stowhand.hints import our_words, sentence
 
 NEVER_SUGGESTED = ("--insecure",)
 """Options that nobody should use by mistake."""
@@ -55,11 +55,15 @@ def unknown_option(name: str, context: click.Context) -> str:
     """Return a sentence about an option that this command does not have."""
     command, spellings = context.command, spellings_of(context)
     problem = f"no option {name!r}"
-    if name == "--queue-name" and "--serial" in spellings:
-        return f"{problem}; --queue is the class of work, and --serial runs jobs one at a time"
+    serial = "--serial" if "--serial" in spellings else "serial=... of a task or job"
+    if name == "--queue-name" and "--queue" in spellings:
+        return f"{problem}; --queue is the class of work, and {serial} runs jobs one at a time"
     bare = {spelling.lstrip("-"): spelling for spelling in spellings}
     by_name = {word.replace("-", "_"): spelling for word, spelling in bare.items()}
-    meant = [by_name[word] for word in our_words(name.lstrip("-").replace("-", "_"), by_name)]
+    word = name.lstrip("-").replace("-", "_")
+    if (advice := sentence(word, by_name)) is not None:
+        return f"{problem}; {advice}"
+    meant = [by_name[ours] for ours in our_words(word, by_name)]
     if meant:
         return f"{problem}; did you mean {' or '.join(map(repr, meant))}?"
     near = hint(name.lstrip("-"), spellings, others=OTHER_OPTIONS | bare)

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn, get_type_hints
 import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, UndecodablePayload
-from stowhand.hints import our_words
+from stowhand.hints import our_words, sentence
 from stowhand.jobs import strict_json
 from stowhand.jobs.type_loss import TypeLoss, find_loss, is_plain
 from stowhand.protocols.handler import inmost, is_async
@@ -181,6 +181,8 @@ class Shape:
 
 def _option_hint(argument: str) -> str:
     """Where an option of the job was given among the arguments of its task: where it belongs."""
+    if (advice := sentence(argument, OPTIONS)) is not None:
+        return f"; {advice}"
     options = [argument] if argument in OPTIONS else our_words(argument, OPTIONS)
     shown = " or ".join(f"{option}=…" for option in options)
     return f". Options of a job: task.options({shown}).enqueue(…)" if shown else ""
