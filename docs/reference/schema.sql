@@ -1884,14 +1884,14 @@ declare
   _after int;
   _from record;
 begin
-  if not _any then _tasks := coalesce(_tasks, "stowhand".waiting_tasks()); end if;
+  if not _any then
+    _tasks := coalesce(_tasks, "stowhand".waiting_tasks());
+    _queues := "stowhand".queues_of_claim(_queues, _excluded);
+  end if;
   for _from in
     select null::text as queue, null::text as task where _any
     union all
-    select null, t.task from unnest(_tasks) as t(task) where "stowhand".takes(_queues, _excluded, null)
-    union all
-    select q.queue, t.task
-      from unnest("stowhand".other_queues(_queues, _excluded)) as q(queue) cross join unnest(_tasks) as t(task)
+    select q.queue, t.task from unnest(_queues) as q(queue) cross join unnest(_tasks) as t(task)
   loop
     _after := -2147483648;
     loop
@@ -1899,16 +1899,13 @@ begin
         select j.priority, j.run_at into _next from "stowhand".live j
           where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2 and j.priority >= _after
           order by j.priority, j.run_at, j.id limit 1;
-      elsif _from.queue is null then
+      elsif _from.queue = 'default' then
         select j.priority, j.run_at into _next from "stowhand".live j
-          where j.queue is null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-            and j.task = _from.task and j.priority >= _after
+          where j.queue is null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _from.task and j.priority >= _after
           order by j.task, j.priority, j.run_at, j.id limit 1;
       else
         select j.priority, j.run_at into _next from "stowhand".live j
-          where j.queue = _from.queue and j.queue is not null
-            and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-            and j.task = _from.task and j.priority >= _after
+          where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.queue = _from.queue and j.task = _from.task and j.priority >= _after
           order by j.queue, j.task, j.priority, j.run_at, j.id limit 1;
       end if;
       exit when not found;
@@ -2416,28 +2413,6 @@ begin
   return case when found then 'free' else 'locked' end;
 end $$;
 
-CREATE FUNCTION stowhand.other_queues(_queues text[], _excluded text[]) RETURNS text[]
-    LANGUAGE plpgsql STABLE
-    AS $$
-begin
-  if _queues is null then
-    with recursive waiting as (
-      (select j.queue from "stowhand".live j
-       where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-       order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
-      union all
-      select n.queue from waiting w cross join lateral (
-        select j.queue from "stowhand".live j
-        where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-          and j.queue > w.queue
-        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) n
-    )
-    select array_agg(w.queue) into _queues from waiting w;
-  end if;
-  return array(select distinct q.queue from unnest(_queues) as q(queue)
-               where q.queue <> 'default' and (_excluded is null or q.queue <> all(_excluded)));
-end $$;
-
 CREATE FUNCTION stowhand.pause_queue(queue text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2505,8 +2480,7 @@ begin
   if cardinality(_tasks) = 2 then
     -- A worker with one task has a second that every worker has, and of which there is hardly ever a job.
     perform from "stowhand".live j
-      where j.queue is null
-        and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _tasks[2]
+      where j.queue is null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _tasks[2]
       order by j.task, j.priority, j.run_at, j.id limit 1;
     if not found then _task := _tasks[1]; end if;
   end if;
@@ -2516,14 +2490,13 @@ begin
       where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2)
   then
     return "stowhand".pick_of_queues(
-      _limit, _tasks, _forbidden, _queues, _excluded, _at, _after_priority, _after_run_at, _after_id);
+      _limit, _tasks, _forbidden, "stowhand".queues_of_claim(_queues, _excluded), _at, _after_priority, _after_run_at, _after_id);
   end if;
   while _wanted > 0 loop
     if _task is not null then
       -- The state is said as in the index live_by_task, and not as in live_ready: see there.
       select j.priority, j.run_at, j.id into _first from "stowhand".live j
-        where j.queue is null
-          and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
+        where j.queue is null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
           and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
         order by j.task, j.priority, j.run_at, j.id limit 1;
     else
@@ -2538,8 +2511,7 @@ begin
     elsif _task is not null then
       _picked := _picked || array(
         select j.id from "stowhand".live j
-        where j.queue is null
-          and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
+        where j.queue is null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
           and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
           and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
         order by j.task, j.priority, j.run_at, j.id limit _wanted for update skip locked);
@@ -2571,8 +2543,9 @@ begin
           order by j.priority, j.run_at, j.id limit _wanted for update skip locked);
       end if;
       if _last.run_at is not null and cardinality(_picked) < _limit then
+        _queues := coalesce(_queues, "stowhand".queues_of_claim(null, null));
         _picked := _picked || "stowhand".pick_merged(
-          _limit - cardinality(_picked), _tasks, _forbidden, null, null, _at, _first.priority, _last.run_at, _last.id);
+          _limit - cardinality(_picked), _tasks, _forbidden, _queues, _at, _first.priority, _last.run_at, _last.id);
       end if;
     end if;
     _wanted := _limit - cardinality(_picked);
@@ -2701,11 +2674,10 @@ begin
   end loop;
 end $$;
 
-CREATE FUNCTION stowhand.pick_merged(_limit integer, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone, _priority integer, _from_run_at timestamp with time zone, _from_id bigint) RETURNS bigint[]
+CREATE FUNCTION stowhand.pick_merged(_limit integer, _tasks text[], _forbidden text[], _queues text[], _at timestamp with time zone, _priority integer, _from_run_at timestamp with time zone, _from_id bigint) RETURNS bigint[]
     LANGUAGE plpgsql
     AS $$
 declare
-  _others text[] := "stowhand".other_queues(_queues, _excluded);
   _ids bigint[];
   _run_ats timestamptz[];
   _picked bigint[] := '{}';
@@ -2714,32 +2686,27 @@ begin
   _tasks := array(select distinct u.task from unnest(_tasks) as u(task));
   while _wanted > 0 loop
     select array_agg(f.id), array_agg(f.run_at) into _ids, _run_ats from (
-      select c.id, c.run_at from (
-        select d.id, d.run_at from unnest(_tasks) as t(task) cross join lateral (
-          select j.id, j.run_at from "stowhand".live j
-            where j.queue is null
-              and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-              and j.task = t.task and j.priority = _priority and j.run_at <= _at
-              and (j.run_at, j.id) >= (_from_run_at, _from_id)
-              and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
-            order by j.task, j.priority, j.run_at, j.id limit _wanted) d
-        where "stowhand".takes(_queues, _excluded, null)
+      select c.id, c.run_at from unnest(_queues) as q(queue) cross join unnest(_tasks) as t(task) cross join lateral (
+        (select j.id, j.run_at from "stowhand".live j
+          where q.queue = 'default' and j.queue is null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+            and j.task = t.task and j.priority = _priority and j.run_at <= _at
+            and (j.run_at, j.id) >= (_from_run_at, _from_id)
+            and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+          order by j.task, j.priority, j.run_at, j.id limit _wanted)
         union all
-        select d.id, d.run_at from unnest(_others) as q(queue) cross join unnest(_tasks) as t(task) cross join lateral (
-          select j.id, j.run_at from "stowhand".live j
-            where j.queue = q.queue and j.queue is not null
-              and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-              and j.task = t.task and j.priority = _priority and j.run_at <= _at
-              and (j.run_at, j.id) >= (_from_run_at, _from_id)
-              and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
-            order by j.queue, j.task, j.priority, j.run_at, j.id limit _wanted) d
+        (select j.id, j.run_at from "stowhand".live j
+          where q.queue <> 'default' and j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.queue = q.queue
+            and j.task = t.task and j.priority = _priority and j.run_at <= _at
+            and (j.run_at, j.id) >= (_from_run_at, _from_id)
+            and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+          order by j.queue, j.task, j.priority, j.run_at, j.id limit _wanted)
       ) c order by c.run_at, c.id limit _wanted) f;
     _picked := _picked || array(
       select j.id from unnest(_ids) as f(id) cross join lateral (
         select l.id from "stowhand".live l
           where l.id = f.id and l.state in ('queued', 'errored') and l.serial is null and l.resets + 0 < 2
             and l.priority = _priority and l.run_at <= _at and l.task = any(_tasks)
-            and "stowhand".takes(_queues, _excluded, l.queue)
+            and coalesce(l.queue, 'default') = any(_queues)
             and (_forbidden is null or l.flags is null or not l.flags && _forbidden)
           offset 0 for update skip locked) j);
     exit when _ids is null or cardinality(_ids) < _wanted;
@@ -2750,38 +2717,31 @@ begin
   return _picked;
 end $$;
 
-CREATE FUNCTION stowhand.pick_of_queues(_limit integer, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamp with time zone, _after_priority integer, _after_run_at timestamp with time zone, _after_id bigint) RETURNS bigint[]
+CREATE FUNCTION stowhand.pick_of_queues(_limit integer, _tasks text[], _forbidden text[], _queues text[], _at timestamp with time zone, _after_priority integer, _after_run_at timestamp with time zone, _after_id bigint) RETURNS bigint[]
     LANGUAGE plpgsql
     AS $$
 declare
-  _others text[] := "stowhand".other_queues(_queues, _excluded);
   _first "stowhand".place;
   _picked bigint[] := '{}';
 begin
   _tasks := coalesce(_tasks, "stowhand".waiting_tasks());
   while cardinality(_picked) < _limit loop
-    select f.priority, f.run_at, f.id into _first from (
-      select d.priority, d.run_at, d.id from unnest(_tasks) as t(task) cross join lateral (
-        select j.priority, j.run_at, j.id from "stowhand".live j
-          where j.queue is null
-            and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = t.task
+    select f.priority, f.run_at, f.id into _first
+      from unnest(_queues) as q(queue) cross join unnest(_tasks) as t(task) cross join lateral (
+        (select j.priority, j.run_at, j.id from "stowhand".live j
+          where q.queue = 'default' and j.queue is null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = t.task
             and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
-          order by j.task, j.priority, j.run_at, j.id limit 1) d
-      where "stowhand".takes(_queues, _excluded, null)
-      union all
-      select d.priority, d.run_at, d.id from unnest(_others) as q(queue) cross join unnest(_tasks) as t(task)
-      cross join lateral (
-        select j.priority, j.run_at, j.id from "stowhand".live j
-          where j.queue = q.queue and j.queue is not null
-            and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = t.task
+          order by j.task, j.priority, j.run_at, j.id limit 1)
+        union all
+        (select j.priority, j.run_at, j.id from "stowhand".live j
+          where q.queue <> 'default' and j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.queue = q.queue and j.task = t.task
             and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
-          order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) d
-    ) f order by f.priority, f.run_at, f.id limit 1;
+          order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
+      ) f order by f.priority, f.run_at, f.id limit 1;
     exit when not found;
     if _first.run_at <= _at then
       _picked := _picked || "stowhand".pick_merged(
-        _limit - cardinality(_picked), _tasks, _forbidden, _queues, _excluded, _at,
-        _first.priority, _first.run_at, _first.id);
+        _limit - cardinality(_picked), _tasks, _forbidden, _queues, _at, _first.priority, _first.run_at, _first.id);
     end if;
     _after_priority := _first.priority; _after_run_at := 'infinity'; _after_id := 9223372036854775807;
   end loop;
@@ -3022,6 +2982,24 @@ begin
   select count(*) filter (where g.state = 'completed'), count(*) filter (where g.state = 'canceled'), array_agg(g.id)
     into completed, canceled, _ids from gone g;
   delete from "stowhand".tries t where t.job_id = any(_ids);
+end $$;
+
+CREATE FUNCTION stowhand.queues_of_claim(_queues text[], _excluded text[]) RETURNS text[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+begin
+  if _queues is null then
+    with recursive waiting as (
+      (select j.queue from "stowhand".live j where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+       order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
+      union all
+      select n.queue from waiting w cross join lateral (
+        select j.queue from "stowhand".live j where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.queue > w.queue
+        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) n
+    )
+    select array_agg(w.queue) || 'default'::text into _queues from waiting w;
+  end if;
+  return array(select distinct q.queue from unnest(_queues) as q(queue) where _excluded is null or q.queue <> all(_excluded));
 end $$;
 
 CREATE FUNCTION stowhand.refresh_hint(_name text, _at timestamp with time zone) RETURNS void
@@ -3798,25 +3776,18 @@ CREATE FUNCTION stowhand.waiting_tasks() RETURNS text[]
     LANGUAGE sql STABLE
     AS $$
   with recursive free as (
-    (select j.task from "stowhand".live j
-     where j.queue is null
-       and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+    (select j.task from "stowhand".live j where j.queue is null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
      order by j.task, j.priority, j.run_at, j.id limit 1)
     union all
     select n.task from free f cross join lateral (
-      select j.task from "stowhand".live j
-      where j.queue is null
-        and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task > f.task
+      select j.task from "stowhand".live j where j.queue is null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task > f.task
       order by j.task, j.priority, j.run_at, j.id limit 1) n
   ), queued as (
-    (select j.queue, j.task from "stowhand".live j
-     where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+    (select j.queue, j.task from "stowhand".live j where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
      order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
     union all
     select n.queue, n.task from queued q cross join lateral (
-      select j.queue, j.task from "stowhand".live j
-      where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-        and (j.queue, j.task) > (q.queue, q.task)
+      select j.queue, j.task from "stowhand".live j where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and (j.queue, j.task) > (q.queue, q.task)
       order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) n
   ), serial as (
     (select j.serial, j.task from "stowhand".live j

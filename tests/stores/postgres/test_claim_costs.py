@@ -176,6 +176,21 @@ def test_ten_times_the_jobs_of_another_queue_cost_a_claim_nothing(
     assert many["a claim of 100"] < 2 * none["a claim of 100"], f"{none}, {few} and {many}"
 
 
+def test_the_queues_are_looked_for_once_in_a_claim_of_many_priorities(site: Connection) -> None:
+    claim = "select from stowhand.claim('w', gen_random_uuid(), 20, 30.0, '{mine}', null, false, _excluded => %s)"
+    site.execute("insert into stowhand.live (task, queue) select 'mine', 'q' || g from generate_series(1, 300) g")
+    excluded = [f"q{number}" for number in range(1, 301)]
+    found = []
+    for priorities in (1, 20):
+        site.execute(
+            "insert into stowhand.live (task, priority) select 'mine', g %% %s from generate_series(1, 20) g",
+            (priorities,),
+        )
+        found.append(blocks(site, claim, excluded))
+        site.execute("delete from stowhand.live where queue is null")
+    assert found[1] < 2 * found[0], found
+
+
 def test_ten_times_the_rows_that_wait_cost_a_settlement_nothing(site: Connection) -> None:
     found = []
     for more in (1_000, 9_000):

@@ -28,6 +28,9 @@ FUNCTIONS = (
 """In this order: SQL functions are checked when they are made."""
 
 
+_FREE = "j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2"
+CONDITIONS = {"in_default": f"j.queue is null and {_FREE}", "in_other_queue": f"j.queue is not null and {_FREE}"}
+"""Of the indexes live_by_task and live_by_queue, for a job ``j``: what waits without a serial key."""
 PAYLOADS = ("json default '{}'", "jsonb", "text")
 """Of ``add_job``, which is made for each."""
 
@@ -46,7 +49,10 @@ def read_functions(fillings: dict[str, str], names: Sequence[str] = FUNCTIONS) -
     """The texts of the functions, with the schema's name filled in."""
     folder = _HERE / "functions"
     return [
-        filled((folder / f"{name}.sql").read_text("utf-8"), fillings | function_fillings() | {"payload": payload})
+        filled(
+            (folder / f"{name}.sql").read_text("utf-8"),
+            fillings | function_fillings() | CONDITIONS | {"payload": payload},
+        )
         for name in names
         for payload in (PAYLOADS if name == "add_job" else PAYLOADS[:1])
     ]

@@ -15,8 +15,9 @@
 --
 -- Queues. `live.queue` is NULL for the queue `default`. Its jobs are in the index live_by_task and those of all other queues
 -- in live_by_queue, so a claim of some queues reads nothing of the others, and jobs of `default` pay nothing. A claim of all
--- queues (`_queues` and `_excluded` are NULL) reads the common order of all of them. Both indexes say the state in other words than
--- live_ready does, so that no statement for them can be planned over that one.
+-- queues (`_queues` and `_excluded` are NULL) reads the common order of all of them. `in_default` and `in_other_queue` are the
+-- predicates of these indexes (function_texts.py): both say the state in other words than live_ready does, so that no statement
+-- for them can be planned over that one.
 
 -- Whether a claim with these queues, and without those, takes jobs of this one.
 create or replace function {schema}.takes(_queues text[], _excluded text[], _queue text) returns boolean
@@ -25,37 +26,32 @@ language sql immutable as $$
     and (_excluded is null or coalesce(_queue, 'default') <> all(_excluded))
 $$;
 
--- The queues other than `default` that such a claim looks at: those it names, or all in which a job without a serial key waits, a
--- step in an index for each.
-create or replace function {schema}.other_queues(_queues text[], _excluded text[]) returns text[]
+-- The queues that such a claim looks at: those it names, or `default` and all others in which a job without a serial key waits, a
+-- step in an index for each. Computed once in a claim.
+create or replace function {schema}.queues_of_claim(_queues text[], _excluded text[]) returns text[]
 language plpgsql stable as $$
 begin
   if _queues is null then
     with recursive waiting as (
-      (select j.queue from {schema}.live j
-       where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+      (select j.queue from {schema}.live j where {in_other_queue}
        order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
       union all
       select n.queue from waiting w cross join lateral (
-        select j.queue from {schema}.live j
-        where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-          and j.queue > w.queue
+        select j.queue from {schema}.live j where {in_other_queue} and j.queue > w.queue
         order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) n
     )
-    select array_agg(w.queue) into _queues from waiting w;
+    select array_agg(w.queue) || 'default'::text into _queues from waiting w;
   end if;
-  return array(select distinct q.queue from unnest(_queues) as q(queue)
-               where q.queue <> 'default' and (_excluded is null or q.queue <> all(_excluded)));
+  return array(select distinct q.queue from unnest(_queues) as q(queue) where _excluded is null or q.queue <> all(_excluded));
 end $$;
 
 -- Due jobs of one priority without a serial key, from `_from_*` on: the first of each of these tasks and queues, merged.
 create or replace function {schema}.pick_merged(
-  _limit int, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz,
+  _limit int, _tasks text[], _forbidden text[], _queues text[], _at timestamptz,
   _priority int, _from_run_at timestamptz, _from_id bigint
 ) returns bigint[]
 language plpgsql as $$
 declare
-  _others text[] := {schema}.other_queues(_queues, _excluded);
   _ids bigint[];
   _run_ats timestamptz[];
   _picked bigint[] := '{}';
@@ -64,32 +60,27 @@ begin
   _tasks := array(select distinct u.task from unnest(_tasks) as u(task));
   while _wanted > 0 loop
     select array_agg(f.id), array_agg(f.run_at) into _ids, _run_ats from (
-      select c.id, c.run_at from (
-        select d.id, d.run_at from unnest(_tasks) as t(task) cross join lateral (
-          select j.id, j.run_at from {schema}.live j
-            where j.queue is null
-              and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-              and j.task = t.task and j.priority = _priority and j.run_at <= _at
-              and (j.run_at, j.id) >= (_from_run_at, _from_id)
-              and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
-            order by j.task, j.priority, j.run_at, j.id limit _wanted) d
-        where {schema}.takes(_queues, _excluded, null)
+      select c.id, c.run_at from unnest(_queues) as q(queue) cross join unnest(_tasks) as t(task) cross join lateral (
+        (select j.id, j.run_at from {schema}.live j
+          where q.queue = 'default' and {in_default}
+            and j.task = t.task and j.priority = _priority and j.run_at <= _at
+            and (j.run_at, j.id) >= (_from_run_at, _from_id)
+            and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+          order by j.task, j.priority, j.run_at, j.id limit _wanted)
         union all
-        select d.id, d.run_at from unnest(_others) as q(queue) cross join unnest(_tasks) as t(task) cross join lateral (
-          select j.id, j.run_at from {schema}.live j
-            where j.queue = q.queue and j.queue is not null
-              and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-              and j.task = t.task and j.priority = _priority and j.run_at <= _at
-              and (j.run_at, j.id) >= (_from_run_at, _from_id)
-              and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
-            order by j.queue, j.task, j.priority, j.run_at, j.id limit _wanted) d
+        (select j.id, j.run_at from {schema}.live j
+          where q.queue <> 'default' and {in_other_queue} and j.queue = q.queue
+            and j.task = t.task and j.priority = _priority and j.run_at <= _at
+            and (j.run_at, j.id) >= (_from_run_at, _from_id)
+            and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
+          order by j.queue, j.task, j.priority, j.run_at, j.id limit _wanted)
       ) c order by c.run_at, c.id limit _wanted) f;
     _picked := _picked || array(
       select j.id from unnest(_ids) as f(id) cross join lateral (
         select l.id from {schema}.live l
           where l.id = f.id and l.state in ('queued', 'errored') and l.serial is null and l.resets + 0 < 2
             and l.priority = _priority and l.run_at <= _at and l.task = any(_tasks)
-            and {schema}.takes(_queues, _excluded, l.queue)
+            and coalesce(l.queue, 'default') = any(_queues)
             and (_forbidden is null or l.flags is null or not l.flags && _forbidden)
           offset 0 for update skip locked) j);
     exit when _ids is null or cardinality(_ids) < _wanted;
@@ -102,39 +93,32 @@ end $$;
 
 -- Due jobs of these queues without a serial key, locked, in the order (priority, run_at, id), behind `_after_*`.
 create or replace function {schema}.pick_of_queues(
-  _limit int, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz,
+  _limit int, _tasks text[], _forbidden text[], _queues text[], _at timestamptz,
   _after_priority int, _after_run_at timestamptz, _after_id bigint
 ) returns bigint[]
 language plpgsql as $$
 declare
-  _others text[] := {schema}.other_queues(_queues, _excluded);
   _first {schema}.place;
   _picked bigint[] := '{}';
 begin
   _tasks := coalesce(_tasks, {schema}.waiting_tasks());
   while cardinality(_picked) < _limit loop
-    select f.priority, f.run_at, f.id into _first from (
-      select d.priority, d.run_at, d.id from unnest(_tasks) as t(task) cross join lateral (
-        select j.priority, j.run_at, j.id from {schema}.live j
-          where j.queue is null
-            and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = t.task
+    select f.priority, f.run_at, f.id into _first
+      from unnest(_queues) as q(queue) cross join unnest(_tasks) as t(task) cross join lateral (
+        (select j.priority, j.run_at, j.id from {schema}.live j
+          where q.queue = 'default' and {in_default} and j.task = t.task
             and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
-          order by j.task, j.priority, j.run_at, j.id limit 1) d
-      where {schema}.takes(_queues, _excluded, null)
-      union all
-      select d.priority, d.run_at, d.id from unnest(_others) as q(queue) cross join unnest(_tasks) as t(task)
-      cross join lateral (
-        select j.priority, j.run_at, j.id from {schema}.live j
-          where j.queue = q.queue and j.queue is not null
-            and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = t.task
+          order by j.task, j.priority, j.run_at, j.id limit 1)
+        union all
+        (select j.priority, j.run_at, j.id from {schema}.live j
+          where q.queue <> 'default' and {in_other_queue} and j.queue = q.queue and j.task = t.task
             and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
-          order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) d
-    ) f order by f.priority, f.run_at, f.id limit 1;
+          order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
+      ) f order by f.priority, f.run_at, f.id limit 1;
     exit when not found;
     if _first.run_at <= _at then
       _picked := _picked || {schema}.pick_merged(
-        _limit - cardinality(_picked), _tasks, _forbidden, _queues, _excluded, _at,
-        _first.priority, _first.run_at, _first.id);
+        _limit - cardinality(_picked), _tasks, _forbidden, _queues, _at, _first.priority, _first.run_at, _first.id);
     end if;
     _after_priority := _first.priority; _after_run_at := 'infinity'; _after_id := 9223372036854775807;
   end loop;
@@ -160,25 +144,23 @@ begin
   if cardinality(_tasks) = 2 then
     -- A worker with one task has a second that every worker has, and of which there is hardly ever a job.
     perform from {schema}.live j
-      where j.queue is null
-        and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _tasks[2]
+      where {in_default} and j.task = _tasks[2]
       order by j.task, j.priority, j.run_at, j.id limit 1;
     if not found then _task := _tasks[1]; end if;
   end if;
   -- While no job of another queue waits, this question is all that queues cost.
   if _queues is not null or _excluded is not null or _task is not null and exists (
     select from {schema}.live j
-      where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2)
+      where {in_other_queue})
   then
     return {schema}.pick_of_queues(
-      _limit, _tasks, _forbidden, _queues, _excluded, _at, _after_priority, _after_run_at, _after_id);
+      _limit, _tasks, _forbidden, {schema}.queues_of_claim(_queues, _excluded), _at, _after_priority, _after_run_at, _after_id);
   end if;
   while _wanted > 0 loop
     if _task is not null then
       -- The state is said as in the index live_by_task, and not as in live_ready: see there.
       select j.priority, j.run_at, j.id into _first from {schema}.live j
-        where j.queue is null
-          and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
+        where {in_default} and j.task = _task
           and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
         order by j.task, j.priority, j.run_at, j.id limit 1;
     else
@@ -193,8 +175,7 @@ begin
     elsif _task is not null then
       _picked := _picked || array(
         select j.id from {schema}.live j
-        where j.queue is null
-          and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task = _task
+        where {in_default} and j.task = _task
           and j.priority = _first.priority and j.run_at <= _at and (j.run_at, j.id) >= (_first.run_at, _first.id)
           and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
         order by j.task, j.priority, j.run_at, j.id limit _wanted for update skip locked);
@@ -226,8 +207,9 @@ begin
           order by j.priority, j.run_at, j.id limit _wanted for update skip locked);
       end if;
       if _last.run_at is not null and cardinality(_picked) < _limit then
+        _queues := coalesce(_queues, {schema}.queues_of_claim(null, null));
         _picked := _picked || {schema}.pick_merged(
-          _limit - cardinality(_picked), _tasks, _forbidden, null, null, _at, _first.priority, _last.run_at, _last.id);
+          _limit - cardinality(_picked), _tasks, _forbidden, _queues, _at, _first.priority, _last.run_at, _last.id);
       end if;
     end if;
     _wanted := _limit - cardinality(_picked);
@@ -267,25 +249,18 @@ end $$;
 create or replace function {schema}.waiting_tasks() returns text[]
 language sql stable as $$
   with recursive free as (
-    (select j.task from {schema}.live j
-     where j.queue is null
-       and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+    (select j.task from {schema}.live j where {in_default}
      order by j.task, j.priority, j.run_at, j.id limit 1)
     union all
     select n.task from free f cross join lateral (
-      select j.task from {schema}.live j
-      where j.queue is null
-        and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2 and j.task > f.task
+      select j.task from {schema}.live j where {in_default} and j.task > f.task
       order by j.task, j.priority, j.run_at, j.id limit 1) n
   ), queued as (
-    (select j.queue, j.task from {schema}.live j
-     where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
+    (select j.queue, j.task from {schema}.live j where {in_other_queue}
      order by j.queue, j.task, j.priority, j.run_at, j.id limit 1)
     union all
     select n.queue, n.task from queued q cross join lateral (
-      select j.queue, j.task from {schema}.live j
-      where j.queue is not null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-        and (j.queue, j.task) > (q.queue, q.task)
+      select j.queue, j.task from {schema}.live j where {in_other_queue} and (j.queue, j.task) > (q.queue, q.task)
       order by j.queue, j.task, j.priority, j.run_at, j.id limit 1) n
   ), serial as (
     (select j.serial, j.task from {schema}.live j
@@ -468,14 +443,14 @@ declare
   _after int;
   _from record;
 begin
-  if not _any then _tasks := coalesce(_tasks, {schema}.waiting_tasks()); end if;
+  if not _any then
+    _tasks := coalesce(_tasks, {schema}.waiting_tasks());
+    _queues := {schema}.queues_of_claim(_queues, _excluded);
+  end if;
   for _from in
     select null::text as queue, null::text as task where _any
     union all
-    select null, t.task from unnest(_tasks) as t(task) where {schema}.takes(_queues, _excluded, null)
-    union all
-    select q.queue, t.task
-      from unnest({schema}.other_queues(_queues, _excluded)) as q(queue) cross join unnest(_tasks) as t(task)
+    select q.queue, t.task from unnest(_queues) as q(queue) cross join unnest(_tasks) as t(task)
   loop
     _after := -2147483648;
     loop
@@ -483,16 +458,13 @@ begin
         select j.priority, j.run_at into _next from {schema}.live j
           where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2 and j.priority >= _after
           order by j.priority, j.run_at, j.id limit 1;
-      elsif _from.queue is null then
+      elsif _from.queue = 'default' then
         select j.priority, j.run_at into _next from {schema}.live j
-          where j.queue is null and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-            and j.task = _from.task and j.priority >= _after
+          where {in_default} and j.task = _from.task and j.priority >= _after
           order by j.task, j.priority, j.run_at, j.id limit 1;
       else
         select j.priority, j.run_at into _next from {schema}.live j
-          where j.queue = _from.queue and j.queue is not null
-            and j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2
-            and j.task = _from.task and j.priority >= _after
+          where {in_other_queue} and j.queue = _from.queue and j.task = _from.task and j.priority >= _after
           order by j.queue, j.task, j.priority, j.run_at, j.id limit 1;
       end if;
       exit when not found;
