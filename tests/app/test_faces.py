@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from starlette.background import BackgroundTask
 
-from stowhand import App, State
+import stowhand
+from stowhand import App, Context, State, gather
 from stowhand.app.sync import Sync
 from stowhand.errors import Misuse
 from stowhand.protocols.operating import Operator, QueueChange
@@ -31,6 +32,8 @@ ONLY_SYNCHRONOUS = {
     "set_default_max_attempts": "await (await app.open()).settings.set_default_max_attempts(…)",
     "wait_for": "what the others are made of",
 }
+RUN_BY_ASYNCIO = {"run_all"}
+"""It has no synchronous twin: ``asyncio.run(run_all(…))`` is how a program runs its routines."""
 ASKED_OF_THE_APP = [
     *("get", "list", "counts", "search"),
     *("retry", "cancel", "remove"),
@@ -145,6 +148,9 @@ CALLS: dict[str, Callable[[App, Any], object]] = {
     "app.sync.add_jobs(…)": lambda app, send: app.add_jobs([send.new_job("x")]),
     "app.sync.job(…)": lambda app, send: app.job(1),
     "app.sync.gather(…)": lambda app, send: app.gather([1]),
+    "app.sync.install() to install a schema (app.sync connects by itself)": lambda app, send: app.open(install=True),
+    "app.sync.list(…), app.sync.get(…) and others, which connect by themselves": lambda app, send: app.open_to_read(),
+    "app.sync.close()": lambda app, send: app.close(),
     "app.sync.get(…)": lambda app, send: app.get(1),
     "app.sync.list(…)": lambda app, send: app.list(),
     "app.sync.counts(…)": lambda app, send: app.counts(),
@@ -167,10 +173,28 @@ def test_an_asynchronous_call_without_an_event_loop_names_the_synchronous_one(ap
     assert f"write {instead}, or await it in an 'async def main()' that asyncio.run(main()) runs" in message
 
 
-def test_every_asynchronous_method_refuses_a_call_without_an_event_loop() -> None:
-    asynchronous = {name for name in methods(App) if inspect.iscoroutinefunction(getattr(App, name))}
-    named = {name.removeprefix("app.sync.").partition("(")[0] for name in CALLS}
-    assert asynchronous - set(ONLY_ASYNCHRONOUS) - {"close"} <= named
+def test_every_asynchronous_call_of_a_program_is_refused_without_an_event_loop(app: App) -> None:
+    """Else it makes a coroutine, which a program that forgets ``await`` drops in silence."""
+    send = add_send(app)
+
+    @app.task
+    async def note(ctx: Context) -> None: ...
+
+    handle = app.sync.enqueue(send, "x").handle
+    calls = [getattr(stowhand, name) for name in stowhand.__all__ if name not in RUN_BY_ASYNCIO]
+    calls += [getattr(one, name) for one in (app, send, send.options(), note, handle) for name in methods(type(one))]
+    asynchronous = [call for call in calls if inspect.iscoroutinefunction(call)]
+    assert {gather, app.open, app.close, send.enqueue, note.enqueue, handle.result} <= set(asynchronous)
+    for call in asynchronous:
+        with pytest.raises(Misuse, match=r"no event loop runs.*: write .*sync.*, or await it in an"):
+            dropped(call)
+
+
+def dropped(call: Callable[[], object]) -> None:
+    """Call it, and drop what it returns, without the warning of Python."""
+    made = call()
+    if inspect.iscoroutine(made):
+        made.close()
 
 
 def test_a_synchronous_call_in_an_event_loop_names_what_to_await(app: App, run: Run) -> None:
@@ -195,7 +219,7 @@ def test_a_synchronous_call_in_an_event_loop_names_what_to_await(app: App, run: 
 def test_an_asynchronous_method_passes_for_a_coroutine_function(app: App, run: Run) -> None:
     """Frameworks ask for it, to await what they call later."""
     send = add_send(app)
-    asynchronous = [send.enqueue, send.options(delay=1).enqueue, app.enqueue, app.get]
+    asynchronous = [send.enqueue, send.options(delay=1).enqueue, app.enqueue, app.get, app.open, app.close, gather]
     assert all(inspect.iscoroutinefunction(one) and asyncio.iscoroutinefunction(one) for one in asynchronous)
     after_the_answer = BackgroundTask(send.enqueue, "x", copies=2)  # made in a thread, by a def endpoint
 

@@ -67,6 +67,10 @@ def test_what_is_no_store_is_refused(wrong: object) -> None:
 
 def test_a_loop_that_has_ended_is_forgotten() -> None:
     app = App("memory://")
+
+    async def connect() -> None:
+        await app.open()
+
     with app.using(MemoryStore()):
         for _ in range(3):
-            asyncio.run(app.open())
+            asyncio.run(connect())

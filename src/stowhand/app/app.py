@@ -412,6 +412,7 @@ class App:
 
     # -- connecting ------------------------------------------------------------------------------
 
+    @needs_loop("app.sync.install() to install a schema (app.sync connects by itself)")
     async def open(self, *, install: bool = False) -> QueueStore:
         """Connect on this event loop, if not yet; ``install`` an absent schema.
 
@@ -419,12 +420,14 @@ class App:
         """
         return await self._connected.open(install=install)
 
+    @needs_loop("app.sync.list(…), app.sync.get(…) and others, which connect by themselves")
     async def open_to_read(self) -> QueueStore:
         """The same store on connections of their own, on which nothing can be written and a question ends after some
         seconds; what was given as an object is used as it is. Raises as ``open``.
         """
         return await self._connected.reader.open()
 
+    @needs_loop("app.sync.close()")
     async def close(self) -> None:
         """Close the connections of this event loop. Harmless when repeated; the next use connects anew."""
         await self.handled.close()

@@ -12,6 +12,7 @@ from stowhand.clock import stopwatch
 from stowhand.errors import Misuse, NoResult, a_type
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.tasks.job_handle import JobHandle
+from stowhand.tasks.needs_loop import needs_loop
 
 R = TypeVar("R")
 
@@ -24,6 +25,7 @@ async def gather(
 async def gather(
     jobs: Iterable[JobHandle[R]], timeout: Duration | None = None, *, return_exceptions: bool
 ) -> list[R | Exception]: ...
+@needs_loop("app.sync.gather(…)")
 async def gather(
     jobs: Iterable[JobHandle[Any]], timeout: Duration | None = None, *, return_exceptions: bool = False
 ) -> list[Any]:

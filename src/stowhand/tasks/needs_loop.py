@@ -1,4 +1,4 @@
-"""Asynchronous methods that refuse a call where no event loop runs: a forgotten ``await`` would drop it in silence."""
+"""Coroutine functions that refuse a call where no event loop runs: a forgotten ``await`` would drop it in silence."""
 
 from __future__ import annotations
 
@@ -16,45 +16,46 @@ F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 class SameType(Protocol):
     """A decorator that keeps the type of what it decorates."""
 
-    def __call__(self, method: F, /) -> F: ...
+    def __call__(self, function: F, /) -> F: ...
 
 
 def needs_loop(instead: str) -> SameType:
-    """Let a method raise Misuse at a call in a thread in which no event loop runs.
+    """Let a coroutine function, or a method, raise Misuse at a call in a thread in which no event loop runs.
 
-    ``instead``: the synchronous call, formatted with the object: ``"{0.name}.enqueue_sync(…)"``.
+    ``instead``: the synchronous call, formatted with the arguments by position, of a method with its object first:
+    ``"{0.name}.enqueue_sync(…)"``.
     """
 
-    def checked(method: F, /) -> F:
-        return cast("F", _NeedsLoop(method, instead))
+    def checked(function: F, /) -> F:
+        return cast("F", _NeedsLoop(function, instead))
 
     return checked
 
 
 class _NeedsLoop:
-    """A method with this check. It passes for the coroutine function that it calls.
+    """A function with this check. It passes for the coroutine function that it calls.
 
     ``inspect.iscoroutinefunction`` recognizes a function by its code and its defaults, on every version of Python;
     frameworks ask it whether to await a callable (Starlette's ``BackgroundTask``).
     """
 
-    def __init__(self, method: Callable[..., Coroutine[Any, Any, Any]], instead: str) -> None:
-        functools.update_wrapper(self, method)
-        self._method, self._instead = method, instead
-        self.__name__: str = method.__name__
-        self.__code__ = method.__code__
-        self.__defaults__ = method.__defaults__
-        self.__kwdefaults__ = method.__kwdefaults__
+    def __init__(self, function: Callable[..., Coroutine[Any, Any, Any]], instead: str) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._instead = function, instead
+        self.__name__: str = function.__name__
+        self.__code__ = function.__code__
+        self.__defaults__ = function.__defaults__
+        self.__kwdefaults__ = function.__kwdefaults__
 
     def __get__(self, owner: object, kind: type | None = None) -> Any:
         return self if owner is None else MethodType(self, owner)
 
-    def __call__(self, owner: object, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             raise Misuse(
                 f"{self.__name__}() was called in a thread in which no event loop runs, and nothing was done: write"
-                f" {self._instead.format(owner)}, or await it in an 'async def main()' that asyncio.run(main()) runs"
+                f" {self._instead.format(*args)}, or await it in an 'async def main()' that asyncio.run(main()) runs"
             ) from None
-        return self._method(owner, *args, **kwargs)
+        return self._function(*args, **kwargs)
