@@ -173,14 +173,31 @@ def bill(customer: int) -> None: ...
 
 
 SERIAL_OF_EACH = "A key of its own for each job: bill.options(serial=f'customer {customer}').enqueue(…)"
-SERIALS: dict[str, tuple[Any, str]] = {
+KEY_OF_EACH = (
+    "A key of its own for each job: bill.options(key=f'customer {customer}').enqueue(…),"
+    " or @app.task(unique=lambda customer: customer)"
+)
+PATTERNS: dict[str, tuple[dict[str, Any], str]] = {
     "a pattern": (
-        "customer-{customer}",
-        "'customer-{customer}' is not filled in: all jobs of the task would run one",
+        {"serial": "customer-{customer}"},
+        "serial: 'customer-{customer}' is not filled in: all jobs of the task would run one",
     ),
-    "a parameter": ("customer", f"all jobs of the task would run one at a time. {SERIAL_OF_EACH}"),
-    "another pattern": ("c{id}", SERIAL_OF_EACH),
-    "a function": (lambda customer: customer, f"task 'bill': serial: a function; it is a text. {SERIAL_OF_EACH}"),
+    "a parameter": ({"serial": "customer"}, f"all jobs of the task would run one at a time. {SERIAL_OF_EACH}"),
+    "another pattern": ({"serial": "c{id}"}, SERIAL_OF_EACH),
+    "a function": (
+        {"serial": lambda customer: customer},
+        f"task 'bill': serial: a function; it is a text. {SERIAL_OF_EACH}",
+    ),
+    "a key, a pattern": (
+        {"key": "invoice-{customer}"},
+        f"is not filled in: each job of the task would replace the one before that waits. {KEY_OF_EACH}",
+    ),
+    "a key, a parameter": ({"key": "customer"}, KEY_OF_EACH),
+    "a key, a function": ({"key": lambda customer: customer}, f"key: a function; it is a text. {KEY_OF_EACH}"),
+    "unique, a pattern": (
+        {"unique": "invoice-{customer}"},
+        "unique='invoice-{customer}'; there are: arguments; give 'arguments', or a function of some of them",
+    ),
 }
 
 
@@ -274,11 +291,11 @@ def test_a_wrong_declaration_is_answered_with_what_to_write(mistake: str) -> Non
         call(Shop())
 
 
-@pytest.mark.parametrize("mistake", SERIALS)
-def test_a_serial_key_that_is_not_filled_in_is_answered_with_the_call_that_fills_it_in(mistake: str) -> None:
-    serial, answer = SERIALS[mistake]
+@pytest.mark.parametrize("mistake", PATTERNS)
+def test_a_text_that_is_not_filled_in_is_answered_with_the_call_that_fills_it_in(mistake: str) -> None:
+    options, answer = PATTERNS[mistake]
     with pytest.raises(ConfigurationError, match=re.escape(answer)):
-        Shop().declare(bill, serial=serial)
+        Shop().declare(bill, **options)
 
 
 @pytest.mark.parametrize("states", [("failed",), ["failed"], {State.FAILED}])

@@ -297,12 +297,14 @@ def _defined(
     if not built_in:
         limits.check_new_task("task", name)
     given = {option: value for option, value in options.items() if option in EnqueueOptions.__annotations__}
-    if callable(given.get("serial")):
-        raise ConfigurationError(f"serial: a function; it is a text. {_serial_of_each(function, 'customer')}")
+    for option in _SAME_FOR_ALL:
+        if callable(given.get(option)):
+            raise ConfigurationError(f"{option}: a function; it is a text. {_text_of_each(option, function)}")
     template = apply_options(NewJob(task=name, queue=DEFAULT_QUEUE), given)
     mismatch = _one_of("mismatch", options.get("mismatch"), ("retry", "poison"))
     shape = shape_of(function, name, positional=positional, poison=mismatch == "poison")
-    _refuse_serial_pattern(template.serial, function, shape)
+    for option in _SAME_FOR_ALL:
+        _refuse_pattern(option, getattr(template, option), function, shape)
     unique = read_unique(options.get("unique"), options.get("unique_period"), shape)
     if unique is not None and template.key is not None:
         raise ConfigurationError("unique makes the keys of its jobs: leave out key, or unique")
@@ -332,19 +334,27 @@ def _refuse_unknown(options: TaskOptions) -> None:
             raise ConfigurationError(f"no task option {option!r}{suggest(option, known)}")
 
 
-def _refuse_serial_pattern(serial: str | None, function: Callable[..., Any], shape: Shape) -> None:
-    """Raise ConfigurationError for a serial key that is meant to be filled in: it is the same for all jobs."""
-    if serial is not None and (serial in shape.names or "{" in serial):
-        named = [one for one in shape.names if one == serial or f"{{{one}}}" in serial]
+_SAME_FOR_ALL = {
+    "serial": "all jobs of the task would run one at a time",
+    "key": "each job of the task would replace the one before that waits",
+}
+"""Texts that a declaration gives to all jobs of its task, and what follows from one that is meant to differ."""
+
+
+def _refuse_pattern(option: str, text: str | None, function: Callable[..., Any], shape: Shape) -> None:
+    """Raise ConfigurationError for a text that is meant to be filled in: it is the same for all jobs."""
+    if text is not None and (text in shape.names or "{" in text):
+        named = [one for one in shape.names if one == text or f"{{{one}}}" in text]
         raise ConfigurationError(
-            f"serial: {serial!r} is not filled in: all jobs of the task would run one at a time."
-            f" {_serial_of_each(function, named[0] if named else 'customer')}"
+            f"{option}: {text!r} is not filled in: {_SAME_FOR_ALL[option]}."
+            f" {_text_of_each(option, function, *named[:1])}"
         )
 
 
-def _serial_of_each(function: Callable[..., Any], argument: str) -> str:
+def _text_of_each(option: str, function: Callable[..., Any], argument: str = "customer") -> str:
     name = getattr(inmost(function), "__name__", "task")
-    return f"A key of its own for each job: {name}.options(serial=f'{argument} {{{argument}}}').enqueue(…)"
+    each = f"A key of its own for each job: {name}.options({option}=f'{argument} {{{argument}}}').enqueue(…)"
+    return f"{each}, or @app.task(unique=lambda {argument}: {argument})" if option == "key" else each
 
 
 def _own_name(function: Callable[..., Any]) -> str:
