@@ -143,7 +143,7 @@ def _install_npm(folder: Path, packages: tuple[str, ...]) -> None:
 
 def environment(probes: Path) -> dict[str, str]:
     """What every script finds in its environment."""
-    path = os.pathsep.join([str(ROOT / "src"), str(SCRIPTS)])
+    path = os.pathsep.join([str(ROOT / "src"), str(SCRIPTS), str(ROOT)])
     ours = {"PYTHONPATH": path, "PEERS_NODE": str(NODE), "STOWHAND_BENCH_PROBE": str(probes)}
     others = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # for everybody
     return {**others, **ours}

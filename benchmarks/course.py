@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
+import psutil
 
 from benchmarks.contenders import STATE, Contender, environment
 from benchmarks.counters import processor_seconds
 from benchmarks.grounds import Ground
+from benchmarks.probe import look
 from benchmarks.report import Report
-from stowhand.cli.bench.measure import resident
-from stowhand.cli.bench.probe import look
 
 Finding = tuple[str, float]
 """What was found, and the figure."""
@@ -245,6 +245,11 @@ def _wait_for_end(pid: int, seconds: float) -> None:
             raise TimeoutError(f"not ended within {seconds:g} s")
     finally:
         os.close(ended)
+
+
+def resident(pid: int) -> float:
+    """Megabytes (10^6 bytes) that a process has in memory."""
+    return float(psutil.Process(pid).memory_info().rss / 1e6)
 
 
 def _cpu(workers: list[subprocess.Popen[bytes]]) -> float:

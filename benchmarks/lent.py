@@ -28,9 +28,9 @@ sys.path = [
     place for place in sys.path if Path(place or ".").resolve() != HERE.parent
 ]  # its peers/ would hide a module
 
+from benchmarks.probe import FOLDER, look  # noqa: E402
 from benchmarks.report import by_column, save  # noqa: E402
 from stowhand import App  # noqa: E402
-from stowhand.cli.bench.probe import FOLDER, look  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 
@@ -95,7 +95,7 @@ def _lent(
     """The server, then its worker, for the length of the block."""
     python = checkout / ".venv" / "bin" / "python"
     program = [str(python if python.exists() else sys.executable), "-m", "stowhand.cli"]
-    environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), FOLDER: str(probes)}
+    environment = {**os.environ, "PYTHONPATH": f"{checkout / 'src'}{os.pathsep}{HERE.parents[1]}", FOLDER: str(probes)}
     with log.open("wb") as output:
         serve = subprocess.Popen(
             [*program, "serve", "-c", url, "--port", "0"], env=environment, cwd=log.parent, stdout=output, stderr=output
@@ -103,7 +103,7 @@ def _lent(
         worker = None
         try:
             address = _address(log, serve)
-            working = ["worker", "--app", "stowhand.cli.bench.tasks:app", "-c", address, "--jobs", str(slots)]
+            working = ["worker", "--app", "benchmarks.noop:app", "-c", address, "--jobs", str(slots)]
             worker = subprocess.Popen(
                 [*program, *working, "--log-level", "error"], env=environment, stdout=output, stderr=output
             )

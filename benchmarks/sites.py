@@ -17,10 +17,10 @@ from typing import Protocol
 
 import psycopg
 
+from benchmarks import probe
 from stowhand.app.app import App
 from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.settings import StoreSettings
-from stowhand.cli.bench import probe
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import DAY, StoreOptions
 from stowhand.stores.url import open_store

@@ -12,29 +12,35 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import psutil
 
+from benchmarks import probe
 from benchmarks.report import Runs
 from benchmarks.sites import NAP, PostgresSite, Site, new_store
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.cli.bench import probe
-from stowhand.cli.bench.measure import LOOK_EVERY, Workers
+from stowhand.clock import SystemClock
+from stowhand.errors import StoreError
+from stowhand.events import Events
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.protocols.store import RESERVED_CONNECTIONS, ClaimRequest, StoreOptions
+from stowhand.protocols.store import RESERVED_CONNECTIONS, ClaimRequest, Heartbeats, StoreOptions
+from stowhand.service.supervisor import Supervisor
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.new_jobs import plain_values_of
 
 TO_START, TO_END = 120.0, 600.0
+LOOK_EVERY = 0.002
+"""Seconds between two looks at something that is awaited."""
 OURS = ("noop",)
-"""The tasks of a worker of ``stowhand.cli.bench.tasks``."""
+"""The tasks of a worker of ``benchmarks.noop``."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,35 @@ class Table:
                 yield f"  {case:<40}{median:>12,.5g}{ratio}   ({', '.join(f'{run:,.4g}' for run in runs)})"
 
 
+class Workers:
+    """``async with``: they run inside the block, and have ended after it."""
+
+    def __init__(self, settings: WorkerSettings, heartbeats: Callable[[], Heartbeats]) -> None:
+        self._supervisor = Supervisor(settings, heartbeats, Events())
+        self._clock = SystemClock()
+        self._running: asyncio.Task[int] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._running = asyncio.create_task(self._supervisor.run())
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        assert self._running is not None
+        self._supervisor.request_stop()
+        await self._running
+
+    async def until(self, reached: Callable[[], bool], seconds: float, what: str, *, every: float = LOOK_EVERY) -> None:
+        """Wait for what only the workers can bring about. Raises StoreError when it takes too long."""
+        assert self._running is not None
+        deadline = self._clock.monotonic() + seconds
+        while not reached():
+            if self._running.done():
+                raise StoreError(f"the worker processes ended by themselves, with code {self._running.result()}")
+            if self._clock.monotonic() > deadline:
+                raise StoreError(f"gave up waiting {seconds:g} s for this: {what}")
+            await self._clock.sleep(every)
+
+
 class WorkerRuns:
     """Real worker processes, and what they leave in the probes."""
 
@@ -99,7 +134,7 @@ class WorkerRuns:
         return statistics.mean(probe.look(self._probes).delays)
 
     async def drain(
-        self, site: Site, jobs: int, first: int | None, *, app: str = "stowhand.cli.bench.tasks:app", slots: int = 24
+        self, site: Site, jobs: int, first: int | None, *, app: str = "benchmarks.noop:app", slots: int = 24
     ) -> tuple[float, float]:
         """Jobs a second, from the beginning of the first handler until none from ``first`` on is left (``None``: until
         so many have begun); and the microseconds of processor time of the workers and the server that one job took."""
@@ -119,7 +154,7 @@ class WorkerRuns:
         workers and the server (the producer's share too) for each job."""
         site.fill(backlog)
         found: list[tuple[float, float]] = []
-        async with self._at_work(site, "stowhand.cli.bench.tasks:app", 24) as workers:
+        async with self._at_work(site, "benchmarks.noop:app", 24) as workers:
             await workers.until(lambda: self.begun > backlog // 10, TO_START, "the first jobs begin")
             with site.feeder(lambda: self.begun, backlog), condition:
                 for _ in range(6):
@@ -131,7 +166,7 @@ class WorkerRuns:
 
     def idle(self, site: Site) -> Workers:
         """``async with``: a worker for the length of the block."""
-        return self._at_work(site, "stowhand.cli.bench.tasks:app", 24)
+        return self._at_work(site, "benchmarks.noop:app", 24)
 
     def _at_work(self, site: Site, app: str, slots: int) -> Workers:
         for file in self._probes.iterdir():
@@ -261,7 +296,7 @@ def start_and_stop(site: Site) -> tuple[float, float, float]:
     command = [sys.executable, "-m", "stowhand.cli", "worker", "-c", site.settings.url]
     began = time.perf_counter()
     with subprocess.Popen(
-        [*command, "--app", "stowhand.cli.bench.tasks:app"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*command, "--app", "benchmarks.noop:app"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as worker:
         try:
             assert worker.stdout is not None

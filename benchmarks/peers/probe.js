@@ -1,4 +1,4 @@
-// The file that a worker process leaves for whoever measures it; the same bytes as stowhand.cli.bench.probe writes.
+// The file that a worker process leaves for whoever measures it; the same bytes as benchmarks/probe.py writes.
 'use strict';
 const fs = require('fs');
 

@@ -1,4 +1,4 @@
-"""What stowhand.cli.bench.probe writes, for peers that run in an environment of their own. Safe with threads."""
+"""What benchmarks/probe.py writes, for peers that run in an environment of their own. Safe with threads."""
 
 from __future__ import annotations
 

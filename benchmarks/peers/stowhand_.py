@@ -7,7 +7,7 @@ import sys
 
 HISTORY = os.environ.get("STOWHAND_HISTORY")
 if sys.argv[1] == "worker":  # before the imports: a worker's start does not pay for those of another program
-    command = ["-m", "stowhand.cli", "worker", "--app", "stowhand.cli.bench.tasks:app", "--jobs", "24"]
+    command = ["-m", "stowhand.cli", "worker", "--app", "benchmarks.noop:app", "--jobs", "24"]
     command += ["--history", "1d" if HISTORY else "none", "--log-level", "error"]
     os.execv(sys.executable, [sys.executable, *command])
 
@@ -15,10 +15,10 @@ import asyncio  # noqa: E402
 
 import probe  # noqa: E402
 
+from benchmarks.noop import app, noop  # noqa: E402
 from stowhand.app.app import adopt_store  # noqa: E402
 from stowhand.app.own_store import ResolvedStore  # noqa: E402
 from stowhand.app.settings.settings import StoreSettings  # noqa: E402
-from stowhand.cli.bench.tasks import app, noop  # noqa: E402
 from stowhand.protocols.store import DAY, StoreOptions  # noqa: E402
 from stowhand.stores.url import open_store  # noqa: E402
 

@@ -112,7 +112,6 @@ PLACES: dict[str, tuple[Callable[[], object], str]] = {
     "a command of a group": (lambda: command("jobs", "lst"), "list"),
     "a flag": (lambda: command("worker", "--crontabb", "x"), "--crontab"),
     "a flag, a state": (lambda: command("jobs", "list", "--state", "quueed"), "queued"),
-    "a flag, a measurement": (lambda: command("bench", "--only", "drian"), "drain"),
     "a flag, how it is written": (lambda: command("worker", "--preset", "servcie"), "service"),
     "a flag, a key": (lambda: command("table", "ddl", "x", "--key", "bigin"), "bigint"),
     "a flag, a dialect": (lambda: command("table", "ddl", "x", "--dialect", "postgress"), "postgres"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.cli.demo.files import walk
+from stowhand.cli.demo import walk
 from tests.cli.conftest import Stowhand
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "demo"

@@ -68,7 +68,7 @@ def test_doctor_says_that_it_is_reached_and_heard(lent: Lent, call: Stowhand) ->
 @pytest.mark.parametrize(
     "command",
     [
-        ("bench", "--quick"),
+        ("bench", "--jobs", "1"),
         ("jobs", "list"),
         ("jobs", "cancel", "1"),
         ("migrate",),

@@ -19,7 +19,7 @@ DRIVERS = {
     "uvicorn": ("http_server",),
     "jinja2": ("web/board",),
     "sqlalchemy": ("stores/callers",),
-    "sqlite3": ("stores/database", "stores/callers", "stores/sqlite", "cli/demo"),  # the demo keeps a ledger of its own
+    "sqlite3": ("stores/database", "stores/callers", "stores/sqlite"),
 }
 
 # Room -> what it never imports. A store and the worker meet only in the protocols.

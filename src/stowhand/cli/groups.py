@@ -13,8 +13,6 @@ from stowhand.cli.help import Command, summary, write_documentation
 from stowhand.cli.usage import unknown_command
 from stowhand.service.exit_codes import USAGE
 
-APART = {"bench": "bench.command", "demo": "demo.command"}
-"""Modules of the commands that have a folder of their own."""
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -52,7 +50,7 @@ class Group(click.Group):
         cmd_name = self._aliases.get(cmd_name, cmd_name)
         command = super().get_command(ctx, cmd_name)
         if cmd_name in self._lines:
-            command = importlib.import_module(f"stowhand.cli.{APART.get(cmd_name, cmd_name)}").command
+            command = importlib.import_module(f"stowhand.cli.{cmd_name}").command
         if command is not None and all(param.name != "version" for param in command.params):
             command.params.append(version_option())
         return command

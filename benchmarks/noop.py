@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from benchmarks.probe import own_probe
 from stowhand.app.app import App
-from stowhand.cli.bench.probe import own_probe
 
 app = App()
 

@@ -1,0 +1,174 @@
+"""``stowhand bench``: start, load and latency of a store on this machine, measured with real worker processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import msgspec
+
+from stowhand.app.app import App, adopt_store
+from stowhand.app.own_store import ResolvedStore
+from stowhand.app.settings.resolver import resolve_store_url
+from stowhand.app.settings.settings import StoreSettings, WorkerSettings
+from stowhand.cli.columns import json_line
+from stowhand.cli.help import Command
+from stowhand.cli.session import remove_file
+from stowhand.clock import SystemClock, stopwatch
+from stowhand.errors import ConfigurationError, StoreError
+from stowhand.events import Events
+from stowhand.observe.logs import configure_logging
+from stowhand.observe.safe_text import scrub
+from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.store import StoreOptions
+from stowhand.service.exit_codes import OK
+from stowhand.service.supervisor import Supervisor
+from stowhand.stores.url import open_store
+
+SCHEMA = "stowhand_bench"
+SINGLES = 1000
+"""Jobs enqueued one by one, at most."""
+SAMPLES, WARM_UP = 200, 5
+"""Jobs sent to an idle worker, and the first of them, which are not counted."""
+COUNT = click.IntRange(min=1)
+
+app = App()
+_started: asyncio.Queue[float] = asyncio.Queue()
+"""When a job of the latency test was started."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One figure."""
+
+    measure: str
+    value: float
+    unit: str
+
+
+@app.task
+async def noop(number: int) -> None:
+    """Do nothing."""
+
+
+@app.task
+async def start(number: int) -> None:  # noqa: ARG001
+    """Note the moment."""
+    _started.put_nowait(stopwatch())
+
+
+@click.command("bench", cls=Command)
+@click.option("-c", "--connection", metavar="STORE", help="As for every command; measured beside what is in use.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.option("--jobs", type=COUNT, default=20_000, show_default=True, help="Jobs of the load test.")
+@click.option("--processes", type=COUNT, default=1, show_default=True, help="Worker processes of the load test.")
+@click.option("--concurrency", type=COUNT, default=24, show_default=True, help="Jobs at once in a process.")
+def command(connection: str | None, as_json: bool, jobs: int, processes: int, concurrency: int) -> None:
+    """Measure how fast the store is on this machine.
+
+    It measures the start of a worker, enqueueing, a load of jobs, and the latency of single jobs.
+
+    Works in a schema of its own (stowhand_bench), or in a file of its own beside the SQLite file, and removes it.
+    """
+    configure_logging("error", "text")
+    named = resolve_store_url(connection)
+    if named.is_lent:
+        raise ConfigurationError(
+            f"{named.url} only lends its jobs: bench needs the store itself, by its own URL (postgresql://… or sqlite:///…)"
+        )
+    if not as_json:
+        click.echo(f"{scrub(named.url)} ({named.source})\nPython {platform.python_version()}, {os.cpu_count()} cores\n")
+
+    async def measure(settings: WorkerSettings) -> None:
+        async for row in _measure(settings, jobs):
+            click.echo(json_line(row) if as_json else f"{row.measure:<48}{row.value:>10,.6g} {row.unit}")
+
+    with _own_store(named) as store:
+        worker = WorkerOptions(concurrency=concurrency, once=True)
+        settings = WorkerSettings(
+            store=store, worker=worker, app="stowhand.cli.bench:app", processes=processes, log_level="error"
+        )
+        asyncio.run(measure(settings))
+
+
+@contextmanager
+def _own_store(named: ResolvedStore) -> Iterator[StoreSettings]:
+    """A schema of its own in that database, or a file of its own in the folder of that file, removed afterwards."""
+    options = StoreOptions(schema=SCHEMA, history=None)
+    if named.scheme != "sqlite":
+        yield StoreSettings(connection=named, options=options)
+        return
+    file = Path(named.url.removeprefix("sqlite:///").partition("?")[0]).absolute().with_name(f"{SCHEMA}.db")
+    try:
+        yield StoreSettings(connection=ResolvedStore(f"sqlite:///{file}", named.source), options=options)
+    finally:
+        remove_file(file)
+
+
+async def _measure(settings: WorkerSettings, jobs: int) -> AsyncIterator[Row]:
+    adopt_store(app, settings.store.url, settings.store.options)
+    await _clean(settings.store)
+    await app.open(install=True)
+    try:
+        took = await _drain(msgspec.structs.replace(settings, processes=1))
+        yield Row("start and stop of a worker with nothing to do", round(1000 * took), "ms")
+        singles = min(jobs, SINGLES)
+        began = stopwatch()
+        for number in range(singles):
+            await noop.enqueue(number)
+        yield _rate("enqueue, one by one", singles, stopwatch() - began)
+        began = stopwatch()
+        await app.enqueue_many(noop.new_job(number) for number in range(jobs))
+        yield _rate(f"enqueue, {jobs} in one call", jobs, stopwatch() - began)
+        load = f"run {jobs + singles}, with the start of {settings.processes} worker(s)"
+        yield _rate(load, jobs + singles, await _drain(settings))
+        delays = await _latencies()
+        for name, share in (("p50", 0.5), ("p99", 0.99)):
+            yield Row(f"enqueue to start on an idle queue, {name}", round(delays[int(len(delays) * share)], 2), "ms")
+    finally:
+        await app.close()
+        await _clean(settings.store)
+
+
+async def _clean(settings: StoreSettings) -> None:
+    store = open_store(settings.url, settings.options)
+    try:
+        await store.schema.uninstall()
+    finally:
+        await store.close()
+
+
+def _rate(measure: str, jobs: int, seconds: float) -> Row:
+    return Row(measure, round(jobs / seconds), "jobs/s")
+
+
+async def _drain(settings: WorkerSettings) -> float:
+    """Seconds in which worker processes start, run all jobs, and end."""
+    supervisor = Supervisor(settings, (await app.open()).heartbeats, Events())
+    began = stopwatch()
+    working = asyncio.create_task(supervisor.run())
+    try:
+        code = await asyncio.shield(working)
+    finally:
+        supervisor.request_stop()
+        await working
+    if code != OK:
+        raise StoreError(f"the worker processes ended by themselves, with code {code}")
+    return stopwatch() - began
+
+
+async def _latencies() -> list[float]:
+    """Milliseconds from the enqueueing of a job to its start in an idle worker of this process, ascending."""
+    delays = []
+    async with app.run_in_background(tasks=["start"]):
+        for number in range(SAMPLES + WARM_UP):
+            sent = stopwatch()
+            await start.enqueue(number)
+            delays.append(1000 * (await _started.get() - sent))
+            # Between 4 and 24 ms, spread evenly without a pattern that a poll could fall in step with (golden ratio).
+            await SystemClock().sleep(0.004 + 0.020 * (number * 0.6180339887 % 1))
+    return sorted(delays[WARM_UP:])

@@ -1,1 +1,0 @@
-"""``stowhand bench``: how fast a store is on this machine, with this product as it is."""
