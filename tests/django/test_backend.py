@@ -146,6 +146,15 @@ def test_djangos_own_decorator_takes_the_options(site: None) -> None:
         task(max_attempts=0)(textwrap.dedent)
 
 
+@pytest.mark.parametrize("key", ["{1}", "text"])
+def test_a_key_of_one_call_is_any_text(backend: StowhandBackend, shop: Any, key: str) -> None:
+    """Also one with a brace, or the name of a parameter."""
+    result = shop.report.using(backend=backend.alias, key=key).enqueue("a")
+    job = backend.database.jobs.get(int(result.id))
+    assert job is not None
+    assert job.key == key
+
+
 def test_modules_that_the_options_name_are_known_too(site: None) -> None:
     place = "tests.django.site.shop.elsewhere"
     for named in (place, "tests.django.site.shop.*"):

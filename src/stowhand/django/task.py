@@ -11,9 +11,11 @@ from typing import Any
 from django.tasks import base
 from django.tasks.exceptions import InvalidTask
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import InvalidJob
+from stowhand.jobs import limits
 from stowhand.jobs.durations import Duration
-from stowhand.tasks.registry import TaskOptions, define
+from stowhand.jobs.job import NewJob
+from stowhand.tasks.options import apply_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +30,12 @@ class Task(base.Task):
     """How long one attempt may take: seconds, a timedelta, or a phrase ("30s")."""
 
     def __post_init__(self) -> None:
-        options: TaskOptions = {"key": self.key, "timeout": self.timeout}
-        if self.max_attempts is not None:
-            options["max_attempts"] = self.max_attempts
+        options = {"key": self.key, "max_attempts": self.max_attempts}
         try:
-            define(_nothing, "task", options)
-        except ConfigurationError as error:
-            raise InvalidTask(str(error).removeprefix("task 'task': ")) from None
+            apply_options(NewJob(task="task"), {name: value for name, value in options.items() if value is not None})
+            limits.read_positive(self.timeout, "timeout")
+        except InvalidJob as error:
+            raise InvalidTask(str(error)) from None
         base.Task.__post_init__(self)
 
     def using(
@@ -57,10 +58,6 @@ def refuse_misfit(task: base.Task, args: Sequence[Any], kwargs: Mapping[str, Any
         parameters.bind(*[None] * task.takes_context, *args, **kwargs)
     except TypeError as error:
         raise TypeError(f"{task.module_path}: {error}") from None
-
-
-def _nothing() -> None:
-    """Stands for the function, of which our rules are not Django's."""
 
 
 def task(
