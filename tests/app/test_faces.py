@@ -13,7 +13,7 @@ import pytest
 from starlette.background import BackgroundTask
 
 import stowhand
-from stowhand import App, Context, State, gather
+from stowhand import App, Context, State, Task, gather
 from stowhand.app.sync import Sync
 from stowhand.errors import Misuse
 from stowhand.protocols.operating import Operator, QueueChange
@@ -32,6 +32,10 @@ ONLY_SYNCHRONOUS = {
     "set_default_max_attempts": "await (await app.open()).settings.set_default_max_attempts(…)",
     "wait_for": "what the others are made of",
 }
+ONLY_OF_A_STORE = ["register", "report", "schedule", "find_damage", "foreign_changes", "plan", "uninstall"]
+"""Methods of schedulers and of ``stowhand migrate``."""
+OTHER_TYPES = ["enqueue", "enqueue_in", "enqueue_many", "job"]
+"""Methods whose twins take or return other types: a synchronous connection, iterable or handle."""
 RUN_BY_ASYNCIO = {"run_all"}
 """It has no synchronous twin: ``asyncio.run(run_all(…))`` is how a program runs its routines."""
 ASKED_OF_THE_APP = [
@@ -62,8 +66,14 @@ def methods(face: type) -> set[str]:
 
 
 def parameters(method: Callable[..., object]) -> list[tuple[str, object, object]]:
-    """Without the types, which differ: a connection is of one kind, and a handle has two faces, too."""
+    """Return the parameters without their types."""
     return [(one.name, one.kind, one.default) for one in inspect.signature(method).parameters.values()]
+
+
+def types_of(method: Callable[..., object]) -> dict[str, object]:
+    signature = inspect.signature(method)
+    types: dict[str, object] = {one.name: one.annotation for one in signature.parameters.values()}
+    return types | {"self": None, "return": signature.return_annotation}
 
 
 def test_every_asynchronous_method_of_an_app_has_a_synchronous_twin() -> None:
@@ -79,15 +89,25 @@ def test_a_synchronous_method_has_the_parameters_of_its_asynchronous_twin(name: 
     assert twins, f"app.sync.{name} has no asynchronous twin"
     synchronous = getattr(face.sync, name)
     asynchronous = getattr(face if twins[0] is App else twins[0], name)
-    if twins[0] is App:
-        assert parameters(synchronous) == parameters(asynchronous)
-    else:
-        assert parameters(synchronous) == parameters(asynchronous)[1:]
+    expected = parameters(asynchronous)[twins[0] is not App :]
+    assert parameters(synchronous) == expected
+    if name not in OTHER_TYPES:
+        assert types_of(synchronous) == types_of(asynchronous)
     if name in ASKED_OF_THE_APP:
-        assert inspect.signature(synchronous) == inspect.signature(asynchronous)
         assert synchronous.__doc__ == asynchronous.__doc__
     assert not inspect.iscoroutinefunction(synchronous)
     assert synchronous.__name__ == name
+
+
+def test_the_synchronous_face_of_an_app_has_every_question_and_change_of_an_open_store() -> None:
+    assert {name for part in PARTS for name in methods(part)} - methods(Sync) == set(ONLY_OF_A_STORE)
+
+
+def test_every_asynchronous_method_of_a_task_has_a_synchronous_twin() -> None:
+    asynchronous = {name for name in methods(Task) if inspect.iscoroutinefunction(getattr(Task, name))}
+    assert asynchronous - methods(Sync) == set()
+    assert parameters(Task.enqueue) == parameters(Task.enqueue_sync)
+    assert parameters(Task.enqueue_and_wait)[1:] == parameters(Sync.enqueue_and_wait)[2:]  # after self, and the task
 
 
 def test_both_faces_of_a_handle_have_the_same_methods() -> None:
