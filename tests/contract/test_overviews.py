@@ -10,7 +10,7 @@ import pytest
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.figures import COUNTED, COUNTED_FOR_METRICS, Amount
-from stowhand.protocols.operating import ABLE_SHOWN, ALIVE_FOR, VERSION_GONE, VERSIONS_FOR, WorkerCard, WorkerList
+from stowhand.protocols.operating import ALIVE_FOR, VERSION_GONE, VERSIONS_FOR, WORKERS_SHOWN, WorkerCard, WorkerList
 from stowhand.protocols.throughput import Tally, TaskMinute, ThroughputKeeper
 from stowhand.stores.kernel import counts
 from tests.contract.needs import needs
@@ -123,10 +123,10 @@ async def test_tasks_are_known_from_jobs_workers_figures_and_pauses(harness: Sto
     assert list(tasks) == ["a", "b", "held up", "later", "nobodys", "over"]
     a, one, none = tasks["a"], Amount(1), Amount(0)
     assert (a.waiting, a.due, a.running, a.failed) == (Amount(2), one, one, one)
-    assert (a.able, a.workers, a.is_orphaned) == (1, ("w1",), False)
+    assert (a.serving, a.workers, a.is_unserved) == (1, ("w1",), False)
     assert (tasks["b"].waiting, tasks["b"].workers) == (none, ("w0", "w1"))
-    assert (tasks["later"].due, tasks["later"].is_orphaned) == (none, False)
-    assert (tasks["nobodys"].due, tasks["nobodys"].is_orphaned) == (one, True)
+    assert (tasks["later"].due, tasks["later"].is_unserved) == (none, False)
+    assert (tasks["nobodys"].due, tasks["nobodys"].is_unserved) == (one, True)
     assert tasks["held up"].paused_since == harness.now
     assert [name for name, task in tasks.items() if task.paused_since is not None] == ["held up"]
 
@@ -147,11 +147,11 @@ async def test_a_worker_of_any_task_can_run_each_and_a_lost_one_none(harness: St
     await harness.add("a")
     await see(harness, tasks=None)
     (task,) = await harness.store.inspect.tasks()
-    assert (task.able, task.workers, task.is_orphaned) == (1, ("w1",), False)
+    assert (task.serving, task.workers, task.is_unserved) == (1, ("w1",), False)
     await harness.pass_time(ALIVE_FOR + 1)
     (task,) = await harness.store.inspect.tasks()
-    assert (task.able, task.workers, task.is_orphaned) == (0, (), True)
-    for number in range(ABLE_SHOWN + 5):
+    assert (task.serving, task.workers, task.is_unserved) == (0, (), True)
+    for number in range(WORKERS_SHOWN + 5):
         await see(harness, name=f"x{number:02}", tasks=("a",))
     (task,) = await harness.store.inspect.tasks()
-    assert (task.able, len(task.workers)) == (ABLE_SHOWN + 5, ABLE_SHOWN)
+    assert (task.serving, len(task.workers)) == (WORKERS_SHOWN + 5, WORKERS_SHOWN)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stowhand.protocols.figures import Amount
-from stowhand.protocols.operating import SerialRow, TaskRow
+from stowhand.protocols.operating import BacklogRow, SerialRow
 from stowhand.protocols.throughput import Period, Tally
 from stowhand.web.attention import Facts, concerns, erring, outlook
 
@@ -63,11 +63,18 @@ def test_others_are_not_told(by_task: list[Period]) -> None:
     assert erring(by_task, NOON + timedelta(seconds=30)) == {}
 
 
-def row(name: str, due: int, *, able: int = 1, paused: bool = False) -> TaskRow:
+def row(name: str, due: int, *, serving: int = 1, paused: bool = False) -> BacklogRow:
     none, number = Amount(), Amount(due)
     since = NOON if paused else None
-    return TaskRow(
-        name=name, paused_since=since, waiting=number, due=number, running=none, failed=none, able=able, workers=()
+    return BacklogRow(
+        name=name,
+        paused_since=since,
+        waiting=number,
+        due=number,
+        running=none,
+        failed=none,
+        serving=serving,
+        workers=(),
     )
 
 
@@ -76,7 +83,7 @@ def serial(due: int) -> SerialRow:
 
 
 RATE = minutes(Tally(ok=50))
-BLOCKED = [row("paused", 4, paused=True), row("nobodys", 5, able=0)]
+BLOCKED = [row("paused", 4, paused=True), row("nobodys", 5, serving=0)]
 MAY, NOTHING = "jobs are due that may run now", "Nothing is due that a worker may take."
 
 
@@ -95,7 +102,7 @@ MAY, NOTHING = "jobs are due that may run now", "Nothing is due that a worker ma
     ],
 )
 def test_only_what_may_run_counts_in_how_long_the_rest_takes(
-    tasks: list[TaskRow], serials: list[SerialRow], said: str
+    tasks: list[BacklogRow], serials: list[SerialRow], said: str
 ) -> None:
     assert outlook(Facts(now=NOON, tasks=tasks, serials=serials, lately=RATE)) == said
 
@@ -119,5 +126,5 @@ def test_dead_workers_lead_to_the_task_that_had_most_of_them_in_the_hour() -> No
 
 
 def test_a_task_that_no_known_worker_has_may_be_one_of_workers_over_http() -> None:
-    (line,) = concerns(Facts(now=NOON, tasks=[row("a", 1, able=0)]))
+    (line,) = concerns(Facts(now=NOON, tasks=[row("a", 1, serving=0)]))
     assert (line.of, "over HTTP" in line.todo) == ({"task": "a", "state": ["queued", "errored"]}, True)

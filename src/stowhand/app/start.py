@@ -65,7 +65,7 @@ async def warn_of_tasks_without_worker(store: QueueStore, tasks: Collection[str]
             rows = await store.inspect.tasks()
     except (StoreError, TimeoutError):
         return  # this login may not look; a store that is away is reported by the worker
-    left = [f"{escape(row.name)} ({row.due})" for row in rows if row.is_orphaned and row.name not in tasks]
+    left = [f"{escape(row.name)} ({row.due})" for row in rows if row.is_unserved and row.name not in tasks]
     if left:
         more = f" and {len(left) - SHOWN_TASKS} more" if len(left) > SHOWN_TASKS else ""
         core_logger().warning(

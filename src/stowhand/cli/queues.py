@@ -13,7 +13,7 @@ from stowhand.cli.input import with_options
 from stowhand.cli.options import json_option, settings_of, store_options
 from stowhand.cli.replies import show_all, show_answer
 from stowhand.cli.session import with_store
-from stowhand.protocols.operating import Operator, QueueChange, QueueRow, read_queue
+from stowhand.protocols.operating import BacklogRow, Operator, QueueChange, read_queue
 from stowhand.protocols.queue_store import QueueStore
 
 change_options = with_options(
@@ -42,40 +42,44 @@ def pause(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
 
     Workers obey within a second. A queue need not have any jobs yet.
     """
-    _change(typed, names, lambda on: on.pause_queue, "paused", "it is paused already", as_json=as_json)
+    _change(typed, names, lambda on: on.pause_queue, "paused", as_json=as_json)
 
 
 @command.command("resume")
 @change_options
 def resume(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
     """Let the jobs of these queues begin again, at once."""
-    _change(typed, names, lambda on: on.resume_queue, "resumed", "it is not paused", as_json=as_json)
+    _change(typed, names, lambda on: on.resume_queue, "resumed", as_json=as_json)
 
 
 Verb = Callable[[Operator], Callable[[str], Awaitable[QueueChange]]]
 
 
-def _change(
-    typed: dict[str, Any], names: tuple[str, ...], verb: Verb, done: str, already: str, *, as_json: bool
-) -> None:
+def _change(typed: dict[str, Any], names: tuple[str, ...], verb: Verb, done: str, *, as_json: bool) -> None:
     queues = [read_queue(name) for name in dict.fromkeys(names)]
 
     async def one_by_one(store: QueueStore) -> None:
         for name in queues:
             change = await verb(store.operate)(name)
-            answer = (done, "") if change.changed else ("unchanged", already)
-            show_answer(name, {"queue": name}, *answer, as_json=as_json)
+            show_change(name, {"queue": name}, done, changed=change.changed, as_json=as_json)
 
     with_store(settings_of(typed).store, one_by_one)
 
 
-def _state(row: QueueRow) -> str:
+def show_change(name: str, about: dict[str, Any], done: str, *, changed: bool, as_json: bool) -> None:
+    """Print the answer to a pause or a resume. ``done``: ``paused`` or ``resumed``."""
+    already = {"paused": "it is paused already", "resumed": "it is not paused"}
+    answer = (done, "") if changed else ("unchanged", already[done])
+    show_answer(name, about, *answer, as_json=as_json)
+
+
+def _state(row: BacklogRow) -> str:
     if row.paused_since is not None:
         return "paused"
     return "no worker" if row.is_unserved else "open"
 
 
-QUEUE: list[Column[QueueRow]] = [
+QUEUE: list[Column[BacklogRow]] = [
     Column("name", "QUEUE"),
     Column(heading="STATE", text=_state),
     Column("waiting", "WAITING", right=True),

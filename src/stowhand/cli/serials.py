@@ -12,7 +12,8 @@ from stowhand.cli.columns import Column
 from stowhand.cli.groups import Group
 from stowhand.cli.input import with_options
 from stowhand.cli.options import json_option, settings_of, store_options
-from stowhand.cli.replies import show_all, show_answer
+from stowhand.cli.queues import show_change
+from stowhand.cli.replies import show_all
 from stowhand.cli.session import with_store
 from stowhand.protocols.figures import Pauses
 from stowhand.protocols.operating import Operator, SerialChange, SerialRow, TaskChange, read_serial, read_task
@@ -57,25 +58,21 @@ def pause(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
 
     Workers obey within a second. A serial key or a task need not have any jobs yet.
     """
-    already = "it is paused already"
-    _change(typed, names, lambda on: (on.pause_serial, on.pause_task), "paused", already, as_json=as_json)
+    _change(typed, names, lambda on: (on.pause_serial, on.pause_task), "paused", as_json=as_json)
 
 
 @command.command("resume")
 @change_options
 def resume(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
     """Let the jobs of these serial keys or tasks begin again, at once."""
-    already = "it is not paused"
-    _change(typed, names, lambda on: (on.resume_serial, on.resume_task), "resumed", already, as_json=as_json)
+    _change(typed, names, lambda on: (on.resume_serial, on.resume_task), "resumed", as_json=as_json)
 
 
 Verb = Callable[[Operator], tuple[Callable[[str], Awaitable[SerialChange]], Callable[[str], Awaitable[TaskChange]]]]
 """The actions on a serial key and on a task."""
 
 
-def _change(
-    typed: dict[str, Any], names: tuple[str, ...], verb: Verb, done: str, already: str, *, as_json: bool
-) -> None:
+def _change(typed: dict[str, Any], names: tuple[str, ...], verb: Verb, done: str, *, as_json: bool) -> None:
     tasks = typed.pop("tasks")
     if not (names or tasks):
         raise click.UsageError("name a serial key, or give --task NAME")
@@ -91,8 +88,7 @@ def _change(
             report(f"task {name}", {"task": name}, await of_task(name))
 
     def report(name: str, about: dict[str, Any], change: SerialChange | TaskChange) -> None:
-        answer = (done, "") if change.changed else ("unchanged", already)
-        show_answer(name, about, *answer, as_json=as_json)
+        show_change(name, about, done, changed=change.changed, as_json=as_json)
 
     with_store(settings.store, one_by_one)
 

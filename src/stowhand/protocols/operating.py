@@ -38,7 +38,7 @@ VERSIONS_FOR = 90 * 86_400.0
 """Seconds for which it is remembered that a version was there."""
 HELD_SHOWN = 10
 """Jobs that are shown of a worker, by default."""
-ABLE_SHOWN = 20
+WORKERS_SHOWN = 20
 """Workers that are named of a task."""
 MOST_AHEAD = 1000
 """Jobs ahead of another are counted up to this number."""
@@ -184,29 +184,12 @@ class AppVersion(msgspec.Struct, frozen=True):
     since: datetime
 
 
-class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that has live jobs, had some within an hour, or that a worker has."""
+class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A known task or queue: what it holds, and the workers that take its jobs.
 
-    name: str
-    paused_since: datetime | None
-    waiting: Amount
-    due: Amount
-    """Of those that are waiting."""
-    running: Amount
-    failed: Amount
-    able: int
-    """Workers that are alive and have it."""
-    workers: tuple[str, ...]
-    """The names of the first twenty of them."""
-
-    @property
-    def is_orphaned(self) -> bool:
-        """Jobs of it are due, and no worker that is alive has it."""
-        return self.due.number > 0 and not self.able
-
-
-class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue that has live jobs, is paused, or that a task or a worker names; ``default`` is always one."""
+    A task is known that has live jobs, had some within an hour, is paused, or that a worker has; a queue that has live
+    jobs, is paused, or that a task or a worker names, and ``default``.
+    """
 
     name: str
     paused_since: datetime | None
@@ -216,13 +199,13 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     running: Amount
     failed: Amount
     serving: int
-    """Workers that are alive and claim jobs of it."""
+    """Workers that are alive and take its jobs."""
     workers: tuple[str, ...]
     """The names of the first twenty of them."""
 
     @property
     def is_unserved(self) -> bool:
-        """Jobs of it are due, and no worker that is alive claims them."""
+        """Jobs of it are due, and no worker that is alive takes them."""
         return self.due.number > 0 and not self.serving
 
 

@@ -38,12 +38,11 @@ from stowhand.protocols.operating import (
     HELD_SHOWN,
     OVERDUE_SECONDS,
     AppVersion,
+    BacklogRow,
     Explanation,
     Held,
     Operator,
-    QueueRow,
     SerialRow,
-    TaskRow,
     WorkerRow,
 )
 from stowhand.protocols.results import Results
@@ -227,10 +226,10 @@ class Inspector(FailureGroups, Protocol):
     async def app_versions(self) -> Sequence[AppVersion]:
         """Which versions of the application workers have had within ninety days, by time."""
 
-    async def tasks(self) -> Sequence[TaskRow]:
+    async def tasks(self) -> Sequence[BacklogRow]:
         """The tasks that are known, by name; of many the 500 with the most jobs."""
 
-    async def queues(self) -> Sequence[QueueRow]:
+    async def queues(self) -> Sequence[BacklogRow]:
         """The queues that are known, by name: ``default``, and those that jobs, tasks, workers or pauses name."""
 
     async def explain(self, job_id: int) -> Explanation | None:

@@ -17,7 +17,7 @@ from stowhand.jobs.job import Job, State
 from stowhand.jobs.moments import say_span
 from stowhand.jobs.tries import BY_HAND
 from stowhand.protocols.figures import Amount, Pauses
-from stowhand.protocols.operating import Held, SerialRow, TaskRow, WorkerRow
+from stowhand.protocols.operating import BacklogRow, Held, SerialRow, WorkerRow
 from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.throughput import Period, total
 
@@ -54,7 +54,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What a store says of itself at one moment of its clock."""
 
     now: datetime
-    tasks: Sequence[TaskRow] = ()
+    tasks: Sequence[BacklogRow] = ()
     serials: Sequence[SerialRow] = ()
     """The paused ones; all, where there are ``holders``."""
     pauses: Pauses = Pauses()
@@ -91,7 +91,7 @@ def outlook(facts: Facts) -> str:
     task that is: where both are, the most that may run is told.
     """
     every = sum((row.due for row in facts.tasks), Amount())
-    due = sum((row.due for row in facts.tasks if row.paused_since is None and row.able), Amount())
+    due = sum((row.due for row in facts.tasks if row.paused_since is None and row.serving), Amount())
     stuck = {job.serial for job in facts.holders}
     behind = sum(row.due for row in facts.serials if row.paused_since is not None or row.name in stuck)
     least, most = max(due.number - behind, 0), min(due.number, max(every.number - behind, 0))
@@ -171,7 +171,7 @@ def _held(facts: Facts) -> Iterator[Concern]:
 
 def _orphaned(facts: Facts) -> Iterator[Concern]:
     for row in facts.tasks:
-        if row.is_orphaned and row.paused_since is None:
+        if row.is_unserved and row.paused_since is None:
             what = f"No worker has the task {_apart(row.name)}, of which {_jobs(row.due)} due"
             todo = "Start a worker that has it, or correct its name. Workers over HTTP are not known here."
             yield Concern(what=what, of={"task": row.name, "state": WAITING}, todo=todo)

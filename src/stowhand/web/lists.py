@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stowhand.jobs.job import State
-from stowhand.protocols.operating import TaskRow
+from stowhand.protocols.operating import BacklogRow
 from stowhand.protocols.option import whole
 from stowhand.protocols.throughput import Period, Slot, Tally, slots_of, total
 from stowhand.web.reader import Reader
@@ -28,7 +28,7 @@ STEP = 180
 class TaskLine(msgspec.Struct, frozen=True):
     """A task: what stands, and what ended in the last hour."""
 
-    row: TaskRow
+    row: BacklogRow
     tally: Tally
     slots: Sequence[Slot]
 
@@ -44,7 +44,7 @@ class TaskLine(msgspec.Struct, frozen=True):
 
 
 ORDERS: dict[str, Callable[[TaskLine], Any]] = {
-    "trouble": lambda line: (not line.row.is_orphaned, line.row.paused_since is None, -line.failing, line.row.name),
+    "trouble": lambda line: (not line.row.is_unserved, line.row.paused_since is None, -line.failing, line.row.name),
     "name": lambda line: line.row.name,
     "rate": lambda line: (-line.per_minute, line.row.name),
     "failing": lambda line: (-line.failing, -line.row.failed.number, line.row.name),
@@ -97,7 +97,7 @@ def _view(request: Request, page: str, rows: Sequence[Any] | None, **more: Any) 
     return View(template="lists.html", title="Queues" if page == "serials" else page.capitalize(), values=values | more)
 
 
-async def _lines(reader: Reader, rows: Sequence[TaskRow]) -> list[TaskLine]:
+async def _lines(reader: Reader, rows: Sequence[BacklogRow]) -> list[TaskLine]:
     until = (await reader.now()).replace(second=0, microsecond=0) + timedelta(minutes=1)
     since = until - SPAN
     found: defaultdict[str | None, list[Period]] = defaultdict(list)

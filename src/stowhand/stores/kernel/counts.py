@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from stowhand.jobs.job import State
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.figures import COUNTED, COUNTED_FOR_METRICS, Amount, Figures, Pauses, Tallies
-from stowhand.protocols.operating import QueueRow, TaskRow
+from stowhand.protocols.operating import BacklogRow
 from stowhand.protocols.throughput import MOST_TASKS
 from stowhand.stores.kernel.known_tasks import COUNTED_FOR, known_queues, known_tasks, named_queues
 from stowhand.stores.kernel.question import Engine, Query, Question, Row, count_some, read_now
@@ -138,7 +138,7 @@ def read_figures(engine: Engine, most: int) -> Question[Figures]:
     )
 
 
-def list_tasks(engine: Engine) -> Question[Sequence[TaskRow]]:
+def list_tasks(engine: Engine) -> Question[Sequence[BacklogRow]]:
     """By name."""
     live = yield from _count_live(COUNTED, of_serials=False)
     since = (yield from read_now(engine)) - timedelta(seconds=COUNTED_FOR)
@@ -148,7 +148,7 @@ def list_tasks(engine: Engine) -> Question[Sequence[TaskRow]]:
     return known_tasks(live["task"].live(MOST_TASKS), counted, workers, pauses)
 
 
-def list_queues(engine: Engine) -> Question[Sequence[QueueRow]]:
+def list_queues(engine: Engine) -> Question[Sequence[BacklogRow]]:
     """By name."""
     live = yield from _count_live(COUNTED, of_serials=False)
     declared = yield from _declared_queues()

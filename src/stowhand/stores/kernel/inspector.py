@@ -11,11 +11,10 @@ from stowhand.protocols.operating import (
     HELD_SHOWN,
     OVERDUE_SECONDS,
     AppVersion,
+    BacklogRow,
     Explanation,
     Held,
-    QueueRow,
     SerialRow,
-    TaskRow,
     WorkerRow,
 )
 from stowhand.protocols.queue_store import NEWEST, Failures, JobFilter
@@ -96,11 +95,11 @@ class Inspector:
         """By name."""
         return await self._engine.answer(lambda: list_pauses(self._engine))
 
-    async def tasks(self) -> Sequence[TaskRow]:
+    async def tasks(self) -> Sequence[BacklogRow]:
         """By name."""
         return await self._engine.answer(lambda: list_tasks(self._engine), is_long=True)
 
-    async def queues(self) -> Sequence[QueueRow]:
+    async def queues(self) -> Sequence[BacklogRow]:
         """By name."""
         return await self._engine.answer(lambda: list_queues(self._engine), is_long=True)
 

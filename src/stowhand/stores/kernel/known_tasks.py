@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.figures import LiveCounts, Pauses
-from stowhand.protocols.operating import ABLE_SHOWN, QueueRow, TaskRow, WorkerRow
+from stowhand.protocols.operating import WORKERS_SHOWN, BacklogRow, WorkerRow
 from stowhand.protocols.throughput import HOUR, MOST_TASKS, OTHERS
 
 COUNTED_FOR = HOUR
@@ -15,7 +16,7 @@ COUNTED_FOR = HOUR
 
 def known_tasks(
     standing: Sequence[LiveCounts], counted: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses
-) -> list[TaskRow]:
+) -> list[BacklogRow]:
     """By name. ``standing``: live jobs of the tasks with the most, and of the others together; ``counted``: tasks of
     which some ended lately."""
     alive = [row.card for row in workers if row.alive]
@@ -26,26 +27,14 @@ def known_tasks(
         names &= live.keys()  # of which of the others there are jobs is not known
     rows = []
     for name in sorted(filter(None, names))[:MOST_TASKS]:
-        able = [card.name for card in alive if card.tasks is None or name in card.tasks]
-        one = live.get(name, others)
-        rows.append(
-            TaskRow(
-                name=name,
-                paused_since=pauses.tasks.get(name),
-                waiting=one.waiting,
-                due=one.due,
-                running=one.processing,
-                failed=one.failed,
-                able=len(able),
-                workers=tuple(able[:ABLE_SHOWN]),
-            )
-        )
+        serving = [card.name for card in alive if card.tasks is None or name in card.tasks]
+        rows.append(_row(name, live.get(name, others), pauses.tasks, serving))
     return rows
 
 
 def known_queues(
     standing: Sequence[LiveCounts], declared: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses
-) -> list[QueueRow]:
+) -> list[BacklogRow]:
     """Queues by name. ``standing``: live jobs of those with the most; ``declared``: queues of the tasks of workers."""
     alive = [row.card for row in workers if row.alive]
     live = {one.name: one for one in standing}
@@ -53,20 +42,21 @@ def known_queues(
     rows = []
     for name in sorted(filter(None, names))[:MOST_TASKS]:
         serving = [card.name for card in alive if name in card.queues]
-        one = live.get(name, LiveCounts(name=name))
-        rows.append(
-            QueueRow(
-                name=name,
-                paused_since=pauses.queues.get(name),
-                waiting=one.waiting,
-                due=one.due,
-                running=one.processing,
-                failed=one.failed,
-                serving=len(serving),
-                workers=tuple(serving[:ABLE_SHOWN]),
-            )
-        )
+        rows.append(_row(name, live.get(name, LiveCounts(name=name)), pauses.queues, serving))
     return rows
+
+
+def _row(name: str, live: LiveCounts, paused: Mapping[str, datetime], workers: Sequence[str]) -> BacklogRow:
+    return BacklogRow(
+        name=name,
+        paused_since=paused.get(name),
+        waiting=live.waiting,
+        due=live.due,
+        running=live.processing,
+        failed=live.failed,
+        serving=len(workers),
+        workers=tuple(workers[:WORKERS_SHOWN]),
+    )
 
 
 def named_queues(declared: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses) -> set[str]:
