@@ -1112,13 +1112,6 @@ begin
       for update skip locked));
 end $$;
 
-CREATE FUNCTION stowhand.cron_ticks(_identifier text, _since timestamp with time zone) RETURNS SETOF timestamp with time zone
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-  select t.tick from "stowhand".ticks t where t.identifier = _identifier and t.tick >= _since order by t.tick
-$$;
-
 CREATE FUNCTION stowhand.declare_queues(_queues json) RETURNS void
     LANGUAGE plpgsql
     AS $$

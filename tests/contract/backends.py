@@ -9,6 +9,7 @@ import asyncio
 import json
 import sqlite3
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from psycopg.rows import dict_row
 from stowhand.jobs.job import State
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
+from stowhand.stores.sqlite.queue.moment import to_datetime
 from stowhand.testing import MemoryStore
 from tests.support.emptying import empty
 from tests.support.memory_rows import raw_of
@@ -49,6 +51,9 @@ class Backend(Protocol):
     def secrets(self) -> dict[int, Secrets]:
         """What no store shows of its rows, by job."""
 
+    def ticks(self, identifier: str) -> list[datetime]:
+        """The ticks of a crontab item in the ledger, in order."""
+
     def refuse(self, job_id: int, *states: State) -> None:
         """From now on a trigger of the application's keeps this job from these states; none: from every change."""
 
@@ -71,6 +76,9 @@ class MemoryBackend:
 
     def secrets(self) -> dict[int, Secrets]:
         return secrets(raw_of(self._opened()))
+
+    def ticks(self, identifier: str) -> list[datetime]:
+        return ticks(raw_of(self._opened()), identifier)
 
     def refuse(self, job_id: int, *states: State) -> None:
         refuse(raw_of(self._opened()), job_id, states)
@@ -117,6 +125,10 @@ class SqliteBackend:
         with closing(sqlite3.connect(self._path)) as connection:
             return secrets(connection)
 
+    def ticks(self, identifier: str) -> list[datetime]:
+        with closing(sqlite3.connect(self._path)) as connection:
+            return ticks(connection, identifier)
+
     def refuse(self, job_id: int, *states: State) -> None:
         with closing(sqlite3.connect(self._path)) as connection:
             refuse(connection, job_id, states)
@@ -135,6 +147,11 @@ def image(connection: sqlite3.Connection, job_id: int) -> Image | None:
 def secrets(connection: sqlite3.Connection) -> dict[int, Secrets]:
     rows = connection.execute(f"{SECRETS_LIVE} stowhand_jobs UNION ALL {SECRETS_PAST} stowhand_history")
     return {row[0]: row[1:] for row in rows}
+
+
+def ticks(connection: sqlite3.Connection, identifier: str) -> list[datetime]:
+    rows = connection.execute("SELECT tick FROM stowhand_ticks WHERE identifier = ? ORDER BY tick", (identifier,))
+    return [to_datetime(tick) for (tick,) in rows]
 
 
 def refuse(connection: sqlite3.Connection, job_id: int, states: tuple[State, ...]) -> None:
@@ -172,6 +189,10 @@ class PostgresBackend:
     def secrets(self) -> dict[int, Secrets]:
         rows = self._look(f"{SECRETS_LIVE} {SCHEMA}.live UNION ALL {SECRETS_PAST} {SCHEMA}.history")
         return {row["id"]: as_text(row) for row in rows}
+
+    def ticks(self, identifier: str) -> list[datetime]:
+        rows = self._look(f"SELECT tick FROM {SCHEMA}.ticks WHERE identifier = '{identifier}' ORDER BY tick")
+        return [row["tick"] for row in rows]
 
     def empty(self) -> None:
         """No jobs, no serial keys, no crontab; what the migrations wrote stays."""

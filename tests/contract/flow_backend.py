@@ -95,6 +95,9 @@ class FlowBackend:
     def secrets(self) -> dict[int, Secrets]:
         raise NotOffered("there are no columns")
 
+    def ticks(self, identifier: str) -> list[datetime]:
+        raise NotOffered("there is no crontab")
+
     def passed(self, seconds: float) -> None:
         self.client.eval(PASS, 0, round(seconds * 1000))
 

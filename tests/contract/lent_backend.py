@@ -6,6 +6,7 @@ worker meets: a reset, a cancellation, a look at the row.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, cast
 
 from stowhand.jobs.job import State
@@ -42,6 +43,9 @@ class LentBackend:
 
     def secrets(self) -> dict[int, Secrets]:
         return self.inner.secrets()
+
+    def ticks(self, identifier: str) -> list[datetime]:
+        return self.inner.ticks(identifier)
 
     def refuse(self, job_id: int, *states: State) -> None:
         self.inner.refuse(job_id, *states)

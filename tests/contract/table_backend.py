@@ -141,6 +141,9 @@ class TableBackend:
     def secrets(self) -> dict[int, Secrets]:
         raise NotOffered("a table has no columns of that kind")
 
+    def ticks(self, identifier: str) -> list[datetime]:
+        raise NotOffered("a table has no crontab")
+
     def refuse(self, job_id: int, *states: State) -> None:
         self.rows.refuse(raising(job_id, states))
 

@@ -190,7 +190,6 @@ class Sync:
     now = Waited(Timetable.now)
     known_items = Waited(Timetable.known_items)
     forget_item = Waited(Timetable.forget_item)
-    ticks = Waited(Timetable.ticks)
     status = Waited(Schema.status)
     default_max_attempts = Waited(Schema.default_max_attempts)
 

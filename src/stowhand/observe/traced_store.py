@@ -175,7 +175,7 @@ class TracedTimetable:
         self._inner = inner
         self._tracer = tracer
         self.now, self.register = inner.now, inner.register
-        self.known_items, self.ticks = inner.known_items, inner.ticks
+        self.known_items = inner.known_items
         self.report, self.forget_item = inner.report, inner.forget_item
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:

@@ -373,9 +373,6 @@ class Timetable(Protocol):
     async def forget_item(self, identifier: str) -> bool:
         """Delete a known item that no live scheduler has; return whether it did. Its ticks stay in the ledger."""
 
-    async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
-        """Its ticks in the ledger from ``since`` on, in order: a backfill must not schedule them again."""
-
 
 LEDGER_DAYS = 400
 """Days for which ticks are remembered. A backfill reaches back less far (``cron``: at most 366 days)."""

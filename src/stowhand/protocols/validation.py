@@ -188,14 +188,6 @@ def validate_ticks(ticks: Iterable[Tick], now: datetime) -> list[Tick]:
     return [_check_tick(tick, now - timedelta(days=LEDGER_DAYS)) for tick in ticks]
 
 
-def validate_since(since: datetime) -> datetime:
-    """The moment from which the ledger is read."""
-    given: object = since
-    if not isinstance(given, datetime) or given.utcoffset() is None:
-        raise InvalidJob(f"since: {given}; give a moment with a time zone")
-    return given
-
-
 def _check_tick(tick: Tick, oldest: datetime) -> Tick:
     name = validate_identifier(tick.identifier)
     at: object = tick.at

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from stowhand.protocols.queue_store import Entered, KnownItem, Tick
-from stowhand.protocols.validation import validate_since, validate_ticks
+from stowhand.protocols.validation import validate_ticks
 from tests.model.engine import enqueueing
 from tests.model.engine.rows import Rows, Transaction
 
@@ -28,11 +28,10 @@ class Timetable:
         with self._transaction() as rows:
             return sorted(rows.known.values(), key=lambda item: item.identifier)
 
-    async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
-        """Those of one item from a moment on."""
-        validate_since(since)
+    def ticks(self, identifier: str) -> list[datetime]:
+        """Those of one item in the ledger, in order."""
         with self._transaction() as rows:
-            return sorted(at for name, at in rows.ledger if name == identifier and at >= since)
+            return sorted(at for name, at in rows.ledger if name == identifier)
 
 
 def enter(rows: Rows, tick: Tick) -> Entered:

@@ -216,9 +216,6 @@ select {schema}.cron_report(%s::text[], %s, %s::interval, %s::timestamptz)
 -- name: cron_forget
 select {schema}.cron_forget(%s, %s::interval, %s::timestamptz)
 
--- name: cron_ticks
-select * from {schema}.cron_ticks(%s, %s::timestamptz)
-
 -- name: lock_schema
 select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({channel}, 0))
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from stowhand.clock import SystemClock
 from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULED_FOR, Entered, KnownItem, Tick
-from stowhand.protocols.validation import validate_items, validate_since, validate_ticks
+from stowhand.protocols.validation import validate_items, validate_ticks
 from stowhand.stores.database.trouble import repeated
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.new_jobs import moments
@@ -60,10 +60,6 @@ class Timetable:
     async def forget_item(self, identifier: str) -> bool:
         ((is_forgotten,),) = await self._rows("cron_forget", identifier, SCHEDULED_FOR, self._context.now())
         return bool(is_forgotten)
-
-    async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
-        """Those in the ledger, in order."""
-        return [row[0] for row in await self._rows("cron_ticks", identifier, validate_since(since))]
 
     async def _schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         names = [tick.identifier for tick in ticks]

@@ -10,7 +10,7 @@ import msgspec
 
 from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULED_FOR, Entered, KnownItem, Tick
 from stowhand.protocols.store import StoreOptions
-from stowhand.protocols.validation import validate_items, validate_since, validate_ticks
+from stowhand.protocols.validation import validate_items, validate_ticks
 from stowhand.stores.sqlite.queue import enqueue, trouble
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import to_datetime, to_micros
@@ -57,13 +57,6 @@ class Timetable:
     async def forget_item(self, identifier: str) -> bool:
         values = {"identifier": identifier, "scheduled_for": _micros(SCHEDULED_FOR)}
         return await self._connections.write(lambda tx: tx.row("forget_item", **values) is not None)
-
-    async def ticks(self, identifier: str, since: datetime) -> Sequence[datetime]:
-        """Those in the ledger, in order."""
-        since_micros = to_micros(validate_since(since))
-        return [
-            to_datetime(at) for at in await self._connections.column("ticks", identifier=identifier, since=since_micros)
-        ]
 
 
 def _register(tx: Transaction, identifier: str, spec: str) -> KnownItem:

@@ -99,11 +99,6 @@ language sql stable {definer} as $$
   select c.* from {schema}.crontab c order by c.identifier collate "C"
 $$;
 
-create or replace function {schema}.cron_ticks(_identifier text, _since timestamptz) returns setof timestamptz
-language sql stable {definer} as $$
-  select t.tick from {schema}.ticks t where t.identifier = _identifier and t.tick >= _since order by t.tick
-$$;
-
 -- store.LEDGER_DAYS and a day more: what is pruned is refused, whenever the two look at the clock.
 create or replace function {schema}.prune_ticks(_at timestamptz) returns void
 language sql as $$

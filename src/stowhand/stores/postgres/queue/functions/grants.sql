@@ -97,7 +97,6 @@ begin
       ('cron_report', 'worker'),
       ('cron_forget', 'admin'),
       ('cron_known', 'worker reader admin'),
-      ('cron_ticks', 'worker reader admin'),
       ('flow_create', 'enqueuer worker admin'),
       ('flow_hold_key', 'enqueuer worker admin'),
       ('flow_keep', 'enqueuer worker admin'),

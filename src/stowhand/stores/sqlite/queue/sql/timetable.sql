@@ -30,6 +30,3 @@ VALUES (:identifier, :tick, :job_id, :backfilled, :spec, :now)
 -- A backfill enters ticks that are older than the latest.
 INSERT INTO stowhand_crontab (identifier, known_since, last_tick, spec) VALUES (:identifier, :now, :tick, :spec)
 ON CONFLICT (identifier) DO UPDATE SET last_tick = max(coalesce(last_tick, excluded.last_tick), excluded.last_tick)
-
--- name: ticks
-SELECT tick FROM stowhand_ticks WHERE identifier = :identifier AND tick >= :since ORDER BY tick
