@@ -23,7 +23,7 @@ Declare a function as a task, and enqueue a job for it:
 Run it with a worker:
 
     $ python jobs.py
-    $ stowhand worker --app jobs:app
+    $ stowhand worker jobs:app
 
 Most programs need the names of this module only. Others are in modules by topic:
 

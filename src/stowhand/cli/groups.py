@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from stowhand import __version__
-from stowhand.cli.help import Command, summary, write_documentation
+from stowhand.cli.help import Command, summary
 from stowhand.cli.usage import unknown_command
 from stowhand.service.exit_codes import USAGE
 
@@ -78,9 +78,10 @@ class Group(click.Group):
         return summary(self.help or "")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the epilog, and the page of the documentation."""
+        """Write the epilog, and where the help of the commands is."""
         super().format_epilog(ctx, formatter)
-        write_documentation(formatter)
+        formatter.write_paragraph()
+        formatter.write_text(f"Help of a command: {ctx.command_path} COMMAND --help")
 
 
 def version_option() -> click.Option:

@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-DOCUMENTATION = "docs/reference/cli.md"
-"""Page of the documentation. The project has no public address."""
 CONNECTION, WORK, LIMITS, HTTP, LOGGING = "Connection", "What to run", "Limits", "HTTP", "Logging"
 OWN = "Options"
 
@@ -27,7 +25,7 @@ class SettingOption(click.Option):
 
 
 class Command(click.Command):
-    """A command whose help has sections and ends with the page of the documentation.
+    """A command whose help has sections.
 
     ``explains_settings``: the help has every setting, by section. Otherwise it names the shared ones only.
     ``on_extra``: how to write what was given as one argument too many.
@@ -76,23 +74,12 @@ class Command(click.Command):
         if shared:
             _write_shared(shared, ctx, formatter)
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the epilog, and the page of the documentation."""
-        super().format_epilog(ctx, formatter)
-        write_documentation(formatter)
-
 
 def summary(text: str) -> str:
     """Return the first sentence of a help text."""
     paragraph = " ".join(text.partition("\n\n")[0].split())
     sentence, dot, _ = paragraph.partition(". ")
     return f"{sentence}." if dot else paragraph
-
-
-def write_documentation(formatter: click.HelpFormatter) -> None:
-    """Write the last line of every help."""
-    formatter.write_paragraph()
-    formatter.write_text(f"Documentation: {DOCUMENTATION}")
 
 
 def _write_shared(options: Sequence[SettingOption], ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -55,7 +55,8 @@ root = Group(
     aliases=ALIASES,
     help="Background jobs in Python on the store you already have. One worker, any store.",
     epilog="Without -c the store is DATABASE_URL, PGDATABASE, or the file stowhand.db in the current folder.\n\n"
-    "Exit codes: 0 ok, 1 failure, 2 usage, 3 the store cannot be reached, 4 its schema is unsuitable.",
+    "Exit codes: 0 ok, 1 failure, 2 usage, 3 the store cannot be reached, 4 its schema is unsuitable.\n\n"
+    "Help of the Python library: python -m pydoc stowhand. All pages: the folder docs of the source distribution.",
 )
 
 
