@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from stowhand.app.answers import retry_failed
+from stowhand.jobs.durations import say_span
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.jobs.moments import say_span
 from stowhand.protocols.queue_store import Answer, Done, QueueStore
 from tests.cli.conftest import Stowhand
 from tests.service.processes import with_store

@@ -10,7 +10,7 @@ from typing import Any
 from stowhand.errors import StoreUnreachable
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, Queue
-from stowhand.flows.stepping import WorkerFunction
+from stowhand.flows.step_handler import WorkerFunction
 
 NAMES = ("first", "second", "third")
 WAIT = 0.2

@@ -11,7 +11,7 @@ import pytest
 from stowhand import NonRetryable
 from stowhand.events import Events
 from stowhand.flows import DelayError, Flow, FlowJob, FlowJobFailed, Queue, Stage
-from stowhand.flows.stepping import WorkerFunction
+from stowhand.flows.step_handler import WorkerFunction
 from stowhand.protocols.queue_store import Done
 from stowhand.testing import MemoryStore
 from tests.conftest import Run

@@ -14,7 +14,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, Queue, Status
 from stowhand.flows.redis import store
-from stowhand.flows.stepping import WorkerFunction
+from stowhand.flows.step_handler import WorkerFunction
 from tests.conftest import Run
 from tests.flows.harness import WAIT, through, until
 from tests.support.valkey import LiveRedis

@@ -14,9 +14,8 @@ import pytest
 from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.events import Events
 from stowhand.flows import Flow, Queue
-from stowhand.flows.job import FlowJob
-from stowhand.flows.stepping import DelayError, read_result
-from stowhand.flows.view import FlowJobFailed
+from stowhand.flows.job import FlowJob, FlowJobFailed
+from stowhand.flows.step_handler import DelayError, read_result
 from stowhand.stores.kernel import results
 from tests.conftest import Run
 

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.xdist_group("sources")
 
 # Driver -> the rooms that may import it. Every other room is given a store.
 DRIVERS = {
-    "psycopg": ("stores/database", "stores/callers", "stores/postgres", "stores/table/place"),
+    "psycopg": ("stores/database", "stores/callers", "stores/postgres"),
     "psycopg_pool": ("stores/database", "stores/postgres"),
     "httpx": ("remote/client",),
     "redis": ("flows/redis",),

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from stowhand.jobs.durations import MAX_DURATION_SECONDS
-from stowhand.jobs.lifecycle import Cancel, Fail, Retry, Snooze
-from stowhand.jobs.raisable import RaisableOutcome
+from stowhand.jobs.lifecycle import Cancel, Fail, RaisableOutcome, Retry, Snooze
 
 EACH: list[RaisableOutcome] = [
     Retry("busy", "5m", "[1]", "httpx.ReadError"),

@@ -13,7 +13,7 @@ from stowhand.flows.engine import NewFlowJob
 from stowhand.flows.job import FlowJob
 from stowhand.flows.new_job import new_job
 from stowhand.flows.redis import RedisEngine
-from stowhand.flows.stepping import StepHandler
+from stowhand.flows.step_handler import StepHandler
 from stowhand.jobs import strict_json
 from stowhand.jobs.lifecycle import Complete, Settlement, settle
 from stowhand.protocols.attempt import Attempt

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 from markupsafe import Markup, escape
 
+from stowhand.jobs.durations import say
 from stowhand.jobs.histogram import bucket_of
-from stowhand.jobs.moments import say
 from stowhand.protocols.operating import AppVersion
 from stowhand.protocols.throughput import Period, Slot, Tally, slots_of
 from stowhand.web.charts import durations, spark, throughput

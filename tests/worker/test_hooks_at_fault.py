@@ -12,8 +12,8 @@ from stowhand.errors import ConfigurationError, LeaseLost, Poison
 from stowhand.events import Events, HookFailed, HookRan, JobEnded, JobLeft, JobLost, JobStarted
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.job import Job, NewJob, State
+from stowhand.jobs.lease import Unreadable
 from stowhand.jobs.lifecycle import Ended
-from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.handler import Asking, Claimable, handler_of
 from stowhand.protocols.options import WorkerOptions

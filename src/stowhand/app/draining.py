@@ -19,9 +19,8 @@ from stowhand.cron.scheduler import Entering
 from stowhand.events import Events, JobEnded
 from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.jobs.job import Job
-from stowhand.jobs.lifecycle import Ended, Outcome
+from stowhand.jobs.lifecycle import Ended, Outcome, RaisableOutcome
 from stowhand.jobs.outcomes import from_raised, from_returned
-from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import HOOKS, Function, Handler
 from stowhand.protocols.store import Claim

@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from stowhand.cli.screen import output_width
-from stowhand.jobs.moments import iso, say
+from stowhand.jobs.durations import iso, say
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import columns as width_of
 from stowhand.observe.safe_text import escape, escape_lines, fit, telling_line

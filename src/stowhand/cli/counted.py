@@ -9,7 +9,7 @@ from datetime import timedelta
 import msgspec
 
 from stowhand.cli.columns import Column, fields
-from stowhand.jobs.moments import say_brief
+from stowhand.jobs.durations import say_brief
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.throughput import Period, Tally, tally_of
 

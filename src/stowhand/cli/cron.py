@@ -25,8 +25,8 @@ from stowhand.cron.known_items import item_of_spec, missed_tick
 from stowhand.cron.sources import declared, read_crontab
 from stowhand.cron.zones import find_zone
 from stowhand.errors import hint, suggest
+from stowhand.jobs.durations import read_when, say
 from stowhand.jobs.job import Job
-from stowhand.jobs.moments import read_when, say
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.operating import BUILT_IN
 from stowhand.protocols.queue_store import KnownItem, QueueStore

@@ -26,7 +26,7 @@ from stowhand.cli.session import unopened
 from stowhand.cli.stats import Stats, WorkerLine, read_stats, state_line
 from stowhand.cron.known_items import cron_figures
 from stowhand.errors import SchemaError, SchemaMissing, StowhandError
-from stowhand.jobs.moments import say
+from stowhand.jobs.durations import say
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
 from stowhand.protocols.figures import Amount, CronFigures, LiveCounts

@@ -15,10 +15,9 @@ from stowhand.cli.options import completing, otel_option, settings_of, store_opt
 from stowhand.cli.session import with_store
 from stowhand.errors import InvalidJob, StoreError, hint
 from stowhand.jobs import limits
-from stowhand.jobs.durations import parse_duration
+from stowhand.jobs.durations import When, parse_duration, read_when
 from stowhand.jobs.fields import OPTIONS, RULES, Field, Kind, flag_of
 from stowhand.jobs.job import Job, KeyMode
-from stowhand.jobs.moments import When, read_when
 from stowhand.jobs.strict_json import SIZE_LIMIT
 from stowhand.protocols.operating import BUILT_IN
 from stowhand.protocols.option import one_of

@@ -15,7 +15,7 @@ from stowhand.cli.columns import Column
 from stowhand.cli.screen import output_width
 from stowhand.clock import wall_clock
 from stowhand.flows import FlowJobView, Position, QueueCount, Stage
-from stowhand.jobs.moments import say
+from stowhand.jobs.durations import say
 from stowhand.observe.safe_text import escape, escape_lines, fit
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 

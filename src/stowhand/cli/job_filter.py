@@ -10,8 +10,8 @@ import msgspec
 from stowhand.app.answers import ids_of
 from stowhand.cli.input import Read, with_options
 from stowhand.cli.options import completing
+from stowhand.jobs.durations import Past, read_past
 from stowhand.jobs.job import State
-from stowhand.jobs.moments import Past, read_past
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.option import one_of
 from stowhand.protocols.queue_store import JobFilter, QueueStore

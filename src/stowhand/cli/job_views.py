@@ -9,9 +9,9 @@ from typing import Any
 from stowhand.cli.columns import Column, fields, page, table
 from stowhand.errors import UndecodablePayload
 from stowhand.jobs import strict_json
+from stowhand.jobs.durations import say
 from stowhand.jobs.fields import ATTRIBUTES, FIELDS, Field, Kind
 from stowhand.jobs.job import Job
-from stowhand.jobs.moments import say
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.jobs.tries import Try
 from stowhand.protocols.queue_store import Failures

@@ -22,9 +22,8 @@ from stowhand.cli.program import as_called
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.session import with_store
 from stowhand.errors import hint
-from stowhand.jobs.durations import parse_duration
+from stowhand.jobs.durations import When, parse_duration
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.moments import When
 from stowhand.jobs.tries import Try
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.figures import Amount

@@ -18,8 +18,8 @@ from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.screen import output_width
 from stowhand.cli.session import with_store
 from stowhand.clock import wall_clock
+from stowhand.jobs.durations import ago, say_span
 from stowhand.jobs.job import State
-from stowhand.jobs.moments import ago, say_span
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.figures import Amount, Figures, LiveCounts

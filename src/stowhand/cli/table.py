@@ -24,10 +24,10 @@ from stowhand.cli.options import (
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.table_views import entry_object, log_page, script
 from stowhand.errors import InvalidJob, a_type
+from stowhand.jobs.durations import say
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
-from stowhand.jobs.moments import say
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.queue_store import Answer
 from stowhand.service.exit_codes import FAILURE, OK

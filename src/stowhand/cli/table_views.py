@@ -10,8 +10,8 @@ from typing import Any
 import click
 import msgspec
 
+from stowhand.jobs.durations import say
 from stowhand.jobs.execution_log import ExecutionLogEntry
-from stowhand.jobs.moments import say
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import columns, escape, escape_lines, fit
 from stowhand.stores.table.backend import Finding

@@ -18,8 +18,7 @@ from stowhand.cli.replies import show_all
 from stowhand.clock import wall_clock
 from stowhand.errors import ConfigurationError, suggest
 from stowhand.jobs import limits
-from stowhand.jobs.durations import parse_duration
-from stowhand.jobs.moments import say
+from stowhand.jobs.durations import parse_duration, say
 from stowhand.observe.safe_text import escape
 from stowhand.remote.server.tokens import DEFAULT, TokenFile, TokenRecord, check_limits, new_token
 from stowhand.remote.wire import Scope

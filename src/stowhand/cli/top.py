@@ -19,8 +19,8 @@ from stowhand.cli.session import with_store
 from stowhand.cli.stats import read_stats, stats_lines
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
+from stowhand.jobs.durations import say, say_span
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.moments import say, say_span
 from stowhand.observe.job_logger import core_logger
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.service.run_all import run_all

@@ -20,9 +20,8 @@ from stowhand.commands.steps import Step, step
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.execution_log import ENTRIES_LIMIT
-from stowhand.jobs.lifecycle import Fail, Outcome, Retry
+from stowhand.jobs.lifecycle import Fail, Outcome, RaisableOutcome, Retry
 from stowhand.jobs.outcomes import WHOLE, from_error
-from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.jobs.text import clean
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.tasks.program import Conversation, how_it_ended, run_program, why_not_started

@@ -16,7 +16,7 @@ from stowhand.errors import a_type, suggest
 from stowhand.jobs import limits, strict_json
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import KeyMode, NewJob
-from stowhand.jobs.type_loss import encode_plain
+from stowhand.jobs.strict_json import encode_plain
 from stowhand.protocols.validation import validate_identifier
 
 FILL_LIMIT = 366 * 86_400

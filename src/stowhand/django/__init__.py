@@ -3,9 +3,8 @@
     INSTALLED_APPS = [..., "stowhand.django"]
     TASKS = {"default": {"BACKEND": "stowhand.django.StowhandBackend"}}
 
-task        ``@task`` with ``key``, ``max_attempts`` and ``timeout``
+task        ``@task`` with ``key``, ``max_attempts`` and ``timeout``; which tasks a worker has
 backend     what Django asks of a backend
-known       which tasks a worker has
 results     a job as Django's ``TaskResult``
 testing     for the tests of a project: ``drain``
 admin       the entry of the dashboard in Django's admin; ``models.py`` has the permissions

@@ -22,9 +22,8 @@ from msgspec.structs import replace
 
 from stowhand.django.results import AttemptTimedOut, JobCanceled, JobFailed, Status, error_of, result_of, timeout_of
 from stowhand.jobs.job import Job
-from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RaisableOutcome, Retry
 from stowhand.jobs.outcomes import OUTCOMES, from_error, from_raised, from_returned
-from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.protocols.attempt import Attempt, Stop
 from stowhand.protocols.handler import Handler
 from stowhand.protocols.store import Claim

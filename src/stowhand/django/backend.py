@@ -12,14 +12,13 @@ from django.tasks.signals import task_enqueued
 from django.utils.json import normalize_json
 
 from stowhand.django.database import Database
-from stowhand.django.known import known_tasks
 from stowhand.django.results import TIMEOUT, result_of, written_timeout
-from stowhand.django.task import Task, refuse_misfit
+from stowhand.django.task import Task, known_tasks, refuse_misfit
 from stowhand.errors import ConfigurationError, InvalidJob, UndecodablePayload, a_type
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.limits import TASK_LIMIT
-from stowhand.jobs.type_loss import find_loss, is_plain
+from stowhand.jobs.strict_json import find_loss, is_plain
 from stowhand.protocols.store import StoreOptions
 from stowhand.tasks.loading import read_modules
 

@@ -10,8 +10,8 @@ from django.db import connections
 from django.tasks import task_backends
 
 from stowhand.app.app import App
-from stowhand.django.known import known_tasks
 from stowhand.django.project import declare_recurring, declare_tasks
+from stowhand.django.task import known_tasks
 from stowhand.errors import ConfigurationError, suggest
 from stowhand.stores.url import MEMORY
 

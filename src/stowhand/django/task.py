@@ -1,20 +1,29 @@
 """Django's ``Task`` with what a job of ours has besides. ``@task`` here is for Django 6.0; from 6.1 on Django's own
-takes the same options where the backend is ours."""
+takes the same options where the backend is ours.
+
+A worker has the tasks of the module ``tasks`` of each installed app, and of the modules that the backend names. A path
+from the database is looked up among these alone: no job has anything imported.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
+from types import ModuleType
 from typing import Any
 
+from django.apps import apps
 from django.tasks import base
 from django.tasks.exceptions import InvalidTask
+from django.utils.module_loading import autodiscover_modules
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import NewJob
+from stowhand.tasks.loading import import_modules
 from stowhand.tasks.options import apply_options
 
 
@@ -87,3 +96,30 @@ def task(
         )
 
     return declare if function is None else declare(function)
+
+
+MODULE = "tasks"
+
+
+def known_tasks(modules: Iterable[str] = ()) -> dict[str, base.Task]:
+    """By path; these modules are imported, and looked into anew each time. ``modules``: further ones, ``"shop.jobs"``
+    or ``"shop.jobs.*"``. Raises ConfigurationError."""
+    autodiscover_modules(MODULE)
+    import_modules(modules)
+    found: dict[str, base.Task] = {}
+    for module in _modules(modules):
+        for one in vars(module).values():
+            if isinstance(one, base.Task):
+                found.setdefault(one.module_path, one)
+    return found
+
+
+def _modules(names: Iterable[str]) -> Iterator[ModuleType]:
+    wanted = [f"{config.name}.{MODULE}" for config in apps.get_app_configs()]
+    for name in names:
+        whole = name.removesuffix(".*")
+        below = [one for one in sys.modules if one.startswith(f"{whole}.")] if whole != name else []
+        wanted += [whole, *sorted(below)]
+    for name in dict.fromkeys(wanted):
+        if (module := sys.modules.get(name)) is not None:
+            yield module

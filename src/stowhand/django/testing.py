@@ -26,9 +26,8 @@ from stowhand.django.task import Task
 from stowhand.errors import ConfigurationError
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
-from stowhand.jobs.lifecycle import Complete, Outcome, Snooze, settle
+from stowhand.jobs.lifecycle import Complete, Outcome, RaisableOutcome, Snooze, settle
 from stowhand.jobs.outcomes import OUTCOMES, from_error, from_raised, from_returned
-from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.retry import natural
 from stowhand.testing.jobs import Drained, endless, judged

@@ -1,8 +1,8 @@
 """What a flow needs of the store of its jobs. Two packages implement it: ``redis`` and ``queue`` (SQL, memory).
 
 A worker of a flow is the generic worker on ``Engine.store(queue)`` with a handler that calls the worker function
-(stepping.py). The engine decides what a step reads and how a job moves on: in Redis the store's scripts move it; on a
-queue store the next step is enqueued by the settlement of this one.
+(step_handler.py). The engine decides what a step reads and how a job moves on: in Redis the store's scripts move it;
+on a queue store the next step is enqueued by the settlement of this one.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from stowhand.flows.job import FlowJob
-from stowhand.flows.view import FlowJobView
+from stowhand.flows.job import FlowJob, FlowJobView
 from stowhand.jobs.lifecycle import Outcome
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape

@@ -14,11 +14,11 @@ from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, Settled, WorkerStarted
 from stowhand.flows.engine import Engine, NewFlowJob
+from stowhand.flows.job import FlowJobFailed, FlowJobView, Stage
 from stowhand.flows.monitor import FlowMonitor
 from stowhand.flows.new_job import Correlate, lookup_text, new_job, read_id, read_ids
 from stowhand.flows.new_job import correlate as bound_or_new
-from stowhand.flows.stepping import ChildHandler, StepHandler, WorkerFunction
-from stowhand.flows.view import FlowJobFailed, FlowJobView, Stage
+from stowhand.flows.step_handler import ChildHandler, StepHandler, WorkerFunction
 from stowhand.flows.worker import FlowWorker
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.observe.job_logger import core_logger

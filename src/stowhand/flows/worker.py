@@ -13,7 +13,7 @@ from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError, SchemaError, StoreError
 from stowhand.events import Events, StoreTrouble
 from stowhand.flows.engine import Engine
-from stowhand.flows.stepping import StepHandler
+from stowhand.flows.step_handler import StepHandler
 from stowhand.observe.propagation import bound_correlation_id
 from stowhand.protocols.flow_shape import FlowQueue
 from stowhand.protocols.options import OUTAGE, WorkerOptions

@@ -1,10 +1,13 @@
-"""Durations as people write them: a timedelta, seconds, or a phrase: ``30s``, ``1.5h``, ``250ms``, ``1h30m``."""
+"""Durations and moments as people write and read them: ``30s``, ``1.5h``, ``3m 20s ago``, ``2030-01-31 09:00:00Z``."""
 
 from __future__ import annotations
 
 import math
 import re
-from datetime import timedelta
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+import msgspec
 
 from stowhand.errors import a_type
 
@@ -59,3 +62,92 @@ def _bounded(seconds: float, text: str) -> float:
     if not math.isfinite(seconds) or seconds > MAX_DURATION_SECONDS:
         raise ValueError(f"{text!r} is longer than a hundred years")
     return seconds
+
+
+def say(moment: datetime | None) -> str:
+    """``2030-01-31 09:00:00Z``, or ``-``."""
+    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def iso(moment: datetime | None) -> str | None:
+    """For JSON, in UTC."""
+    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def say_span(seconds: float) -> str:
+    """``0s``, ``45s``, ``3m 20s``, ``2h 5m``, ``3d 4h``: two units at most."""
+    whole = int(seconds)
+    parts = [(whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s")]
+    first = next((at for at, (number, _) in enumerate(parts) if number), 3)
+    return " ".join(f"{number}{unit}" for number, unit in parts[first : first + 2] if number) or "0s"
+
+
+def say_brief(seconds: float | None) -> str:
+    """``0.3ms``, ``12ms``, ``1.2s``, ``3m 20s``; ``-``: not known."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        return f"{seconds * 1000:.1f}ms" if seconds < 0.01 else f"{seconds * 1000:.0f}ms"
+    return f"{seconds:.1f}s" if seconds < 60 else say_span(seconds)
+
+
+def ago(moment: datetime | None, now: datetime) -> str:
+    """``3m 20s ago``; ``now``: within a second of it, or by a clock that is behind; ``-``: never."""
+    if moment is None:
+        return "-"
+    seconds = (now - moment).total_seconds()
+    return "now" if seconds < 1 else f"{say_span(seconds)} ago"
+
+
+def away(moment: datetime, now: datetime) -> str:
+    """``3m 20s ago``, ``in 5m``, or ``now``."""
+    seconds = (now - moment).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    return f"{say_span(seconds)} ago" if seconds > 0 else f"in {say_span(-seconds)}"
+
+
+class When(msgspec.Struct, frozen=True):
+    """A moment, or a delay by the store's clock, or neither: now."""
+
+    run_at: datetime | None = None
+    delay: float | None = None
+
+
+def read_when(text: str) -> When:
+    """``2030-01-31T09:00:00Z``, ``2030-01-31T09:00+01:00``, or ``+5m``. Raises ValueError with a sentence."""
+    if text.startswith("+"):
+        return When(delay=parse_duration(text[1:]))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither a moment (2030-01-31T09:00:00Z) nor a delay (+5m)") from None
+    if moment.utcoffset() is None:
+        raise ValueError(f"{text!r} does not say in which time zone; add Z for UTC, or an offset such as +01:00")
+    return When(run_at=moment)
+
+
+class Past(msgspec.Struct, frozen=True):
+    """A moment, or so many seconds before now by the store's clock."""
+
+    at: datetime | None = None
+    ago: float = 0.0
+
+    async def by(self, now: Callable[[], Awaitable[datetime]]) -> datetime:
+        """The moment. ``now``: asks that clock."""
+        return self.at or await now() - timedelta(seconds=self.ago)
+
+    def __str__(self) -> str:
+        return f"{say_span(self.ago)} ago" if self.at is None else self.at.isoformat()
+
+
+def read_past(text: str) -> Past:
+    """``2h`` (ago), or ``2030-01-31T09:00:00Z``; without an offset in UTC. Raises ValueError with a sentence."""
+    try:
+        return Past(ago=parse_duration(text))
+    except ValueError as not_long_ago:
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(f"{not_long_ago}; or a moment: 2030-01-31T09:00:00Z") from None
+    return Past(at=at if at.tzinfo is not None else at.replace(tzinfo=UTC))

@@ -1,4 +1,4 @@
-"""The proof of a claim, and the report of a job that was taken back."""
+"""What a claim brings: the proof of it, or a record that cannot be read; and the report of a job that was reset."""
 
 from __future__ import annotations
 
@@ -38,3 +38,12 @@ class ResetJob(msgspec.Struct, frozen=True):
     worker: str | None = None
     heartbeat_age: float | None = None
     """Seconds since its last heartbeat, in a user's table; ``None``: there was none, or the store keeps none."""
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """An error of the attempt, retried by the rules: "the record could not be read: …". The row or the view
+    may be repaired, and another version of the program may be able to read it. Other records of the claim are not
+    affected."""
+
+    error: str
+    """Why; one line, safe to store."""

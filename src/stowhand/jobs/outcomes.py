@@ -10,8 +10,7 @@ from typing import Any
 
 from stowhand.errors import Misuse, NonRetryable, PayloadMismatch, Poison, UndecodablePayload, a_type
 from stowhand.jobs import strict_json
-from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
-from stowhand.jobs.raisable import RaisableOutcome
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RaisableOutcome, Retry, Snooze
 from stowhand.jobs.text import ERROR_LIMIT, clean
 from stowhand.jobs.tries import CLASS_LIMIT, class_path, error_title
 

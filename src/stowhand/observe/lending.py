@@ -21,7 +21,7 @@ from stowhand.events import (
     TokensTrouble,
     WrongTokens,
 )
-from stowhand.jobs.moments import say_span
+from stowhand.jobs.durations import say_span
 from stowhand.observe.job_logger import LineLogger, ScopedLogger
 from stowhand.observe.logs import Scope, configure_unless_configured
 from stowhand.observe.safe_text import escape, scrub, shorten, telling_line

@@ -49,10 +49,10 @@ from stowhand.events import (
     WorkerStopped,
     WorkerStopping,
 )
+from stowhand.jobs.durations import say_brief
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import Ended
-from stowhand.jobs.moments import say_brief
 from stowhand.jobs.outcomes import describe
 from stowhand.observe.about import about_job_of
 from stowhand.observe.job_logger import LineLogger, ScopedLogger, core_logger

@@ -18,9 +18,8 @@ from stowhand.app.start import traced
 from stowhand.clock import sleep_blocking
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RaisableOutcome, Retry, Snooze
 from stowhand.jobs.outcomes import describe, from_raised, from_returned, hopeless
-from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.observe.about import About, bind
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.logs import configure_logging

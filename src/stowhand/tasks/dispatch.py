@@ -9,10 +9,9 @@ from typing import Any
 from stowhand.errors import suggest
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job
-from stowhand.jobs.lifecycle import Retry
+from stowhand.jobs.lifecycle import RaisableOutcome, Retry
 from stowhand.jobs.outcomes import from_raised
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Claim
 from stowhand.tasks.around import AroundThread, OnEnqueue

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, cast
 import msgspec
 
 from stowhand.errors import ConfigurationError, DuplicateTask, InvalidJob, UnknownTask, a_type, suggest
-from stowhand.jobs import limits, type_loss
+from stowhand.jobs import limits, strict_json
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.queues import DEFAULT_QUEUE
@@ -164,7 +164,7 @@ class Registry:
         """
         definition = self.find(task)
         value = {} if payload is None else payload
-        text = type_loss.encode_plain(value) if definition is None else definition.shape.write_value(value)
+        text = strict_json.encode_plain(value) if definition is None else definition.shape.write_value(value)
         return self._made(task, text, options)
 
     def new_job_of_text(self, task: str, payload: str, options: EnqueueOptions) -> NewJob:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import msgspec
 
 from stowhand.errors import ConfigurationError, Misuse, NonRetryable, StoreUnreachable, a_type
+from stowhand.jobs.lifecycle import RaisableOutcome
 from stowhand.jobs.outcomes import causes
-from stowhand.jobs.raisable import RaisableOutcome
 
 Errors = type[BaseException] | Iterable[type[BaseException]]
 """An exception type, or several."""

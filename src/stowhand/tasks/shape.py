@@ -17,7 +17,7 @@ import msgspec
 from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, UndecodablePayload
 from stowhand.hints import our_words, sentence
 from stowhand.jobs import strict_json
-from stowhand.jobs.type_loss import TypeLoss, find_loss, is_plain
+from stowhand.jobs.strict_json import TypeLoss, find_loss, is_plain
 from stowhand.protocols.handler import inmost, is_async
 from stowhand.tasks.context import BlockingHelpers, Context, Helpers
 from stowhand.tasks.options import NAMES as OPTIONS

@@ -22,9 +22,9 @@ from stowhand.clock import stopwatch
 from stowhand.errors import InvalidJob, SchemaError, StoreError, StoreRefused
 from stowhand.events import DashboardChanged, Events
 from stowhand.jobs import limits
+from stowhand.jobs.durations import When, read_when
 from stowhand.jobs.fields import OPTIONS
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
-from stowhand.jobs.moments import When, read_when
 from stowhand.observe.propagation import without
 from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.flow_tables import is_step

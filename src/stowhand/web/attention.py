@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from stowhand.jobs.durations import say_span
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.moments import say_span
 from stowhand.jobs.tries import BY_HAND
 from stowhand.protocols.figures import Amount, Pauses
 from stowhand.protocols.operating import BacklogRow, Held, SerialRow, WorkerRow

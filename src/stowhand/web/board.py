@@ -17,8 +17,8 @@ from stowhand import errors
 from stowhand.app.app import App
 from stowhand.clock import wall_clock
 from stowhand.events import Events, RequestBroken
+from stowhand.jobs.durations import away, iso, say, say_brief, say_span
 from stowhand.jobs.job import State
-from stowhand.jobs.moments import away, iso, say, say_brief, say_span
 from stowhand.observe.safe_text import scrub, shorten, telling_line
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.web import attention, charts, job, jobs, lists, overview

@@ -13,7 +13,7 @@ from math import floor, log10
 
 from markupsafe import Markup
 
-from stowhand.jobs.moments import iso, say, say_brief
+from stowhand.jobs.durations import iso, say, say_brief
 from stowhand.observe.safe_text import shorten
 from stowhand.protocols.operating import AppVersion
 from stowhand.protocols.throughput import Slot, Tally

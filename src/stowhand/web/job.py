@@ -10,9 +10,9 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from stowhand.jobs import copying
+from stowhand.jobs.durations import iso
 from stowhand.jobs.fields import FIELDS, Field
 from stowhand.jobs.job import DROPPED, Job
-from stowhand.jobs.moments import iso
 from stowhand.observe.propagation import CORRELATION, TRACE_PARENT, unload, without
 from stowhand.observe.redacted_json import read_exact, redacted, redacted_text, write_exact
 from stowhand.protocols.flow_tables import is_step

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import suggest
+from stowhand.jobs.durations import read_past
 from stowhand.jobs.job import State
-from stowhand.jobs.moments import read_past
 from stowhand.protocols.option import one_of
 from stowhand.protocols.searching import Search
 from stowhand.web.reader import Reader

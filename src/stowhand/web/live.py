@@ -17,7 +17,7 @@ import msgspec
 
 from stowhand.clock import Clock, SystemClock, wall_clock
 from stowhand.errors import ConfigurationError, StoreError
-from stowhand.jobs.moments import iso
+from stowhand.jobs.durations import iso
 from stowhand.web.reader import Reader
 from stowhand.web.request import Reply, Request, Who, text
 

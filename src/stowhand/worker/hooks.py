@@ -22,10 +22,9 @@ from typing import Any
 from stowhand.errors import LeaseLost, StoreError
 from stowhand.events import Events, HookFailed, HookRan
 from stowhand.jobs.job import NewJob
-from stowhand.jobs.lifecycle import Retry, Snooze
+from stowhand.jobs.lease import Unreadable
+from stowhand.jobs.lifecycle import RaisableOutcome, Retry, Snooze
 from stowhand.jobs.outcomes import awaitable, describe, from_raised, hopeless
-from stowhand.jobs.raisable import RaisableOutcome
-from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.handler import ChildCrashed, ChildUnable, Handler, Isolate, Resources
 from stowhand.protocols.store import Store

@@ -15,9 +15,18 @@ from stowhand.errors import ConfigurationError, LeaseLost, PayloadMismatch
 from stowhand.events import Events, ResultDropped
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import DROPPED, State
-from stowhand.jobs.lifecycle import COMPLETED, Cancel, Complete, Fail, Outcome, Retry, Settlement, settle
+from stowhand.jobs.lifecycle import (
+    COMPLETED,
+    Cancel,
+    Complete,
+    Fail,
+    Outcome,
+    RaisableOutcome,
+    Retry,
+    Settlement,
+    settle,
+)
 from stowhand.jobs.outcomes import DONE, describe, from_error, from_raised
-from stowhand.jobs.raisable import RaisableOutcome
 from stowhand.jobs.text import clean
 from stowhand.jobs.tries import TIMED_OUT
 from stowhand.protocols.attempt import Attempt, Stop, control_of

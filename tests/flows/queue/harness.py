@@ -13,7 +13,7 @@ from stowhand.events import Events
 from stowhand.flows.job import FlowJob
 from stowhand.flows.new_job import new_job
 from stowhand.flows.queue import QueueEngine
-from stowhand.flows.stepping import ChildHandler, StepHandler
+from stowhand.flows.step_handler import ChildHandler, StepHandler
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Outcome, Settlement
 from stowhand.protocols.attempt import Attempt

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from stowhand.errors import InvalidJob, SchemaMissing
-from stowhand.flows.ids import Ids
 from stowhand.flows.job import FlowJob
-from stowhand.flows.new_job import new_job
+from stowhand.flows.new_job import Ids, new_job
 from stowhand.flows.queue import QueueEngine
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.flow_shape import FlowShape, Queue

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from stowhand.flows.ids import Ids
+from stowhand.flows.new_job import Ids
 from stowhand.flows.queue.parents import Children
 from stowhand.flows.queue.step import Above
 from stowhand.jobs.lifecycle import Snooze

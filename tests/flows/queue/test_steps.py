@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stowhand.errors import InvalidJob, StoreUnreachable
-from stowhand.flows.stepping import DelayError
+from stowhand.flows.step_handler import DelayError
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import Fail, Snooze
 from stowhand.protocols.flow_shape import Layout, Queue

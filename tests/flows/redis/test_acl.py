@@ -11,8 +11,8 @@ import pytest
 from stowhand.errors import StoreError
 from stowhand.events import Events
 from stowhand.flows import DelayError, Flow, FlowJob
+from stowhand.flows.job import FlowJobFailed
 from stowhand.flows.redis.server import SCRIPTS
-from stowhand.flows.view import FlowJobFailed
 from stowhand.protocols.flow_shape import Layout, Limiter, Queue
 from tests.conftest import Run
 from tests.docs.pages import DOCS

@@ -10,7 +10,7 @@ import redis
 
 from stowhand.errors import UndecodablePayload
 from stowhand.flows.job import FlowJob
-from stowhand.flows.stepping import DelayError
+from stowhand.flows.step_handler import DelayError
 from stowhand.jobs.lifecycle import Complete
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Verdict

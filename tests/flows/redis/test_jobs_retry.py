@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from stowhand.flows.job import FlowJob
-from stowhand.flows.view import Stage
+from stowhand.flows.job import FlowJob, Stage
 from stowhand.jobs.lifecycle import Cancel
 from stowhand.protocols.queue_store import Done
 from stowhand.protocols.store import Claim

@@ -23,7 +23,7 @@ from stowhand.events import Events, JobEnded
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.jobs.unreadable import Unreadable
+from stowhand.jobs.lease import Unreadable
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import ClaimRequest

@@ -13,8 +13,8 @@ from psycopg import sql as composed
 
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.conditions import sql
-from stowhand.stores.table.expressions import Selected, order_of, selected
 from stowhand.stores.table.names import Column, read_shape
+from stowhand.stores.table.options import Selected, order_of, selected
 from stowhand.table import TableOptions, TableStore
 
 

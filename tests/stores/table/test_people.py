@@ -12,8 +12,8 @@ from psycopg_pool import AsyncConnectionPool
 from stowhand.errors import ConfigurationError, InvalidJob, LogRefused
 from stowhand.events import Events, StoreCalled
 from stowhand.jobs.job import State
+from stowhand.jobs.lease import Unreadable
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.queue_store import Done
 from stowhand.protocols.store import Verdict

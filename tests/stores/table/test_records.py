@@ -16,7 +16,7 @@ import pytest
 from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.execution_log import ExecutionLogEntry
-from stowhand.jobs.unreadable import Unreadable
+from stowhand.jobs.lease import Unreadable
 from stowhand.stores.table.arguments import Key, job_id, read_after, read_conditions, read_key, read_states
 from stowhand.stores.table.records import Records, read_logs, shown_log
 

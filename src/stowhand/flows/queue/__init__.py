@@ -15,7 +15,7 @@ What differs from Redis:
 * A deleted job that runs is not interrupted; its queue loses it when that execution ends, and what that has enqueued
   ends without calling its function. A trace of that stays in the history until it is pruned.
 * All attributes of a job, its results included, take at most 1 MiB as JSON text: a step that would make them more fails
-  with that reason. What children are given is kept apart where it is long (lists.py), and may be 32 MiB.
+  with that reason. What children are given is kept apart where it is long (attributes.py), and may be 32 MiB.
 * Lookups end with the job, not before. A value longer than 200 characters is kept as its SHA-256, and found as ever.
 * A limiter that several queues name by one ``id`` has one reservoir for all of them (Redis: one line of waiting jobs,
   and a reservoir for each queue).

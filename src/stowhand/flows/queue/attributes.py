@@ -1,19 +1,24 @@
-"""The attributes of a job from its newest step, as Redis has them in the job's hash. Pure."""
+"""The attributes of a job from its newest step, as Redis has them in the job's hash.
+
+A long list of children's parameters is stored apart, so that not every step of the job carries it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from stowhand.clock import wall_clock
 from stowhand.errors import UndecodablePayload
+from stowhand.flows.job import Stage
+from stowhand.flows.new_job import lists_children
 from stowhand.flows.queue.step import COMPLETED_QUEUE, Step, facts_of, facts_shown, listed_ids, queue_of, read_step
-from stowhand.flows.view import Stage
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.flow_shape import FlowShape
-from stowhand.protocols.flow_tables import PARKED
+from stowhand.protocols.flow_tables import PARKED, FlowTables
 
 VANISHED = "it was removed, or its end was not kept long enough"
 _STAGES = {
@@ -99,3 +104,28 @@ def _value(step: Step, name: str) -> Any:
 def _retries(job: Job) -> int:
     """The running or last attempt is not counted as a retry of a later one."""
     return job.attempts if job.state in (State.QUEUED, State.ERRORED) else job.attempts - 1
+
+
+LONG = 64 * 1024
+"""Characters of the JSON text."""
+
+
+def long_apart(
+    fields: Mapping[str, str],
+) -> tuple[Mapping[str, str], dict[str, str], tuple[tuple[str, str], ...]]:
+    """The fields that the step carries; the list ids of the others, by attribute; and these lists: (id, text)."""
+    long = [name for name, text in fields.items() if len(text) > LONG and lists_children(name)]
+    if not long:
+        return fields, {}, ()
+    apart = {name: str(uuid.uuid4()) for name in long}
+    rest = {name: text for name, text in fields.items() if name not in apart}
+    return rest, apart, tuple((list_id, fields[name]) for name, list_id in apart.items())
+
+
+async def read_lists(
+    tables: FlowTables, apart: Mapping[str, str], names: Iterable[str] | None = None
+) -> dict[str, Any]:
+    """Decoded, by attribute; ``names``: only these. A list whose job was deleted is ``None``."""
+    wanted = apart if names is None else {name: apart[name] for name in names if name in apart}
+    found = {name: await tables.kept(list_id) for name, list_id in wanted.items()}
+    return {name: None if text is None else msgspec.json.decode(text) for name, text in found.items()}

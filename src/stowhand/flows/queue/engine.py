@@ -12,12 +12,11 @@ import msgspec
 
 from stowhand.app.start import open_installed
 from stowhand.errors import ConfigurationError, StoreError
-from stowhand.flows.batching import Batching
+from stowhand.flows.batcher import Batcher
 from stowhand.flows.engine import MOST_CREATED, NewFlowJob, Position, QueueCount
-from stowhand.flows.ids import Ids
-from stowhand.flows.job import FlowJob
-from stowhand.flows.queue.attributes import children_named, gathered, show, stage_of
-from stowhand.flows.queue.lists import long_apart, read_lists
+from stowhand.flows.job import FlowJob, FlowJobView, Stage, created_at
+from stowhand.flows.new_job import Ids
+from stowhand.flows.queue.attributes import children_named, gathered, long_apart, read_lists, show, stage_of
 from stowhand.flows.queue.parents import Children
 from stowhand.flows.queue.step import (
     Step,
@@ -33,7 +32,6 @@ from stowhand.flows.queue.step import (
     too_much,
 )
 from stowhand.flows.queue.store import FlowQueueStore, SharedListener
-from stowhand.flows.view import FlowJobView, Stage, created_at
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.observe.propagation import load
@@ -72,10 +70,10 @@ class QueueEngine:
         self._tables = store.flows
         self.hear = None if store.results is None else store.results.hear
         self._ids = Ids()
-        self.create = Batching(self.create_many, MOST_CREATED).ask
+        self.create = Batcher(self.create_many, MOST_CREATED).ask
         """Its row, its lookups and its first step, in one transaction."""
         self._listener = SharedListener(store)
-        self._is_there = Batching(self._are_there, MOST_CHECKED).ask
+        self._is_there = Batcher(self._are_there, MOST_CHECKED).ask
         """Was the job created, and not deleted?"""
         self._children = Children(shape, self._tables, self._ids)
         self._heartbeats = HeartbeatThread("stowhand sweep", store.heartbeats)

@@ -25,9 +25,8 @@ from stowhand.flows.children import (
     results_at,
     results_text,
 )
-from stowhand.flows.ids import Ids, numbered
-from stowhand.flows.queue.attributes import VANISHED, gathered
-from stowhand.flows.queue.lists import read_lists
+from stowhand.flows.new_job import Ids, numbered
+from stowhand.flows.queue.attributes import VANISHED, gathered, read_lists
 from stowhand.flows.queue.step import Above, Brood, Step, StepJob, key_of, new_step, too_much
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob, State

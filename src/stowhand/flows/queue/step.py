@@ -10,8 +10,8 @@ import msgspec
 
 from stowhand.errors import UndecodablePayload
 from stowhand.flows.children import jobs_at
-from stowhand.flows.ids import MOST_TOGETHER, numbered
 from stowhand.flows.job import FlowJob
+from stowhand.flows.new_job import MOST_TOGETHER, numbered
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Fail

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import StoreError
-from stowhand.flows.batching import Batching
+from stowhand.flows.batcher import Batcher
 from stowhand.flows.engine import MOST_CREATED, NewFlowJob, Position
-from stowhand.flows.job import FlowJob
+from stowhand.flows.job import FlowJob, FlowJobView
 from stowhand.flows.redis.address import check_hash_tag, read_address
 from stowhand.flows.redis.inspector import Inspector
 from stowhand.flows.redis.jobs import RedisJobs
@@ -21,7 +21,6 @@ from stowhand.flows.redis.settlements import StepEnd, encode_end, handed_over
 from stowhand.flows.redis.store import FlowRecord, FlowStore
 from stowhand.flows.redis.trouble import translated
 from stowhand.flows.redis.values import NOTES, readable, view_of, wanted
-from stowhand.flows.view import FlowJobView
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.jobs.text import clean
 from stowhand.observe.propagation import TRACE_PARENT, handed_on
@@ -56,7 +55,7 @@ class RedisEngine:
         self._inspector = inspector = Inspector(keys, server)
         self._jobs = RedisJobs(keys, inspector, server)
         self._parents = Parents(keys, inspector)
-        self.create = Batching(self.create_many, MOST_CREATED).ask
+        self.create = Batcher(self.create_many, MOST_CREATED).ask
         """In one script with concurrent creations. Raises OutcomeUnknown where a repeat is not answered."""
         self.ids, self.read, self.failed = inspector.ids, inspector.read, inspector.failed
         self.counts = inspector.counts

@@ -9,12 +9,12 @@ import msgspec
 
 from stowhand.errors import OutcomeUnknown, QueueFull, StoreError, StoreUnreachable
 from stowhand.flows.engine import NewFlowJob
+from stowhand.flows.job import Stage
 from stowhand.flows.redis.inspector import Inspector
 from stowhand.flows.redis.layout import Keys, QueueAt, Spot
 from stowhand.flows.redis.server import Server, take_queues
 from stowhand.flows.redis.trouble import NoReply, translated
 from stowhand.flows.redis.values import KEY, STATE, Found, state_of
-from stowhand.flows.view import Stage
 from stowhand.jobs import strict_json
 from stowhand.observe.propagation import TRACE_PARENT
 from stowhand.protocols.queue_store import Answer, Done

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.flows.ids import Ids
+from stowhand.flows.new_job import Ids
 from stowhand.flows.redis.values import children_again, readable
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout, Limiter
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import UndecodablePayload
-from stowhand.flows.view import FlowJobView, Stage, created_at
+from stowhand.flows.job import FlowJobView, Stage, created_at
 from stowhand.jobs import strict_json
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout
 

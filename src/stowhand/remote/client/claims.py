@@ -12,10 +12,9 @@ import msgspec
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.job import Job
-from stowhand.jobs.lease import Lease, Pair
+from stowhand.jobs.lease import Lease, Pair, Unreadable
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.text import clean
-from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Unwritten, Verdict, whole_batch
 from stowhand.remote.client.http_caller import ROOM, CallRefused, HttpCaller, NoReply, parts
 from stowhand.remote.wire import CLAIM, SETTLE, ClaimAsked, Difference, Kind, Lent, Proof, SettlementSent

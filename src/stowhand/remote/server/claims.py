@@ -15,11 +15,10 @@ import msgspec
 
 from stowhand.errors import InvalidJob, SchemaError, StoreError, StoreUnreachable
 from stowhand.jobs.job import Job
-from stowhand.jobs.lease import Lease
+from stowhand.jobs.lease import Lease, Unreadable
 from stowhand.jobs.limits import read_forbidden
 from stowhand.jobs.strict_json import refuse_nan
 from stowhand.jobs.text import clean
-from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.refusals import Refused, malformed

@@ -10,10 +10,10 @@ from stowhand.errors import ConfigurationError
 from stowhand.stores.callers.caller import POSTGRES, SQLITE, HearingCaller
 
 _CALLERS = {
-    "psycopg.Connection": "psycopg:PsycopgCaller",
-    "psycopg.AsyncConnection": "psycopg:AsyncPsycopgCaller",
-    "asyncpg.connection.Connection": "asyncpg:AsyncpgCaller",
-    "asyncpg.pool.PoolConnectionProxy": "asyncpg:AsyncpgCaller",
+    "psycopg.Connection": "postgres:PsycopgCaller",
+    "psycopg.AsyncConnection": "postgres:AsyncPsycopgCaller",
+    "asyncpg.connection.Connection": "postgres:AsyncpgCaller",
+    "asyncpg.pool.PoolConnectionProxy": "postgres:AsyncpgCaller",
     "sqlite3.Connection": "sqlite:SqliteCaller",
     "aiosqlite.core.Connection": "sqlite:AiosqliteCaller",
     "sqlalchemy.engine.base.Connection": "sqlalchemy:of_connection",
@@ -90,7 +90,7 @@ def hearing_caller(connection: object) -> HearingCaller | None:
 
 def is_asyncpg(connection: object) -> bool:
     """It has no commit: its transactions are blocks."""
-    return any(_CALLERS.get(name) == "asyncpg:AsyncpgCaller" for name in _names(type(connection)))
+    return any(_CALLERS.get(name) == "postgres:AsyncpgCaller" for name in _names(type(connection)))
 
 
 def _caller_of(connection: object) -> Any:

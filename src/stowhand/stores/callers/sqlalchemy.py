@@ -1,7 +1,7 @@
 """SQLAlchemy 2: connections and sessions, synchronous and asynchronous, over any of its drivers.
 
 All is done on a ``Connection``: a session is asked for the one of its transaction, and an asynchronous object runs the
-work where its driver can be awaited (``run_sync``). So SQLAlchemy begins its own transaction.
+work where its driver can be awaited (``run_sync``). So SQLAlchemy begins its own transaction, and reports its end.
 """
 
 from __future__ import annotations
@@ -9,19 +9,67 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import text
+from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import MissingGreenlet, StatementError, UnboundExecutionError
 
 from stowhand.errors import ConfigurationError
 from stowhand.stores.callers.caller import Check, Held
-from stowhand.stores.callers.commits import commits_of
 from stowhand.stores.callers.sqlite import AiosqliteCaller, SqliteCaller
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
     from sqlalchemy.orm import Session, scoped_session
+
+
+class Commits:
+    """Of one connection: what was enqueued in its transaction, and in which savepoints."""
+
+    def __init__(self) -> None:
+        self._held: list[tuple[Held, tuple[str, ...]]] = []
+
+    def add(self, connection: Connection, held: Held) -> None:
+        """It is shown at the commit, and forgotten with whatever undoes it."""
+        self._held.append((held, _savepoints(connection)))
+
+    def committed(self, *_: Any) -> None:
+        """The whole transaction is, in a moment: SQLAlchemy tells of it right before."""
+        held, self._held = self._held, []
+        for one, _within in held:
+            one.show()
+
+    def rolled_back(self, *_: Any) -> None:
+        """The whole transaction is."""
+        self._held = []
+
+    def undone(self, _: Connection, name: str, context: object) -> None:
+        """This savepoint is, with all that was done since."""
+        self._held = [(one, within) for one, within in self._held if name not in within]
+
+
+_KNOWN: WeakKeyDictionary[Connection, Commits] = WeakKeyDictionary()
+
+
+def commits_of(connection: Connection) -> Commits:
+    """It listens from the first time on."""
+    found = _KNOWN.get(connection)
+    if found is None:
+        found = _KNOWN[connection] = Commits()
+        event.listen(connection, "commit", found.committed)
+        event.listen(connection, "rollback", found.rolled_back)
+        event.listen(connection, "rollback_savepoint", found.undone)
+    return found
+
+
+def _savepoints(connection: Connection) -> tuple[str, ...]:
+    """The names of those that are open. The event of their begin comes before they have one."""
+    names, nested = [], connection.get_nested_transaction()
+    while nested is not None:
+        names.append(nested._savepoint)  # noqa: SLF001
+        nested = nested._previous_nested  # noqa: SLF001
+    return tuple(names)
+
 
 T = TypeVar("T")
 Runs = Callable[[Callable[["Connection"], Any]], Any]

@@ -1,4 +1,4 @@
-"""Named statements kept in .sql files. Knows text and identifiers; knows nothing about jobs.
+"""Named statements kept in .sql files, and literals. Knows text and identifiers; knows nothing about jobs.
 
 -- name: claim
 select * from {schema}.claim(%s, ...)       {braces} are filled in once, when the store is built;
@@ -10,7 +10,7 @@ select * from {schema}.claim(%s, ...)       {braces} are filled in once, when th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources.abc import Traversable
 
 _NAME = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
@@ -47,3 +47,26 @@ def quote_text(text: str) -> str:
     """A text as a literal (an E'' string where it holds a backslash)."""
     quoted = "'" + text.replace("'", "''").replace("\\", "\\\\") + "'"
     return f" E{quoted}" if "\\" in text else quoted
+
+
+def text_array(texts: Iterable[str | None]) -> str:
+    """An array literal of texts."""
+    return "{" + ",".join(["NULL" if text is None else quoted(text) for text in texts]) + "}"
+
+
+def plain_array(values: Iterable[object]) -> str:
+    """An array literal of what needs no quotes: numbers, booleans."""
+    return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
+
+
+def token_array(tokens: Sequence[str]) -> str:
+    """An array literal of texts of which hardly any needs an escape."""
+    joined = "".join(tokens)
+    if not tokens or '"' in joined or "\\" in joined:
+        return text_array(tokens)
+    return '{"' + '","'.join(tokens) + '"}'
+
+
+def quoted(text: str) -> str:
+    """One element of an array literal."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,7 +1,7 @@
 """Any table is a queue: a table that an application owns, served by workers.
 
-options.py      TableOptions: how the table is served
-names.py        names of tables and columns, parsed and quoted; expressions.py, arguments.py: what else is read
+options.py      TableOptions: how the table is served; its expressions
+names.py        names of tables and columns, parsed and quoted; arguments.py: what else is read
 check.py        what is wrong with a table, and SQL for it; ddl.py: a new table as SQL
 records.py      rows become records
 claims.py       which records of a claim are bad, whose claims were abandoned, when the next record is due

@@ -1,6 +1,6 @@
 """What one database must be able to do for a table's store: stores/postgres/table and stores/sqlite/table do it.
 
-``shape`` is made of the options (names.py); what is selected, and in what order, comes from expressions.py;
+``shape`` is made of the options (names.py); what is selected, and in what order, comes from options.py;
 ``options.stalled``, ``retry_delay`` and so on are seconds. Nothing is connected before ``open``.
 """
 

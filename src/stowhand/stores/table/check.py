@@ -19,9 +19,8 @@ from stowhand.stores.table import names
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.ddl import NEXT, RECOMMENDED, SOUGHT, Plan, full_ddl, short, view_ddl
 from stowhand.stores.table.ddl import Index as Recommended
-from stowhand.stores.table.expressions import order_of
 from stowhand.stores.table.names import MARK, OPTIONAL, TOKEN, Shape
-from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.options import TableOptions, order_of
 
 TABLES = ("table", "partitioned table")
 READ_ONLY = ("id", "cancel")

@@ -18,9 +18,8 @@ import msgspec
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
-from stowhand.jobs.lease import JobId
+from stowhand.jobs.lease import JobId, Unreadable
 from stowhand.jobs.text import clean
-from stowhand.jobs.unreadable import Unreadable
 from stowhand.stores.table.names import MOMENTS
 
 LOGS = "execution_logs"

@@ -1,25 +1,28 @@
-"""A table of the user's as a queue: what a worker, a handler and people see of it. The work is done by a backend."""
+"""A table of the user's as a queue: what a worker, a handler and people see of it. The work is done by a backend.
+
+The driver of a backend is imported only where it is used.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import PurePath
 from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from stowhand.errors import InvalidJob, TableUnsuitable
+from stowhand.errors import ConfigurationError, InvalidJob, TableUnsuitable, a_type
 from stowhand.events import Events, StoreWarned
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
-from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lease import JobId, Lease, Unreadable
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.queues import ALL_QUEUES, Queues
-from stowhand.jobs.unreadable import Unreadable
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.queue_store import Answer
@@ -36,11 +39,12 @@ from stowhand.stores.table.arguments import (
     read_states,
 )
 from stowhand.stores.table.attempt_store import AttemptStore
-from stowhand.stores.table.backend import AttemptTools, Finding, Notices, Taken
+from stowhand.stores.table.backend import AttemptTools, Backend, Finding, Notices, Taken
 from stowhand.stores.table.claims import Due
+from stowhand.stores.table.names import Shape, read_shape
 from stowhand.stores.table.options import TableOptions
-from stowhand.stores.table.place import Pinned, backend_of
 from stowhand.stores.table.records import LIVE, MAX_PAGE_SIZE, PAGE_SIZE, Records, ShownRecord, rows_of, shown_log
+from stowhand.stores.url import scheme_of, store_url
 
 R = TypeVar("R")
 _REFUSED = "a table of yours, and its rows, are the application's: use SQL"
@@ -371,3 +375,53 @@ class TableStore(Generic[R]):
                 f"column_expressions give {', '.join(self._backend.names)}, and not {', '.join(missing)}, which"
                 f' {self.options.record!r} cannot do without; name a column of SQL by AS: sql("… AS {missing[0]}")'
             )
+
+
+Pinned = Callable[[], datetime]
+"""Tests only: the database's idea of now."""
+
+
+def backend_of(
+    place: str | object, options: TableOptions[Any], pinned: Pinned | None, notices: Notices
+) -> tuple[Backend, Shape]:
+    """The backend, and the names it was made with. Raises ConfigurationError."""
+    if not isinstance(options, TableOptions):
+        raise ConfigurationError(f"options: {a_type(options)} given; give TableOptions(…)")
+    if isinstance(place, str):
+        place = store_url(place)
+        if (scheme := scheme_of(place)) == "sqlite":
+            return _sqlite(place, options, pinned, notices)
+        if scheme != "postgresql":
+            raise ConfigurationError(f"a table of yours is in PostgreSQL or SQLite, not at {scheme}://")
+    if isinstance(place, PurePath):
+        raise ConfigurationError(f"a path given; for an SQLite file write {f'sqlite:///{place}'!r}")
+    try:
+        from stowhand.stores.postgres.table import PostgresTable
+    except ImportError as error:
+        raise ConfigurationError(f"PostgreSQL needs a driver: pip install 'stowhand[binary]' ({error})") from error
+
+    shape = _shape(options, folds=True)
+    return PostgresTable(place, options, shape, pinned=pinned, notices=notices), shape
+
+
+def _sqlite(url: str, options: TableOptions[Any], pinned: Pinned | None, notices: Notices) -> tuple[Backend, Shape]:
+    path = url.removeprefix("sqlite:///").partition("?")[0]
+    problems = ["a path cannot hold NUL"] if "\0" in path else []
+    if options.transactional:
+        problems.append(
+            "transactional: it needs locks of single rows, which SQLite has not; take PostgreSQL, or leave it out"
+        )
+    if options.notify_channel is not None:
+        problems.append("notify_channel: SQLite has no channels, and is polled; leave it out")
+    if options.unique_ids:
+        problems.append("unique_ids: SQLite has no partitions, so a unique index can be made; leave it out")
+    if problems:
+        raise ConfigurationError("; ".join(problems))
+    from stowhand.stores.sqlite.table import SqliteTable
+
+    shape = _shape(options, folds=False)
+    return SqliteTable(path, options, shape, pinned=pinned, notices=notices), shape
+
+
+def _shape(options: TableOptions[Any], *, folds: bool) -> Shape:
+    return read_shape(options.table_name, options.view_name, options.alternate_column_names, folds=folds)

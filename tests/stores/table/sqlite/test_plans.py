@@ -10,7 +10,7 @@ import pytest
 from stowhand.jobs.conditions import Sql, sql
 from stowhand.stores.sqlite.table import moments
 from stowhand.stores.sqlite.table.checks import check
-from stowhand.stores.sqlite.table.transaction import Table
+from stowhand.stores.sqlite.table.connections import Table
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import read_shape
 from tests.conftest import Run

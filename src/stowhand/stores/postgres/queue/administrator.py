@@ -16,11 +16,11 @@ from stowhand.protocols.validation import (
     validate_workers,
 )
 from stowhand.stores.database.link import Values
+from stowhand.stores.database.statements import plain_array, text_array
 from stowhand.stores.database.trouble import repeated
 from stowhand.stores.postgres.queue.context import PostgresContext, RowLocked
 from stowhand.stores.postgres.queue.producer import Producer
 from stowhand.stores.postgres.queue.rows import Row, read_job
-from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
 
 AT_ONCE = 500
 """Jobs that are acted on in one transaction: some tens of milliseconds, so that nothing waits long for their locks."""

@@ -24,13 +24,13 @@ from stowhand.protocols.store import Claim, ClaimRequest, Foreign
 from stowhand.stores.database import trouble
 from stowhand.stores.database.address import DEADLINE
 from stowhand.stores.database.link import Link, Row
+from stowhand.stores.database.statements import plain_array
 from stowhand.stores.database.timestamps import Moments, read_timestamps_as_numbers
 from stowhand.stores.foreign_leases import ForeignLeases, Question
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.idle_announcement import IdleAnnouncement
 from stowhand.stores.postgres.queue.rows import CLAIMED, read_claims
-from stowhand.stores.postgres.shared.array_literals import plain_array
 from stowhand.stores.postgres.shared.listener import Listener
 
 Position = tuple[int, datetime, int]

@@ -14,13 +14,13 @@ from stowhand.jobs.job import Job
 from stowhand.protocols.flow_tables import NewFlow, Spending, Woken
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Row, rows
+from stowhand.stores.database.statements import text_array
 from stowhand.stores.database.trouble import PAUSE, TRIES, repeated
 from stowhand.stores.kernel.steps import FlowSteps
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.new_jobs import bulk_values_of_each
 from stowhand.stores.postgres.queue.reader import Reader
 from stowhand.stores.postgres.queue.rows import read_job
-from stowhand.stores.postgres.shared.array_literals import text_array
 
 CHUNK = 1000
 """Jobs in one statement."""

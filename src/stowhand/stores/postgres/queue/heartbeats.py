@@ -15,10 +15,10 @@ from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.protocols.throughput import TaskMinute
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Row
+from stowhand.stores.database.statements import plain_array, text_array
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.function_texts import MIGRATIONS
 from stowhand.stores.postgres.queue.rows import pairs
-from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
 from stowhand.stores.postgres.shared.leaser import Leaser
 
 

@@ -14,9 +14,9 @@ import msgspec
 from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
-from stowhand.stores.callers.asyncpg import asyncpg_place
 from stowhand.stores.callers.caller import POSTGRES, PostgresCaller
 from stowhand.stores.callers.connection_types import caller_to
+from stowhand.stores.callers.postgres import asyncpg_place
 from stowhand.stores.database import trouble
 from stowhand.stores.database.migrations import Applied
 from stowhand.stores.postgres.queue.context import PostgresContext

@@ -13,9 +13,9 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.jobs.limits import FLAG_LIMIT, FLAGS_LIMIT, QUEUE_LIMIT, RESERVED, SERIAL_LIMIT, TASK_LIMIT
 from stowhand.jobs.queues import DEFAULT_QUEUE
+from stowhand.stores.database.statements import plain_array, quoted, text_array
 from stowhand.stores.kernel.columns import DETAILS
 from stowhand.stores.postgres.queue.rows import Row
-from stowhand.stores.postgres.shared.array_literals import plain_array, quoted, text_array
 
 T = TypeVar("T")
 _details: Callable[[NewJob], tuple[Any, ...]] = attrgetter(*DETAILS)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from stowhand.jobs.job import State
 from stowhand.protocols.results import Standing
 from stowhand.stores.database.link import Row
+from stowhand.stores.database.statements import plain_array
 from stowhand.stores.postgres.queue.context import PostgresContext
-from stowhand.stores.postgres.shared.array_literals import plain_array
 
 _GONE, _UNKNOWN = "gone", "unknown"
 

@@ -16,12 +16,12 @@ from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
 from stowhand.stores.database import trouble
 from stowhand.stores.database.link import Connection, Row, rows
+from stowhand.stores.database.statements import plain_array, text_array
 from stowhand.stores.postgres.queue.claims import queue_values
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.new_jobs import call_of, call_of_each
 from stowhand.stores.postgres.queue.producer import CHUNK
 from stowhand.stores.postgres.queue.rows import pairs, read_claims
-from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
 from stowhand.stores.postgres.shared.plan import Query
 from stowhand.stores.postgres.shared.settler import Settler
 from stowhand.stores.verdicts import Entry, Pair, continues, pair, recorded_before

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from stowhand.clock import SystemClock
 from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULED_FOR, Entered, KnownItem, Tick
 from stowhand.protocols.validation import validate_items, validate_ticks
+from stowhand.stores.database.statements import plain_array, text_array
 from stowhand.stores.database.trouble import repeated
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.new_jobs import moments
 from stowhand.stores.postgres.queue.producer import Producer
 from stowhand.stores.postgres.queue.rows import Row
-from stowhand.stores.postgres.shared.array_literals import plain_array, text_array
 
 
 class Timetable:

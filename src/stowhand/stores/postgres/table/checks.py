@@ -11,9 +11,8 @@ import psycopg
 from stowhand.errors import ConfigurationError, TableUnsuitable
 from stowhand.stores.database.link import Session, rows
 from stowhand.stores.database.trouble import first_line, is_cut
-from stowhand.stores.postgres.table.catalog import Catalog, survey
+from stowhand.stores.postgres.table.catalog import Catalog, PostgresDialect, survey
 from stowhand.stores.postgres.table.composer import Composer
-from stowhand.stores.postgres.table.dialect import PostgresDialect
 from stowhand.stores.table.backend import Finding, refuse_fatal
 from stowhand.stores.table.check import Facts, judge, sample_findings, sample_statement
 from stowhand.stores.table.names import OPTIONAL, Shape

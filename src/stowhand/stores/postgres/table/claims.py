@@ -1,28 +1,42 @@
-"""Claims, on a connection of their own: pick, mark and read in one transaction, so that all of it holds, or nothing."""
+"""Claims, on a connection of their own: pick, mark and read in one transaction, so that all of it holds, or nothing.
+
+After an error the slow way is taken: record by record where need be, with a savepoint for each part.
+
+A record's values are read as text. What PostgreSQL can say and Python cannot (``infinity``, the year 20000) becomes the
+last or the first moment that Python can: one such value must not make everything claimed together unreadable. The
+session writes ISO, in UTC (``begin_claim``), though psycopg reads by the connection's settings, which it learns only
+after the transaction.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime
+from functools import lru_cache
 from typing import Any
 
 import psycopg
+from psycopg.adapt import Buffer, Loader
+from psycopg.rows import TupleRow
 
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import StoreError, TableUnsuitable
 from stowhand.jobs.conditions import apart
 from stowhand.jobs.lease import Lease
+from stowhand.jobs.text import clean
 from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.database import trouble
 from stowhand.stores.database.address import DEADLINE
 from stowhand.stores.database.link import Connection, Link, Row
+from stowhand.stores.database.refused_rows import write_each
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.table.context import TableContext
-from stowhand.stores.postgres.table.row_validator import NoneMarked, RowValidator, mark_changed
-from stowhand.stores.postgres.table.values import read_plainly
 from stowhand.stores.table.backend import Taken
-from stowhand.stores.table.claims import NOT_CHANGED, ViewFault
+from stowhand.stores.table.check import CHANGES_CLAIM
+from stowhand.stores.table.claims import AT_ONCE, BESIDE, NOT_CHANGED, ViewFault, shown
+from stowhand.stores.table.names import MARK, TOKEN, Shape
 
 MAX_ROUNDS = 6
 """Claims in a row, when records of the first were canceled instead."""
@@ -283,3 +297,147 @@ async def _together(connection: Connection) -> AsyncIterator[None]:
         return
     async with connection.pipeline():
         yield
+
+
+REASON_LIMIT = 1000
+Try = Callable[[Sequence[str]], Awaitable[list[Row]]]
+
+
+def mark_changed(shape: Shape) -> psycopg.Error:
+    """A trigger has changed what a claim has just written; raised as if the database refused the record."""
+    return psycopg.DataError(CHANGES_CLAIM.format(column=shape.columns[TOKEN if TOKEN in shape.columns else MARK]))
+
+
+class NoneMarked(Exception):
+    """The table lets none of several records be claimed; why the first one is refused."""
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        key, why = next(iter(reasons.items()))
+        super().__init__(f"none of {len(reasons)} records can be claimed: record {key}: {why}")
+        self.reasons = reasons
+
+
+class RowValidator:
+    """Claims on a connection, in a transaction that has begun. ``pick``: the statement that gives keys in order."""
+
+    def __init__(
+        self,
+        context: TableContext,
+        connection: Connection,
+        pick: bytes,
+        picking: Mapping[str, object],
+        mark: Mapping[str, object],
+    ) -> None:
+        self._context = context
+        self._connection = connection
+        self._pick = pick
+        self._picking = picking
+        self._mark = mark
+        self._clock = SystemClock()
+        self.unchanged: dict[str, str] = {}
+        """Key -> why it could not be marked."""
+        self.bad: dict[str, str] = {}
+        """Key -> why it could not be read; it is marked."""
+        self.rows: dict[str, Row] = {}
+        """What the view shows of the others."""
+
+    async def claim(self, limit: int) -> list[Row]:
+        """Those that are marked, in order: key, canceled, epoch, failures, resets. Raises ViewFault, NoneMarked."""
+        if limit == 1:
+            # Is it the record's fault, or the view's? Those beside it tell. None of it stays.
+            async with self._connection.transaction(force_rollback=True):
+                await self._take(BESIDE)
+            self.unchanged, self.bad, self.rows = {}, {}, {}
+        return await self._take(min(limit, AT_ONCE))
+
+    async def _take(self, limit: int) -> list[Row]:
+        # More than are taken: a view may show the first one several times.
+        found = await self._run(self._pick, {**self._picking, "limit": AT_ONCE})
+        picked = list(dict.fromkeys(row[0] for row in found))[:limit]
+        answer, self.unchanged = await self._apply_each(picked, self._marked)
+        marked = {row[0]: row for row in answer}
+        if not marked and len(self.unchanged) > 1:
+            raise NoneMarked(self.unchanged)
+        self.unchanged |= {key: NOT_CHANGED for key in picked if key not in marked and key not in self.unchanged}
+        taken = [marked[key] for key in picked if key in marked]
+        keys = [row[0] for row in taken if not row[1]]
+        answer, refused = await self._apply_each(keys, self._read)
+        self.rows, self.bad = shown(keys, answer, refused)
+        return taken
+
+    async def _apply_each(self, keys: Sequence[str], attempt: Try) -> tuple[list[Row], dict[str, str]]:
+        """What comes of each, and why the others are refused. Each part is behind a savepoint."""
+
+        async def behind_savepoint(part: Sequence[str]) -> list[Row]:
+            async with self._connection.transaction():
+                return await attempt(part)
+
+        if not keys:
+            return [], {}
+        answer = await write_each(keys, behind_savepoint, self._clock, trouble.concerns_call, pauses=())
+        reasons = {key: clean(trouble.first_line(error), REASON_LIMIT) for key, error in answer.refused}
+        return answer.rows, reasons
+
+    async def _marked(self, ids: Sequence[str]) -> list[Row]:
+        rows = await self._run(self._context.statement("mark"), {**self._mark, "ids": list(ids)})
+        if not all(row[5] for row in rows):
+            raise mark_changed(self._context.shape)
+        return [row[:5] for row in rows]
+
+    async def _read(self, ids: Sequence[str]) -> list[Row]:
+        values = {**self._context.composer.values, **self._context.values(ids=list(ids))}
+        return await self._run(self._context.statement("read"), values)
+
+    async def _run(self, statement: bytes, values: Mapping[str, object]) -> list[TupleRow]:
+        cursor = self._connection.cursor()
+        read_plainly(cursor)
+        await cursor.execute(statement, values, prepare=False)
+        return await cursor.fetchall()
+
+
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
+@lru_cache(maxsize=1024)
+def _moment(data: bytes) -> datetime:
+    text = data.decode()
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return _nearest(text)
+
+
+class _Moment(Loader):
+    """Remembered: a claim writes the same moment into all of its records, twice."""
+
+    def load(self, data: Buffer) -> datetime:
+        return _moment(bytes(data))
+
+
+class _LocalMoment(Loader):
+    def load(self, data: Buffer) -> datetime:
+        text = bytes(data).decode()
+        try:
+            return datetime.fromisoformat(text)
+        except ValueError:
+            return _nearest(text).replace(tzinfo=None)
+
+
+class _Day(Loader):
+    def load(self, data: Buffer) -> date:
+        text = bytes(data).decode()
+        try:
+            return date.fromisoformat(text)
+        except ValueError:
+            return _nearest(text).date()
+
+
+def read_plainly(cursor: psycopg.AsyncCursor[Any]) -> None:
+    """Register the loaders on one cursor."""
+    cursor.adapters.register_loader("timestamptz", _Moment)
+    cursor.adapters.register_loader("timestamp", _LocalMoment)
+    cursor.adapters.register_loader("date", _Day)
+
+
+def _nearest(text: str) -> datetime:
+    return _FIRST if text.startswith("-") or text.endswith("BC") else _LAST

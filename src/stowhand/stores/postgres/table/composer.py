@@ -17,13 +17,12 @@ from msgspec.structs import replace
 from stowhand.jobs.conditions import apart
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
 from stowhand.stores.database.statements import fill, load_statements, quote_text
-from stowhand.stores.postgres.table.dialect import INTEGERS
+from stowhand.stores.postgres.table.catalog import INTEGERS
 from stowhand.stores.postgres.table.user_sql import Writer, names_relation, plain, quote_
 from stowhand.stores.table.backend import MOST_RESETS
 from stowhand.stores.table.check import Facts
-from stowhand.stores.table.expressions import order_of, selected
 from stowhand.stores.table.names import MOMENTS, OUR_ALIAS, TOKEN, Shape
-from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.options import TableOptions, order_of, selected
 from stowhand.stores.table.records import FIELDS
 
 _MARK = "'/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'"

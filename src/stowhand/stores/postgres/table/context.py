@@ -15,7 +15,7 @@ from stowhand.stores.database import trouble
 from stowhand.stores.database.address import DEADLINE, Address
 from stowhand.stores.database.borrowed import BorrowedPool
 from stowhand.stores.database.link import Dialer, Pool
-from stowhand.stores.postgres.shared.array_literals import plain_array, text_array, token_array
+from stowhand.stores.database.statements import plain_array, text_array, token_array
 from stowhand.stores.postgres.shared.plan import translating
 from stowhand.stores.postgres.table.composer import Composer
 from stowhand.stores.table.arguments import Key

@@ -9,7 +9,7 @@ from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import Settlement, turned
 from stowhand.protocols.store import Reply, Verdict
 from stowhand.stores.database.link import Row
-from stowhand.stores.postgres.shared.array_literals import plain_array, text_array, token_array
+from stowhand.stores.database.statements import plain_array, text_array, token_array
 from stowhand.stores.postgres.shared.plan import Query
 from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.verdicts import Entry, Pair, pair

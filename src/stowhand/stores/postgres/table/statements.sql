@@ -78,7 +78,7 @@ set {state} = (case when {cancel} then 'canceled' else 'processing' end)::{state
     {execution_logs} = case when {cancel} then j.{execution_logs} end,
     {worker_hostname} = case when {cancel} then j.{worker_hostname} else %(mark)s end{take_token}
 
--- The two halves of a claim, where one record of it is bad (row_validator.py): each part is tried under a savepoint.
+-- The two halves of a claim, where one record of it is bad (claims.py:RowValidator): each part is tried under a savepoint.
 -- name: pick
 select p.id::text
 from (

@@ -17,13 +17,12 @@ from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.shared.listener import Announcement, Listener
 from stowhand.stores.postgres.shared.settler import Settler
 from stowhand.stores.postgres.table import checks
+from stowhand.stores.postgres.table.catalog import INTEGERS
 from stowhand.stores.postgres.table.claims import TableClaims
 from stowhand.stores.postgres.table.composer import Composer
 from stowhand.stores.postgres.table.context import TableContext
-from stowhand.stores.postgres.table.dialect import INTEGERS
 from stowhand.stores.postgres.table.heartbeats import TableHeartbeats
-from stowhand.stores.postgres.table.logs import Logs
-from stowhand.stores.postgres.table.operations import PostgresOperations
+from stowhand.stores.postgres.table.operations import Logs, PostgresOperations
 from stowhand.stores.postgres.table.plan import TablePlan
 from stowhand.stores.postgres.table.transaction import AttemptTransactions
 from stowhand.stores.table.arguments import Key

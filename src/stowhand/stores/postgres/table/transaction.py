@@ -36,16 +36,15 @@ from stowhand.protocols.store import Reply, Unwritten, Verdict
 from stowhand.stores.database.link import Pool, Session
 from stowhand.stores.postgres.shared.settler import Settler
 from stowhand.stores.postgres.table.context import TableContext, mark_of
-from stowhand.stores.postgres.table.handler_connection import AttemptConnection
 from stowhand.stores.postgres.table.held_transaction import (
     ENDED_BY_HANDLER,
     FAILED,
+    AttemptConnection,
     HeldTransaction,
     InDoubt,
     NotCommitted,
 )
-from stowhand.stores.postgres.table.logs import Logs
-from stowhand.stores.postgres.table.operations import PostgresOperations
+from stowhand.stores.postgres.table.operations import Logs, PostgresOperations
 from stowhand.stores.postgres.table.plan import TablePlan
 
 KEPT_STATES = (State.COMPLETED, State.QUEUED)

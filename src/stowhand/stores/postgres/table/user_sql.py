@@ -11,8 +11,8 @@ from psycopg import sql
 
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.conditions import Sql, Where
-from stowhand.stores.table.expressions import Selected
 from stowhand.stores.table.names import Column, Read, Shape, quote
+from stowhand.stores.table.options import Selected
 
 
 class Bounds(msgspec.Struct, frozen=True):

@@ -1,9 +1,8 @@
 """A user's table in an SQLite file.
 
 table        what a worker asks of it, behind the protocol that both databases share
-transaction  what all work on the file is passed: the connection, the time, and what is known of the table
-connections  the file's connections and threads
-checks       facts (catalog) -> findings (dialect) -> statements (statements, queries; sql/*.sql)
+connections  the file's connections and threads, and what work on them is passed
+checks       facts (catalog) -> findings -> statements (composer, user_sql; statements.sql)
 claims       due records, in order
 plan         the work of each transaction that settles, renews, releases or resets
 heartbeats   when waiting records are canceled, and when a sweep gives way

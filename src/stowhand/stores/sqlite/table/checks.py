@@ -10,18 +10,16 @@ import msgspec
 
 from stowhand.errors import TableUnsuitable
 from stowhand.stores.database.sqlite_trouble import is_busy
-from stowhand.stores.sqlite.table.catalog import survey
+from stowhand.stores.sqlite.table.catalog import SqliteDialect, survey
 from stowhand.stores.sqlite.table.composer import compose, kinds_of
-from stowhand.stores.sqlite.table.dialect import SqliteDialect
+from stowhand.stores.sqlite.table.connections import Table
 from stowhand.stores.sqlite.table.moments import Kind, kind_of
-from stowhand.stores.sqlite.table.transaction import Table
 from stowhand.stores.sqlite.table.user_sql import Queries
 from stowhand.stores.table.arguments import Key
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.check import Facts, judge, sample_findings, sample_statement
-from stowhand.stores.table.expressions import order_of, selected
 from stowhand.stores.table.names import OPTIONAL, Relation, Shape
-from stowhand.stores.table.options import TableOptions
+from stowhand.stores.table.options import TableOptions, order_of, selected
 
 
 def check(

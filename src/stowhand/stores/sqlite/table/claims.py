@@ -15,8 +15,8 @@ from stowhand.jobs.text import clean
 from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.database.sqlite_connection import attempt
 from stowhand.stores.database.sqlite_trouble import concerns_call
+from stowhand.stores.sqlite.table.connections import TableTransaction
 from stowhand.stores.sqlite.table.moments import DAY, SECOND, parameters
-from stowhand.stores.sqlite.table.transaction import TableTransaction
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.check import CHANGES_CLAIM
 from stowhand.stores.table.claims import AT_ONCE, BESIDE, NOT_CHANGED, Reasons, Rows, ViewFault, shown

@@ -19,8 +19,8 @@ from stowhand.protocols.store import Foreign
 from stowhand.stores.calls import Calls, reported
 from stowhand.stores.database.sqlite_connection import SqliteConnection, WriteProbe
 from stowhand.stores.sqlite.shared.leaser import PAGE, Leaser
+from stowhand.stores.sqlite.table.connections import TableTransaction
 from stowhand.stores.sqlite.table.plan import TablePlan, no_lease
-from stowhand.stores.sqlite.table.transaction import TableTransaction
 
 SHORT = 0.5
 """Seconds: one that waited longer than that for the write lock lets the others' beats go first."""

@@ -12,10 +12,9 @@ import msgspec
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.protocols.queue_store import Answer, Done
-from stowhand.stores.sqlite.table.connections import TableConnections
+from stowhand.stores.sqlite.table.connections import TableConnections, TableTransaction
 from stowhand.stores.sqlite.table.moments import SECOND, after, to_micros
 from stowhand.stores.sqlite.table.plan import find, no_lease
-from stowhand.stores.sqlite.table.transaction import TableTransaction
 from stowhand.stores.table.arguments import cancel_refusal, requeue_refusal, retry_refusal
 from stowhand.stores.table.records import ShownRecord, shown
 

@@ -19,8 +19,8 @@ from stowhand.stores.database.sqlite_connection import check_written
 from stowhand.stores.database.sqlite_trouble import said
 from stowhand.stores.sqlite.shared.leaser import PAGE
 from stowhand.stores.sqlite.shared.plan import Renewal
+from stowhand.stores.sqlite.table.connections import TableTransaction
 from stowhand.stores.sqlite.table.moments import SECOND, after
-from stowhand.stores.sqlite.table.transaction import TableTransaction
 from stowhand.stores.table.check import CHANGES_CLAIM
 from stowhand.stores.table.claims import Abandoned
 from stowhand.stores.verdicts import Entry, recorded, untraced

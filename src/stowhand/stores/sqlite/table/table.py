@@ -25,11 +25,10 @@ from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.shared.settler import Settler
 from stowhand.stores.sqlite.table.checks import check
 from stowhand.stores.sqlite.table.claims import RolledBack, TableClaim, is_due
-from stowhand.stores.sqlite.table.connections import TableConnections
+from stowhand.stores.sqlite.table.connections import Table, TableConnections, TableTransaction
 from stowhand.stores.sqlite.table.heartbeats import TableHeartbeats
 from stowhand.stores.sqlite.table.operations import SqliteOperations
 from stowhand.stores.sqlite.table.plan import TablePlan, mark
-from stowhand.stores.sqlite.table.transaction import Table, TableTransaction
 from stowhand.stores.table.arguments import Key
 from stowhand.stores.table.backend import Finding, Notices, Taken, refuse_fatal
 from stowhand.stores.table.claims import NOT_CHANGED, Abandoned, Reasons

@@ -22,8 +22,8 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
 from stowhand.stores.sqlite.table.composer import Kinds, identified, reached, truth
 from stowhand.stores.sqlite.table.moments import LARGEST_SECONDS, Kind, as_text, to_micros
-from stowhand.stores.table.expressions import Selected
 from stowhand.stores.table.names import OUR_ALIAS, Column, Read, Shape, quote
+from stowhand.stores.table.options import Selected
 
 JUDGED = ("id", "state", "process_after", "finished_at", "num_resets", "cancel")
 """Columns of the table that a claim, or a count, judges by."""
@@ -37,7 +37,7 @@ class Query(msgspec.Struct, frozen=True):
 
 
 class Queries:
-    """For one table; ``order`` and ``columns`` as expressions.py reads them from the options.
+    """For one table; ``order`` and ``columns`` as options.py reads them.
 
     ``shows_state``: there is a view, and it has the table's column for the state.
     """

@@ -17,11 +17,10 @@ from stowhand.flows.job import FlowJob
 from stowhand.flows.new_job import size_limit
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration, seconds
-from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
+from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RaisableOutcome, Retry, Snooze
 from stowhand.jobs.outcomes import describe, from_raised, is_final
-from stowhand.jobs.raisable import RaisableOutcome
+from stowhand.jobs.strict_json import encode_plain
 from stowhand.jobs.text import clean
-from stowhand.jobs.type_loss import encode_plain
 from stowhand.observe.propagation import bound_correlation_id
 from stowhand.protocols.attempt import Attempt, Stop
 from stowhand.protocols.flow_shape import RESERVED, FlowQueue

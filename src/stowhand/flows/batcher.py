@@ -23,7 +23,7 @@ class Pile(Generic[Q, A]):
     sending: asyncio.Task[None] | None = None
 
 
-class Batching(Generic[Q, A]):
+class Batcher(Generic[Q, A]):
     """``call`` answers up to ``most`` requests, in order. A request that is refused fails alone."""
 
     def __init__(self, call: Callable[[Sequence[Q]], Awaitable[Sequence[A]]], most: int) -> None:
