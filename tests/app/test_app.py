@@ -243,6 +243,7 @@ def test_an_app_without_a_url_adopts_its_workers_store_and_one_with_a_url_keeps_
         ({"url": "sqlite:///:memory:"}, "is memory://"),
         ({"url": ":memory:"}, "is memory://"),
         ({"url": "memory:"}, "is memory://"),
+        ({"url": "memory://", "read_only": True}, "read_only: a store in memory"),
         ({"url": MemoryStore()}, r"write App\(store=…\)"),
         ({"url": Path("jobs.db")}, "App\\('sqlite:///jobs.db'\\)"),
         ({"url": 5}, "an int is given as the URL"),

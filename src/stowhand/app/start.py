@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from stowhand.app.presets import SERVICE
-from stowhand.errors import SchemaMissing, StoreError, suggest
+from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, suggest
 from stowhand.events import Events, Listening, StoreWarned
 from stowhand.jobs.durations import say_duration
 from stowhand.jobs.job import Job
@@ -33,6 +33,8 @@ HINT_SECONDS = 1.0
 def store_at(url: str, options: StoreOptions) -> QueueStore:
     """Return the store at a URL, which may be ``memory://``; otherwise as ``open_store``."""
     if url == MEMORY:
+        if options.read_only:
+            raise ConfigurationError("read_only: a store in memory serves its own process only; leave it out")
         from stowhand.stores.sqlite.queue.memory import MemoryStore
 
         return MemoryStore(options=options)

@@ -34,81 +34,54 @@ class NoReply(StoreUnreachable):
 
 
 class _Meaning(NamedTuple):
-    """One trouble: what it is known by, and what it means."""
+    """One kind of trouble."""
 
     error: type[StoreError]
-    advice: str
-    code: str = ""
-    """The word with which the server's answer begins."""
-    kinds: tuple[type[Exception], ...] = ()
-    """Classes of the driver, which takes the code away from the text where it has one."""
+    advice: str = ""
+    """What the server's own words do not say."""
+    codes: tuple[str, ...] = ()
+    """Words with which the server's answer begins."""
     words: str = ""
-    """Pattern of the text, where it has neither: of servers from 6.2, or of the driver."""
+    """Pattern of the text where it has no code: of servers from 6.2, or of the driver."""
     is_wrong_setup: bool = False
     """While opening it is a mistake in the configuration, and not an outage."""
 
 
-_WRONG_LOGIN = _Meaning(
-    StoreError,
-    "check user and password in the address",
-    "WRONGPASS",
-    (redis_errors.AuthenticationWrongNumberOfArgsError,),
-    "invalid username-password|invalid password|without any password",
-    is_wrong_setup=True,
-)
-_CUT = _Meaning(NoReply, "the connection broke before the reply; if this lasts, see the server's log")
-_SLOW = _Meaning(NoReply, "no answer in time; if this lasts, see what the server is busy with: SLOWLOG GET")
-_UNKNOWN = _Meaning(StoreError, "the server refuses this call")
-
 _MEANINGS = (
     _Meaning(
         StoreError,
-        "give user and password in the address: redis://user:password@host",
-        "NOAUTH",
-        words="authentication required|must be authenticated",
+        "check user and password in the address: redis://user:password@host",
+        ("NOAUTH", "WRONGPASS"),
+        "invalid username-password|invalid password|without any password|authentication required|must be authenticated",
         is_wrong_setup=True,
     ),
-    _WRONG_LOGIN,
     _Meaning(
         StoreError,
-        "the login lacks a permission; an administrator gives it with ACL SETUSER",
-        "NOPERM",
-        (redis_errors.NoPermissionError,),
+        "an administrator gives the permission with ACL SETUSER",
+        ("NOPERM",),
         "ACL failure in script|no permissions? to|can't access at least one of the keys",
         is_wrong_setup=True,
     ),
     _Meaning(
-        StoreUnreachable,
-        "it has no free connection: see its setting maxclients",
-        words="max number of clients",
-    ),
-    _Meaning(
         StoreError,
-        "the server has no database of that number: see its setting 'databases'",
-        words="DB index|invalid database",
-        is_wrong_setup=True,
-    ),
-    _Meaning(
-        StoreError,
-        "this is a node of a cluster: write the address as redis+cluster://host:port, without a number",
-        "MOVED",
-        (redis_errors.AskError,),
-        "SELECT is not allowed in cluster|cluster mode is not supported",
+        "the address of a server is redis://host:port/number, of a cluster redis+cluster://host:port",
+        ("MOVED",),
+        "DB index|invalid database|SELECT is not allowed in cluster|cluster mode is not|cluster support disabled",
         is_wrong_setup=True,
     ),
     _Meaning(
         StoreError,
         "in a cluster all keys of a flow must lie in one slot: give it a hash_tag",
-        "CROSSSLOT",
-        (redis_errors.ClusterCrossSlotError, redis_errors.CrossSlotTransactionError),
+        ("CROSSSLOT",),
         "same (?:hash |key )?slot|non local key|map to the same",
         is_wrong_setup=True,
     ),
     _Meaning(
-        StoreError,
-        "this is no cluster: write the address as redis://host:port",
-        words="cluster support disabled|cluster mode is not enabled",
-        is_wrong_setup=True,
+        StoreUnreachable,
+        "this is a replica: it is being promoted, or the address names the wrong server; sentinels and clusters are"
+        " followed by redis+sentinel:// and redis+cluster://",
+        ("READONLY",),
+        "previous master",
     ),
     _Meaning(
         StoreUnreachable,
@@ -117,55 +90,32 @@ _MEANINGS = (
     ),
     _Meaning(
         StoreUnreachable,
-        "the primary has changed; the next call asks for the new one",
-        words="previous master",
+        "is it running, and is the address right (rediss only where it speaks TLS, with ?ssl_ca_certs=… where needed)?",
+        words=r"connecting to|cannot be connected|certificate|\bSSL\b",
     ),
     _Meaning(
         StoreUnreachable,
-        "TLS failed: name the authority's certificate in the address, ?ssl_ca_certs=/path/of/ca.pem",
-        words=r"certificate|\bSSL\b",
+        codes=("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "UNBLOCKED"),
+        words="max number of clients",
     ),
-    _Meaning(
-        StoreUnreachable,
-        "is it running, and is the address right (rediss only where it speaks TLS)?",
-        words="connecting to|cannot be connected",
-    ),
-    _Meaning(
-        StoreError,
-        "its memory is full: raise maxmemory, or remove what is not needed",
-        "OOM",
-        (redis_errors.OutOfMemoryError,),
-    ),
-    _Meaning(StoreError, "it refuses writes because it cannot save to disk: see its log, and the disk", "MISCONF"),
-    _Meaning(
-        StoreUnreachable,
-        "this is a replica: it is being promoted, or the address names the wrong server; sentinels and clusters are"
-        " followed by redis+sentinel:// and redis+cluster://",
-        "READONLY",
-        (redis_errors.ReadOnlyError,),
-    ),
-    _Meaning(
-        StoreUnreachable,
-        "it is reading its data and will answer soon",
-        "LOADING",
-        (redis_errors.BusyLoadingError,),
-    ),
-    _Meaning(
-        StoreUnreachable,
-        "another client's script blocks the server; SCRIPT KILL ends one that has written nothing",
-        "BUSY",
-    ),
-    _Meaning(StoreUnreachable, "its slots are being moved; it passes", "TRYAGAIN", (redis_errors.TryAgainError,)),
-    _Meaning(StoreUnreachable, "the replica has lost its primary", "MASTERDOWN", (redis_errors.MasterDownError,)),
-    _Meaning(
-        StoreUnreachable,
-        "the cluster does not serve this slot: see CLUSTER INFO on its nodes",
-        "CLUSTERDOWN",
-        (redis_errors.ClusterDownError, redis_errors.SlotNotCoveredError),
-    ),
-    _Meaning(StoreUnreachable, "too few replicas take writes: see its setting min-replicas-to-write", "NOREPLICAS"),
-    _Meaning(StoreUnreachable, "the server has become a replica while a call waited; it passes", "UNBLOCKED"),
 )
+_REFUSED = _Meaning(StoreError)
+_CUT = _Meaning(NoReply, "the connection broke before the reply; if this lasts, see the server's log")
+_SLOW = _Meaning(NoReply, "no answer in time; if this lasts, see what the server is busy with: SLOWLOG GET")
+_CODES: dict[type[Exception], str] = {
+    redis_errors.AuthenticationWrongNumberOfArgsError: "WRONGPASS",
+    redis_errors.NoPermissionError: "NOPERM",
+    redis_errors.AskError: "MOVED",
+    redis_errors.ClusterCrossSlotError: "CROSSSLOT",
+    redis_errors.CrossSlotTransactionError: "CROSSSLOT",
+    redis_errors.ReadOnlyError: "READONLY",
+    redis_errors.BusyLoadingError: "LOADING",
+    redis_errors.TryAgainError: "TRYAGAIN",
+    redis_errors.MasterDownError: "MASTERDOWN",
+    redis_errors.ClusterDownError: "CLUSTERDOWN",
+    redis_errors.SlotNotCoveredError: "CLUSTERDOWN",
+}
+"""Of classes for which the driver takes the code away from the text."""
 _CODE = re.compile(r"^([A-Z]{3,})\b|: -([A-Z]{3,})\b")
 
 
@@ -184,7 +134,7 @@ def translated(address: Address, *, opening: bool = False) -> Iterator[None]:
         meaning = _meaning_of(error)
         kind = ConfigurationError if opening and meaning.is_wrong_setup else meaning.error
         message = " ".join(clean(address.scrub(_text(error)) or type(error).__name__, SHOWN).split())
-        raise kind(f"{address}: {message}; {meaning.advice}") from None
+        raise kind(f"{address}: {message}" + (f"; {meaning.advice}" if meaning.advice else "")) from None
 
 
 async def repeated(
@@ -214,22 +164,18 @@ async def repeated(
 def _meaning_of(error: BaseException) -> _Meaning:
     text = _text(error)
     found = _CODE.search(text)
-    code = (found[1] or found[2]) if found else None
-    for is_meant in (
-        lambda meaning: isinstance(error, meaning.kinds),
-        lambda meaning: meaning.code == code,
-        lambda meaning: meaning.words and re.search(meaning.words, text, re.IGNORECASE),
-    ):
-        for meaning in _MEANINGS:
-            if is_meant(meaning):
-                return meaning
+    of_class = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
+    code = of_class or (found and (found[1] or found[2]))
+    by_code = (meaning for meaning in _MEANINGS if code in meaning.codes)
+    by_words = (one for one in _MEANINGS if one.words and re.search(one.words, text, re.IGNORECASE))
+    if (meaning := next(by_code, None) or next(by_words, None)) is not None:
+        return meaning
     if isinstance(error, redis_errors.AuthenticationError | redis_errors.AuthorizationError):
-        return _WRONG_LOGIN
+        return _MEANINGS[0]
     if isinstance(error, redis_errors.TimeoutError | TimeoutError):
         return _SLOW
-    if isinstance(error, redis_errors.ConnectionError | redis_errors.ClusterError | OSError):
-        return _CUT
-    return _UNKNOWN
+    is_cut = isinstance(error, redis_errors.ConnectionError | redis_errors.ClusterError | OSError)
+    return _CUT if is_cut else _REFUSED
 
 
 def _text(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """Calls to a lent store: one request, one reply within a deadline, and every way in which that can go wrong.
 
 Connections are kept between calls, redirects are not followed, and the environment's proxies are ignored. No call is
-made before the time of ``Retry-After``, and a token that the server has refused is not sent again for a while.
+made before the time of ``Retry-After``.
 
 CallRefused   the server refuses the request: nothing was changed
 NoReply       it is not known whether anything was done: the connection broke, the deadline passed, or a proxy between
@@ -11,7 +11,6 @@ NoReply       it is not known whether anything was done: the connection broke, t
 from __future__ import annotations
 
 import asyncio
-import re
 import ssl
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
@@ -38,11 +37,8 @@ CONNECTIONS = 20
 REPLY_LIMIT = 256 * 1024 * 1024
 LONGEST_PAUSE = 5.0
 """Seconds that ``Retry-After`` is obeyed at most: during a longer pause leases would end."""
-REFUSED_FOR = 30.0
-"""Seconds for which a refused token is not sent again: a server shuts out an address that sends many wrong tokens."""
 SHOWN = 300
 """Bytes of the server's or a proxy's text that are quoted in an error."""
-_TAG = re.compile(r"<[^<>]*>")
 ROOM = BODY_LIMIT - 4096
 """Bytes for the items of one list; the rest of a body is for the message around them."""
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
@@ -92,7 +88,6 @@ class HttpCaller:
         if options.token is not None:
             self._headers["Authorization"] = f"Bearer {options.token}"
         self._not_before = 0.0
-        self._refusal: tuple[float, CallRefused] | None = None
         call_in_children(self)
 
     async def get(self, verb: Verb[Any, A], job_id: int | None = None) -> A:
@@ -122,9 +117,6 @@ class HttpCaller:
             replace_sockets(one.fileno() for one in sockets if one is not None)
 
     async def _ask(self, verb: Verb[Any, A], path: str, body: bytes | None, waits: float) -> A:
-        if self._refusal is not None and self._clock.monotonic() < self._refusal[0]:
-            refused = self._refusal[1]
-            raise CallRefused(str(refused), refused.kind, refused.server_message)
         if (left := self._not_before - self._clock.monotonic()) > 0:
             await self._clock.sleep(left)
         try:
@@ -164,8 +156,6 @@ class HttpCaller:
 
     def _troubled(self, status: int, headers: httpx.Headers, reply: bytes) -> StoreError:
         error = _trouble_of(status, reply, self.base, self._options.token)
-        if status == 401 and isinstance(error, CallRefused):
-            self._refusal = (self._clock.monotonic() + REFUSED_FOR, error)
         if status in (429, 503):
             pause = _pause(headers.get("retry-after", ""))
             self._not_before = self._clock.monotonic() + pause
@@ -239,19 +229,13 @@ def _trouble_of(status: int, body: bytes, where: str, secret: str | None) -> Sto
 
 def _from_another_program(status: int, body: bytes, where: str, secret: str | None) -> StoreError:
     """Return the error for a reply of a proxy, or of another program at that address."""
-    text = _first_line(body, secret)
+    text = _shown(body[:4096].decode("utf-8", "replace"), secret)
     if status in (408, 429) or status >= 500:
         return NoReply(f"{where}: {status}" + (f": {text}" if text else ""))
     if 300 <= status < 400:
         return StoreError(f"{where} answers with a redirect ({status}), which is not followed: give the address itself")
     hint = "is this the address of 'stowhand serve'?"
     return StoreError(f"{where}: {status}" + (f": {text}" if text else "") + f"; {hint}")
-
-
-def _first_line(body: bytes, secret: str | None) -> str:
-    text = _TAG.sub("\n", body[:4096].decode("utf-8", "replace"))
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return _shown(line, secret)
 
 
 def _shown(text: str, secret: str | None) -> str:

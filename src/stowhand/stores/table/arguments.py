@@ -3,18 +3,17 @@ what they may ask of a record in its state."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
 from stowhand.errors import ConfigurationError, InvalidJob, a_type, hint, suggest
 from stowhand.jobs.conditions import TOGETHER, Where
-from stowhand.jobs.durations import MAX_DURATION_SECONDS, seconds
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
+from stowhand.jobs.limits import read_delay
 from stowhand.jobs.text import clean
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.table.names import is_sql, read_column
@@ -71,15 +70,7 @@ def read_after(given: object) -> datetime | float | None:
         if given.utcoffset() is None:
             raise InvalidJob(f"after: {given} has no time zone; give an aware datetime, or seconds from now")
         return given
-    if isinstance(given, bool) or not isinstance(given, timedelta | int | float | str):
-        raise InvalidJob(f"after: {a_type(given)} given; give an aware datetime, a timedelta or seconds")
-    try:
-        delay = seconds(given)
-    except ValueError as error:
-        raise InvalidJob(f"after: {error}") from None
-    if math.isnan(delay) or not 0 <= delay <= MAX_DURATION_SECONDS:
-        raise InvalidJob(f"after: {given} given; give 0 seconds to 100 years")
-    return delay
+    return read_delay(given, "after")
 
 
 def requeue_refusal(record_id: JobId, state: str | None) -> Answer | None:
@@ -123,10 +114,6 @@ class Key(StrEnum):
     UUID = "uuid"
     """A job's id is its text, in lower case with hyphens."""
     TEXT = "text"
-
-
-ANY_KEY: Mapping[Key, JobId] = {Key.INTEGER: 0, Key.UUID: str(UUID(int=0)), Key.TEXT: ""}
-"""One of each kind, whether a record has it or not: a lookup by key uses an index."""
 
 
 def read_key(kind: Key, given: Any, field: str = "id") -> JobId:

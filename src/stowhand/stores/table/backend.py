@@ -37,8 +37,6 @@ class Taken(msgspec.Struct, frozen=True):
     seconds, with ``num_resets`` added. Every later write compares it, beside the token."""
     values: tuple[Any, ...]
     """Of the column expressions, after the update, in order."""
-    names: tuple[str, ...]
-    """Of the result's columns."""
     num_failures: int
     num_resets: int
     fault: str = ""
@@ -80,7 +78,7 @@ def refuse_fatal(shape: Shape, found: Sequence[Finding]) -> None:
     fatal = [finding for finding in found if finding.fatal]
     if not fatal:
         return
-    lines = [f"the table {'.'.join(shape.table.parts)} cannot be served (stowhand table check):"]
+    lines = [f"the table {shape.table.shown} cannot be served (stowhand table check):"]
     for finding in fatal:
         lines.append(f"* {finding.problem}")
         lines.extend(f"    {line}" for line in finding.mend.splitlines())
@@ -159,7 +157,7 @@ class Backend(AttemptTools, Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns that a record is made of, in order (as in ``Taken``); known once it is open."""
+        """Of the columns that a record is made of, in order; known once it is open."""
 
     async def open(self) -> None:
         """Connect and look at the catalog. Raises StoreUnreachable, TableUnsuitable; touches no row."""

@@ -102,11 +102,6 @@ class Facts(msgspec.Struct, frozen=True):
         """The table's column for a documented name."""
         return self.columns.get(_key(shape, documented))
 
-    def may_lack_id(self, shape: Shape) -> bool:
-        """The key's column lets NULL in. A row without an id cannot be found again: it is not claimed, nor counted."""
-        column = self.column(shape, "id")
-        return column is not None and not column.filled
-
     def waiting_indexes(self, shape: Shape, *, retries: bool) -> list[str]:
         """Names of the indexes that hold what waits and not what is over: by one of them a claim may walk in order.
 
@@ -143,11 +138,11 @@ def judge(facts: Facts, shape: Shape, options: TableOptions[Any], dialect: Diale
     yield from facts.problems
     if not facts.kind:
         alone = replace(shape, view=shape.table, viewed=False)
-        problem = f"there is no table {'.'.join(shape.table.parts)}"
+        problem = f"there is no table {shape.table.shown} (in another schema? name it: schema.table)"
         yield Finding(problem, full_ddl(Plan(shape=alone, dialect=dialect.name)).strip())
     elif facts.kind not in TABLES:
         yield Finding(
-            f"{'.'.join(shape.table.parts)} is a {facts.kind}: its rows cannot be locked and updated; give the table"
+            f"{shape.table.shown} is a {facts.kind}: its rows cannot be locked and updated; give the table"
             " itself as table_name, and a view as view_name"
         )
     else:
@@ -318,7 +313,7 @@ def _sets_column(definition: str, column: str) -> bool:
 
 
 def _view(facts: Facts, shape: Shape, dialect: Dialect) -> Iterator[Finding]:
-    shown, own = ".".join(shape.view.parts), shape.columns["id"]
+    shown, own = shape.view.shown, shape.columns["id"]
     if not facts.view_kind:
         made = view_ddl(shape, dialect.name) if facts.kind in ("", *TABLES) else ""
         yield Finding(f"there is no view {shown}", made)

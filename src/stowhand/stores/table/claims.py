@@ -5,17 +5,17 @@ bad records  looked for only after an error: the view shows one twice, or not at
              claimed then, and no attempt is used
 tokens       when claims began, and whose tokens were abandoned. The table has no place for it, and only this process
              claims with these tokens
-next due     read no oftener than the cost of reading allows. A table without an index is walked for it, at every poll
-             of an idle worker. Without an answer that worker looks again after its plain poll interval
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from stowhand.clock import stopwatch
-from stowhand.jobs.lease import JobId
+from stowhand.jobs.lease import JobId, Lease
+from stowhand.stores.table.backend import Taken
+from stowhand.stores.table.names import Shape
 
 AT_ONCE = 50
 """Records that such a claim takes at most: the next one takes the others."""
@@ -30,8 +30,40 @@ class ViewFault(Exception):
     """Every record of a claim of several is bad; why the first one is."""
 
 
+class Unseen(Exception):
+    """The view does not show, or shows twice, what was claimed."""
+
+
 Rows = dict[JobId, tuple[Any, ...]]
 Reasons = dict[JobId, str]
+Marks = Mapping[JobId, tuple[int, int, int]]
+"""Of each record that was claimed: epoch, failures and resets."""
+
+
+def rows_by_key(keys: Collection[JobId], found: Sequence[tuple[Any, ...]]) -> Rows:
+    """The row of each key. ``found``: rows with the key first. Raises Unseen where one has none, or several."""
+    rows = {row[0]: row for row in found}
+    if len(rows) != len(found) or rows.keys() != set(keys):
+        raise Unseen
+    return rows
+
+
+def taken_of(
+    shape: Shape,
+    token: str,
+    marks: Marks,
+    rows: Rows,
+    bad: Reasons,
+    job_id: Callable[[Any], JobId] = lambda key: key,
+) -> list[Taken]:
+    """What a claim took. ``rows``: what the view shows of it; ``bad``: why some of it cannot be read; ``job_id``: the
+    id of a key."""
+    found = []
+    for key, (epoch, failures, resets) in marks.items():
+        fault = f"the view {shape.view.shown}: record {key}: {bad[key]}" if key in bad else ""
+        values = () if fault else rows[key][1:]
+        found.append(Taken(Lease(job_id(key), token, epoch), values, failures, resets, fault=fault))
+    return found
 
 
 def shown(keys: Sequence[JobId], found: Sequence[tuple[Any, ...]], refused: Reasons) -> tuple[Rows, Reasons]:
@@ -98,41 +130,3 @@ class Abandoned:
         self._tokens[token] = None
         if len(self._tokens) > MAX_TOKENS:
             del self._tokens[next(iter(self._tokens))]
-
-
-EXPENSIVE_SECONDS = 0.05
-"""Seconds. A look is expensive when two in a row took as long: one alone may have met a busy machine."""
-PAUSE_PER_SECOND = 50.0
-"""Seconds without another look for each second that an expensive one took."""
-PLAIN_POLL_SECONDS = 2.0
-"""Seconds: what is due later than the next plain poll need not be known."""
-
-
-class Due:
-    """Of one store."""
-
-    def __init__(self, now: Callable[[], float] = stopwatch) -> None:
-        self._now = now
-        self._took, self._not_before = 0.0, float("-inf")
-        self._at = float("inf")
-        """When the first was due, as far as was known."""
-
-    async def ask(
-        self, look: Callable[[], Awaitable[float | None]], touch: Callable[[], Awaitable[object]]
-    ) -> float | None:
-        """Seconds; ``None``: nothing waits. 0 while it is too early to look again: claim again after a plain poll.
-
-        ``touch`` runs instead then, and costs little: a caller also learns by this call whether the store answers.
-        """
-        began = self._now()
-        if began < self._not_before:
-            await touch()
-            left = self._at - began
-            return left if 0 < left < PLAIN_POLL_SECONDS else 0.0
-        found = await look()
-        over = self._now()
-        self._at = float("inf") if found is None else over + found
-        price, self._took = min(over - began, self._took), over - began
-        if price >= EXPENSIVE_SECONDS:
-            self._not_before = over + PAUSE_PER_SECOND * price
-        return found

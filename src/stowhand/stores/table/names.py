@@ -64,6 +64,11 @@ class Relation(msgspec.Struct, frozen=True):
         return (self.name,) if self.schema is None else (self.schema, self.name)
 
     @property
+    def shown(self) -> str:
+        """``app.jobs``, for people."""
+        return ".".join(self.parts)
+
+    @property
     def quoted(self) -> str:
         """``"app"."jobs"``."""
         return ".".join(map(quote, self.parts))
@@ -85,14 +90,9 @@ class Column(msgspec.Struct, frozen=True):
     qualifier: str | None = None
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """Qualifier, if there is one, and name; what ``psycopg.sql.Identifier`` takes."""
-        return (self.name,) if self.qualifier is None else (self.qualifier, self.name)
-
-    @property
     def quoted(self) -> str:
         """``"j"."id"``."""
-        return ".".join(map(quote, self.parts))
+        return quote(self.name) if self.qualifier is None else f"{quote(self.qualifier)}.{quote(self.name)}"
 
 
 Read = Column | Sql | Any

@@ -316,7 +316,7 @@ def _nearest_spelling(field: str, shape: Shape, columns: Sequence[str]) -> str |
 
 def _unsuitable(missing: list[str], options: TableOptions[Any], shape: Shape, columns: Sequence[str]) -> str:
     record = getattr(options.record, "__qualname__", str(options.record))
-    where = ".".join(shape.view.parts)
+    where = shape.view.shown
     if not missing:
         return f"{where}: none of its columns is a field of {record}; give column_expressions"
     named = [f"{field!r}{f' ({near[2:]})' if (near := hint(field, columns)) else ''}" for field in missing]

@@ -30,7 +30,6 @@ from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, F
 from stowhand.retry import constant
 from stowhand.stores.calls import Calls
 from stowhand.stores.table.arguments import (
-    ANY_KEY,
     WAITING,
     read_after,
     read_conditions,
@@ -40,7 +39,6 @@ from stowhand.stores.table.arguments import (
 )
 from stowhand.stores.table.attempt_store import AttemptStore
 from stowhand.stores.table.backend import AttemptTools, Backend, Finding, Notices, Taken
-from stowhand.stores.table.claims import Due
 from stowhand.stores.table.names import Shape, read_shape
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.records import LIVE, MAX_PAGE_SIZE, PAGE_SIZE, Records, ShownRecord, rows_of, shown_log
@@ -76,7 +74,6 @@ class TableStore(Generic[R]):
         self._folds = shape.folds
         self._records = Records(options.record, options.scan, options.record_id, shape.columns)
         self._calls = Calls(options.name, events)
-        self._due = Due()
         self._offer = partial(self._attempt_store, self._backend)
         self._opening = asyncio.Lock()
         self._open = False
@@ -189,9 +186,6 @@ class TableStore(Generic[R]):
         if tasks is not None and self.options.name not in tasks:
             return None
         await self.open()
-        return await self._due.ask(self._next_due, lambda: self._backend.asking.find(ANY_KEY[self._backend.key]))
-
-    async def _next_due(self) -> float | None:
         with self._calls.timed("next_due"):
             return await self._backend.asking.next_due()
 
@@ -357,7 +351,7 @@ class TableStore(Generic[R]):
 
     def _claimed(self, taken: Taken) -> Claim[R]:
         most = self.options.max_num_retries + 1
-        record: Any = Unreadable(taken.fault) if taken.fault else self._records.read(taken.names, taken.values)
+        record: Any = Unreadable(taken.fault) if taken.fault else self._records.read(self._backend.names, taken.values)
         return Claim(
             lease=taken.lease,
             record=record,

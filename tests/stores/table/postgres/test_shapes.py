@@ -76,7 +76,7 @@ async def test_every_name_may_be_another_one_in_any_quotes(jobs: Jobs) -> None:
     }
     async with jobs.served(**options) as served:
         (taken,) = await served.claim(1, conditions=(Where('"who\'s 50%"', "is null"),))
-        assert (taken.values, taken.names) == ((2, 1), ("The id", "odd %"))
+        assert (taken.values, served.table.names) == ((2, 1), ("The id", "odd %"))
         await served.heartbeats.release([taken.lease])
         await through_its_life(served)
 
@@ -144,7 +144,7 @@ async def test_moments_are_right_whatever_the_session_s_time_zone(jobs: Jobs, mo
         jobs.add(2)
         async with jobs.served(max_num_retries=1, retry_after=60) as served:
             (taken,) = await served.claim(1)
-            record = dict(zip(taken.names, taken.values, strict=True))
+            record = dict(zip(served.table.names, taken.values, strict=True))
             now = datetime.now(UTC)
             started = record["started_at"] if moment == "timestamptz" else record["started_at"].replace(tzinfo=UTC)
             assert abs(started - now) < timedelta(seconds=10)

@@ -179,13 +179,6 @@ def test_a_state_with_another_default_is_told_of_and_stays(made: Made, run: Run,
     assert (finding.mend, finding.fatal) == ("", False)
 
 
-def test_a_file_that_may_only_be_read_is_said_to(app: Application, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Root may write everywhere, so the kernel cannot be asked.
-    monkeypatch.setattr("stowhand.stores.sqlite.table.catalog.os.access", lambda path, mode: False)
-    with pytest.raises(TableUnsuitable, match="may not be written"):
-        run(app.table().open())
-
-
 def test_transactional_handlers_are_refused(app: Application, run: Run) -> None:
     async def scenario() -> None:
         table = await app.served()

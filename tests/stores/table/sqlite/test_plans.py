@@ -34,7 +34,7 @@ def indexed(made: Made) -> Application:
 def facts(app: Application, **options: Any) -> Table:
     app.raw.create_function("stowhand_micros", 1, moments.stored_micros, deterministic=True)
     backend = app.table(max_num_retries=1, **options)
-    table, _ = check(app.raw, app.path, backend._options, backend._shape)
+    table, _ = check(app.raw, backend._options, backend._shape)
     assert table is not None
     return table
 

@@ -42,7 +42,7 @@ class Settler:
         self._link = Link(context.dialer, lambda: context.role("settle"))
         self._clock = SystemClock()
 
-    async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
+    async def settle(self, batch: Sequence[Entry], *, repeat: bool = False) -> Sequence[Reply]:
         """Replies in the order of the batch. What only completed is written first, all of it by one statement."""
         leases = self.plain_leases(batch)
         return await self.settle_rest(batch, await self._complete(leases) if leases else frozenset(), repeat=repeat)

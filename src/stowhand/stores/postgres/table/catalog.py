@@ -63,15 +63,9 @@ class Catalog:
 
 async def survey(catalog: Catalog, options: TableOptions[Any], shape: Shape) -> Facts:
     """Read the facts."""
-    ((read_only, user, search_path),) = await catalog.ask("server")
+    ((user, search_path),) = await catalog.ask("server")
     table = await catalog.relation(shape.table)
     view = await catalog.relation(shape.view) if shape.viewed else table
-    problems: list[Finding] = []
-    if read_only:
-        problems.append(Finding("the server, or this login, only reads: connect to the primary, or let it write"))
-    for wanted, found in ((shape.table, table), (shape.view, view)):
-        if found is None:
-            problems += [_elsewhere(wanted, row[0]) for row in await catalog.ask("elsewhere", wanted.name)]
     await catalog.ask("search_path", "")
     facts = Facts(
         kind="" if table is None else table[2],
@@ -80,7 +74,6 @@ async def survey(catalog: Catalog, options: TableOptions[Any], shape: Shape) -> 
         view_columns=await catalog.columns(view),
         schema="" if table is None else table[1],
         view_schema="" if view is None else view[1],
-        problems=problems,
     )
     if table is not None:
         facts = await _survey_table(catalog, facts, table, options, shape, user)
@@ -97,7 +90,7 @@ async def _survey_table(
     user: str,
 ) -> Facts:
     triggers = await catalog.ask("triggers", shape.columns["last_heartbeat_at"], table[0])
-    problems = [*facts.problems, *_of_table(table, shape, user), *_zoneless(facts, shape)]
+    problems = [*_of_table(table, shape, user), *_zoneless(facts, shape)]
     if options.notify_channel is not None and not any(on_insert for _, _, on_insert, _ in triggers):
         problem = f"notify_channel is {options.notify_channel!r}, and no trigger of the table notifies: workers poll"
         problems.append(Finding(problem, trigger_ddl(shape, options.notify_channel), fatal=False))
@@ -116,15 +109,10 @@ async def _survey_table(
     )
 
 
-def _elsewhere(wanted: Relation, schema: str) -> Finding:
-    there = Relation(wanted.name, schema).quoted
-    return Finding(f"there is no {'.'.join(wanted.parts)} on the search_path; the schema {schema} has one: {there}")
-
-
 def _of_table(table: Row, shape: Shape, user: str) -> Iterator[Finding]:
-    _, schema, _, is_filtered, is_writable, keys = table
+    _, schema, _, is_writable, keys = table
     written = [own for documented, own in shape.columns.items() if documented not in READ_ONLY and own in (keys or ())]
-    shown = ".".join(shape.table.parts)
+    shown = shape.table.shown
     if written:
         yield Finding(
             f"{shown} is partitioned by {', '.join(written)}, which a worker writes: the row would move to another"
@@ -134,10 +122,6 @@ def _of_table(table: Row, shape: Shape, user: str) -> Iterator[Finding]:
         there = Relation(shape.table.name, schema).quoted
         grant = f"GRANT SELECT, UPDATE ON {there} TO {quote(user)};"
         yield Finding(f"{user} may not read and update {shown}", grant)
-    if is_filtered:
-        yield Finding(
-            f"row security of {shown} applies to {user}: rows that its policies hide are never run", fatal=False
-        )
 
 
 def _zoneless(facts: Facts, shape: Shape) -> Iterator[Finding]:

@@ -1,16 +1,13 @@
 -- What the catalog says about a user's table and view. Reads pg_catalog alone: no lock on either, no row of theirs.
 
 -- name: server
-select pg_catalog.pg_is_in_recovery() or pg_catalog.current_setting('default_transaction_read_only') = 'on',
-       current_user::text,
-       pg_catalog.current_setting('search_path')
+select current_user::text, pg_catalog.current_setting('search_path')
 
 -- name: relation
 select c.oid::int8,
        n.nspname::text,
        case c.relkind when 'r' then 'table' when 'p' then 'partitioned table' when 'v' then 'view'
          when 'm' then 'materialised view' else 'foreign table' end,
-       pg_catalog.row_security_active(c.oid),
        pg_catalog.has_any_column_privilege(c.oid, 'SELECT') and pg_catalog.has_any_column_privilege(c.oid, 'UPDATE'),
        -- Columns by which it, or what it is a partition of, is partitioned.
        (select pg_catalog.array_agg(a.attname::text)
@@ -24,14 +21,6 @@ join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 where c.relname = %s
   and c.relkind in ('r', 'p', 'v', 'm', 'f')
   and case when %s::text is null then pg_catalog.pg_table_is_visible(c.oid) else n.nspname = %s end
-
--- name: elsewhere
-select n.nspname::text
-from pg_catalog.pg_class c
-join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-where c.relname = %s and c.relkind in ('r', 'p', 'v', 'm', 'f') and n.nspname !~ '^pg_(toast|temp)'
-order by 1
-limit 1
 
 -- name: search_path
 -- Empty: what the catalog says is spelled with its schema.

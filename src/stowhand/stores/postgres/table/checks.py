@@ -43,7 +43,7 @@ async def check(session: Session, options: TableOptions[Any], shape: Shape) -> t
             lacking = shape.lacking(*absent_columns(facts, shape))
             found += [one async for one in _expression_findings(session, options, lacking, facts)]
             if shape.viewed and await _hides_processing(catalog, shape):
-                shown = ".".join(shape.view.parts)
+                shown = shape.view.shown
                 found.append(
                     Finding(
                         f"the view {shown} hides records that are processing: what was claimed could not be read; leave"

@@ -24,7 +24,6 @@ from psycopg.rows import TupleRow
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import StoreError, TableUnsuitable
 from stowhand.jobs.conditions import apart
-from stowhand.jobs.lease import Lease
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.database import trouble
@@ -35,17 +34,24 @@ from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.check import CHANGES_CLAIM
-from stowhand.stores.table.claims import AT_ONCE, BESIDE, NOT_CHANGED, ViewFault, shown
+from stowhand.stores.table.claims import (
+    AT_ONCE,
+    BESIDE,
+    NOT_CHANGED,
+    Reasons,
+    Rows,
+    Unseen,
+    ViewFault,
+    rows_by_key,
+    shown,
+    taken_of,
+)
 from stowhand.stores.table.names import MARK, TOKEN, Shape
 
 MAX_ROUNDS = 6
 """Claims in a row, when records of the first were canceled instead."""
-ROUNDS_BEFORE_SWEEP = 3
-"""After so many of them all records to be canceled are looked for at once, whatever that cost the last time."""
-CANCEL_PAGE_SIZE = 1000
 PAUSE_PER_SECOND = 50.0
-"""Seconds without another look for suspects, or for what is to be canceled, for each second that one took: they may be
-sought among a million."""
+"""Seconds without another look for suspects for each second that one took: they may be sought among a million."""
 
 _ONLY_INDEX_SCANS = (
     b"select pg_catalog.set_config(name, 'off', true) from unnest(array['enable_sort', 'enable_seqscan',"
@@ -55,12 +61,8 @@ _ONLY_INDEX_SCANS = (
 _NO_TOKEN = "00000000-0000-0000-0000-000000000000"
 
 
-Round = tuple[list[Taken], bool, bool]
-"""What was taken; whether there may be more, because some could not be taken; whether those were canceled."""
-
-
-class _Unseen(Exception):
-    """The view does not show, or shows twice, what was claimed."""
+Round = tuple[list[Taken], bool]
+"""What was taken; whether there may be more, because some were canceled instead or could not be taken."""
 
 
 class _Abandoned(Exception):
@@ -75,7 +77,7 @@ class TableClaims:
         self._passed = passed
         self._link = Link(context.dialer, lambda: context.role("claim"))
         self._clock = SystemClock()
-        self._suspects_not_before = self._sweep_not_before = 0.0
+        self._suspects_not_before = 0.0
         self._walks = False
         """An index holds what waits in the order of claims."""
 
@@ -88,9 +90,9 @@ class TableClaims:
             return []
         taken: list[Taken] = []
         with context.translated():
-            for number in range(1, MAX_ROUNDS + 1):
+            for _ in range(MAX_ROUNDS):
                 try:
-                    more, again, canceled = await self._claim(request, request.limit - len(taken))
+                    more, again = await self._claim(request, request.limit - len(taken))
                 except _Abandoned:
                     break
                 taken += more
@@ -98,24 +100,7 @@ class TableClaims:
                     break  # only the caller knows what is left of the bound
                 if not again or len(taken) >= request.limit:
                     break
-                if canceled and (number == ROUNDS_BEFORE_SWEEP or self._clock.monotonic() >= self._sweep_not_before):
-                    await self._sweep()
         return taken
-
-    async def _sweep(self) -> None:
-        """Cancel waiting records that were asked to cancel: where one was there may be more, not due for long.
-
-        One that cannot be written is the heartbeats' to isolate: it delays no claim.
-        """
-        began = stopwatch()
-        try:
-            await self._link.rows(
-                self._context.statement("cancel_waiting"), self._context.values(page=CANCEL_PAGE_SIZE, ids=None)
-            )
-        except psycopg.Error as error:
-            if trouble.concerns_call(error):
-                raise
-        self._sweep_not_before = self._clock.monotonic() + PAUSE_PER_SECOND * (stopwatch() - began)
 
     async def _claim(self, request: ClaimRequest, limit: int) -> Round:
         began = stopwatch()
@@ -125,23 +110,26 @@ class TableClaims:
                 return await way(connection, request, limit)
 
         try:
-            taken, again, canceled = await by(self._take)
-        except (_Unseen, psycopg.Error) as error:
-            if trouble.concerns_call(error) and not isinstance(error, _Unseen):
+            taken, again = await by(self._take)
+        except (Unseen, psycopg.Error) as error:
+            context = self._context
+            if trouble.concerns_call(error) and not isinstance(error, Unseen):
                 raise
             try:
-                taken, again, canceled = await by(self._take_each)
+                taken, again = await by(self._take_each)
             except ViewFault as fault:
-                raise TableUnsuitable(f"{self._context}: nothing is claimed from {self._view}, for {fault}") from None
+                raise TableUnsuitable(
+                    f"{context}: nothing is claimed from the view {context.shape.view.shown}, for {fault}"
+                ) from None
             except NoneMarked as fault:
                 # The store may be at fault; if not, the next claim finds what comes after them.
                 for key, why in fault.reasons.items():
                     self._passed.refused(key, why, report=False)
-                raise StoreError(f"{self._context}: {fault}") from None
+                raise StoreError(f"{context}: {fault}") from None
         if request.suspects and not taken:
             now = stopwatch()
             self._suspects_not_before = self._clock.monotonic() + PAUSE_PER_SECOND * (now - began)
-        return taken, again, canceled
+        return taken, again
 
     async def _take(self, connection: Connection, request: ClaimRequest, limit: int) -> Round:
         """The usual way: one statement marks, another reads."""
@@ -165,11 +153,10 @@ class TableClaims:
                 read_plainly(reading)
                 ids = [row[0] for row in rows]
                 await reading.execute(self._context.statement("read"), self._reading(ids), prepare=False)
-                taken = self._taken(request, rows, _once(ids, await reading.fetchall()), {})
+                taken = self._taken(request, rows, rows_by_key(ids, await reading.fetchall()), {})
         for key in unchanged:
             self._passed.refused(key, NOT_CHANGED)
-        canceled = len(rows) + len(unchanged) < len(marked)
-        return taken, canceled or bool(unchanged), canceled
+        return taken, len(rows) < len(marked)
 
     async def _take_each(self, connection: Connection, request: ClaimRequest, limit: int) -> Round:
         """The slow way: one of them is bad, and is searched for."""
@@ -185,8 +172,7 @@ class TableClaims:
             taken = self._taken(request, rows, validator.rows, validator.bad)
         for key, why in validator.unchanged.items():
             self._passed.refused(key, why)
-        canceled = len(rows) < len(marked)
-        return taken, canceled or bool(validator.unchanged), canceled
+        return taken, len(rows) < len(marked) or bool(validator.unchanged)
 
     async def _begin(self, connection: Connection, request: ClaimRequest) -> None:
         # Whatever the database's default is: rows that other transactions have changed are read anew, and are no error.
@@ -223,23 +209,11 @@ class TableClaims:
     def _reading(self, ids: list[str]) -> Mapping[str, object]:
         return {**self._context.composer.values, **self._context.values(ids=ids)}
 
-    def _taken(
-        self, request: ClaimRequest, rows: Sequence[Row], shown: Mapping[str, Row], bad: Mapping[str, str]
-    ) -> list[Taken]:
+    def _taken(self, request: ClaimRequest, rows: Sequence[Row], shown: Rows, bad: Reasons) -> list[Taken]:
         """``rows``: what was marked; ``shown``: what the view shows of it."""
-        names, found = self._context.names, []
-        token, job_id = request.token, self._context.job_id
-        for key, _, epoch, failures, resets in rows:
-            lease = Lease(job_id(key), token, epoch)
-            if key in bad:
-                found.append(Taken(lease, (), names, failures, resets, fault=f"{self._view}: record {key}: {bad[key]}"))
-            else:
-                found.append(Taken(lease, shown[key][1:], names, failures, resets))
-        return found
-
-    @property
-    def _view(self) -> str:
-        return f"the view {'.'.join(self._context.shape.view.parts)}"
+        context = self._context
+        marks = {row[0]: row[2:5] for row in rows}
+        return taken_of(context.shape, request.token, marks, shown, bad, context.job_id)
 
     # -- before the first ------------------------------------------------------------------------
 
@@ -269,14 +243,6 @@ class TableClaims:
     async def close(self) -> None:
         """Close the connection."""
         await self._link.close()
-
-
-def _once(keys: Sequence[str], rows: Sequence[Row]) -> Mapping[str, Row]:
-    """The row of each. Raises _Unseen where one has none, or several."""
-    found = {row[0]: row for row in rows}
-    if len(rows) != len(keys) or len(found) != len(keys):
-        raise _Unseen
-    return found
 
 
 def walks(plan: Any, index: str) -> bool:

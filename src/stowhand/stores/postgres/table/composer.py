@@ -159,7 +159,6 @@ class Composer:
         names = {name: plain(shape[name]) for name in shape.columns}
         shown = self._shows("state")
         locked = OUR_ALIAS if shape.viewed else self._at
-        may_lack_id = self._facts.may_lack_id(shape)
         return names | {
             "table": plain(shape.table.quoted),
             "table_text": plain(quote_text(shape.table.quoted)),
@@ -175,13 +174,9 @@ class Composer:
             "state_type": self._types["state"],
             "log_type": self._types["execution_logs"].removesuffix("[]"),
             "p_id": self._row("id"),
-            "identified": f" and j.{names['id']} is not null" if may_lack_id else "",
             "seen": f" and exists (select from {plain(shape.view.quoted)} as stowhand_seen"
             f" where stowhand_seen.{names['id']} = j.{names['id']})"
             if shape.viewed
-            else "",
-            "c_identified": f" and {self._at}.{names['id']} is not null"
-            if self._facts.may_lack_id(self._shape)
             else "",
             "c_state": f"{self._at}.{names['state']}" if shown else self._row("state"),
         }
@@ -262,9 +257,7 @@ class Composer:
             found += f"\n    and ({state} = 'queued' or {finished} is null or {finished} <= {since})"
         if self._shape.viewed and self._shows("state"):
             found += f"\n    and {self._at}.{plain(self._shape['state'])} {states}"
-        if self._facts.may_lack_id(self._shape):
-            found += f"\n    and {self._row('id')} is not null"
-        return found
+        return f"{found}\n    and {self._row('id')} is not null"
 
 
 def _placed(shape: Shape, facts: Facts) -> Shape:

@@ -114,7 +114,7 @@ class TableContext:
         return worker if TOKEN in self.shape.columns else f"{worker}/{token}"
 
     def __str__(self) -> str:
-        return f"{self.address}, table {'.'.join(self.shape.table.parts)}"
+        return f"{self.address}, table {self.shape.table.shown}"
 
     def translated(self) -> AbstractContextManager[None]:
         """Turns the driver's errors into the package's."""

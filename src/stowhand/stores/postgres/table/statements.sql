@@ -5,7 +5,6 @@
 -- ours    it has both, whatever its state: what a repeat is known by
 -- marked  it has the token; the epoch beside it may be another claim's, of a program that leaves our mark as it is
 -- epoch   started_at in microseconds, as the claim's RETURNING gave it (composer.py)
--- identified  where the id's column lets NULL in: this row has one
 -- seen    where a view was given: it shows this row, so a claim can take it
 -- key     its id as text, whatever its type: an ALTER TABLE must not unsettle a running worker
 -- bare    the mark without a claim's token: the worker's name stays, a later write with that token finds nothing
@@ -225,7 +224,7 @@ select pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(%(token)
 
 -- name: held_by_token
 select {key}, {epoch} from {table} as j, (select %(token)s::text as token) as g
-where j.{state} = 'processing' and {marked}{identified}
+where j.{state} = 'processing' and {marked} and j.{id} is not null
 
 -- Of leases that are not of `ids`: is one over, and in how many seconds will the first of the others be? (As in
 -- stores/postgres: a subquery is hashed.)
@@ -234,7 +233,7 @@ select coalesce(bool_or({stale}), false),
   extract(epoch from min({beat_read}) filter (where not {stale}) - {now})::float8
     + %(stalled)s::float8 + %(slack)s::float8
 from {table} as j
-where j.{state} = 'processing' and {key} not in (select u.id from unnest(%(ids)s::text[]) as u(id)){identified}
+where j.{state} = 'processing' and {key} not in (select u.id from unnest(%(ids)s::text[]) as u(id)) and j.{id} is not null
 
 -- What lifecycle.reset judges a record by; the columns are those of the queue.
 -- part: stalled_record
@@ -244,7 +243,7 @@ where j.{state} = 'processing' and {key} not in (select u.id from unnest(%(ids)s
 -- name: find_stalled
 select {stalled_record}
 from {table} as j
-where j.{state} = 'processing' and {stale}{identified}
+where j.{state} = 'processing' and {stale} and j.{id} is not null
 order by j.{id}
 limit %(page)s
 for update of j skip locked
@@ -252,7 +251,7 @@ for update of j skip locked
 -- name: find_held_by_worker
 select {stalled_record}
 from {table} as j
-where j.{state} = 'processing' and {bare} = %(worker)s{identified}
+where j.{state} = 'processing' and {bare} = %(worker)s and j.{id} is not null
 order by j.{id}
 limit %(page)s
 for update of j skip locked
@@ -290,13 +289,13 @@ returning {key}, l.state
 
 -- Waiting records that were asked to cancel before they ran.
 -- name: find_cancel_waiting
-select {key} from {table} as j where j.{state} in ('queued', 'errored') and {cancel}{identified}
+select {key} from {table} as j where j.{state} in ('queued', 'errored') and {cancel} and j.{id} is not null
 limit %(page)s
 
 -- name: cancel_waiting
 with locked as (
   select j.{id} as id from {table} as j
-  where j.{state} in ('queued', 'errored') and {cancel}{identified}
+  where j.{state} in ('queued', 'errored') and {cancel} and j.{id} is not null
     and (%(ids)s::text[] is null or j.{id} = any(%(ids)s::text[]::{id_type}[]))
   limit %(page)s
   for no key update of j skip locked
@@ -314,21 +313,21 @@ select case when min(d.due) is not null then
 from (
   -- The last in descending order is null, if any is: by the index, and not by a walk over all that wait.
   select case when last.due is null then {now} end
-    from (select j.{process_after} as due from {table} as j where j.{state} = 'queued'{identified}{seen}
+    from (select j.{process_after} as due from {table} as j where j.{state} = 'queued' and j.{id} is not null{seen}
       order by 1 desc limit 1) as last
   union all
-  select min({process_read}) from {table} as j where j.{state} = 'queued'{identified}{seen}
+  select min({process_read}) from {table} as j where j.{state} = 'queued' and j.{id} is not null{seen}
   union all
   -- However many wait for a retry, a hundred are looked at: none of the others is due before the last of them.
   select least(min(greatest(e.due, e.again)), case when count(*) = 100 then max(e.due) end)
     from (
       select {process_read} as due, {finished_read} + {retry_after} as again from {table} as j
-        where j.{state} = 'errored' and {retries} and j.{process_after} is not null{identified}{seen}
+        where j.{state} = 'errored' and {retries} and j.{process_after} is not null and j.{id} is not null{seen}
         order by j.{process_after} limit 100
     ) as e
   union all
   select min(coalesce({finished_read} + {retry_after}, {now}))
-    from {table} as j where j.{state} = 'errored' and {retries} and j.{process_after} is null{identified}{seen}
+    from {table} as j where j.{state} = 'errored' and {retries} and j.{process_after} is null and j.{id} is not null{seen}
 ) as d(due)
 
 -- name: longest_wait
@@ -336,17 +335,17 @@ select coalesce(extract(epoch from {now} - min(d.due)), 0)::float8
 from (
   select min(greatest({queued_read}, {process_read})) from {table} as j
     where j.{state} = 'queued' and (j.{process_after} is null or j.{process_after} <= {process_now})
-      and greatest({queued_read}, {process_read}) between {now} - interval '1000 years' and {now}{identified}{seen}
+      and greatest({queued_read}, {process_read}) between {now} - interval '1000 years' and {now} and j.{id} is not null{seen}
   union all
   select min(greatest({process_read}, {finished_read} + {retry_after})) from {table} as j
     where j.{state} = 'errored' and {retries}
-      and greatest({process_read}, {finished_read} + {retry_after}) between {now} - interval '1000 years' and {now}{identified}{seen}
+      and greatest({process_read}, {finished_read} + {retry_after}) between {now} - interval '1000 years' and {now} and j.{id} is not null{seen}
 ) as d(due)
 
 -- Of claims: what has no heartbeat is the application's own.
 -- name: longest_run
 select coalesce(extract(epoch from {now} - min({started_read})), 0)::float8
-from {table} as j where j.{state} = 'processing' and j.{last_heartbeat_at} is not null{identified}
+from {table} as j where j.{state} = 'processing' and j.{last_heartbeat_at} is not null and j.{id} is not null
 
 -- name: seconds_until
 select extract(epoch from %(moment)s::timestamptz - {now})::float8
@@ -404,7 +403,7 @@ returning l.was
 -- name: page
 select {shown} from {table} as j
 where j.{state} = any(%(states)s::text[]::{state_type}[])
-  and (%(after)s::text is null or j.{id} > %(after)s::text::{id_type}){identified}
+  and (%(after)s::text is null or j.{id} > %(after)s::text::{id_type}) and j.{id} is not null
 order by j.{id}
 limit %(limit)s
 
@@ -416,11 +415,11 @@ select j.{state}::text from {table} as j where j.{id} = %(id)s::text::{id_type}
 
 -- name: count
 select {c_state}::text, count(*) from {counted}
-where {c_state}::text = any(%(states)s::text[]){c_identified}{conditions}
+where {c_state}::text = any(%(states)s::text[]){conditions}
 group by 1
 
 -- name: exists
-select exists (select from {counted} where {c_state}::text = any(%(states)s::text[]){c_identified}{conditions})
+select exists (select from {counted} where {c_state}::text = any(%(states)s::text[]){conditions})
 
 -- name: logs
 select j.{execution_logs}::text[] from {table} as j where j.{id} = %(id)s::text::{id_type}

@@ -7,10 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
-from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Settlement
-from stowhand.protocols.attempt import Attempt
-from stowhand.protocols.store import ClaimRequest, Heartbeats, Reply
+from stowhand.protocols.store import Heartbeats
 from stowhand.stores.calls import UNREPORTED, Calls
 from stowhand.stores.database.link import Session
 from stowhand.stores.passed_over import PassedOver
@@ -26,7 +23,7 @@ from stowhand.stores.postgres.table.operations import Logs, PostgresOperations
 from stowhand.stores.postgres.table.plan import TablePlan
 from stowhand.stores.postgres.table.transaction import AttemptTransactions
 from stowhand.stores.table.arguments import Key
-from stowhand.stores.table.backend import AttemptTransaction, Finding, Notices, Taken
+from stowhand.stores.table.backend import Finding, Notices
 from stowhand.stores.table.check import Facts
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions
@@ -50,13 +47,14 @@ class PostgresTable:
         self._context = context
         self.warnings: Sequence[Finding] = ()
         self._claims = TableClaims(context, PassedOver("record", (notices or Notices(options.name)).say))
-        plan = TablePlan(context)
+        plan, logs = TablePlan(context), Logs(context)
         self._settler = settler = Settler(context, plan)
-        self._logs = Logs(context)
         self._listener = Listener(
             context.dialer, lambda: context.role("listen"), options.notify_channel, _BEHIND_POOLER, Announcement()
         )
-        self._transactions = AttemptTransactions(context, plan, settler, self._logs)
+        self._transactions = AttemptTransactions(context, plan, settler, logs)
+        self.claim, self.settle, self.wait = self._claims.claim, settler.settle, self._listener.wait
+        self.begin, self.add_log, self.update_log = self._transactions.begin, logs.add, logs.update
         self.asking = PostgresOperations(context, self._session)
 
     @property
@@ -101,18 +99,6 @@ class PostgresTable:
 
     # -- a worker's ------------------------------------------------------------------------------
 
-    async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
-        """Due records, now processing."""
-        return await self._claims.claim(request)
-
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """Record how attempts ended."""
-        return await self._settler.settle(batch, repeat=repeat) if batch else []
-
-    async def wait(self, timeout: float) -> bool:
-        """True when there may be new work."""
-        return await self._listener.wait(timeout)
-
     @property
     def is_listening(self) -> bool:
         """Notifications are known to arrive now."""
@@ -121,20 +107,6 @@ class PostgresTable:
     def heartbeats(self, calls: Calls = UNREPORTED) -> Heartbeats:
         """With a connection of its own."""
         return TableHeartbeats(self._context, calls)
-
-    # -- a handler's -----------------------------------------------------------------------------
-
-    async def begin(self, attempt: Attempt[Any]) -> tuple[Any, AttemptTransaction]:
-        """Start the attempt's transaction."""
-        return await self._transactions.begin(attempt)
-
-    async def add_log(self, lease: Lease, entry: str) -> int:
-        """Append an entry."""
-        return await self._logs.add(lease, entry)
-
-    async def update_log(self, lease: Lease, number: int, entry: str) -> None:
-        """Put it in the place of entry ``number``."""
-        await self._logs.update(lease, number, entry)
 
     # --------------------------------------------------------------------------------------------
 

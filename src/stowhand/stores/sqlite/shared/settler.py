@@ -40,7 +40,7 @@ class Settler(Generic[X]):
         self._writer = writer
         self._plan = plan
 
-    async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> list[Reply]:
+    async def settle(self, batch: Sequence[Entry], *, repeat: bool = False) -> list[Reply]:
         """Replies in the order of the batch.
 
         Raises StoreError where all of several are refused: the store is at fault, and the caller repeats the call.

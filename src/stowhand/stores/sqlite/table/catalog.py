@@ -7,37 +7,27 @@ nor constraints: where a column cannot serve, the worker gets another one.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from msgspec.structs import replace
 
 from stowhand.jobs.job import State
 from stowhand.stores.sqlite.table.moments import Kind, kind_of
-from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.check import COUNTERS, READ_ONLY, Column, Facts, Index, Rule, refused_statement
 from stowhand.stores.table.ddl import SQLITE_COLUMNS, index_ddl
 from stowhand.stores.table.ddl import Index as Recommended
 from stowhand.stores.table.names import TOKEN, Relation, Shape, quote
 
-OLDEST = (3, 35, 0)
-"""RETURNING."""
 _UPDATE = re.compile(r"\bUPDATE(?:\s+OF\s+(?P<columns>.+?))?\s+ON\b", re.IGNORECASE | re.DOTALL)
 """The first one in a trigger's text: what runs it."""
 _CHECK = re.compile(r"\bCHECK\s*\(", re.IGNORECASE)
 _WHERE = re.compile(r"\sWHERE\s", re.IGNORECASE)
 
 
-def survey(connection: sqlite3.Connection, path: Path, shape: Shape) -> Facts:
+def survey(connection: sqlite3.Connection, shape: Shape) -> Facts:
     """Look. A schema other than ``main`` has nothing in it: no file is attached here."""
-    problems = []
-    if sqlite3.sqlite_version_info < OLDEST:
-        problems.append(Finding(f"Python's SQLite is {sqlite3.sqlite_version}; 3.35 or newer is needed"))
-    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
-        problems.append(Finding(f"{path}, or its folder, may not be written by this user: SQLite writes both"))
     (kind, sql), (view_kind, _) = (_kind(connection, one) for one in (shape.table, shape.view))
     is_table = kind == "table"
     columns = _columns(connection, shape.table) if kind else {}
@@ -48,7 +38,6 @@ def survey(connection: sqlite3.Connection, path: Path, shape: Shape) -> Facts:
         view_columns=_columns(connection, shape.view) if view_kind else {},
         indexes=_indexes(connection, shape.table) if is_table else (),
         triggers=_triggers(connection, shape) if is_table else {},
-        problems=problems,
     )
     return replace(facts, rules=list(_rules(connection, sql, facts, shape)) if is_table else ())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,10 +22,10 @@ from stowhand.stores.table.options import TableOptions, order_of, selected
 
 
 def check(
-    connection: sqlite3.Connection, path: Path, options: TableOptions[Any], shape: Shape
+    connection: sqlite3.Connection, options: TableOptions[Any], shape: Shape
 ) -> tuple[Table | None, list[Finding]]:
     """The table, if a worker can serve it, and every finding: the fatal ones first."""
-    facts = survey(connection, path, shape)
+    facts = survey(connection, shape)
     found = list(judge(facts, shape, options, SqliteDialect(shape)))
     table = None
     if not any(finding.fatal for finding in found):
@@ -51,12 +50,11 @@ def _table(facts: Facts, options: TableOptions[Any], shape: Shape) -> Table:
         kinds=kinds,
         key=Key.INTEGER if kind_of(key.type) is Kind.INTEGER else Key.TEXT,
         names=(),
-        statements=compose(shape, options, kinds, may_lack_id=facts.may_lack_id(shape)),
+        statements=compose(shape, options, kinds),
         queries=Queries(
             shape,
             kinds,
             retries=options.max_num_retries > 0,
-            may_lack_id=facts.may_lack_id(shape),
             order=order_of(options, shape),
             columns=columns,
             shows_state=shape.viewed and shape.columns["state"].lower() in map(str.lower, shown),
@@ -89,7 +87,7 @@ def _probe(connection: sqlite3.Connection, table: Table, facts: Facts) -> Table:
 def _unsuitable(error: Exception, relation: Relation, trouble: str) -> Exception:
     if isinstance(error, sqlite3.Error) and is_busy(error):
         return error
-    return TableUnsuitable(f"{'.'.join(relation.parts)}: {trouble}: {error}")
+    return TableUnsuitable(f"{relation.shown}: {trouble}: {error}")
 
 
 def _walks(connection: sqlite3.Connection, table: Table, facts: Facts) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 
 from stowhand.errors import TableUnsuitable
 from stowhand.jobs.conditions import apart
-from stowhand.jobs.lease import JobId, Lease
+from stowhand.jobs.lease import JobId
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.database.sqlite_connection import attempt
@@ -19,7 +19,18 @@ from stowhand.stores.sqlite.table.connections import TableTransaction
 from stowhand.stores.sqlite.table.moments import DAY, SECOND, parameters
 from stowhand.stores.table.backend import Taken
 from stowhand.stores.table.check import CHANGES_CLAIM
-from stowhand.stores.table.claims import AT_ONCE, BESIDE, NOT_CHANGED, Reasons, Rows, ViewFault, shown
+from stowhand.stores.table.claims import (
+    AT_ONCE,
+    BESIDE,
+    NOT_CHANGED,
+    Reasons,
+    Rows,
+    Unseen,
+    ViewFault,
+    rows_by_key,
+    shown,
+    taken_of,
+)
 from stowhand.stores.table.names import MARK, TOKEN
 
 MANY = 1000
@@ -75,7 +86,7 @@ class TableClaim:
             taken = self._read() if self._marks else []
             raw.execute("RELEASE stowhand_claim")
             return taken, self._refused
-        except (_Unseen, sqlite3.Error) as error:
+        except (Unseen, sqlite3.Error) as error:
             if not raw.in_transaction or (isinstance(error, sqlite3.Error) and concerns_call(error)):
                 raise
         self._undo()
@@ -148,26 +159,15 @@ class TableClaim:
     # -- reading ---------------------------------------------------------------------------------
 
     def _read(self) -> list[Taken]:
-        """The view's columns, as they are after the update. Raises _Unseen."""
-        names, found = self._shown(list(self._marks))
-        rows = {row[0]: row for row in found}
-        if len(rows) != len(found) or any(key not in rows for key in self._marks):
-            raise _Unseen
-        return self._taken(names, rows, {})
+        """The view's columns, as they are after the update. Raises Unseen."""
+        return self._taken(rows_by_key(self._marks, self._shown(list(self._marks))), {})
 
-    def _shown(self, keys: Sequence[JobId]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    def _shown(self, keys: Sequence[JobId]) -> list[tuple[Any, ...]]:
         query = self._tx.table.queries.records()
-        cursor = self._tx.select(query, ids=msgspec.json.encode(keys).decode())
-        return tuple(column[0] for column in cursor.description[1:]), cursor.fetchall()
+        return self._tx.select(query, ids=msgspec.json.encode(keys).decode()).fetchall()
 
-    def _taken(self, names: tuple[str, ...], rows: Rows, bad: Reasons) -> list[Taken]:
-        view, taken = f"the view {'.'.join(self._tx.table.shape.view.parts)}", []
-        for key, (epoch, failures, resets) in self._marks.items():
-            fault = f"{view}: record {key!r}: {bad[key]}" if key in bad else ""
-            values = () if fault else rows[key][1:]
-            lease = Lease(key, self._request.token, epoch)
-            taken.append(Taken(lease, values, names, failures, resets, fault=fault))
-        return taken
+    def _taken(self, rows: Rows, bad: Reasons) -> list[Taken]:
+        return taken_of(self._tx.table.shape, self._request.token, self._marks, rows, bad)
 
     # -- the slow way: one of them is bad, and is searched ---------------------------------------
 
@@ -180,7 +180,7 @@ class TableClaim:
                 self._undo()
             return self._sifted(min(self._request.limit, AT_ONCE))
         except ViewFault as fault:
-            view = ".".join(self._tx.table.shape.view.parts)
+            view = self._tx.table.shape.view.shown
             raise TableUnsuitable(f"nothing is claimed from the view {view}, for {fault}") from None
 
     def _undo(self) -> None:
@@ -194,12 +194,12 @@ class TableClaim:
         unread: Reasons = {}
         for key in keys:
             try:
-                found += self._shown([key])[1]
+                found += self._shown([key])
             except sqlite3.Error as error:
                 if concerns_call(error):
                     raise
                 unread[key] = clean(str(error), REASON_LIMIT)
-        return self._taken(self._tx.table.names, *shown(keys, found, unread))
+        return self._taken(*shown(keys, found, unread))
 
 
 def within(found: Sequence[tuple[Any, ...]], conditions: Sequence[Any]) -> Sequence[tuple[Any, ...]]:
@@ -225,10 +225,6 @@ def _is_key(value: object) -> bool:
 def _due(tx: TableTransaction, limit: int) -> int:
     number: int = tx.raw.execute(tx.table.queries.due(), {**_bounds(tx), "limit": limit}).fetchone()[0]
     return number
-
-
-class _Unseen(Exception):
-    """The view does not show, or shows twice, what was claimed."""
 
 
 def _bounds(tx: TableTransaction) -> Mapping[str, Any]:

@@ -28,10 +28,9 @@ _FILE = files(__package__).joinpath("statements.sql")
 Kinds = Mapping[str, Kind]
 
 
-def compose(shape: Shape, options: TableOptions[Any], kinds: Kinds, *, may_lack_id: bool) -> dict[str, str]:
+def compose(shape: Shape, options: TableOptions[Any], kinds: Kinds) -> dict[str, str]:
     """All that needs nothing but names, for one table. ``kinds``: documented name -> how that column keeps moments."""
     places = _places(shape, options, kinds)
-    places["identified"] = identified(shape, may_lack_id=may_lack_id)
     key, row = quote(shape.columns["id"]), quote(shape.table.name)
     seen = f" AND EXISTS (SELECT 1 FROM {shape.view.quoted} AS stowhand_seen WHERE stowhand_seen.{key} = {row}.{key})"
     places["seen"] = seen if shape.viewed else ""
@@ -47,11 +46,6 @@ def kinds_of(shape: Shape, declared: Mapping[str, str]) -> dict[str, Kind]:
 def truth(cancel: str) -> str:
     """``cancel`` is set: a number that is not 0, or a word that is not one of false."""
     return f"(coalesce({cancel}, 0) <> 0 AND lower({cancel}) NOT IN ('', '0', 'f', 'false', 'n', 'no'))"
-
-
-def identified(shape: Shape, *, may_lack_id: bool) -> str:
-    """The row has an id: asked only where it may have none."""
-    return f" AND {quote(shape.table.name)}.{shape['id']} IS NOT NULL" if may_lack_id else ""
 
 
 def reached(moment: str, bound: str) -> str:

@@ -1,6 +1,6 @@
 -- The names of the user's table are filled in, values are parameters. A name in double quotes that no column has would be
 -- a text to SQLite, so each is prefixed with its table. First the statements about one record, then those about several.
--- {identified}: where the key's column lets NULL in, this row has one; a record without one could never be found again.
+-- A key may be NULL (TEXT PRIMARY KEY lets it): such a record could never be found again, so it is left alone.
 -- {seen}: where a view was given, it shows this row.
 
 -- name: held
@@ -110,32 +110,32 @@ SELECT {row}.{execution_logs} FROM {table} WHERE {row}.{id} = :id
 
 -- name: stalled
 SELECT {row}.{id} FROM {table}
-WHERE {row}.{state} = 'processing' AND {stalled}{identified}
+WHERE {row}.{state} = 'processing' AND {stalled} AND {row}.{id} IS NOT NULL
 ORDER BY {row}.{id} LIMIT :limit
 
 -- name: foreign
 -- Of leases that are not of `:ours`: is one over, and when was the first of the others renewed?
 SELECT max({stalled}), min(CASE WHEN NOT {stalled} THEN {beaten} END) FROM {table}
-WHERE {row}.{state} = 'processing' AND {row}.{id} NOT IN (SELECT value FROM json_each(:ours)){identified}
+WHERE {row}.{state} = 'processing' AND {row}.{id} NOT IN (SELECT value FROM json_each(:ours)) AND {row}.{id} IS NOT NULL
 
 -- name: suspected
-SELECT 1 FROM {table} WHERE {row}.{state} IN ('queued', 'errored') AND {row}.{num_resets} >= 2{identified} LIMIT 1
+SELECT 1 FROM {table} WHERE {row}.{state} IN ('queued', 'errored') AND {row}.{num_resets} >= 2 AND {row}.{id} IS NOT NULL LIMIT 1
 
 -- name: held_by_token
-SELECT {row}.{id}, {epoch} FROM {table} WHERE {held_by_token}{identified} ORDER BY {row}.{id}
+SELECT {row}.{id}, {epoch} FROM {table} WHERE {held_by_token} AND {row}.{id} IS NOT NULL ORDER BY {row}.{id}
 
 -- name: held_by_worker
 SELECT {row}.{id} FROM {table}
-WHERE {row}.{state} = 'processing' AND {marked} AND {worker} = :worker{identified}
+WHERE {row}.{state} = 'processing' AND {marked} AND {worker} = :worker AND {row}.{id} IS NOT NULL
 ORDER BY {row}.{id} LIMIT :limit
 
 -- name: canceled_waiting
-SELECT {row}.{id} FROM {table} WHERE {row}.{state} IN ('queued', 'errored') AND {cancel}{identified} LIMIT :limit
+SELECT {row}.{id} FROM {table} WHERE {row}.{state} IN ('queued', 'errored') AND {cancel} AND {row}.{id} IS NOT NULL LIMIT :limit
 
 -- name: page
 -- What people see. No token.
 SELECT {shown} FROM {table}
-WHERE {row}.{state} IN (SELECT value FROM json_each(:states)) AND (:after IS NULL OR {row}.{id} > :after){identified}
+WHERE {row}.{state} IN (SELECT value FROM json_each(:states)) AND (:after IS NULL OR {row}.{id} > :after) AND {row}.{id} IS NOT NULL
 ORDER BY {row}.{id} LIMIT :limit
 
 -- name: next_due
@@ -145,24 +145,24 @@ ORDER BY {row}.{id} LIMIT :limit
 SELECT min(due) FROM (
     SELECT * FROM (
         SELECT 0 AS due FROM {table}
-        WHERE {row}.{state} = 'queued' AND {row}.{process_after} IS NULL{identified}{seen} LIMIT 1
+        WHERE {row}.{state} = 'queued' AND {row}.{process_after} IS NULL AND {row}.{id} IS NOT NULL{seen} LIMIT 1
     )
     UNION ALL
     SELECT * FROM (
         SELECT stowhand_micros({row}.{process_after}) FROM {table}
-        WHERE {row}.{state} = 'queued' AND {row}.{process_after} IS NOT NULL{identified}{seen}
+        WHERE {row}.{state} = 'queued' AND {row}.{process_after} IS NOT NULL AND {row}.{id} IS NOT NULL{seen}
         ORDER BY {row}.{process_after} LIMIT :limit
     )
     UNION ALL
     SELECT * FROM (
         SELECT max(stowhand_micros({row}.{process_after}), coalesce({retried}, stowhand_micros({row}.{process_after})))
         FROM {table}
-        WHERE {retries} AND {row}.{state} = 'errored' AND {row}.{process_after} IS NOT NULL{identified}{seen}
+        WHERE {retries} AND {row}.{state} = 'errored' AND {row}.{process_after} IS NOT NULL AND {row}.{id} IS NOT NULL{seen}
         ORDER BY {row}.{process_after} LIMIT :limit
     )
     UNION ALL
     SELECT coalesce({retried}, 0) FROM {table}
-    WHERE {retries} AND {row}.{state} = 'errored' AND {row}.{process_after} IS NULL{identified}{seen}
+    WHERE {retries} AND {row}.{state} = 'errored' AND {row}.{process_after} IS NULL AND {row}.{id} IS NOT NULL{seen}
 )
 
 -- name: longest_wait
@@ -171,13 +171,13 @@ SELECT min(since) FROM (
     SELECT max(coalesce(queued, after), coalesce(after, queued)) AS since
     FROM (
         SELECT {queued_micros} AS queued, stowhand_micros({row}.{process_after}) AS after
-        FROM {table} WHERE {row}.{state} = 'queued'{identified}{seen}
+        FROM {table} WHERE {row}.{state} = 'queued' AND {row}.{id} IS NOT NULL{seen}
     )
     UNION ALL
     SELECT max(coalesce(retried, after), coalesce(after, retried))
     FROM (
         SELECT {retried} AS retried, stowhand_micros({row}.{process_after}) AS after
-        FROM {table} WHERE {row}.{state} = 'errored' AND {retries}{identified}{seen}
+        FROM {table} WHERE {row}.{state} = 'errored' AND {retries} AND {row}.{id} IS NOT NULL{seen}
     )
 )
 WHERE since <= :now
@@ -185,4 +185,4 @@ WHERE since <= :now
 -- Of claims: what has no heartbeat is the application's own.
 -- name: longest_run
 SELECT min(stowhand_micros({row}.{started_at})) FROM {table}
-WHERE {row}.{state} = 'processing' AND {row}.{last_heartbeat_at} IS NOT NULL{identified}
+WHERE {row}.{state} = 'processing' AND {row}.{last_heartbeat_at} IS NOT NULL AND {row}.{id} IS NOT NULL

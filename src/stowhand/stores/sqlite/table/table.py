@@ -16,9 +16,8 @@ from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, LogRefused, StoreError
 from stowhand.jobs.execution_log import ENTRIES_LIMIT
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.attempt import Attempt
-from stowhand.protocols.store import ClaimRequest, Reply
+from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.calls import UNREPORTED, Calls
 from stowhand.stores.database.sqlite_connection import WriteProbe
 from stowhand.stores.passed_over import PassedOver
@@ -59,9 +58,10 @@ class SqliteTable:
         self._abandoned = Abandoned(options.stalled)
         self._passed = PassedOver("record", notices.say)
         self._plan = TablePlan(self._abandoned)
-        self._settler = Settler(self._connections, self._plan)
+        self.settle = Settler(self._connections, self._plan).settle
         self._clock = SystemClock()
         self.asking = SqliteOperations(self._connections)
+        self.close = self._connections.close
         self.description = f"sqlite:///{self._connections.path}"
         self.warnings: Sequence[Finding] = ()
 
@@ -83,18 +83,13 @@ class SqliteTable:
         self._connections.learn(table)
         self.warnings = [finding for finding in found if finding.warned]
 
-    async def close(self) -> None:
-        """Close every connection. Harmless when repeated; the next use opens them again."""
-        await self._connections.close()
-
     async def check(self) -> Sequence[Finding]:
         """Compare table and view with the options."""
         _, found = await self._examine()
         return found
 
     async def _examine(self) -> tuple[Table | None, Sequence[Finding]]:
-        path = self._connections.path
-        return await self._connections.read(lambda tx: check(tx.raw, path, self._options, self._shape))
+        return await self._connections.read(lambda tx: check(tx.raw, self._options, self._shape))
 
     # -- a worker's ------------------------------------------------------------------------------
 
@@ -134,10 +129,6 @@ class SqliteTable:
         if request.token in self._abandoned:
             return (), {}
         return TableClaim(tx, request, passed).claim()
-
-    async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """Record how attempts ended."""
-        return await self._settler.settle(batch, repeat=repeat)
 
     async def wait(self, timeout: float) -> bool:
         """Until a commit by anyone, if something is due then: most commits to the file may concern other tables."""

@@ -20,7 +20,7 @@ from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.conditions import Sql, Where, apart
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
-from stowhand.stores.sqlite.table.composer import Kinds, identified, reached, truth
+from stowhand.stores.sqlite.table.composer import Kinds, reached, truth
 from stowhand.stores.sqlite.table.moments import LARGEST_SECONDS, Kind, as_text, to_micros
 from stowhand.stores.table.names import OUR_ALIAS, Column, Read, Shape, quote
 from stowhand.stores.table.options import Selected
@@ -48,7 +48,6 @@ class Queries:
         kinds: Kinds,
         *,
         retries: bool,
-        may_lack_id: bool,
         order: Sequence[Read],
         columns: Sequence[Selected],
         shows_state: bool,
@@ -58,8 +57,7 @@ class Queries:
         self._order = order
         self._columns = columns
         self._shows_state = shows_state
-        self._may_lack_id = may_lack_id
-        self._due = _due(shape, kinds, retries=retries, identified=identified(shape, may_lack_id=may_lack_id))
+        self._due = _due(shape, kinds, retries=retries)
 
     def due(self) -> str:
         """How many are due, ``:limit`` at most. Parameters: ``now``, ``late``, ``soon``."""
@@ -105,16 +103,12 @@ class Queries:
         """State and number."""
         query = _Writer(self._shape, conditions)
         state = query.at["state"]
-        return query.whole(f"SELECT {state}, count(*)", self._among(query, states), conditions, f"GROUP BY {state}")
+        return query.whole(f"SELECT {state}, count(*)", [_is_in(state, states)], conditions, f"GROUP BY {state}")
 
     def exists(self, states: Sequence[State], conditions: Sequence[Any]) -> Query:
         """One row, or none."""
         query = _Writer(self._shape, conditions)
-        return query.whole("SELECT 1", self._among(query, states), conditions, "LIMIT 1")
-
-    def _among(self, query: _Writer, states: Sequence[State]) -> list[str]:
-        named = f"{query.at['state']} IN ({', '.join(repr(State(one).value) for one in states)})"
-        return [named, f"{query.at['id']} IS NOT NULL"] if self._may_lack_id else [named]
+        return query.whole("SELECT 1", [_is_in(query.at["state"], states)], conditions, "LIMIT 1")
 
     def _waiting(self, at: Mapping[str, str]) -> list[str]:
         """Due, written so that SQLite takes an index WHERE state IN ('queued', 'errored') that has the user's order.
@@ -134,10 +128,14 @@ class Queries:
         ]
 
 
-def _due(shape: Shape, kinds: Kinds, *, retries: bool, identified: str) -> str:
+def _is_in(column: str, states: Sequence[State]) -> str:
+    return f"{column} IN ({', '.join(repr(State(one).value) for one in states)})"
+
+
+def _due(shape: Shape, kinds: Kinds, *, retries: bool) -> str:
     """Keys of what is due, by ranges of an index on (state, process_after): the others are not even looked at."""
     row, table = quote(shape.table.name), shape.table.quoted
-    after = f"{row}.{shape['process_after']}"
+    key, after = f"{row}.{shape['id']}", f"{row}.{shape['process_after']}"
     if kinds["process_after"] is Kind.TEXT:
         # Texts of other spellings are less than two days from where they belong; numbers sort before all texts.
         ranges = [f"{after} < :soon_text AND {reached(after, 'now')}"]
@@ -147,7 +145,7 @@ def _due(shape: Shape, kinds: Kinds, *, retries: bool, identified: str) -> str:
     finished_at = f"{row}.{shape['finished_at']}"
     states = {"queued": ""} | ({"errored": f" AND {_retried(finished_at)}"} if retries else {})
     return "\nUNION ALL ".join(
-        f"SELECT {row}.{shape['id']} FROM {table} WHERE {row}.{shape['state']} = '{state}' AND {one}{more}{identified}"
+        f"SELECT {key} FROM {table} WHERE {row}.{shape['state']} = '{state}' AND {one}{more} AND {key} IS NOT NULL"
         for state, more in states.items()
         for one in (f"{after} IS NULL", *ranges)
     )
