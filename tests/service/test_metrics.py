@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -279,27 +278,6 @@ def test_of_the_dead_sums_are_kept_in_one_place_and_gauges_forgotten(tmp_path: P
     for _ in range(2):
         assert samples(exposition.text()) == {"counter_total": 6}
     assert [file.name for file in tmp_path.iterdir()] == [f"counter_{THE_DEAD}.db"]
-
-
-def test_a_scrape_that_waits_for_the_store_keeps_nobody_waiting(tmp_path: Path) -> None:
-    asked, answered = threading.Event(), threading.Event()
-
-    def ask() -> None:
-        asked.set()
-        answered.wait(60)
-
-    exposition = Exposition(ask, lambda: None, tmp_path)
-    looking = threading.Thread(target=exposition.text)
-    looking.start()
-    assert asked.wait(60)
-    burying = threading.Thread(target=exposition.bury, args=(2**22 + 1,))  # as a supervisor's loop does
-    burying.start()
-    burying.join(30)
-    held_up = burying.is_alive()
-    answered.set()
-    looking.join()
-    burying.join()
-    assert not held_up
 
 
 def test_the_buckets_of_durations_are_exponential() -> None:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import http.client
 import socket
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
 from stowhand.app.settings.addresses import http_address, split_address
-from stowhand.cli.health import asked
+from stowhand.cli import health as health_command
 from stowhand.errors import ConfigurationError
 from stowhand.service import status_server
-from stowhand.service.status_server import MAX_VISITORS, Answer, StatusServer
+from stowhand.service.status_server import Answer, StatusServer
 
 
 def broken() -> Answer:
@@ -86,79 +83,19 @@ def test_one_request_a_connection(server: StatusServer) -> None:
     assert answered.count(b"shown") == 1
 
 
-def slow_visitors(server: StatusServer) -> list[socket.socket]:
-    """As many as may come in, none of which says all."""
-    visitors = []
-    for _ in range(MAX_VISITORS):
-        visitor = socket.create_connection(("127.0.0.1", server.port), timeout=30)
-        visitor.sendall(b"GET /page HTTP/1.0\r\n")
-        visitors.append(visitor)
-    return visitors
-
-
-def until_shown(server: StatusServer) -> None:
-    """A place is free a moment after its visitor was sent away."""
-    deadline = time.monotonic() + 30
-    while b"shown" not in raw(server, b"GET /page HTTP/1.0\r\n\r\n"):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_connections_that_are_left_alone_shut_out_no_probe(
+def test_connections_that_are_left_alone_shut_out_no_probe_and_are_closed(
     server: StatusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opened again and again, more than there are places, and each with a patience that never ends."""
-    monkeypatch.setattr(status_server, "PATIENCE_SECONDS", 300.0)
-    visitors: list[socket.socket] = []
+    visitors = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(50)]
     try:
-        for _ in range(10):
-            visitors += slow_visitors(server)
-            assert b"shown" in raw(server, b"GET /page HTTP/1.0\r\n\r\n")
-        assert visitors[0].recv(100) == b"", "whoever came first had to go"
+        assert ask(server, "/page") == (200, b"shown")
+        monkeypatch.setattr(status_server._Visit, "timeout", 0.1)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as late:
+            late.sendall(b"GET /page HTTP/1.0\r\n")
+            assert late.recv(100) == b"", "its time is over"
     finally:
         for visitor in visitors:
             visitor.close()
-
-
-def test_a_visitor_who_does_not_take_its_answer_goes_for_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_server, "PATIENCE_SECONDS", 300.0)
-    pages = {"/long": lambda: Answer(200, bytes(50_000_000)), "/page": lambda: Answer(200, b"shown")}
-    server = StatusServer("127.0.0.1:0", pages)
-    visitors = []
-    try:
-        for _ in range(MAX_VISITORS):
-            visitor = socket.create_connection(("127.0.0.1", server.port), timeout=30)
-            visitor.sendall(b"GET /long HTTP/1.0\r\n\r\n")
-            assert visitor.recv(1) == b"H"  # and no more
-            visitors.append(visitor)
-        assert b"shown" in raw(server, b"GET /page HTTP/1.0\r\n\r\n")
-    finally:
-        for visitor in visitors:
-            visitor.close()
-        server.close()
-
-
-def test_slow_visitors_have_their_time(server: StatusServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_server, "PATIENCE_SECONDS", 0.5)
-    for visitor in slow_visitors(server):
-        with visitor, suppress(ConnectionError):  # its time may be over already
-            visitor.sendall(b"X: y\r\n")  # a word now and then buys no time
-            assert visitor.recv(100) == b"", "its time is over"
-    monkeypatch.undo()
-    until_shown(server)
-
-
-def test_a_visitor_for_whom_there_is_no_thread_takes_no_place_for_ever(
-    server: StatusServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start)
-        for _ in range(MAX_VISITORS):
-            assert raw(server, b"GET /page HTTP/1.0\r\n\r\n") == b""
-    until_shown(server)
 
 
 def test_it_listens_on_ipv6_too() -> None:
@@ -168,7 +105,10 @@ def test_it_listens_on_ipv6_too() -> None:
         pytest.skip("no IPv6 here")
     try:
         assert server.url == f"http://[::1]:{server.port}"
-        assert asked(f"[::1]:{server.port}", "/page") == (False, f"the server at [::1]:{server.port} is not a worker")
+        assert health_command.ask(f"[::1]:{server.port}", "/page") == (
+            False,
+            f"the server at [::1]:{server.port} is not a worker",
+        )
     finally:
         server.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
 from typing import Any
 
 import click
@@ -16,8 +15,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.observe.safe_text import escape, shorten
 from stowhand.service.exit_codes import FAILURE, OK
 
-PATIENCE = 2.0
-"""Seconds for all of it."""
+TIMEOUT_SECONDS = 2.0
 LONGEST = 65_536
 """Bytes of an answer that are read."""
 WIDTH = 500
@@ -37,29 +35,23 @@ def command(ready: bool, **typed: Any) -> int:
     address = settings_of(typed).http
     if address is None:
         raise ConfigurationError("no address: give --http [HOST:]PORT or STOWHAND_HTTP, as the worker was given")
-    well, why = asked(address, "/readyz" if ready else "/healthz")
+    well, why = ask(address, "/readyz" if ready else "/healthz")
     click.echo(why)
     return OK if well else FAILURE
 
 
-def asked(address: str, path: str) -> tuple[bool, str]:
-    """Return whether the worker is well, and why. Takes at most ``PATIENCE``, however slowly the answer arrives."""
-    found: list[tuple[bool, str]] = []
-    asking = threading.Thread(target=lambda: found.append(_ask(address, path)), daemon=True)
-    asking.start()
-    asking.join(PATIENCE)
-    return found[0] if found else (False, f"no answer from {address} within {PATIENCE:g} s")
-
-
-def _ask(address: str, path: str) -> tuple[bool, str]:
+def ask(address: str, path: str) -> tuple[bool, str]:
+    """Return whether the worker is well, and why."""
     host, port = split_address(address)
-    connection = http.client.HTTPConnection(EVERYWHERE.get(host, host), port, timeout=2 * PATIENCE)
+    connection = http.client.HTTPConnection(EVERYWHERE.get(host, host), port, timeout=TIMEOUT_SECONDS)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
         said = json.loads(answer.read(LONGEST))
         words = [said["status"], *said["reasons"]]
         return answer.status == 200, shorten(escape(": ".join([words[0], "; ".join(words[1:])]).rstrip(": ")), WIDTH)
+    except TimeoutError:
+        return False, f"no answer from {address} within {TIMEOUT_SECONDS:g} s"
     except OSError as error:
         return False, f"no answer from {address}: {error.strerror or error}"
     except (http.client.HTTPException, ValueError, KeyError, TypeError):

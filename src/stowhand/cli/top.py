@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -23,12 +22,9 @@ from stowhand.jobs.durations import say, say_span
 from stowhand.jobs.job import Job, State
 from stowhand.observe.job_logger import core_logger
 from stowhand.protocols.queue_store import JobFilter, QueueStore
-from stowhand.service.run_all import run_all
 
 MAX_ROWS = 10
 """Rows of each table."""
-LAST_LOOK = 2.0
-"""Seconds that a look under way has to end."""
 REST = 4.0
 """Minimum pause as a multiple of the time of a look: the store is busy with it a fifth of the time at most."""
 
@@ -42,45 +38,28 @@ def command(interval: float, **typed: Any) -> None:
     Every few seconds, until Ctrl-C.
     """
 
-    with_store(settings_of(typed).store, lambda store: run_all(_Top(store, interval), grace=LAST_LOOK))
+    with suppress(KeyboardInterrupt):
+        with_store(settings_of(typed).store, lambda store: _show(store, interval))
 
 
-class _Top:
-    """A routine for ``run_all``."""
+async def _show(store: QueueStore, interval: float) -> None:
+    """Show a page again and again. An outage is logged and waited out."""
+    screen, clock = Screen(), SystemClock()
+    while True:
+        began = clock.monotonic()
+        try:
+            screen.show(await _page(store))
+        except StoreError as error:
+            core_logger().error(f"No answer: {error}")
+        await clock.sleep(pause_after(clock.monotonic() - began, interval))
 
-    def __init__(self, store: QueueStore, interval: float) -> None:
-        self._store = store
-        self._interval = interval
-        self._screen = Screen()
-        self._clock = SystemClock()
-        self._stopping = asyncio.Event()
 
-    async def run(self) -> None:
-        """Look until stopped. An outage is logged and waited out."""
-        while not self._stopping.is_set():
-            began, took = self._clock.monotonic(), 0.0
-            try:
-                await self.look()
-                took = self._clock.monotonic() - began
-            except StoreError as error:
-                core_logger().error(f"No look: {error}")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_after(took, self._interval)):
-                    await self._stopping.wait()
-
-    def stop(self, *, now: bool = False) -> None:
-        """End soon."""
-        self._stopping.set()
-
-    async def look(self) -> None:
-        """Show one page. Raises StoreError."""
-        stats = await read_stats(self._store)
-        stats = msgspec.structs.replace(stats, workers=[line for line in stats.workers if line.row.alive])
-        running = await self._store.inspect.list(JobFilter(states=(State.PROCESSING,), limit=MAX_ROWS))
-        lines = [f"{self._store.description}  {say(stats.now)}", *stats_lines(stats, MAX_ROWS)]
-        if running:
-            lines += ["", *table(_running(stats.now), running)]
-        self._screen.show(lines)
+async def _page(store: QueueStore) -> list[str]:
+    stats = await read_stats(store)
+    stats = msgspec.structs.replace(stats, workers=[line for line in stats.workers if line.row.alive])
+    running = await store.inspect.list(JobFilter(states=(State.PROCESSING,), limit=MAX_ROWS))
+    lines = [f"{store.description}  {say(stats.now)}", *stats_lines(stats, MAX_ROWS)]
+    return [*lines, "", *table(_running(stats.now), running)] if running else lines
 
 
 def pause_after(took: float, interval: float) -> float:

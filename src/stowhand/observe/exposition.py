@@ -33,7 +33,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 SUMS = ("counter", "histogram", "summary")
 """Files whose numbers add up, and must never become less."""
 LOOKS = 5
-THE_DEAD = 0
+THE_DEAD = "0"
 """No process has this number: the sums of those that have died are kept under it."""
 
 
@@ -60,7 +60,6 @@ class Exposition:
 
     def text(self) -> bytes:
         """In Prometheus' text format."""
-        # Without the lock: the store may be slow, and ``bury`` must not wait for it.
         return generate_latest(self._queue) + self._processes()
 
     def _processes(self) -> bytes:
@@ -72,28 +71,13 @@ class Exposition:
                 sleep_blocking(0.05)  # a process is just making its file
             return generate_latest(self._registry)
 
-    def bury(self, pid: int) -> None:
-        """Keep the counters of a process that has died, in one file for all of them, and delete its gauges."""
-        with self._lock:
-            self._bury(pid)
-
     def _bury_the_dead(self) -> None:
-        if self._folder is None:
-            return
-        for pid in {_pid_of(file) for file in self._folder.glob("*.db")} - {THE_DEAD}:
-            if not _lives(pid):
-                self._bury(pid)
-
-    def _bury(self, pid: int) -> None:
-        if self._folder is None:
-            return
-        for gauge in self._folder.glob(f"gauge_*_{pid}.db"):
-            gauge.unlink()
-        for kind in SUMS:
-            file = self._folder / f"{kind}_{pid}.db"
-            if file.exists():
-                if file.stat().st_size:  # it may have died while it made it
-                    _add(file, self._folder / f"{kind}_{THE_DEAD}.db")
+        """Keep the counters of processes that have died, in one file for all of them, and delete their gauges."""
+        for file in () if self._folder is None else self._folder.glob("*.db"):
+            kind, _, number = file.stem.rpartition("_")  # gauge_livesum_77.db is of process 77
+            if number != THE_DEAD and not _lives(int(number)):
+                if kind in SUMS and file.stat().st_size:  # it may have died while it made it
+                    _add(file, file.with_name(f"{kind}_{THE_DEAD}.db"))
                 file.unlink()
 
 
@@ -105,18 +89,13 @@ def _add(file: Path, to: Path) -> None:
             sums.write_value(key, before + value, 0.0)
 
 
-def _pid_of(file: Path) -> int:
-    """``gauge_livesum_77.db`` is of process 77."""
-    number = file.stem.rpartition("_")[2]
-    return int(number) if number.isdigit() else THE_DEAD
-
-
 def _lives(pid: int) -> bool:
-    with suppress(PermissionError):  # of another user: the number has been reused
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # of another user: the number has been reused
+        return True
     return True
 
 

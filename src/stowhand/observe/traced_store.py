@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 from opentelemetry.context import Context
@@ -13,40 +13,38 @@ from opentelemetry.trace import Tracer
 from stowhand.jobs.job import Job, NewJob
 from stowhand.observe.enqueue_span import EnqueueSpan
 from stowhand.observe.propagation import CORRELATION, load
-from stowhand.protocols.flow_tables import FlowTables
-from stowhand.protocols.operating import Operator
 from stowhand.protocols.queue_store import (
     Administrator,
     Entered,
-    Inspector,
     Producer,
     QueueStore,
-    Schema,
     Tick,
     Timetable,
     Transactions,
 )
-from stowhand.protocols.store import Terms
 
+T = TypeVar("T")
 Carry = Callable[[NewJob], NewJob]
 
 
-def traced_store(store: QueueStore, tracer: Tracer) -> TracedStore:
+def traced_store(store: QueueStore, tracer: Tracer) -> QueueStore:
     """The same store, traced; one that is traced already stays as it is."""
-    return store if isinstance(store, TracedStore) else TracedStore(store, tracer)
+    return store if isinstance(store, TracedStore) else cast("QueueStore", TracedStore(store, tracer))
 
 
-class TracedStore:
-    """Everything but enqueueing is the store's own."""
+class _Traced(Generic[T]):
+    """What it does not trace is the inner object's own."""
 
-    def __init__(self, store: QueueStore, tracer: Tracer) -> None:
-        self._inner = store
+    def __init__(self, inner: T, tracer: Tracer) -> None:
+        self._inner = inner
         self._tracer = tracer
-        self.open, self.close, self.claim, self.settle = store.open, store.close, store.claim, store.settle
-        self.next_due, self.foreign, self.wait = store.next_due, store.foreign, store.wait
-        self.heartbeats, self.notices, self.capabilities = store.heartbeats, store.notices, store.capabilities
-        self.settings, self.connections, self.results = store.settings, store.connections, store.results
-        self.description, self.enclosing = store.description, store.enclosing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class TracedStore(_Traced[QueueStore]):
+    """Everything but enqueueing is the store's own."""
 
     @property
     def jobs(self) -> TracedProducer:
@@ -65,38 +63,9 @@ class TracedStore:
     def timetable(self) -> TracedTimetable:
         return TracedTimetable(self._inner.timetable, self._tracer)
 
-    @property
-    def terms(self) -> Terms | None:
-        return self._inner.terms
 
-    @property
-    def is_listening(self) -> bool:
-        return self._inner.is_listening
-
-    @property
-    def inspect(self) -> Inspector:
-        return self._inner.inspect
-
-    @property
-    def operate(self) -> Operator:
-        return self._inner.operate
-
-    @property
-    def schema(self) -> Schema:
-        return self._inner.schema
-
-    @property
-    def flows(self) -> FlowTables:
-        return self._inner.flows
-
-
-class TracedProducer:
+class TracedProducer(_Traced[Producer]):
     """Each call is a span."""
-
-    def __init__(self, inner: Producer, tracer: Tracer) -> None:
-        self._inner = inner
-        self._tracer = tracer
-        self.get, self.tries = inner.get, inner.tries
 
     async def enqueue(self, job: NewJob) -> Job:
         """``enqueue <task>``"""
@@ -127,12 +96,8 @@ class TracedProducer:
             return made
 
 
-class TracedTransactions:
+class TracedTransactions(_Traced[Transactions]):
     """Each call is a span."""
-
-    def __init__(self, inner: Transactions, tracer: Tracer) -> None:
-        self._inner = inner
-        self._tracer = tracer
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """``enqueue <task>``: it has ended before the caller commits, or rolls back."""
@@ -146,18 +111,8 @@ class TracedTransactions:
         return made
 
 
-class TracedAdministrator:
+class TracedAdministrator(_Traced[Administrator]):
     """One of its calls enqueues."""
-
-    def __init__(self, inner: Administrator, tracer: Tracer) -> None:
-        self._inner = inner
-        self._tracer = tracer
-        self.retry, self.cancel = inner.retry, inner.cancel
-        self.remove, self.remove_key = inner.remove, inner.remove_key
-        self.retry_failed, self.retry_jobs = inner.retry_failed, inner.retry_jobs
-        self.cancel_jobs, self.remove_jobs = inner.cancel_jobs, inner.remove_jobs
-        self.complete_jobs, self.permanently_fail_jobs = inner.complete_jobs, inner.permanently_fail_jobs
-        self.reschedule_jobs, self.force_unlock_workers = inner.reschedule_jobs, inner.force_unlock_workers
 
     async def add_built_in(self, job: NewJob) -> Job:
         """``enqueue <task>``"""
@@ -168,15 +123,8 @@ class TracedAdministrator:
             return made
 
 
-class TracedTimetable:
+class TracedTimetable(_Traced[Timetable]):
     """Each tick is a span."""
-
-    def __init__(self, inner: Timetable, tracer: Tracer) -> None:
-        self._inner = inner
-        self._tracer = tracer
-        self.now, self.register = inner.now, inner.register
-        self.known_items = inner.known_items
-        self.report, self.forget_item = inner.report, inner.forget_item
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
         """A span for each tick, a trace of its own. Another scheduler's job is another's span: ours is never ended."""
@@ -247,30 +195,26 @@ def _cron(tick: Tick) -> dict[str, Any]:
     }
 
 
-class TracedEngine:
+class TracedEngine(_Traced[Any]):
     """The engine of a flow, traced where it creates jobs; everything else is the engine's own."""
 
-    def __init__(self, engine: Any, tracer: Tracer) -> None:
-        self._engine = engine
-        self._tracer = tracer
-        self._task = engine.task(engine.shape.entry)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
+    def _task(self) -> str:
+        task: str = self._inner.task(self._inner.shape.entry)
+        return task
 
     async def create(self, job: Any) -> str:
         """``enqueue <task>``: the task is that of the first queue."""
-        span = EnqueueSpan(self._tracer, self._task)
+        span = EnqueueSpan(self._tracer, self._task())
         with span.current():
-            job_id: str = await self._engine.create(_loaded(span, job))
+            job_id: str = await self._inner.create(_loaded(span, job))
             span.made(job_id)
             return job_id
 
     async def create_many(self, jobs: Sequence[Any]) -> Sequence[str]:
         """One span for all of them."""
-        span = EnqueueSpan(self._tracer, self._task)
+        span = EnqueueSpan(self._tracer, self._task())
         with span.current():
-            ids: Sequence[str] = await self._engine.create_many([_loaded(span, job) for job in jobs])
+            ids: Sequence[str] = await self._inner.create_many([_loaded(span, job) for job in jobs])
             span.made_many(len(ids))
             return ids
 

@@ -7,7 +7,6 @@ processes the parent shows all: its children write their reports and metrics to 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
 import shutil
 import tempfile
@@ -143,8 +142,6 @@ class HealthReporter(ProcessObserver):
 
     def _child_ended(self, event: ChildDied | ChildRenewed) -> None:
         forget_report(self.folder, event.pid)
-        if self._exposition is not None:
-            self._exposition.bury(event.pid)
 
     def _processes(self) -> list[Process]:
         """Return the processes that run workers, or should: a dead child must be replaced in time."""
@@ -237,16 +234,7 @@ class HealthReporter(ProcessObserver):
         self._closing.callback(remove)
         LAST_WORDS.append(remove)
         if self._settings.http is not None:
-            before = os.environ.get(MULTIPROCESS)
             os.environ[MULTIPROCESS] = str(folder)  # before the client is imported
-            self._closing.callback(_restore, before)
-
-
-def _restore(before: str | None) -> None:
-    if before is None:
-        os.environ.pop(MULTIPROCESS, None)
-    else:
-        os.environ[MULTIPROCESS] = before
 
 
 def _shown(process: Process, now: float) -> dict[str, object]:
@@ -256,9 +244,5 @@ def _shown(process: Process, now: float) -> dict[str, object]:
 
 def _say_where(address: str, url: str) -> None:
     core_logger().info(f"Metrics and health: {url}/metrics, /healthz, /readyz")
-    host = split_address(address)[0]
-    with suppress(ValueError):
-        if ipaddress.ip_address(host).is_loopback:
-            return
-    if host != "localhost":
+    if split_address(address)[0] not in ("localhost", "127.0.0.1", "::1"):
         core_logger().warning(f"They are shown to anyone who can reach {address}; there is no password")

@@ -1,29 +1,25 @@
 """A small HTTP server in threads of its own, so that it answers while the event loop is blocked. It is read-only.
 
-GET and HEAD, one request a connection. A visitor has some seconds, and the number of visitors is limited; a newcomer
-replaces the oldest one: connections that are opened and left alone do not shut out a probe.
+GET and HEAD, one request and one thread for each connection. One that says or takes nothing for some seconds is closed.
 """
 
 from __future__ import annotations
 
 import socket
-import socketserver
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any
 
 import msgspec
 
 from stowhand.app.settings.addresses import split_address
-from stowhand.clock import stopwatch
 from stowhand.errors import ConfigurationError
 from stowhand.observe.job_logger import core_logger
 
-MAX_VISITORS = 16
-PATIENCE_SECONDS = 10.0
-"""For a visitor's request and its answer together."""
+SILENCE_SECONDS = 10.0
+"""For which a connection may say or take nothing."""
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 
@@ -69,47 +65,25 @@ class StatusServer:
         self._server.server_close()
 
 
-class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    daemon_threads = True
+class _Server(ThreadingHTTPServer):
     block_on_close = False
-    allow_reuse_address = True
-    request_queue_size = MAX_VISITORS
 
     def __init__(self, family: int, place: Any, pages: Pages) -> None:
         self.address_family = family
         self.pages = pages
-        self._visitors: dict[socket.socket, float] = {}
-        """When each came, oldest first."""
         super().__init__(place, _Visit)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if len(self._visitors) >= MAX_VISITORS:
-            self._cut_off(next(iter(self._visitors.copy())))
-        self._visitors[request] = stopwatch()
-        super().process_request(request, client_address)
-
-    def service_actions(self) -> None:
-        """Called several times a second."""
-        too_old = stopwatch() - PATIENCE_SECONDS
-        for visitor, came in self._visitors.copy().items():
-            if came < too_old:
-                self._cut_off(visitor)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._visitors.pop(request, None)
-        super().shutdown_request(request)
+    def server_bind(self) -> None:
+        """Bind without looking up the name of the host, which may take long."""
+        TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing to report: the visitor went away, or was too slow."""
 
-    def _cut_off(self, visitor: socket.socket) -> None:
-        self._visitors.pop(visitor, None)
-        with suppress(OSError):
-            visitor.shutdown(socket.SHUT_RDWR)  # its thread sees the end, and leaves
-
 
 class _Visit(BaseHTTPRequestHandler):
     server: _Server
+    timeout = SILENCE_SECONDS
     default_request_version = "HTTP/1.0"
 
     def version_string(self) -> str:

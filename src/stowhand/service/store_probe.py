@@ -7,19 +7,18 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from stowhand.clock import Clock
 from stowhand.cron.known_items import cron_figures
+from stowhand.errors import SchemaError
 from stowhand.protocols.figures import COUNTED_FOR_METRICS, CronFigures, Figures
-from stowhand.protocols.queue_store import QueueStore, SchemaStatus
+from stowhand.protocols.queue_store import QueueStore
 from stowhand.worker.host import USUAL, Timings
 
 T = TypeVar("T")
 COUNTING_SHARE = 0.1
 """Of the time that counting may take: a slow answer is reused for longer."""
-_LENT = SchemaStatus(installed=1, expected=1)
-"""The server looks after its schema."""
 
 
 class StoreProbe:
@@ -27,59 +26,62 @@ class StoreProbe:
 
     def __init__(self, clock: Clock, timings: Timings = USUAL) -> None:
         self._clock, self._timings = clock, timings
-        self._status: _Question[SchemaStatus] | None = None
-        self._figures: _Question[Figures] | None = None
-        self._oldest_due: _Question[Mapping[str, float]] | None = None
-        self._cron: _Question[CronFigures] | None = None
+        self._check: _Question[str] | None = None
+        self._questions: dict[str, _Question[object]] = {}
 
     def of(self, store: QueueStore, *, lent: bool) -> None:
         """Probe this store. A lent one has no schema of ours: only whether it answers counts."""
 
-        async def status() -> SchemaStatus:
-            if lent:
-                await store.next_due(None)
-                return _LENT
-            return await store.schema.status()
+        async def check() -> str:
+            try:
+                await (store.next_due(None) if lent else store.open())
+            except SchemaError as error:
+                return str(error)
+            return ""
 
         loop, timings = asyncio.get_running_loop(), self._timings
-        self._status = _Question(status, loop, self._clock, timings.answer_within, timings.answer_fresh)
-        limits = (loop, self._clock, timings.count_within, timings.counts_fresh, COUNTING_SHARE)
+        self._check = _Question(check, loop, self._clock, timings.answer_within, timings.answer_fresh)
         if not lent:
-            self._figures = _Question(partial(store.inspect.figures, COUNTED_FOR_METRICS), *limits)
-            self._oldest_due = _Question(store.inspect.oldest_due, *limits)
-            self._cron = _Question(partial(cron_figures, store.timetable), *limits)
+            questions: dict[str, Callable[[], Awaitable[object]]] = {
+                "figures": partial(store.inspect.figures, COUNTED_FOR_METRICS),
+                "oldest_due": store.inspect.oldest_due,
+                "cron": partial(cron_figures, store.timetable),
+            }
+            limits = (loop, self._clock, timings.count_within, timings.counts_fresh, COUNTING_SHARE)
+            self._questions = {name: _Question(question, *limits) for name, question in questions.items()}
 
     @property
     def heard(self) -> float | None:
         """When it last answered here, by the monotonic clock."""
-        return None if self._status is None else self._status.good
+        return None if self._check is None else self._check.good
 
     def trouble(self) -> str | None:
-        """Half a sentence about what is wrong with the store; ``None``: nothing is."""
-        if self._status is None:
+        """What is wrong with the store; ``None``: nothing is."""
+        if self._check is None:
             return "the store is not open yet"
-        status = self._status.answer()
-        if status is None:
+        problem = self._check.answer()
+        if problem is None:
             return f"the store does not answer within {self._timings.answer_within:g} s"
-        if status.installed is None:
-            return "the store has no schema: stowhand migrate"
-        if status.breaking:
-            return f"the schema ({status.installed}) is too new for this version ({status.expected})"
-        if status.installed < status.expected:
-            return f"the schema ({status.installed}) is older than this version ({status.expected}): stowhand migrate"
-        return None
+        return problem or None
 
     def figures(self) -> Figures | None:
         """Jobs by state; ``None``: not available now."""
-        return None if self._figures is None else self._figures.answer()
+        answer: Figures | None = self._answer("figures")
+        return answer
 
     def oldest_due(self) -> Mapping[str, float] | None:
         """Seconds by queue for which the job that is due longest could have run; ``None``: not available now."""
-        return None if self._oldest_due is None else self._oldest_due.answer()
+        answer: Mapping[str, float] | None = self._answer("oldest_due")
+        return answer
 
     def cron(self) -> CronFigures | None:
         """The recurring items, and what is wrong with them; ``None``: not available now."""
-        return None if self._cron is None else self._cron.answer()
+        answer: CronFigures | None = self._answer("cron")
+        return answer
+
+    def _answer(self, name: str) -> Any:
+        question = self._questions.get(name)
+        return None if question is None else question.answer()
 
 
 @dataclass
