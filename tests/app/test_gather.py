@@ -121,6 +121,10 @@ def test_the_synchronous_twin_takes_the_same(app: App) -> None:
     assert isinstance(found[3], JobFailed)
     with pytest.raises(JobFailed):
         app.sync.gather([handle])
+    with pytest.raises(
+        Misuse, match=r"a list: app\.sync\.gather\(\[job\]\), app\.sync\.gather\(app\.sync\.enqueue_many"
+    ):
+        app.sync.gather(handle)  # type: ignore[call-overload]
 
 
 async def test_anything_else_is_named() -> None:

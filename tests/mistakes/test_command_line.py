@@ -45,6 +45,8 @@ MISTAKES = {
     "worker --loglevel info": "no option '--loglevel'; did you mean '--log-level'?",
     "worker -l info": "no option '-l'; did you mean '--log-level'?",
     "worker -Q mail": "no option '-Q'; did you mean '--queue'?",
+    "worker -P prefork": "no option '-P'; did you mean '--processes'?",
+    "worker --pool prefork": "no option '--pool'; did you mean '--processes'?",
     "worker --threads 4": "no option '--threads'; did you mean '--concurrency'?",
     "worker --time-limit 30": "no option '--time-limit'; did you mean '--timeout'?",
     "worker --max-tasks-per-child 100": "no option '--max-tasks-per-child'; did you mean '--max-jobs'?",
@@ -62,6 +64,7 @@ MISTAKES = {
     "migrate shop:app": "unexpected argument 'shop:app'; the App is an option here: -A shop:app",
     "worker shop:app mail:app": "unexpected argument 'mail:app'",
     "enqueue send ada": f"payload: JSON is malformed: invalid character (byte 0){PAYLOAD}",
+    "enqueue send ada -A shop:app": f"payload of task 'send': JSON is malformed: invalid character (byte 0){PAYLOAD}",
     "enqueue send {} ada": f"unexpected argument 'ada'{PAYLOAD}",
     # the App
     "worker --app shop:ap": "'shop:ap': shop has no 'ap'; did you mean 'app'?",
@@ -106,6 +109,10 @@ def test_no_suggestion_is_insecure(call: Stowhand, line: str) -> None:
     ended = call(*line.split())
     assert ended.code == 2
     assert "--insecure'" not in ended.err.partition(";")[2]
+
+
+def test_a_letter_is_not_taken_for_a_word_that_begins_with_it(call: Stowhand) -> None:
+    assert call("worker", "shop:app", "-D").err.startswith("error: no option '-D'\n")
 
 
 @pytest.mark.parametrize("option", ["-j", "--concurrency", "--jobs", "--workers"])

@@ -148,6 +148,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "app.sync.kiq": (lambda: app().sync.kiq, "did you mean '.enqueue'?"),
     "app.sync.send_task": (lambda: app().sync.send_task, "did you mean '.enqueue' or '.add_job'?"),
     "app.sync.revoke": (lambda: app().sync.revoke, "did you mean '.cancel'?"),
+    "task.apply": (lambda: task().apply("a"), "to run it here and now: call the task as a function"),
+    "app.control": (lambda: app().control, "to cancel a job: await app.cancel(id)"),
+    "app.AsyncResult": (lambda: app().AsyncResult(1), "did you mean '.job'?"),
+    "app.on_after_configure": (lambda: app().on_after_configure, "did you mean '.cron'?"),
     "app.periodic": (lambda: app().periodic, "did you mean '.cron'?"),
     "app.autodiscover_tasks": (lambda: app().autodiscover_tasks, "App(include=['shop.tasks'])"),
 }

@@ -60,7 +60,8 @@ async def gathered(calls: Iterable[Callable[[], Awaitable[R]]], *, return_except
 def listed(jobs: object, call: str) -> list[Any]:
     """Return jobs as a list. Raises Misuse for what is not iterable: one handle, or a call that was not awaited."""
     if not isinstance(jobs, Iterable):
-        raise Misuse(f"{call}: {a_type(jobs)}; it takes a list: {call}([job]), {call}(await task.enqueue_many(…))")
+        several = "app.sync.enqueue_many(…)" if call.startswith("app.sync") else "await task.enqueue_many(…)"
+        raise Misuse(f"{call}: {a_type(jobs)}; it takes a list: {call}([job]), {call}({several})")
     return list(jobs)
 
 

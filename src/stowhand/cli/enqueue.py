@@ -102,7 +102,7 @@ def command(
     try:
         job = limits.check(tasks.enqueued(tasks.new_job_of_text(task, text, options)), built_in=built_in)
     except InvalidJob as error:
-        if str(error).startswith("payload: JSON is malformed"):
+        if "JSON is malformed" in str(error):
             raise InvalidJob(f"{error}; {PAYLOAD}") from None
         raise
 

@@ -28,6 +28,8 @@ OTHER_OPTIONS = {
     "l": "--log-level",
     "loglevel": "--log-level",
     "max-memory-per-child": "--max-memory",
+    "p": "--processes",
+    "pool": "--processes",
     "q": "--queue",
     "reload": "--watch",
     "store": "--connection",
@@ -66,7 +68,8 @@ def unknown_option(name: str, context: click.Context) -> str:
     meant = [by_name[ours] for ours in our_words(word, by_name)]
     if meant:
         return f"{problem}; did you mean {' or '.join(map(repr, meant))}?"
-    near = hint(name.lstrip("-"), spellings, others=OTHER_OPTIONS | bare)
+    likeness = 1.0 if len(word) == 1 else 0.6
+    near = hint(name.lstrip("-"), spellings, likeness, OTHER_OPTIONS | bare)
     if near:
         return problem + near
     if isinstance(command, click.Group):
