@@ -36,7 +36,6 @@ def test_what_is_right_is_said_nothing_of(site: None) -> None:
     [
         ({"transaction_mode": None}, "stowhand.W001"),
         ({"transaction_mode": "DEFERRED"}, "stowhand.W001"),
-        ({"init_command": "PRAGMA journal_mode=DELETE"}, "stowhand.W002"),
     ],
 )
 def test_settings_of_sqlite(site: None, database: dict[str, Any], wrong: str) -> None:

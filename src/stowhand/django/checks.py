@@ -74,24 +74,13 @@ def _of_sqlite(backend: StowhandBackend, where: str) -> list[Any]:
         return []
     alias = backend.database.alias
     options = backend.database.connection.settings_dict["OPTIONS"]
-    found: list[Any] = []
-    if str(options.get("transaction_mode", "")).upper() != "IMMEDIATE":
-        found.append(
-            checks.Warning(
-                f"{where}: DATABASES[{alias!r}] begins its transactions as a reader.",
-                hint="A transaction that reads first and then enqueues fails with 'database is locked' when a worker"
-                " has written meanwhile. Set OPTIONS = {'transaction_mode': 'IMMEDIATE'}.",
-                id="stowhand.W001",
-            )
+    if str(options.get("transaction_mode", "")).upper() == "IMMEDIATE":
+        return []
+    return [
+        checks.Warning(
+            f"{where}: DATABASES[{alias!r}] begins its transactions as a reader.",
+            hint="A transaction that reads first and then enqueues fails with 'database is locked' when a worker"
+            " has written meanwhile. Set OPTIONS = {'transaction_mode': 'IMMEDIATE'}.",
+            id="stowhand.W001",
         )
-    mode = str(options.get("init_command", "")).lower().replace(" ", "")
-    if "journal_mode" in mode and "journal_mode=wal" not in mode:
-        found.append(
-            checks.Warning(
-                f"{where}: the init_command of DATABASES[{alias!r}] sets a journal_mode other than WAL.",
-                hint="Workers and requests would wait for each other, and each connection would change the mode of"
-                " the file. Write 'PRAGMA journal_mode=WAL', or leave it out: a worker sets it.",
-                id="stowhand.W002",
-            )
-        )
-    return found
+    ]

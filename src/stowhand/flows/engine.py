@@ -7,11 +7,12 @@ on a queue store the next step is enqueued by the settlement of this one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from stowhand.errors import OutcomeUnknown, StoreError, StoreUnreachable
 from stowhand.flows.job import FlowJob, FlowJobView
 from stowhand.jobs.lifecycle import Outcome
 from stowhand.protocols.attempt import Attempt
@@ -19,9 +20,28 @@ from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.options import LEASE
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import Store
+from stowhand.stores.group_commit import GroupCommit
 
-MOST_CREATED = 200
-"""Jobs that one call creates."""
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+def grouped(call: Callable[[Sequence[Q]], Awaitable[Sequence[A]]]) -> Callable[[Q], Coroutine[Any, Any, A]]:
+    """One request of many at the same time, which share calls of ``call``. A request that is refused fails alone."""
+
+    async def alone(request: Q) -> A:
+        (answer,) = await call([request])
+        return answer
+
+    return GroupCommit(
+        alone, lambda board: call(board()), _is_refusal, lambda error, _: error, size=lambda _: 1
+    ).enqueue
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Nothing was done."""
+    is_unknown = isinstance(error, StoreUnreachable | OutcomeUnknown)
+    return isinstance(error, StoreError | ValueError) and not is_unknown
 
 
 class NewFlowJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from datetime import datetime
 
 import msgspec
 
-from stowhand.errors import ConfigurationError
+from stowhand.errors import ConfigurationError, LogRefused
 from stowhand.jobs.text import clean
 
 OUT_LIMIT = 64 * 1024
@@ -41,7 +41,12 @@ class ExecutionLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
 
 def bounded(entry: ExecutionLogEntry) -> ExecutionLogEntry:
-    """The entry, safe to store: no NUL, no lone surrogates, nothing longer than its limit (of ``out`` the end)."""
+    """The entry, safe to store: no NUL, no lone surrogates, nothing longer than its limit (of ``out`` the end).
+
+    Raises LogRefused for a time without a zone.
+    """
+    if entry.start_time.utcoffset() is None:
+        raise LogRefused(f"start_time: {entry.start_time} has no time zone; give an aware datetime")
     out = clean(entry.out, max(len(entry.out) * 4, 1))
     raw = out.encode()
     if len(raw) > OUT_LIMIT:

@@ -1,4 +1,4 @@
-"""Group commit: what callers of one event loop enqueue at the same time is written by one statement.
+"""Group commit: what callers of one event loop ask for at the same time is done by one statement.
 
 A call that comes while no other is on its way goes at once, by itself: it waits for no company, not even for a turn of
 the loop. Others wait until a statement may start, and share it; each returns when its own job is durable, or raises
@@ -11,9 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
-from typing import NamedTuple
-
-from stowhand.jobs.job import Job, NewJob
+from typing import Any, Generic, NamedTuple, TypeVar
 
 AT_ONCE = 2
 """Statements on their way: while the server commits one, the next is made."""
@@ -21,11 +19,19 @@ MOST_JOBS = 500
 MOST_TEXT = 1024 * 1024
 """Characters of payload of one statement; a job that is longer goes without company."""
 
-Board = Callable[[], Sequence[NewJob]]
+Q = TypeVar("Q")
+A = TypeVar("A")
+Board = Callable[[], Sequence[Any]]
 """Called when a statement is about to be sent: its jobs. Who has been cancelled by then is not among them."""
 
 
-class GroupCommit:
+def payload_size(job: Any) -> int:
+    """Characters of a job's payload."""
+    size: int = len(job.payload)
+    return size
+
+
+class GroupCommit(Generic[Q, A]):
     """``alone`` commits one job. ``together`` commits those on board in one transaction, all or none, and gives them in
     that order. ``divisible``: an error of ``together`` that need not be that of every job, and with which nothing was
     written: they are tried again by halves. ``error_for``: what a caller is told.
@@ -33,21 +39,24 @@ class GroupCommit:
 
     def __init__(
         self,
-        alone: Callable[[NewJob], Awaitable[Job]],
-        together: Callable[[Board], Awaitable[Sequence[Job]]],
+        alone: Callable[[Q], Awaitable[A]],
+        together: Callable[[Board], Awaitable[Sequence[A]]],
         divisible: Callable[[Exception], bool],
-        error_for: Callable[[Exception, NewJob], Exception],
+        error_for: Callable[[Exception, Q], Exception],
+        *,
+        size: Callable[[Q], int] = payload_size,
     ) -> None:
+        self._size = size
         self._alone, self._together = alone, together
         self._divisible, self._error_for = divisible, error_for
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: deque[_Call] = deque()
+        self._waiting: deque[_Call[Q, A]] = deque()
         self._on_their_way = 0
         self._gathering = False
         """A group has been started and is not on board yet."""
         self._groups: set[asyncio.Task[None]] = set()
 
-    async def enqueue(self, job: NewJob) -> Job:
+    async def enqueue(self, job: Q) -> A:
         """Commit it. Cancelled before it is sent, it is not; afterwards it may exist."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
@@ -62,7 +71,7 @@ class GroupCommit:
             finally:
                 if self._loop is loop:
                     self._arrived()
-        call = _Call(job, loop.create_future())
+        call = _Call[Q, A](job, loop.create_future())
         self._waiting.append(call)
         self._start()
         return await call.made
@@ -101,11 +110,11 @@ class GroupCommit:
                 call.made.cancel()  # the loop is ending: all others are done
             self._arrived()
 
-    def _next(self) -> list[_Call]:
-        calls: list[_Call] = []
+    def _next(self) -> list[_Call[Q, A]]:
+        calls: list[_Call[Q, A]] = []
         text = 0
         while self._waiting and len(calls) < MOST_JOBS:
-            text += len(self._waiting[0].job.payload)
+            text += self._size(self._waiting[0].job)
             if calls and text > MOST_TEXT:
                 break
             calls.append(self._waiting.popleft())
@@ -113,7 +122,7 @@ class GroupCommit:
         self._start()
         return calls
 
-    async def _send(self, group: _Group) -> None:
+    async def _send(self, group: _Group[Q, A]) -> None:
         try:
             made = await self._together(group.board)
         except Exception as error:  # noqa: BLE001 - each caller raises it, or what became of its own half
@@ -131,25 +140,25 @@ class GroupCommit:
                     call.made.set_result(job)
 
 
-class _Call(NamedTuple):
-    job: NewJob
-    made: asyncio.Future[Job]
+class _Call(NamedTuple, Generic[Q, A]):
+    job: Q
+    made: asyncio.Future[A]
 
 
-class _Group:
+class _Group(Generic[Q, A]):
     """Calls that share a statement. ``take``: those that want to."""
 
-    def __init__(self, take: Callable[[], list[_Call]]) -> None:
+    def __init__(self, take: Callable[[], list[_Call[Q, A]]]) -> None:
         self._take = take
-        self.calls: list[_Call] = []
+        self.calls: list[_Call[Q, A]] = []
 
-    def board(self) -> list[NewJob]:
+    def board(self) -> list[Q]:
         """Their jobs, as the statement is sent, or sent again."""
         self.calls = [call for call in self._take() if not call.made.done()]
         self._take = self.calls.copy
         return [call.job for call in self.calls]
 
-    def fail(self, error: Exception, error_for: Callable[[Exception, NewJob], Exception]) -> None:
+    def fail(self, error: Exception, error_for: Callable[[Exception, Q], Exception]) -> None:
         """Each raises an error of its own."""
         for call in self.calls:
             if not call.made.done():

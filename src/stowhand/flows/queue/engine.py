@@ -12,8 +12,7 @@ import msgspec
 
 from stowhand.app.start import open_installed
 from stowhand.errors import ConfigurationError, StoreError
-from stowhand.flows.batcher import Batcher
-from stowhand.flows.engine import MOST_CREATED, NewFlowJob, Position, QueueCount
+from stowhand.flows.engine import NewFlowJob, Position, QueueCount, grouped
 from stowhand.flows.job import FlowJob, FlowJobView, Stage, created_at
 from stowhand.flows.new_job import Ids
 from stowhand.flows.queue.attributes import children_named, gathered, long_apart, read_lists, show, stage_of
@@ -49,8 +48,6 @@ VALUE_LIMIT = 200
 """Characters of a lookup value that is stored as it is; longer ones are hashed."""
 OUTAGE_PAUSE = 2.0
 """Seconds until a step is tried again that could not start because the store did not answer."""
-MOST_CHECKED = 1000
-"""Jobs whose existence one query checks."""
 
 
 class QueueEngine:
@@ -70,10 +67,10 @@ class QueueEngine:
         self._tables = store.flows
         self.hear = None if store.results is None else store.results.hear
         self._ids = Ids()
-        self.create = Batcher(self.create_many, MOST_CREATED).ask
+        self.create = grouped(self.create_many)
         """Its row, its lookups and its first step, in one transaction."""
         self._listener = SharedListener(store)
-        self._is_there = Batcher(self._are_there, MOST_CHECKED).ask
+        self._is_there = grouped(self._are_there)
         """Was the job created, and not deleted?"""
         self._children = Children(shape, self._tables, self._ids)
         self._heartbeats = HeartbeatThread("stowhand sweep", store.heartbeats)

@@ -141,9 +141,6 @@ def _hosts(parts: SplitResult, port: int) -> tuple[tuple[str, int], ...]:
 def _refuse_unknown(given: dict[str, str], kind: Kind, tls: bool) -> None:
     known = _OF_SERVER | (_OF_TLS if tls else frozenset()) | (_OF_SENTINELS if kind == "sentinel" else frozenset())
     unknown = sorted(given.keys() - known - _OTHERS)
-    for name in unknown:
-        if name in _OF_TLS:
-            raise ConfigurationError(f"the Redis address has {name}, and no TLS: its scheme is to be rediss")
     if unknown:
         # Not named: it may be a piece of a password that has a '?' in it.
         raise ConfigurationError(

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import StoreError
-from stowhand.flows.batcher import Batcher
-from stowhand.flows.engine import MOST_CREATED, NewFlowJob, Position
+from stowhand.flows.engine import NewFlowJob, Position, grouped
 from stowhand.flows.job import FlowJob, FlowJobView
 from stowhand.flows.redis.address import check_hash_tag, read_address
 from stowhand.flows.redis.inspector import Inspector
@@ -55,7 +54,7 @@ class RedisEngine:
         self._inspector = inspector = Inspector(keys, server)
         self._jobs = RedisJobs(keys, inspector, server)
         self._parents = Parents(keys, inspector)
-        self.create = Batcher(self.create_many, MOST_CREATED).ask
+        self.create = grouped(self.create_many)
         """In one script with concurrent creations. Raises OutcomeUnknown where a repeat is not answered."""
         self.ids, self.read, self.failed = inspector.ids, inspector.read, inspector.failed
         self.counts = inspector.counts

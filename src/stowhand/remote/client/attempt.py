@@ -56,12 +56,12 @@ class RemoteAttempt:
         What is too long is cut (of ``out`` the end is kept). When the reply is lost (StoreUnreachable) the entry may
         have been written; it is not sent again. Raises LogRefused when the lease is lost.
         """
-        (number,) = await self._change(LogChange(proof=self._proofs.of(self._lease), add=(_fit(entry),)))
+        (number,) = await self._change(LogChange(proof=self._proofs.of(self._lease), add=(bounded(entry),)))
         return number
 
     async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
         """Replace entry ``number``. Raises LogRefused, StoreUnreachable."""
-        await self._change(LogChange(proof=self._proofs.of(self._lease), update=((number, _fit(entry)),)))
+        await self._change(LogChange(proof=self._proofs.of(self._lease), update=((number, bounded(entry)),)))
 
     async def _change(self, change: LogChange) -> tuple[int, ...]:
         try:
@@ -88,9 +88,3 @@ def _delay(after: datetime | Duration | None) -> float:
     if after.utcoffset() is None:
         raise InvalidJob(f"after: {after} has no time zone; give an aware datetime, or seconds from now")
     return read_delay(max((after - wall_clock()).total_seconds(), 0.0))
-
-
-def _fit(entry: ExecutionLogEntry) -> ExecutionLogEntry:
-    if entry.start_time.utcoffset() is None:
-        raise LogRefused(f"start_time: {entry.start_time} has no time zone; give an aware datetime")
-    return bounded(entry)

@@ -111,6 +111,4 @@ class AttemptStore(Generic[R]):
 def _as_json(entry: object) -> str:
     if not isinstance(entry, ExecutionLogEntry):
         raise LogRefused(f"{a_type(entry)} given; give an ExecutionLogEntry")
-    if entry.start_time.utcoffset() is None:
-        raise LogRefused(f"start_time: {entry.start_time} has no time zone; give an aware datetime")
     return msgspec.json.encode(bounded(entry)).decode()

@@ -18,12 +18,13 @@ from stowhand.jobs.conditions import apart
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
 from stowhand.stores.database.statements import fill, load_statements, quote_text
 from stowhand.stores.postgres.table.catalog import INTEGERS
-from stowhand.stores.postgres.table.user_sql import Writer, names_relation, plain, quote_
+from stowhand.stores.postgres.table.user_sql import PostgresWriter, plain, quote_
 from stowhand.stores.table.backend import MOST_RESETS
 from stowhand.stores.table.check import Facts
 from stowhand.stores.table.names import MOMENTS, OUR_ALIAS, TOKEN, Shape
 from stowhand.stores.table.options import TableOptions, order_of, selected
 from stowhand.stores.table.records import FIELDS
+from stowhand.stores.table.user_sql import names_relation
 
 _MARK = "'/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'"
 """What follows the worker's name while a claim holds: a slash and the claim's token, 37 signs."""
@@ -42,7 +43,7 @@ class Composer:
         self.waiting_indexes = facts.waiting_indexes(shape, retries=self._retries)
         self._at = quote_(shape.view_label)
         self._types = {name: column.type for name in shape.columns if (column := facts.column(shape, name))}
-        record, order = Writer(shape, "r"), Writer(shape, "o")
+        record, order = PostgresWriter(shape, "r"), PostgresWriter(shape, "o")
         written = record.record(selected(options, shape, tuple(facts.view_columns)))
         self._order = order.order(order_of(options, shape))
         self.values = record.values
@@ -73,7 +74,7 @@ class Composer:
         """The statement that picks and marks (``claim``), or only picks (``pick``), and the values of what is written
         in it. ``passing``: the records whose keys are in ``passed`` are passed over."""
         each, together = apart(conditions)
-        given = Writer(self._shape, "c")
+        given = PostgresWriter(self._shape, "c")
         text, bounds = given.conditions(each), given.bounds(together)
         resets = self._row("num_resets", "0")
         suspicion = f" and {resets} {'>=' if suspects else '<'} {QUARANTINE_AFTER}"
@@ -87,7 +88,7 @@ class Composer:
 
     def counting(self, name: str, conditions: Sequence[Any]) -> tuple[bytes, dict[str, object]]:
         """``count`` or ``exists``."""
-        given = Writer(self._shape, "c")
+        given = PostgresWriter(self._shape, "c")
         text = given.conditions(conditions)
         counted = self._source(text, locked=self._shape.viewed and not self._shows("state"))
         return fill(self._raw[name], self._fixed | {"counted": counted, "conditions": text}).encode(), given.values

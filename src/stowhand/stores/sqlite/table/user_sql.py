@@ -7,7 +7,6 @@ Names are always quoted and behind their relation: a quoted name that no column 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -17,13 +16,14 @@ from uuid import UUID
 import msgspec
 
 from stowhand.errors import ConfigurationError, a_type
-from stowhand.jobs.conditions import Sql, Where, apart
+from stowhand.jobs.conditions import Where, apart
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import QUARANTINE_AFTER
 from stowhand.stores.sqlite.table.composer import Kinds, reached, truth
 from stowhand.stores.sqlite.table.moments import LARGEST_SECONDS, Kind, as_text, to_micros
 from stowhand.stores.table.names import OUR_ALIAS, Column, Read, Shape, quote
 from stowhand.stores.table.options import Selected
+from stowhand.stores.table.user_sql import Writer, names_relation
 
 JUDGED = ("id", "state", "process_after", "finished_at", "num_resets", "cancel")
 """Columns of the table that a claim, or a count, judges by."""
@@ -155,12 +155,11 @@ def _retried(finished_at: str) -> str:
     return f"({finished_at} IS NULL OR {reached(finished_at, 'late')})"
 
 
-class _Writer:
+class _Writer(Writer):
     """One statement: what it is FROM, what the user's parts become, and the values among them."""
 
     def __init__(self, shape: Shape, parts: Iterable[Any], *, beside: bool = True) -> None:
-        self._shape = shape
-        self._values: dict[str, Any] = {}
+        super().__init__(shape)
         label = shape.table_label
         shown = shape.viewed and any(_mentions(part, label) for part in parts)
         self.at: dict[str, str] = {}
@@ -180,56 +179,36 @@ class _Writer:
         """The statement. The user's conditions are in parentheses."""
         where = [*conditions, *(f"({self.condition(one)})" for one in users)]
         text = f"{select}\nFROM {self._from}\nWHERE " + "\n    AND ".join(where) + (f"\n{rest}" if rest else "")
-        return Query(text, self._values)
+        return Query(text, self.values)
 
-    def expression(self, given: Read) -> str:
-        """A column, or SQL of the user's own."""
-        if isinstance(given, Column):
-            return given.quoted if given.qualifier else f"{quote(self._shape.view_label)}.{given.quoted}"
-        if isinstance(given, Sql):
-            places = [self._value(value) for value in given.values]
-            # A comment at its end ends there.
-            return "".join(piece + place for piece, place in zip(given.pieces, [*places, "\n"], strict=True))
+    def compared(self, column: str, values: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+        """Moments as numbers, however the column keeps them. A date is its first one."""
+        if not any(isinstance(value, date) for value in values):
+            return column, values
+        moments = (to_micros(_aware(value)) if isinstance(value, date) else value for value in values)
+        return f"stowhand_micros({column})", tuple(moments)
+
+    def place(self, value: object) -> str:
+        name = f"value_{len(self.values)}"
+        self.values[name] = _bound(value)
+        return f":{name}"
+
+    def other(self, given: object) -> str:
         raise ConfigurationError(
             f"{a_type(given)} given; for SQLite a condition is Where(column, op, value) or sql(text,"
             " *values), an expression a column's name or sql(…)"
         )
 
-    def condition(self, given: Any) -> str:
-        """A comparison, or SQL of the user's own."""
-        if not isinstance(given, Where):
-            return self.expression(given)
-        column = self.expression(self._shape.column(given.column))
-        if given.op in ("is null", "is not null"):
-            return f"{column} {given.op}"
-        several = given.value if isinstance(given.value, tuple) else (given.value,)
-        if any(isinstance(value, date) for value in several):
-            # However the column keeps its moments. A date is its first one.
-            column = f"stowhand_micros({column})"
-            several = tuple(to_micros(_aware(value)) if isinstance(value, date) else value for value in several)
-        places = ", ".join(map(self._value, several))
-        return f"{column} {given.op} ({places})"
-
-    def _value(self, given: Any) -> str:
-        name = f"value_{len(self._values)}"
-        self._values[name] = _bound(given)
-        return f":{name}"
-
     def _hidden(self, judged: Iterable[str]) -> str:
-        table = quote(self._shape.table.name)
-        listed = ", ".join(f"{table}.{self._shape[name]} AS {quote(f'stowhand_{name}')}" for name in judged)
-        return f"(SELECT {listed} FROM {self._shape.table.quoted}) AS {quote(OUR_ALIAS)}"
+        table = quote(self.shape.table.name)
+        listed = ", ".join(f"{table}.{self.shape[name]} AS {quote(f'stowhand_{name}')}" for name in judged)
+        return f"(SELECT {listed} FROM {self.shape.table.quoted}) AS {quote(OUR_ALIAS)}"
 
 
 def _mentions(part: Any, label: str) -> bool:
     if isinstance(part, Column):
         return part.qualifier is not None and part.qualifier.lower() == label.lower()
     return names_relation(label, part.column if isinstance(part, Where) else str(part))
-
-
-def names_relation(label: str, text: str) -> bool:
-    """May this SQL name a relation by that label? Rather yes than no."""
-    return re.search(rf'(?<![\w$]){re.escape(label)}"?\s*\.', text, re.IGNORECASE) is not None
 
 
 def _bound(value: Any) -> Any:
