@@ -6,7 +6,7 @@ from stowhand.stores.table.attempt_store import AttemptStore
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.store import TableStore
-from stowhand.worker.budget import Budget
+from stowhand.worker.admission import Budget
 from stowhand.worker.resetter import Resetter, ResetterOptions
 
 __all__ = [

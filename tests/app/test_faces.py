@@ -17,7 +17,8 @@ from stowhand import App, Context, State, Task, gather
 from stowhand.app.sync import Sync
 from stowhand.errors import Misuse
 from stowhand.protocols.operating import Operator, QueueChange
-from stowhand.protocols.queue_store import Administrator, Done, Inspector, Producer, Schema, Timetable
+from stowhand.protocols.producer import Producer
+from stowhand.protocols.queue_store import Administrator, Done, Inspector, Schema, Timetable
 from stowhand.tasks.job_handle import JobHandle
 from stowhand.tasks.sync_job_handle import SyncJobHandle
 from tests.conftest import Run

@@ -12,8 +12,7 @@ from stowhand.app.options import StoreKeywords, WorkerKeywords
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cron.sources import CronSources
 from stowhand.jobs.durations import Duration
-from stowhand.protocols.option import Names, Option, Seconds, Size, Wait, options_of
-from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.options import Names, Option, Seconds, Size, Wait, WorkerOptions, options_of
 from stowhand.protocols.store import StoreOptions
 from stowhand.runner.options import RunnerOptions
 

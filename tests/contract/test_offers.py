@@ -12,7 +12,7 @@ from stowhand.flows.redis.address import read_address
 from stowhand.flows.redis.heartbeats import RedisHeartbeats
 from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.store import FlowStore
-from stowhand.protocols import flow_tables, operating, queue_store, results
+from stowhand.protocols import flow_tables, operating, producer, queue_store
 from stowhand.protocols.flow_shape import FlowShape, Queue
 from stowhand.protocols.queue_store import there
 from stowhand.protocols.store import PARTS, Heartbeats, Store
@@ -24,8 +24,8 @@ from stowhand.testing import MemoryStore
 from tests.docs.pages import DOCS
 
 PROTOCOLS: dict[str, type] = {
-    "jobs": queue_store.Producer,
-    "transactions": queue_store.Transactions,
+    "jobs": producer.Producer,
+    "transactions": producer.Transactions,
     "inspect": queue_store.Inspector,
     "admin": queue_store.Administrator,
     "operate": operating.Operator,
@@ -35,7 +35,7 @@ PROTOCOLS: dict[str, type] = {
     "connections": queue_store.Connections,
     "flows": flow_tables.FlowTables,
     "notices": queue_store.Notices,
-    "results": results.Results,
+    "results": producer.Results,
 }
 SHAPE = FlowShape(name="f", queues=(Queue("a"),))
 STORES: dict[str, Any] = {

@@ -14,8 +14,8 @@ from stowhand.errors import StoreError
 from stowhand.jobs.job import DROPPED, Job, KeyMode, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED
+from stowhand.protocols.producer import Results, Standing
 from stowhand.protocols.queue_store import QueueStore, Reschedule, there
-from stowhand.protocols.results import Results, Standing
 from stowhand.stores.kernel.results import ResultPoll
 from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, LEASE, SNOOZED, WAYS, StoreHarness

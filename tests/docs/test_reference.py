@@ -18,9 +18,8 @@ from stowhand.cli.program import root
 from stowhand.cron.sources import CronSources
 from stowhand.jobs import fields, limits, strict_json, text
 from stowhand.jobs.job import State
-from stowhand.protocols import operating, options, queue_store, store
-from stowhand.protocols.option import Option
-from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols import operating, options, producer, queue_store, store
+from stowhand.protocols.options import Option, WorkerOptions
 from stowhand.runner.options import RunnerOptions
 from stowhand.service import exit_codes
 from tests.docs.pages import DOCS
@@ -184,7 +183,7 @@ def test_the_page_of_stores_names_every_method_and_option() -> None:
 
 
 def methods_of_the_seams() -> set[str]:
-    seams = (store.Store, store.Heartbeats, queue_store.Producer, queue_store.Inspector, queue_store.Administrator)
+    seams = (store.Store, store.Heartbeats, producer.Producer, queue_store.Inspector, queue_store.Administrator)
     others = (queue_store.Timetable, queue_store.Schema, queue_store.QueueStore, operating.Operator)
     return {name for seam in (*seams, *others) for name in vars(seam) if not name.startswith("_")}
 

@@ -21,8 +21,7 @@ from stowhand.handler import Policy
 from stowhand.jobs import limits
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.outcomes import from_returned
-from stowhand.protocols.option import Seconds, options_of
-from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.options import Seconds, WorkerOptions, options_of
 from stowhand.query import Ages
 from stowhand.remote import HttpOptions
 from stowhand.retry import constant, exponential

@@ -19,7 +19,8 @@ from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.operating import Operator
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.queue_store import Administrator, Inspector, Producer, Schema, Timetable
+from stowhand.protocols.producer import Producer
+from stowhand.protocols.queue_store import Administrator, Inspector, Schema, Timetable
 from stowhand.protocols.store import Claim, StoreOptions
 from stowhand.tasks.context import Context
 from stowhand.tasks.registry import TaskOptions

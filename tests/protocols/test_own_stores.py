@@ -10,8 +10,7 @@ import pytest
 from stowhand import App, Worker
 from stowhand.errors import ConfigurationError
 from stowhand.protocols.queue_store import there
-from stowhand.protocols.store import PARTS
-from stowhand.protocols.store_check import heartbeats_of
+from stowhand.protocols.store import PARTS, heartbeats_of
 from stowhand.stores.api import Capabilities, Heartbeats, Lease, Pulse, open_store
 from stowhand.table import Resetter
 from stowhand.testing import MemoryStore

@@ -20,7 +20,7 @@ from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.runner import make_worker_utils, quick_add_job, run_migrations
 from stowhand.runner.options import WorkerUtilsOptions
-from stowhand.worker import claims, sweeper
+from stowhand.worker import claims, resetter
 from stowhand.worker.host import Host, Timings
 from tests.conftest import Run
 from tests.support.made_up import NUMBER, is_sqlite, one_more, schema_of
@@ -63,7 +63,7 @@ def new_app(url: str) -> App:
 def test_a_worker_leaves_when_a_newer_version_has_broken_with_it(
     url: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeper, "CHECK_EVERY", 0.0)
+    monkeypatch.setattr(resetter, "CHECK_EVERY", 0.0)
 
     async def story() -> None:
         app = new_app(url)

@@ -13,8 +13,7 @@ from stowhand.app.options import StoreKeywords, WorkerKeywords
 from stowhand.app.presets import PRESETS
 from stowhand.app.settings.settings import SETTINGS, StoreSettings, WorkerSettings
 from stowhand.jobs.sizes import say_size
-from stowhand.protocols.option import Names, Option, Seconds, Size, Switch, Whole, options_of
-from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.options import Names, Option, Seconds, Size, Switch, Whole, WorkerOptions, options_of
 from stowhand.protocols.store import StoreOptions
 from stowhand.runner.options import RunnerOptions
 

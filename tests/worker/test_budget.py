@@ -14,7 +14,7 @@ from stowhand.jobs.job import Job, State
 from stowhand.protocols.attempt import Attempt, AttemptLogger
 from stowhand.protocols.handler import Asking, Claimable
 from stowhand.testing import FakeClock
-from stowhand.worker.budget import Budget
+from stowhand.worker.admission import Budget
 from tests.worker.worker_harness import ChoosyStore, at_work, taking
 
 FITS = Where("size", "together <=", 10)

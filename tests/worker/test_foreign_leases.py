@@ -13,7 +13,7 @@ from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.store import ClaimRequest, Foreign
 from stowhand.stores.sqlite.queue.moment import to_datetime
 from stowhand.testing import FakeClock
-from stowhand.worker.sweeper import Sweeper, SweepTimes
+from stowhand.worker.resetter import Sweeper, SweepTimes
 from tests.support.memory_rows import change
 from tests.worker.worker_harness import FaultyStore, at_work, nothing, taking
 

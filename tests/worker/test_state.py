@@ -7,14 +7,19 @@ import asyncio
 import pytest
 
 from stowhand.events import Events
+from stowhand.protocols.handler import handler_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
-from stowhand.worker.state import WorkerState
-from stowhand.worker.supervisor import Supervisor
+from stowhand.worker.admission import Budget
+from stowhand.worker.state import Supervisor, WorkerState
+
+
+async def handle(ctx: object, record: object) -> None: ...
 
 
 def state_of(clock: FakeClock, *, asks_handler: bool = False) -> WorkerState:
-    return WorkerState("w", WorkerOptions(), Events(), clock, asks_handler=asks_handler)
+    handler = Budget(1.0, cost=lambda record: 1.0, column="size").around(handle) if asks_handler else handler_of(handle)
+    return WorkerState("w", WorkerOptions(), Events(), clock, handler=handler)
 
 
 def test_a_reason_to_look_again_is_no_sign_of_work() -> None:

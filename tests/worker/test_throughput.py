@@ -14,7 +14,7 @@ from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.throughput import Tally, TaskMinute, total
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.worker.throughput import WRITE_EVERY_SECONDS
+from stowhand.worker.reports import WRITE_EVERY_SECONDS
 from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, WorkerHarness, at_work, nothing, taking
 
 

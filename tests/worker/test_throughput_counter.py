@@ -13,7 +13,7 @@ from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
 from stowhand.protocols.store import Claim
 from stowhand.protocols.throughput import MOST_TASKS, OTHERS, Tally
 from stowhand.worker.leases import Held
-from stowhand.worker.throughput import KEPT, ThroughputCounter
+from stowhand.worker.reports import KEPT, ThroughputCounter
 
 START = datetime(2031, 5, 6, 7, 8, tzinfo=UTC)
 MINUTE = int(START.timestamp()) // 60

@@ -51,17 +51,10 @@ from stowhand.jobs import limits
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Raisable
-from stowhand.protocols.connections import AsyncConnection, Connection
 from stowhand.protocols.handler import Middleware
 from stowhand.protocols.operating import Operator
-from stowhand.protocols.queue_store import (
-    Administrator,
-    Inspector,
-    Producer,
-    QueueStore,
-    lent_connection,
-    there,
-)
+from stowhand.protocols.producer import AsyncConnection, Connection, Producer
+from stowhand.protocols.queue_store import Administrator, Inspector, QueueStore, lent_connection, there
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.url import MEMORY
 from stowhand.tasks.around import AroundThread, OnEnqueue, read_around
@@ -76,7 +69,7 @@ from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry, TaskOptions, define
 from stowhand.tasks.resource import AnyContextManager, Factory
 from stowhand.tasks.task import ConfiguredTask, ContextTask, Task, definition_of, job_of, read_task, refuse_foreign
-from stowhand.worker.inside import refuse_inside
+from stowhand.worker.host import refuse_inside
 from stowhand.worker.policy import Policy
 from stowhand.worker.worker import Worker
 

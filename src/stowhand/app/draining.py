@@ -25,7 +25,7 @@ from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import HOOKS, Function, Handler
 from stowhand.protocols.store import Claim
 from stowhand.tasks.around import Around
-from stowhand.worker.inside import is_inside
+from stowhand.worker.host import is_inside
 from stowhand.worker.policy import Policy, outcome_of
 from stowhand.worker.worker import Worker
 

@@ -16,8 +16,7 @@ from stowhand.app.settings.settings import SETTINGS
 from stowhand.app.start import store_at
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.protocols.queue_store import AnyStore, QueueStore
-from stowhand.protocols.store import StoreOptions
-from stowhand.protocols.store_check import check_store
+from stowhand.protocols.store import StoreOptions, check_store
 from stowhand.stores.url import MEMORY, open_store, store_url
 
 

@@ -20,7 +20,7 @@ from stowhand.jobs.fields import OPTIONS, RULES, Field, Kind, flag_of
 from stowhand.jobs.job import Job, KeyMode
 from stowhand.jobs.strict_json import SIZE_LIMIT
 from stowhand.protocols.operating import BUILT_IN
-from stowhand.protocols.option import one_of
+from stowhand.protocols.options import one_of
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry

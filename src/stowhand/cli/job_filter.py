@@ -13,7 +13,7 @@ from stowhand.cli.options import completing
 from stowhand.jobs.durations import Past, read_past
 from stowhand.jobs.job import State
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.option import one_of
+from stowhand.protocols.options import one_of
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 
 

@@ -15,7 +15,7 @@ from stowhand.app.settings.settings import SETTINGS, WorkerSettings
 from stowhand.cli.help import CONNECTION, HTTP, LIMITS, LOGGING, WORK, SettingOption
 from stowhand.cli.input import with_options
 from stowhand.observe.logs import configure_logging
-from stowhand.protocols.option import Names, Option, Switch
+from stowhand.protocols.options import Names, Option, Switch
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,7 +14,7 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from stowhand.errors import ConfigurationError, SchemaMissing
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.connections import JobsOnConnection
+from stowhand.protocols.producer import JobsOnConnection
 from stowhand.protocols.store import StoreOptions
 
 _ABSENT = ("3F000", "42883", "42P01")

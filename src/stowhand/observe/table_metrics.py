@@ -21,7 +21,7 @@ from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import State
 from stowhand.observe import vocabulary
 from stowhand.observe.prometheus import REGISTRY, CollectorRegistry, Gauge
-from stowhand.protocols.option import Seconds
+from stowhand.protocols.options import Seconds
 
 PATIENCE = 5.0
 """Seconds that a look which is cut short may take to end."""

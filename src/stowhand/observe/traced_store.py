@@ -13,15 +13,8 @@ from opentelemetry.trace import Tracer
 from stowhand.jobs.job import Job, NewJob
 from stowhand.observe.enqueue_span import EnqueueSpan
 from stowhand.observe.propagation import CORRELATION, load
-from stowhand.protocols.queue_store import (
-    Administrator,
-    Entered,
-    Producer,
-    QueueStore,
-    Tick,
-    Timetable,
-    Transactions,
-)
+from stowhand.protocols.producer import Producer, Transactions
+from stowhand.protocols.queue_store import Administrator, Entered, QueueStore, Tick, Timetable
 
 T = TypeVar("T")
 Carry = Callable[[NewJob], NewJob]

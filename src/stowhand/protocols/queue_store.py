@@ -1,7 +1,7 @@
 """The parts of a store: what it may offer beyond what a worker needs. Each is an attribute, ``None`` where absent.
 
-jobs           Producer       enqueue one or many; get one
-transactions   Transactions   enqueue inside the caller's own transaction
+jobs           Producer       enqueue one or many; get one (producer.py)
+transactions   Transactions   enqueue inside the caller's own transaction (producer.py)
 inspect        Inspector      look: list, counts, figures, why a job does not run (operating.py)
 admin          Administrator  act on jobs: retry, cancel, remove, complete, fail, reschedule, unlock
 operate        Operator       pause queues and tasks, purge (operating.py)
@@ -10,8 +10,8 @@ schema         Schema         install, check, plan, uninstall
 settings       Settings       what the schema keeps for all programs
 connections    Connections    for the statements of a task's own
 flows          FlowTables     what flows keep (flow_tables.py)
-notices        Notices        what the store reports beside its replies (notices.py)
-results        Results        wait for the end of jobs (results.py)
+notices        Notices        what the store reports beside its replies
+results        Results        wait for the end of jobs (producer.py)
 
 AnyStore       a worker's Store, with some of them; ``there`` makes an absent one a clear error
 QueueStore     one whose tables are Stowhand's own
@@ -19,7 +19,7 @@ QueueStore     one whose tables are Stowhand's own
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -31,7 +31,6 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.struct import Suggesting
-from stowhand.jobs.tries import Try
 from stowhand.protocols.figures import COUNTED, Amount, Figures, Pauses
 from stowhand.protocols.flow_tables import FlowTables
 from stowhand.protocols.operating import (
@@ -45,47 +44,13 @@ from stowhand.protocols.operating import (
     SerialRow,
     WorkerRow,
 )
-from stowhand.protocols.results import Results
+from stowhand.protocols.producer import Producer, Results, Transactions
 from stowhand.protocols.searching import ANY, Found, Search
 from stowhand.protocols.store import DOING, Store
 from stowhand.protocols.throughput import Period
 
 P = TypeVar("P")
 R = TypeVar("R")
-
-
-class Enqueuer(Protocol):
-    """Enqueueing. Jobs have passed ``limits.check`` before; a store refuses what its own limits forbid."""
-
-    async def enqueue(self, job: NewJob) -> Job:
-        """Commit one job and wake a worker. Raises OutcomeUnknown, SchemaMissing, StoreUnreachable."""
-
-    async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
-        """Enqueue any number in one transaction, streamed: all or none. Returns their ids in the order given."""
-
-    async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
-        """As ``enqueue_many``; returns the jobs themselves, in the order given. For hundreds, not for millions."""
-
-
-class Producer(Enqueuer, Protocol):
-    """Enqueueing, and looking at one job."""
-
-    async def get(self, job_id: int) -> Job | None:
-        """Live, or in the history."""
-
-    async def tries(self, job_id: int) -> Sequence[Try]:
-        """What its last ten attempts left that did not complete, in the order in which they ended."""
-
-
-class Transactions(Protocol):
-    """Enqueueing inside the caller's own transaction."""
-
-    def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
-        """Enqueue inside the caller's transaction: the job exists if and only if the caller commits.
-
-        Returns the ``Job``, or an awaitable of it when the connection is asynchronous. Raises ConfigurationError for
-        what is no connection of the store's driver.
-        """
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):

@@ -25,8 +25,8 @@ from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.jobs.tries import Try
+from stowhand.protocols.producer import Standing
 from stowhand.protocols.queue_store import Failures
-from stowhand.protocols.results import Standing
 
 LONGEST_WAIT = 30.0
 """Seconds that a poll may wait."""

@@ -20,8 +20,7 @@ from stowhand.errors import ConfigurationError, StowhandError, suggest
 from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.observe.log_factory import Logger
 from stowhand.observe.traces import Traces
-from stowhand.protocols.option import Made, Switch, Text, complaint, options_of
-from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.options import Made, Switch, Text, WorkerOptions, complaint, options_of
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions, pool_refusal
 from stowhand.runner.events import WorkerEvents

@@ -35,7 +35,7 @@ from stowhand.service.opening import store_of
 from stowhand.service.process import hand_over_at_the_end, hard_exit
 from stowhand.service.quarantine import BEGUN, MARK, Assignment, ChildAnswer, Setup
 from stowhand.tasks.resources import WorkerResources
-from stowhand.worker.inside import inside_a_worker
+from stowhand.worker.host import inside_a_worker
 from stowhand.worker.policy import Policy, outcome_of
 
 CLOSING = 1.0

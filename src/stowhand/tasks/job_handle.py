@@ -24,10 +24,10 @@ from stowhand.errors import (
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import EXPIRED, Job, State
 from stowhand.jobs.tries import Try
+from stowhand.protocols.producer import Standing
 from stowhand.protocols.queue_store import Answer
-from stowhand.protocols.results import Standing
 from stowhand.tasks.needs_loop import needs_loop
-from stowhand.worker.inside import refuse_inside
+from stowhand.worker.host import refuse_inside
 
 if TYPE_CHECKING:
     from stowhand.tasks.handled_jobs import HandledJobs

@@ -12,7 +12,7 @@ from stowhand.errors import InvalidJob, Misuse, a_type, unknown_attribute
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import Raisable
-from stowhand.protocols.connections import AsyncConnection, Connection
+from stowhand.protocols.producer import AsyncConnection, Connection
 from stowhand.tasks.context import Context
 from stowhand.tasks.handled_jobs import HandledJobs
 from stowhand.tasks.job_handle import JobHandle, Unseen
@@ -20,7 +20,7 @@ from stowhand.tasks.needs_loop import needs_loop
 from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.registry import TaskDefinition
 from stowhand.tasks.sync_job_handle import SyncJobHandle
-from stowhand.worker.inside import refuse_inside
+from stowhand.worker.host import refuse_inside
 
 MAX_NAME_SHOWN = 60
 """Characters of a text that was given instead of a task."""

@@ -29,7 +29,7 @@ from stowhand.observe.propagation import without
 from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.operating import Operator, QueueChange, SerialChange, TaskChange
-from stowhand.protocols.option import one_of, whole
+from stowhand.protocols.options import one_of, whole
 from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
 from stowhand.protocols.searching import MOST_FOUND, Search
 from stowhand.web.access import page_of

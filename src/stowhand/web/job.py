@@ -16,7 +16,7 @@ from stowhand.jobs.job import DROPPED, Job
 from stowhand.observe.propagation import CORRELATION, TRACE_PARENT, unload, without
 from stowhand.observe.redacted_json import read_exact, redacted, redacted_text, write_exact
 from stowhand.protocols.flow_tables import is_step
-from stowhand.protocols.option import whole
+from stowhand.protocols.options import whole
 from stowhand.protocols.searching import HISTORY
 from stowhand.web.reader import Reader
 from stowhand.web.request import Absent, Malformed, Reply, Request, Right, View, Who, read, text

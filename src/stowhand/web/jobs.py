@@ -9,7 +9,7 @@ import msgspec
 from stowhand.errors import suggest
 from stowhand.jobs.durations import read_past
 from stowhand.jobs.job import State
-from stowhand.protocols.option import one_of
+from stowhand.protocols.options import one_of
 from stowhand.protocols.searching import Search
 from stowhand.web.reader import Reader
 from stowhand.web.request import Malformed, Reply, Request, Right, View, read, redirect

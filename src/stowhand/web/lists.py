@@ -11,7 +11,7 @@ import msgspec
 
 from stowhand.jobs.job import State
 from stowhand.protocols.operating import BacklogRow
-from stowhand.protocols.option import whole
+from stowhand.protocols.options import whole
 from stowhand.protocols.throughput import Period, Slot, Tally, slots_of, total
 from stowhand.web.reader import Reader
 from stowhand.web.request import Request, View, read

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.observe.safe_text import shorten
-from stowhand.protocols.option import one_of
+from stowhand.protocols.options import one_of
 from stowhand.remote.server.authenticator import host_of
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.wire import Kind

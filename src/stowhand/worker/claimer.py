@@ -7,7 +7,7 @@
     recheck  soon, and a few times only, where a claim left something due: another transaction may lock its row
 
 Before it sleeps it has claimed once more after the last wake-up, so a wake-up is never slept through. What a settlement
-claims along with it follows the same rules (successors.py).
+claims along with it follows the same rules (claims.py).
 """
 
 from __future__ import annotations

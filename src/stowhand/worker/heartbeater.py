@@ -4,7 +4,7 @@
     return    give back what was claimed ahead and has not started, and what stopped unfinished
     cancel    after a wake-up, learn which running jobs were asked to cancel
     sweep     reset the jobs of dead workers
-    count     write down, for people, what has ended (throughput.py)
+    count     write down, for people, what has ended (reports.py)
     report    write down, for people, that this worker exists, and how far its handlers are (reports.py)
 
 A failed call is tried again at the next tick; it cancels nothing. How long a lease is safe is its local deadline, which
@@ -27,10 +27,9 @@ from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import CancellationFinder, Foreign, Heartbeats
 from stowhand.worker.leases import Held, Leases, Phase, leases_of
 from stowhand.worker.limits import Limits
-from stowhand.worker.reports import RETRY_AFTER, ProgressBoard, Registration
+from stowhand.worker.reports import RETRY_AFTER, ProgressBoard, Registration, ThroughputCounter, ThroughputWriter
+from stowhand.worker.resetter import Sweeper, SweepTimes
 from stowhand.worker.state import WorkerState
-from stowhand.worker.sweeper import Sweeper, SweepTimes
-from stowhand.worker.throughput import ThroughputCounter, ThroughputWriter
 from stowhand.worker.watchdog import LoopWatchdog
 
 AHEAD_AT_MOST = 1.0

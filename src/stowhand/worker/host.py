@@ -1,21 +1,23 @@
 """What the process around a worker provides, how long both wait for what, and what the process asks of the worker.
 
 This package's own processes use it (service/): their health is how long each loop of the worker has been at what it
-does, written by the loops and read from any thread.
+does, written by the loops and read from any thread. Code that a worker runs is marked as inside of it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
 from stowhand.clock import Clock
-from stowhand.errors import ConfigurationError, StoreError
+from stowhand.errors import ConfigurationError, Misuse, StoreError
 from stowhand.events import Events, WorkerStarted
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Isolate
@@ -232,3 +234,30 @@ def log_by_default(events: Events) -> None:
 
         configure_unless_configured()
         LogListener(events)
+
+
+_inside: ContextVar[bool] = ContextVar("stowhand inside a worker", default=False)
+
+
+def is_inside() -> bool:
+    """Return whether an attempt, or what it has started, is asking."""
+    return _inside.get()
+
+
+def refuse_inside(what: str) -> None:
+    """Raise Misuse in an attempt, and in what it has started."""
+    if is_inside():
+        raise Misuse(
+            f"{what} was called inside an attempt, which would keep its slot while it waits: with one slot for ever."
+            " Return, and let the next job be enqueued with ctx.enqueue_after(…), or make a flow of the steps"
+        )
+
+
+@contextmanager
+def inside_a_worker() -> Iterator[None]:
+    """Mark the block, and tasks and threads that are started in it, as inside a worker."""
+    token = _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.reset(token)

@@ -1,11 +1,15 @@
 """The process groups of programs that run for this process, and the guardian that ends them if this process dies.
 
-The guardian (program_guardian.py) starts with the first program, and ends when a worker has ended and no program runs.
+A program is in a session of its own, so what kills its worker leaves it running while its job starts again elsewhere. A
+signal at the parent's death would have to be requested between fork and exec, where a process with threads may run no
+Python; it would reach the program alone, and not what that has started; and not every system has it. So a guardian runs
+beside this process. It starts with the first program, and ends when a worker has ended and no program runs.
 """
 
 from __future__ import annotations
 
 import atexit
+import inspect
 import os
 import signal
 import subprocess
@@ -77,15 +81,12 @@ class Guarded:
             if self._guardian.poll() is None:
                 return
             _end(self._guardian)
-        from importlib.resources import files  # most programs do without it
-
-        source = (files("stowhand.worker") / "program_guardian.py").read_text("utf-8")
         # A service manager may signal all processes of a service; the guardian is to outlive this one. A signal that is
         # blocked here is blocked there from its first moment.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         try:
             self._guardian = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", source],
+                [sys.executable, "-I", "-S", "-c", f"{inspect.getsource(guard)}\nguard()"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -103,6 +104,25 @@ class Guarded:
         if guardian is not None and guardian.stdin is not None:
             with suppress(OSError):  # it was killed: the next program gets another
                 os.write(guardian.stdin.fileno(), f"{line}\n".encode())
+
+
+def guard() -> None:
+    """Run as the guardian process. Its input says ``+GROUP`` when a program starts, and ``-GROUP`` when it has ended.
+
+    The end of the input means that the worker is gone, or dismisses the guardian: the groups that are left are killed.
+    """
+    import os
+    import signal
+    import sys
+    from contextlib import suppress
+
+    groups: set[int] = set()
+    for line in sys.stdin.buffer:
+        change = groups.add if line.startswith(b"+") else groups.discard
+        change(int(line[1:]))
+    for group in groups:
+        with suppress(OSError):  # gone, or of another user now
+            os.killpg(group, signal.SIGKILL)
 
 
 def _end(guardian: subprocess.Popen[bytes]) -> None:

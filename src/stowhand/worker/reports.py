@@ -1,6 +1,8 @@
-"""What the heartbeat thread writes for people: that this worker exists, and how far its handlers are.
+"""What a worker writes for people: that it exists, how far its handlers are, and what has ended.
 
-Nothing else depends on it: a note that cannot be written is dropped.
+Nothing else depends on it, so a progress note that cannot be written is dropped. Counts are kept by task and by the
+store's minutes. The store's time is that of its last reply with jobs, plus what the monotonic clock has counted since:
+this machine's own time does not matter. The loop counts ends; the heartbeat thread counts resets, and writes.
 """
 
 from __future__ import annotations
@@ -8,14 +10,36 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable
+import uuid
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from datetime import datetime
+from functools import partial
 
-from stowhand.errors import StoreError
-from stowhand.jobs.lease import Pair
+import msgspec
+
+from stowhand.errors import SchemaTooNew, StoreError
+from stowhand.events import Events, StoreRecovered, StoreTrouble
+from stowhand.jobs.histogram import BOUNDS, BUCKETS, Histogram
+from stowhand.jobs.job import State
+from stowhand.jobs.lease import Pair, ResetJob
+from stowhand.jobs.lifecycle import COMPLETED, Ended
 from stowhand.protocols.attempt import Progress, ProgressKeeper
 from stowhand.protocols.operating import SEEN_EVERY, WorkerCard, WorkerList, own_version
 from stowhand.protocols.store import Heartbeats
+from stowhand.protocols.throughput import (
+    COUNTS,
+    MINUTE,
+    MOST_TASKS,
+    OPEN_FOR,
+    OTHERS,
+    Tally,
+    TaskMinute,
+    ThroughputKeeper,
+)
+from stowhand.worker.leases import Held
 from stowhand.worker.limits import Limits
 from stowhand.worker.state import WorkerState
 from stowhand.worker.watchdog import LoopWatchdog
@@ -107,3 +131,250 @@ class ProgressBoard:
         self._written = now
         with suppress(StoreError):
             await self._keeper.keep_progress(tuple(notes.values()), self._within)
+
+
+WRITE_EVERY_SECONDS = 10.0
+"""Between two writes. What a worker has counted since the last one is lost when it dies."""
+KEPT = OPEN_FOR // MINUTE + 2
+"""Minutes, also for a clock that is set back: a store refuses older ones."""
+_zeros: partial[list[int]] = partial(list, (0,) * BUCKETS)
+
+
+class _Count(msgspec.Struct):
+    """What was counted of one task in one minute."""
+
+    counts: Counter[str] = msgspec.field(default_factory=Counter)
+    """Counts by the names of the fields of a Tally."""
+    waits: list[int] = msgspec.field(default_factory=_zeros)
+    runs: list[int] = msgspec.field(default_factory=_zeros)
+    changed: bool = True
+    """Since it was last taken out."""
+    written: int = 0
+    """How many ends of it the store has accepted, or are counted as late elsewhere."""
+
+    def tally(self) -> Tally:
+        counts = {name: self.counts[name] for name in COUNTS}
+        return Tally(**counts, waits=_histogram(self.waits), runs=_histogram(self.runs))
+
+    def change(self) -> None:
+        """Have it taken out at the next write."""
+        self.changed = True
+
+    def take(self) -> Tally:
+        """Take out the whole count, and note that it is taken."""
+        self.changed = False
+        return self.tally()
+
+    def accept(self, number: int) -> None:
+        """Note how many ends were written."""
+        self.written = number
+
+    def lose(self) -> int:
+        """Return how many ends were not written, and count them no more."""
+        tally = self.take()
+        lost = max(tally.ended + tally.late - self.written, 0)
+        self.written += lost
+        return lost
+
+    def add_other(self, name: str) -> None:
+        """One of those that ``add_runs`` will count as completed ended in another way."""
+        self.counts[name] += 1
+        self.counts["ok"] -= 1
+
+    def add_runs(self, seconds: list[float]) -> None:
+        """Sorted, so that what is in one bucket is found at once."""
+        self.counts["ok"] += len(seconds)
+        self.change()
+        seconds.sort()
+        at = 0
+        while at < len(seconds):
+            bucket = bisect_left(BOUNDS, seconds[at])
+            end = bisect_right(seconds, BOUNDS[bucket], at) if bucket < len(BOUNDS) else len(seconds)
+            self.runs[bucket] += end - at
+            at = end
+
+
+_minute: partial[defaultdict[str, _Count]] = partial(defaultdict, _Count)
+
+
+class ThroughputCounter:
+    """Counts what one worker has done, by minute and task. From any thread."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._ahead: float | None = None
+        """Seconds by which the store's time, since 1970, is ahead of the monotonic clock; ``None``: not known yet."""
+        self._heard = float("-inf")
+        self._lock = threading.Lock()
+        self._minutes: defaultdict[int, defaultdict[str, _Count]] = defaultdict(_minute)
+        self._early: list[ResetJob] = []
+        """Reset before the store's time was known."""
+        self._none = _Count()
+
+    def count(self, recorded: Sequence[Held]) -> None:
+        """Count attempts whose ends the store has recorded. Every job passes here: what a batch shares is done once."""
+        if not recorded:
+            return
+        last = recorded[-1]
+        count = self._none
+        with self._lock:
+            self._hear(last.claim.record.started_at, last.since)
+            minute = self._minutes[self._number()]
+            seconds: defaultdict[str, list[float]] = defaultdict(list)
+            of_task: list[float] = []
+            known = due = start = None
+            waited = alike = 0
+            for held in recorded:
+                claim = held.claim
+                job, task = claim.record, claim.task
+                if task != known or job.run_at is not due or job.started_at is not start:
+                    count.waits[waited] += alike
+                    alike = 0
+                    known, due, start = task, job.run_at, job.started_at
+                    count = minute[task if task in minute or len(minute) < MOST_TASKS else OTHERS]
+                    of_task = seconds[task]
+                    waited = bisect_left(BOUNDS, (start - due).total_seconds())
+                alike += 1
+                of_task.append(held.seconds)
+                if held.settlement is not COMPLETED and held.settlement.ended is not Ended.OK:
+                    count.add_other(held.settlement.ended.value)
+            count.waits[waited] += alike
+            for task, some in seconds.items():
+                minute[task if task in minute else OTHERS].add_runs(some)
+
+    def add(self, task: str, ended: str, due: datetime | None, start: datetime | None, seconds: float | None) -> None:
+        """Count one. ``due``, ``start``: when it was due and when it was claimed, by the store's clock; ``seconds``:
+        how long it ran. ``None``: not known."""
+        with self._lock:
+            if self._ahead is None:
+                return
+            count = self._now(task)
+            count.counts[ended] += 1
+            if due is not None and start is not None:
+                count.waits[bisect_left(BOUNDS, (start - due).total_seconds())] += 1
+            if seconds is not None:
+                count.runs[bisect_left(BOUNDS, seconds)] += 1
+
+    def hear(self, claimed: datetime, heard: float) -> None:
+        """A reply came at ``heard`` by the monotonic clock: a job was claimed at ``claimed`` by the store's."""
+        with self._lock:
+            self._hear(claimed, heard)
+
+    def count_resets(self, jobs: Sequence[ResetJob]) -> None:
+        """Count jobs that were taken back from workers that died."""
+        with self._lock:
+            self._early += jobs
+            if self._ahead is not None:
+                self._count_early()
+
+    def _hear(self, claimed: datetime, heard: float) -> None:
+        if heard > self._heard:
+            self._heard = heard
+            self._ahead = claimed.timestamp() - heard
+            if self._early:
+                self._count_early()
+
+    def take(self) -> list[TaskMinute]:
+        """What has changed since it was last taken out, whole; ``put_back`` or ``written`` follows."""
+        with self._lock:
+            if self._ahead is None:
+                return []
+            for number in [one for one in self._minutes if abs(one - self._number()) > KEPT]:
+                for task in self._minutes[number]:
+                    self._lose(number, task)
+                del self._minutes[number]
+            changed = [
+                (number, task, count)
+                for number, minute in self._minutes.items()
+                for task, count in minute.items()
+                if count.changed
+            ]
+            return [TaskMinute(number, task, count.take()) for number, task, count in changed]
+
+    def put_back(self, taken: Sequence[TaskMinute]) -> None:
+        """Have these taken out again: they were not written, or the reply was lost."""
+        with self._lock:
+            for one in taken:
+                self._minutes[one.minute][one.task].change()
+
+    def written(self, taken: Sequence[TaskMinute], closed: Collection[tuple[int, str]]) -> None:
+        """Note that these were written, except those of ``closed`` minutes, which count as late."""
+        with self._lock:
+            for one in taken:
+                if (one.minute, one.task) in closed:
+                    self._lose(one.minute, one.task)
+                else:
+                    self._minutes[one.minute][one.task].accept(one.tally.ended + one.tally.late)
+
+    def _lose(self, number: int, task: str) -> None:
+        """Count as late, now, what the store has not accepted of a minute."""
+        if late := self._minutes[number][task].lose():
+            self._now(task).counts["late"] += late
+
+    def _count_early(self) -> None:
+        early, self._early = self._early, []
+        for job in early:
+            count = self._now(job.task)
+            count.counts["resets"] += 1
+            if job.state is not State.QUEUED:  # failed: reset too often; canceled: that was asked for before
+                count.counts[job.state.value] += 1
+
+    def _now(self, task: str) -> _Count:
+        minute = self._minutes[self._number()]
+        count = minute[task if task in minute or len(minute) < MOST_TASKS else OTHERS]
+        count.change()
+        return count
+
+    def _number(self) -> int:
+        return int(self._monotonic() + (self._ahead or 0.0)) // MINUTE
+
+
+def _histogram(buckets: Sequence[int]) -> Histogram:
+    return {bucket: number for bucket, number in enumerate(buckets) if number}
+
+
+def uncounted(recorded: Sequence[Held]) -> None:
+    """Count nothing: the store keeps no throughput."""
+
+
+class ThroughputWriter:
+    """Writes what was counted, on the loop of heartbeats that keep throughput. Other stores are left alone."""
+
+    def __init__(self, worker: str, counter: ThroughputCounter, events: Events) -> None:
+        self._worker = worker
+        self._counter = counter
+        self._events = events
+        self._writer = f"{worker}:{uuid.uuid4().hex[:12]}"
+        """Identifies this run: another worker may have, or have had, the same name."""
+        self._wrote_at = float("-inf")
+        self._failures = 0
+        self.finishing = False
+        """One last write is due."""
+
+    def finish(self) -> None:
+        """Write at the next tick, whenever the last write was."""
+        self.finishing = True
+
+    async def tick(self, heartbeats: object, now: float) -> None:
+        """Write, if it is time and something has ended. What fails is reported, and written with the next."""
+        last, self.finishing = self.finishing, False
+        if not isinstance(heartbeats, ThroughputKeeper) or not (last or now - self._wrote_at >= WRITE_EVERY_SECONDS):
+            return
+        taken = self._counter.take()
+        if not taken:
+            return
+        self._wrote_at = now
+        try:
+            closed = await heartbeats.write_throughput(self._writer, taken)
+        except BaseException as error:
+            self._counter.put_back(taken)
+            if isinstance(error, SchemaTooNew) or not isinstance(error, StoreError):
+                raise
+            self._failures += 1
+            if self._failures == 1 or self._failures % 10 == 0:
+                self._events.emit(StoreTrouble(self._worker, "throughput", str(error), WRITE_EVERY_SECONDS))
+            return
+        self._counter.written(taken, closed)
+        if self._failures:
+            self._events.emit(StoreRecovered(self._worker, "throughput", self._failures))
+            self._failures = 0

@@ -1,12 +1,19 @@
-"""A resetter: resets jobs whose worker died, beside workers or without any.
+"""Finds jobs whose worker died, and resets them: in every worker (Sweeper), and in a process without one (Resetter).
 
-Every worker does this too. A resetter is for a process that outlives its workers, or for a table on which other
-programs work.
+    look   ask the store about foreign leases: has one ended, and when does the first of the others end?
+    reset  page by page, if one has ended
+    when   every interval; and at the end of the earliest foreign lease, as reported by the last look, or by the last
+           claim that found nothing
+
+A lease that has already ended does not set that time: a row that another transaction has locked, or whose reset is
+refused, would make every idle worker look again and again. It is looked at every interval.
 """
 
 from __future__ import annotations
 
 import asyncio
+import zlib
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -14,14 +21,157 @@ import msgspec
 
 from stowhand.clock import Clock, SystemClock, Ticker
 from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
-from stowhand.events import Events, StoreRecovered, StoreTrouble
+from stowhand.events import ChangeRefused, Events, JobsReset, StoreRecovered, StoreTrouble
+from stowhand.jobs.lease import JobId, Lease, ResetJob
 from stowhand.jobs.struct import Suggesting
-from stowhand.protocols.option import Seconds, Switch, Text, read_fields
-from stowhand.protocols.options import one_line
-from stowhand.protocols.store import Store
-from stowhand.protocols.store_check import check_made, heartbeats_of
+from stowhand.protocols.options import Seconds, Switch, Text, one_line, read_fields
+from stowhand.protocols.store import Foreign, Heartbeats, Refusal, Store, check_made, heartbeats_of
 from stowhand.worker.host import log_by_default
-from stowhand.worker.sweeper import Sweeper, SweepTimes
+
+IDLE_FACTOR = 6
+MAINTAIN_EVERY = 600.0
+CHECK_EVERY = 30.0
+ROUNDS = 20
+"""Pages per tick, so that a great many stalled jobs cannot keep a beat from being sent."""
+LONGEST_JITTER = 0.5
+"""Seconds: sixty idle workers may know of the same end of a lease."""
+REMEMBERED = 10_000
+"""Refused changes that are remembered as reported."""
+NEVER = float("inf")
+
+
+class SweepTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """When a sweeper looks for stalled jobs, in seconds."""
+
+    interval: float
+    """Between two looks; 0: each tick is one."""
+    slack: float
+    """Granted beyond a lease's end."""
+    memory: float = 0.0
+    """For which it looks as often after work as while working; then it looks six times rarer."""
+    lease: float = NEVER
+    """After it last knew what is held, when it looks at the latest: a job may be claimed, and its worker die, between
+    two looks."""
+
+
+class Sweeper:
+    """Finds and resets stalled jobs. ``tick`` may be called as often as you like. On the loop of ``heartbeats``."""
+
+    def __init__(
+        self,
+        heartbeats: Heartbeats,
+        events: Events,
+        clock: Clock,
+        name: str,
+        times: SweepTimes,
+        *,
+        is_over: Callable[[], bool] = lambda: False,
+        on_reset: Callable[[Sequence[ResetJob]], object] = lambda found: None,
+    ) -> None:
+        """``is_over``: whether a look is to end with the page under way."""
+        self._name = name
+        self._heartbeats = heartbeats
+        self._events = events
+        self._clock = clock
+        self._times = times
+        self._is_over = is_over
+        self._on_reset = on_reset
+        self.refusals = Refusals(heartbeats, events, name)
+        self._jitter = min(LONGEST_JITTER, times.slack / 2) * zlib.crc32(name.encode()) / 2**32
+        self._looked = float("-inf")
+        self._known = float("-inf")
+        """When the store last said which leases are held."""
+        self.ends = NEVER
+        """When the first foreign lease has ended, the jitter included."""
+        self._spared = float("-inf")
+        """When a claim last said that there is nothing to look for."""
+        self._late = False
+        """The last look found a lease that had ended."""
+        self._maintained = float("-inf")
+        self._checked = float("-inf")
+
+    def due(self, worked: float) -> float:
+        """When to look next. ``worked``: when there was work last; both by the monotonic clock."""
+        spared = self._spared > worked
+        recent = self._late or (not spared and self._clock.monotonic() - worked <= self._times.memory)
+        every = self._times.interval if recent else self._times.interval * IDLE_FACTOR
+        return min(self._looked + every, self._known + self._times.lease, self.ends)
+
+    def foresee(self, seen: Foreign) -> None:
+        """A claim that found nothing has seen these foreign leases, and may have spared a look. From any thread."""
+        now = self._clock.monotonic()
+        self._known = now
+        if seen.none_late:
+            self._looked = self._spared = now
+        if self.ends - self._jitter > now:  # else it may have ended, and ended leases are not reported
+            self.ends = self._after(seen, now)
+
+    def expect(self, seconds: float) -> None:
+        """A foreign lease of ``seconds`` has begun, or was renewed. From any thread."""
+        ends = self._clock.monotonic() + seconds + self._times.slack + self._jitter
+        self.ends = min(self.ends, ends)
+
+    async def tick(self, *, worked: float, ours: Callable[[], Sequence[Lease]] = tuple) -> None:
+        """Reset stalled jobs, if it is time. Raises StoreUnreachable; the next tick tries again.
+
+        ``worked``: as with ``due``. ``ours``: the leases that this worker renews.
+        """
+        now = self._clock.monotonic()
+        if now < self.due(worked):
+            return
+        seen = await self._heartbeats.foreign(ours(), self._times.slack)
+        if seen is None or seen.late:
+            await self._reset_stalled()
+        self._looked = now
+        self._known = now
+        self._late = seen is not None and seen.late
+        self.ends = NEVER if seen is None else self._after(seen, now)
+        if now - self._checked >= CHECK_EVERY:
+            await self._heartbeats.check()
+            self._checked = now
+        if now - self._maintained >= MAINTAIN_EVERY:
+            self._maintained = now  # first: maintenance that fails is not tried again at each sweep
+            await self._heartbeats.maintain()
+
+    async def _reset_stalled(self) -> None:
+        for _ in range(ROUNDS):
+            found = await self._heartbeats.reset_stalled(self._times.slack)
+            self.report(found)
+            self.refusals.report()
+            if not found or self._is_over():
+                break
+
+    def _after(self, seen: Foreign, now: float) -> float:
+        return NEVER if seen.ends_in is None else now + seen.ends_in + self._jitter
+
+    def report(self, found: Sequence[ResetJob]) -> None:
+        """Count the jobs that were reset, and emit an event for them."""
+        if found:
+            self._on_reset(found)
+            self._events.emit(JobsReset(tuple(found), self._name))
+
+
+class Refusals:
+    """Reports each job that the database refuses to change, once for each kind of call. For the heartbeat thread."""
+
+    def __init__(self, heartbeats: Heartbeats, events: Events, name: str) -> None:
+        self._heartbeats = heartbeats
+        self._events = events
+        self._name = name
+        self._reported: dict[tuple[JobId, str], None] = {}
+
+    def report(self) -> Sequence[Refusal]:
+        """What was refused since the last call of this; an event for each that is new."""
+        refused = self._heartbeats.refused()
+        for one in refused:
+            key = one.job_id, one.doing
+            if key not in self._reported:
+                if len(self._reported) >= REMEMBERED:
+                    del self._reported[next(iter(self._reported))]
+                self._reported[key] = None
+                self._events.emit(ChangeRefused(self._name, one.job_id, one.doing, one.why))
+        return refused
+
 
 STOP_PATIENCE = 5.0
 """Seconds that a call on its way may take when the resetter stops."""

@@ -16,11 +16,11 @@ from stowhand.jobs.lifecycle import COMPLETED, Ended
 from stowhand.protocols.attempt import Transaction, known_control_of
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Recorded, Reply, Store, Verdict
+from stowhand.worker.claims import MAX_CHAINED, Successors
 from stowhand.worker.host import Call
 from stowhand.worker.leases import Held, Leases
 from stowhand.worker.policy import Judge
 from stowhand.worker.state import WorkerState
-from stowhand.worker.successors import MAX_CHAINED, Successors
 
 BATCH = 500
 _OK = COMPLETED.ended

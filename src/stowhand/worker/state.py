@@ -1,4 +1,4 @@
-"""What the parts of a worker share: who it is, what it is to do, what it has in hand, and the signal of a change.
+"""What the parts of a worker share: who it is, what it is to do, what it has in hand, its tasks, and the change signal.
 
     look_again   a slot is free, something is recorded, an attempt ended: no reason to ask an empty store again
     wake         the store may have work; ``wakes`` grows, so that "woken while I asked" is seen
@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
-from stowhand.clock import Clock
+from stowhand.clock import Clock, Tick
 from stowhand.events import Events
 from stowhand.jobs.queues import Queues
 from stowhand.protocols.attempt import Attempt
+from stowhand.protocols.handler import Handler
 from stowhand.protocols.options import WorkerOptions
 from stowhand.worker.host import Timings
-from stowhand.worker.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from stowhand.worker.leases import Held
@@ -66,17 +67,15 @@ class WorkerState:
         clock: Clock,
         timings: Timings | None = None,
         *,
-        asks_handler: bool = False,
+        handler: Handler | None = None,
         on_crash: Callable[[], None] = lambda: None,
-        task_queues: Mapping[str, str] | None = None,
     ) -> None:
-        """``asks_handler``: it has a ``pre_claim``, whose answer may change with every attempt. ``on_crash``: called at
-        each error that is a bug here or in a store: the worker is to stop."""
+        """``on_crash``: called at each error that is a bug here or in a store: the worker is to stop."""
         self.worker = worker
         """Name of the worker."""
         self.options = options
         """Options of the worker, under the terms of its store."""
-        self.task_queues = task_queues or {}
+        self.task_queues: Mapping[str, str] = getattr(handler, "task_queues", {})
         """The queue that each task declares."""
         self.queues = Queues(options.queues, options.exclude_queues)
         self.events = events
@@ -96,7 +95,8 @@ class WorkerState:
         """Jobs that have ended and are not recorded yet."""
         self.occupying: set[Attempt[Any]] = set()
         """Attempts that have ended and still hold their slots: for the store's answer, and for post_handle."""
-        self._asks_handler = asks_handler
+        self._asks_handler = getattr(handler, "pre_claim", None) is not None
+        """The answer of its ``pre_claim`` may change with every attempt."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event = asyncio.Event()
 
@@ -238,3 +238,102 @@ class WorkerState:
             if timer is not None:
                 timer.cancel()
         return not is_late
+
+
+LAST_WORDS = 1.0
+"""Seconds that code of the application has to end once it is cancelled; then it is left behind."""
+TICK_AGAIN = 1.0
+"""Seconds until a tick is called again that has raised."""
+
+
+class Supervisor:
+    """Errors of the worker's own loops, threads and slots come here, and so do its side tasks: post_handle, and the
+    ends of transactions."""
+
+    def __init__(self, state: WorkerState, on_crash: Callable[[], None]) -> None:
+        """``on_crash``: called at each error, which is a bug here or in a store: the worker is to stop."""
+        self._state = state
+        self._on_crash = on_crash
+        self._side_tasks: set[asyncio.Task[None]] = set()
+        self.crash: BaseException | None = None
+        """The first error."""
+        self._run: asyncio.Task[None] | None = None
+        self.is_finished = False
+        """The worker's own loops may end."""
+        self.is_closed = False
+        """The worker is over: of side tasks that end from now on nothing is recorded or reported."""
+
+    @property
+    def pending(self) -> int:
+        """Side tasks at work."""
+        return len(self._side_tasks)
+
+    def open(self) -> None:
+        """Note that the current task runs the worker."""
+        self._run = asyncio.current_task()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """The task that runs the worker was cancelled: by its owner, or by ``asyncio.run``, which at its end cancels
+        every task of its loop, those of the worker's loops and slots too."""
+        return self._run is not None and self._run.cancelling() > 0
+
+    def finish(self) -> None:
+        """Let the worker's loops end: nothing is left to record or return."""
+        self.is_finished = True
+
+    async def watch(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """Run one of the worker's loops until the worker has finished. It is restarted when other code cancels it."""
+        while True:
+            try:
+                await loop()
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if self.is_finished or task is None:
+                    raise
+                task.uncancel()
+            except Exception as error:  # noqa: BLE001 - boundary: the top of each of our own loops
+                self.report(error)
+                return
+            else:
+                return
+
+    def watch_tick(self, tick: Tick) -> Tick:
+        """Return a tick for the heartbeat thread whose errors are reported. It goes on while the worker stops."""
+
+        async def watched() -> float:
+            try:
+                return await tick()
+            except Exception as error:  # noqa: BLE001 - boundary: the top of the heartbeat thread
+                self._state.from_thread(self.report, error)
+                return TICK_AGAIN
+
+        return watched
+
+    def report(self, error: BaseException) -> None:
+        """Stop the worker, in order; its ``run`` raises the first of these errors."""
+        self.crash = self.crash or error
+        if not self.is_closed:
+            self._on_crash()
+
+    def start(self, work: Coroutine[None, None, None], context: Context | None = None) -> None:
+        """Start a side task, which a stopping worker waits for."""
+        task = asyncio.get_running_loop().create_task(work, context=context)
+        self._side_tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        """End the side tasks, or leave them behind: stopping is always bounded."""
+        self.is_closed = True
+        for task in self._side_tasks:
+            task.cancel()
+        if self._side_tasks:
+            await asyncio.wait(self._side_tasks, timeout=LAST_WORDS)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._side_tasks.discard(task)
+        if self.is_closed:
+            return
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.report(error)
+        self._state.look_again()

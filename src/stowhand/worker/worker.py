@@ -10,7 +10,7 @@ A worker is a generic process configured with a Store (where jobs are kept) and 
     stop     claim nothing new; give running jobs their grace; return the rest without using an attempt; always bounded
 
 Its parts know each other by their constructors. What all of them share is in state.py: what the worker is to do, what
-it has in hand, and the signal that one of them waits for. Errors go to supervisor.py.
+it has in hand, its tasks with their errors, and the signal that one of them waits for.
 
 Everything here is free of policy: states are decided in jobs/lifecycle.py, delays in retry.py, storage in stores/, and
 what is printed in observe/.
@@ -33,26 +33,23 @@ from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt import Stop
 from stowhand.protocols.handler import Function, Handler, handler_of
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.store import Store
-from stowhand.protocols.store_check import check_made, heartbeats_of
+from stowhand.protocols.store import Store, check_made, heartbeats_of
 from stowhand.protocols.throughput import ThroughputKeeper
 from stowhand.worker.admission import Admission
 from stowhand.worker.claimer import Claimer, ClaimSize, Suspects
-from stowhand.worker.claims import Claims, Wakeups
+from stowhand.worker.claims import Claims, Successors, Wakeups
 from stowhand.worker.executor import Executor
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks, resources_of
-from stowhand.worker.host import Host, Internals, Liveness, log_by_default
-from stowhand.worker.inside import inside_a_worker
+from stowhand.worker.host import Host, Internals, Liveness, inside_a_worker, log_by_default
 from stowhand.worker.leases import Leases, Phase
 from stowhand.worker.limits import Limits
 from stowhand.worker.policy import Judge, Policy
 from stowhand.worker.program_groups import GUARDED
+from stowhand.worker.reports import ThroughputCounter, uncounted
 from stowhand.worker.settler import Settler
 from stowhand.worker.slots import Slots
 from stowhand.worker.state import WorkerState
-from stowhand.worker.successors import Successors
-from stowhand.worker.throughput import ThroughputCounter, uncounted
 from stowhand.worker.watchdog import LoopWatchdog
 
 R = TypeVar("R")
@@ -95,9 +92,8 @@ class Worker:
             self.events,
             self._clock,
             self._host.timings,
-            asks_handler=getattr(self._handler, "pre_claim", None) is not None,
+            handler=self._handler,
             on_crash=partial(self.stop, now=True),
-            task_queues=getattr(self._handler, "task_queues", None),
         )
         if not (self._state.queues.are_all or store.capabilities.has_queues):
             raise ConfigurationError(

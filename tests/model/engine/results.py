@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stowhand.jobs.job import State
-from stowhand.protocols.results import Standing
+from stowhand.protocols.producer import Standing
 from tests.model.engine.rows import Rows, Transaction
 
 

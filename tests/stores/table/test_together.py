@@ -15,7 +15,7 @@ from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.remote import HttpStore
 from stowhand.table import TableStore
-from stowhand.worker.budget import Budget
+from stowhand.worker.admission import Budget
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 from tests.stores.table.conftest import Place

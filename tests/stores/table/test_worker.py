@@ -18,7 +18,7 @@ from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Heartbeats
 from stowhand.table import TableStore
-from stowhand.worker.budget import Budget
+from stowhand.worker.admission import Budget
 from stowhand.worker.policy import Policy
 from stowhand.worker.resetter import Resetter, ResetterOptions
 from stowhand.worker.worker import Worker

@@ -9,7 +9,7 @@ import msgspec
 
 from stowhand.app.settings.settings import CALLED, SETTINGS
 from stowhand.errors import a_type, hint, suggest
-from stowhand.protocols.option import Names
+from stowhand.protocols.options import Names
 
 OWN_FILE = "stowhand.toml"
 PROJECT_FILE = "pyproject.toml"

@@ -32,8 +32,7 @@ from stowhand.app.settings.settings import SETTINGS, StoreSettings, WorkerSettin
 from stowhand.errors import SYNONYMS, ConfigurationError, hint
 from stowhand.hints import our_words
 from stowhand.observe.safe_text import scrub
-from stowhand.protocols.option import PREFIX, Option, options_of
-from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.options import PREFIX, Option, WorkerOptions, options_of
 from stowhand.protocols.store import RESERVED_CONNECTIONS, StoreOptions, pool_refusal
 from stowhand.stores.url import store_url
 from stowhand.worker.host import TIMINGS_VARIABLE, read_timings

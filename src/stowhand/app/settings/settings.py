@@ -9,8 +9,7 @@ import msgspec
 from stowhand.app.own_store import ResolvedStore
 from stowhand.app.presets import PRESETS
 from stowhand.app.settings.addresses import http_address
-from stowhand.protocols.option import Names, Option, Switch, Text, Whole, options_of
-from stowhand.protocols.options import WorkerOptions
+from stowhand.protocols.options import Names, Option, Switch, Text, Whole, WorkerOptions, options_of
 from stowhand.protocols.store import RESERVED_CONNECTIONS, StoreOptions, pool_shortage
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.worker.host import Timings

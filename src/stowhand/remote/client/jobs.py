@@ -16,8 +16,8 @@ from stowhand.errors import ConfigurationError, InvalidJob, OutcomeUnknown, Stor
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.jobs.tries import Try
+from stowhand.protocols.producer import Standing
 from stowhand.protocols.queue_store import Failures
-from stowhand.protocols.results import Standing
 from stowhand.protocols.store import DOING, whole
 from stowhand.protocols.validation import validate_id
 from stowhand.remote.client.http_caller import ROOM, CallRefused, HttpCaller, NoReply, parts

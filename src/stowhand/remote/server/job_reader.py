@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from stowhand.jobs.job import Job
 from stowhand.jobs.tries import Try
+from stowhand.protocols.producer import Standing
 from stowhand.protocols.queue_store import Failures, there
-from stowhand.protocols.results import Standing
 from stowhand.remote.server.claims import fitting
 from stowhand.remote.server.refusals import Refused, forbidden
 from stowhand.remote.server.shared_store import SharedStore

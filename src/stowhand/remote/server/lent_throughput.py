@@ -21,7 +21,7 @@ from stowhand.protocols.store import Claim, Recorded, Verdict
 from stowhand.protocols.throughput import OTHERS
 from stowhand.remote.server.wake_broadcast import NAME
 from stowhand.worker.heartbeat_thread import HeartbeatThread
-from stowhand.worker.throughput import WRITE_EVERY_SECONDS, ThroughputCounter, ThroughputWriter
+from stowhand.worker.reports import WRITE_EVERY_SECONDS, ThroughputCounter, ThroughputWriter
 
 MOST_LEASES = 100_000
 """Leases whose tasks and times are remembered."""

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from stowhand.clock import Clock
 from stowhand.errors import StoreError, StoreUnreachable
-from stowhand.protocols.results import Results, Standing
+from stowhand.protocols.producer import Results, Standing
 from stowhand.retry import exponential
 
 K = TypeVar("K")

@@ -11,7 +11,7 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.tries import Try
-from stowhand.protocols.connections import Cursor
+from stowhand.protocols.producer import Cursor
 from stowhand.protocols.store import Claim, ClaimRequest, StoreOptions
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.callers.caller import call_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stowhand.jobs.job import State
-from stowhand.protocols.results import Standing
+from stowhand.protocols.producer import Standing
 from stowhand.stores.database.link import Row
 from stowhand.stores.database.statements import plain_array
 from stowhand.stores.postgres.queue.context import PostgresContext

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from stowhand.jobs.job import State
-from stowhand.protocols.results import Standing
+from stowhand.protocols.producer import Standing
 from stowhand.stores.database.sqlite_wake import Wake
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import to_datetime

@@ -16,7 +16,8 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.handler import EnclosingStore
-from stowhand.protocols.queue_store import Notices, Transactions
+from stowhand.protocols.producer import Transactions
+from stowhand.protocols.queue_store import Notices
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Reply, StoreOptions, Terms, whole_batch
 from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
 from stowhand.stores.foreign_leases import ForeignLeases
