@@ -268,8 +268,11 @@ begin
     raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _mode
       using errcode = 'GWBKM';
   end if;
-  if _queue is null then _queue := "stowhand".declared_queue(identifier); end if;
-  _queue := nullif(_queue, 'default');
+  if _queue is null then
+    select q.queue into _queue from "stowhand".task_queues q where q.task = identifier;
+  elsif _queue = 'default' then
+    _queue := null;
+  end if;
   if job_key is null then
     insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, queue, scout, created_at, updated_at)
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags, _queue,
@@ -316,8 +319,11 @@ begin
     raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _mode
       using errcode = 'GWBKM';
   end if;
-  if _queue is null then _queue := "stowhand".declared_queue(identifier); end if;
-  _queue := nullif(_queue, 'default');
+  if _queue is null then
+    select q.queue into _queue from "stowhand".task_queues q where q.task = identifier;
+  elsif _queue = 'default' then
+    _queue := null;
+  end if;
   if job_key is null then
     insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, queue, scout, created_at, updated_at)
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags, _queue,
@@ -364,8 +370,11 @@ begin
     raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _mode
       using errcode = 'GWBKM';
   end if;
-  if _queue is null then _queue := "stowhand".declared_queue(identifier); end if;
-  _queue := nullif(_queue, 'default');
+  if _queue is null then
+    select q.queue into _queue from "stowhand".task_queues q where q.task = identifier;
+  elsif _queue = 'default' then
+    _queue := null;
+  end if;
   if job_key is null then
     insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, queue, scout, created_at, updated_at)
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags, _queue,
@@ -1184,8 +1193,11 @@ begin
     perform "stowhand".check_job(
       _task, _payload, "stowhand".is_suspicious(_text), _serial, _max_attempts, _key, _flags, _max_resets, _queue);
   end if;
-  if _queue is null then _queue := "stowhand".declared_queue(_task); end if;
-  _queue := nullif(_queue, 'default');
+  if _queue is null then
+    select q.queue into _queue from "stowhand".task_queues q where q.task = _task;
+  elsif _queue = 'default' then
+    _queue := null;
+  end if;
   if _flags is not null then
     _flags := nullif(array(select f.flag from unnest(_flags) with ordinality as f(flag, n)
                            group by f.flag order by min(f.n)), '{}');
@@ -1343,7 +1355,8 @@ CREATE FUNCTION stowhand.enqueue_many(_tasks text[], _payloads json[], _serials 
 #variable_conflict use_column
 declare
   _at timestamptz := case when _now is null then now() else "stowhand".pinned(_now) end;
-  _are_declared boolean := exists (select from "stowhand".task_queues);
+  _are_declared boolean := (_queues is null or array_position(_queues, null) is not null)
+    and exists (select from "stowhand".task_queues);
 begin
   if _tasks && array['jobs:purge_completed'] then
     perform "stowhand".refuse_reserved(r.task) from unnest(array['jobs:purge_completed']) as r(task) where r.task = any(_tasks);

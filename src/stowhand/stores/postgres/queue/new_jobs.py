@@ -113,12 +113,18 @@ def _arrays(jobs: Sequence[NewJob]) -> tuple[str | None, ...]:
         _unless_default([job.priority for job in jobs], 0, plain_array),
         _unless_default([job.flags for job in jobs], (), _flags),
         _unless_default([job.max_resets for job in jobs], None, plain_array),
-        _unless_default([job.queue for job in jobs], None, text_array),
+        _queues([job.queue for job in jobs]),
     )
 
 
 def _unless_default(values: list[T], default: T, write: Callable[[list[T]], str]) -> str | None:
     return None if values.count(default) == len(values) else write(values)
+
+
+def _queues(values: list[str | None]) -> str | None:
+    """Empty: all in ``default``, which saves the server its search for the queues of tasks."""
+    is_all_default = values.count(DEFAULT_QUEUE) == len(values)
+    return "{}" if is_all_default else _unless_default(values, None, text_array)
 
 
 def moments(values: Sequence[datetime | None]) -> str:

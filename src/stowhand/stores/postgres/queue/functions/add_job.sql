@@ -33,8 +33,11 @@ begin
     raise exception 'Unknown job_key_mode "%": it is replace, preserve_run_at, unsafe_dedupe or unique.', _mode
       using errcode = 'GWBKM';
   end if;
-  if _queue is null then _queue := {schema}.declared_queue(identifier); end if;
-  _queue := nullif(_queue, 'default');
+  if _queue is null then
+    select q.queue into _queue from {schema}.task_queues q where q.task = identifier;
+  elsif _queue = 'default' then
+    _queue := null;
+  end if;
   if job_key is null then
     insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, queue, scout, created_at, updated_at)
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags, _queue,
