@@ -1122,7 +1122,8 @@ begin
 end $$;
 
 CREATE FUNCTION stowhand.declare_queues(_queues json) RETURNS void
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 begin
   delete from "stowhand".task_queues t where t.task = any(array(
@@ -3894,13 +3895,12 @@ begin
   delete from "stowhand".workers w where w.name = _name;
 end $$;
 
-CREATE FUNCTION stowhand.worker_seen(_name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency integer, _stopping boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _forbidden text[] DEFAULT ARRAY[]::text[], _app_version text DEFAULT NULL::text, _abandoned_threads integer DEFAULT 0, _blocked boolean DEFAULT false, _queues text[] DEFAULT NULL::text[], _excluded_queues text[] DEFAULT ARRAY[]::text[], _task_queues json DEFAULT NULL::json) RETURNS void
+CREATE FUNCTION stowhand.worker_seen(_name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency integer, _stopping boolean, _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _forbidden text[] DEFAULT ARRAY[]::text[], _app_version text DEFAULT NULL::text, _abandoned_threads integer DEFAULT 0, _blocked boolean DEFAULT false, _queues text[] DEFAULT NULL::text[], _excluded_queues text[] DEFAULT ARRAY[]::text[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 declare
   _at timestamptz := "stowhand".at(_now);
-  _is_new boolean;
 begin
   perform set_config('synchronous_commit', 'off', true);
   insert into "stowhand".workers
@@ -3910,10 +3910,7 @@ begin
         _abandoned_threads, _blocked, _queues, _excluded_queues)
     on conflict (name) do update
       set tasks = _tasks, stopping = _stopping, forbidden_flags = _forbidden, seen_at = _at,
-        abandoned_threads = _abandoned_threads, blocked = _blocked
-    returning xmax = 0 into _is_new;
-  -- Only as a worker starts: of two versions that run beside each other the newer one has declared them last.
-  if _is_new and _task_queues is not null then perform "stowhand".declare_queues(_task_queues); end if;
+        abandoned_threads = _abandoned_threads, blocked = _blocked;
   if _app_version is not null then perform "stowhand".note_app_version(_app_version, _at); end if;
 end $$;
 

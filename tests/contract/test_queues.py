@@ -11,7 +11,7 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.queues import Queues
 from stowhand.protocols.figures import Pauses
-from stowhand.protocols.operating import QueueChange, WorkerCard, WorkerList
+from stowhand.protocols.operating import FORGOTTEN_AFTER, QueueChange, WorkerCard, WorkerList
 from stowhand.protocols.queue_store import JobFilter, Reschedule
 from stowhand.protocols.searching import Search
 from tests.contract.needs import needs
@@ -186,7 +186,6 @@ async def test_a_resumed_queue_wakes_a_worker(harness: StoreHarness) -> None:
     assert await woken(waiting)
 
 
-@needs("operate")
 async def test_a_producer_that_names_no_queue_gets_the_one_that_a_worker_declared(harness: StoreHarness) -> None:
     roll = harness.heartbeats
     assert isinstance(roll, WorkerList)
@@ -195,18 +194,31 @@ async def test_a_producer_that_names_no_queue_gets_the_one_that_a_worker_declare
     assert (await harness.add(queue="default")).queue == "default"
     (one, two) = await harness.store.jobs.add_jobs([NewJob(task="t"), NewJob(task="t", key="k", queue="bulk")])
     assert (one.queue, two.queue) == ("mail", "bulk")
-    (many,) = await harness.store.jobs.enqueue_many([NewJob(task="t")])
-    assert (await harness.job(many)).queue == "mail"
+    for given, queues in (
+        ([None], ["mail"]),
+        (["default", "default"], ["default", "default"]),
+        (["default", None, "bulk"], ["default", "mail", "bulk"]),
+    ):
+        many = await harness.store.jobs.enqueue_many([NewJob(task="t", queue=queue) for queue in given])
+        assert [(await harness.job(job_id)).queue for job_id in many] == queues
 
 
-@needs("operate")
 async def test_the_queue_of_a_task_is_what_the_worker_that_started_last_has_declared(harness: StoreHarness) -> None:
-    roll = harness.heartbeats
-    assert isinstance(roll, WorkerList)
-    await roll.worker_seen(CARD, {"t": "mail"})
-    await roll.worker_seen(msgspec.structs.replace(CARD, name="w2"), {"t": "default"})
-    await roll.worker_seen(CARD, {"t": "mail"})
+    old, new = harness.heartbeats, harness.another_heartbeats(harness.store)
+    assert isinstance(old, WorkerList)
+    assert isinstance(new, WorkerList)
+    await old.worker_seen(CARD, {"t": "mail"})
+    await new.worker_seen(msgspec.structs.replace(CARD, name="w2"), {"t": "default"})
+    await old.worker_seen(CARD, {"t": "mail"})
     assert (await harness.add()).queue == "default", "an older worker that still runs declares nothing more"
+    await harness.pass_time(FORGOTTEN_AFTER + 1)
+    await harness.heartbeats.maintain()
+    await old.worker_seen(CARD, {"t": "mail"})
+    assert (await harness.add()).queue == "default", "nor one that was away for so long that it is listed anew"
+    again = harness.another_heartbeats(harness.store)
+    assert isinstance(again, WorkerList)
+    await again.worker_seen(CARD, {"t": "bulk"})
+    assert (await harness.add()).queue == "bulk", "a worker that starts under a known name declares them"
 
 
 @needs("inspect")

@@ -263,9 +263,12 @@ class WorkerList(Protocol):
     async def worker_seen(self, card: WorkerCard, task_queues: Mapping[str, str]) -> None:
         """Register the worker, or update its entry: it is alive now.
 
-        ``task_queues``: the queue that each of its tasks declares. As the worker starts they are kept for producers
-        that do not know the task.
+        ``task_queues``: the queue that each of its tasks declares. The first call of these heartbeats declares them: of
+        two versions that run beside each other, the newer one has declared them last.
         """
+
+    async def declare_queues(self, task_queues: Mapping[str, str]) -> None:
+        """Keep the queue of each task, for producers that name no queue and do not know the task."""
 
     async def worker_gone(self, name: str) -> None:
         """Deregister it. No error if it is not registered."""

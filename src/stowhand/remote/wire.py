@@ -157,6 +157,18 @@ class Verdicts(Message, frozen=True, omit_defaults=True):
     differences: tuple[Difference, ...] = ()
 
 
+class TaskQueues(Message, frozen=True):
+    """The queues that the tasks of a worker declare, as it starts."""
+
+    task_queues: Annotated[dict[str, str], MANY]
+    """By task. They hold for jobs whose producer names no queue and does not know the task."""
+
+
+class QueuesDeclared(Message, frozen=True):
+    left_out: tuple[str, ...] = ()
+    """Tasks that are outside the token's tasks, or whose queue is outside its queues."""
+
+
 class Release(Message, frozen=True):
     leases: Annotated[tuple[Proof, ...], MANY] = ()
     token: str | None = None
@@ -342,6 +354,7 @@ PROGRESS = Verb("progress", "/v1/progress", ProgressSaid, ProgressHeard, (Scope.
 SETTLE = Verb("settle", "/v1/settle", Settlements, Verdicts, (Scope.CLAIM,))
 RESET = Verb("reset", "/v1/reset", Reset, ResetDone, (Scope.CLAIM,))
 RELEASE = Verb("release", "/v1/release", Release, Released, (Scope.CLAIM,))
+QUEUES = Verb("queues", "/v1/queues", TaskQueues, QueuesDeclared, (Scope.CLAIM,))
 LOGS = Verb("logs", "/v1/logs", LogChange, LogNumbers, (Scope.CLAIM,))
 ENQUEUE = Verb("enqueue", "/v1/enqueue", Enqueue, Enqueued, (Scope.ENQUEUE,))
 DUE = Verb("due", "/v1/due", DueAsked, Due, (Scope.CLAIM,))
@@ -352,7 +365,7 @@ FAILURES: Verb[None, list[Failures]] = Verb("failures", "/v1/failures", None, li
 TERMS: Verb[None, TermsOffered] = Verb("terms", "/v1/terms", None, TermsOffered)
 
 VERBS: tuple[Verb[Any, Any], ...] = (
-    *(CLAIM, HEARTBEAT, PROGRESS, SETTLE, RESET, RELEASE, LOGS),
+    *(CLAIM, HEARTBEAT, PROGRESS, SETTLE, RESET, RELEASE, QUEUES, LOGS),
     *(ENQUEUE, DUE, ENDS, JOB, TRIES, FAILURES, TERMS),
 )
 """Every call of a lent store, in the order of the page docs/reference/http.md."""

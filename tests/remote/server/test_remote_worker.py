@@ -39,7 +39,7 @@ from tests.remote.server.tokens import make_token
 from tests.support.http_proxy import Fault, HttpProxy
 from tests.support.jobs_table import jobs_table
 from tests.support.lent import SharedServer
-from tests.support.memory_rows import rows_of
+from tests.support.memory_rows import raw_of, rows_of
 
 OWN = ("path text not null", "size bigint not null")
 TABLE = jobs_table("uploads", *OWN, dialect="sqlite", state="text default 'queued'")
@@ -152,6 +152,24 @@ def test_what_a_handler_far_away_says_of_its_progress_is_kept_with_the_job(
             assert [(row.state, row.progress) for row in rows_of(store)] == [(State.COMPLETED, None)]
 
     run(go())
+
+
+def test_a_worker_far_away_declares_the_queues_of_its_tasks(shared_server: SharedServer, run: Run) -> None:
+    store = MemoryStore()
+    url = shared_server.lend(store)
+    app = App(url)
+
+    @app.task(queue="mail")
+    async def send() -> None: ...
+
+    async def go() -> None:
+        async with app.run_in_background():
+            await until(lambda: raw_of(store).execute("SELECT 1 FROM stowhand_task_queues").fetchone())
+        await app.close()
+        assert (await store.jobs.enqueue(NewJob(task="send"))).queue == "mail"
+
+    run(go())
+    shared_server.take_back(url)
 
 
 @dataclass

@@ -151,6 +151,17 @@ def test_a_token_for_some_queues_claims_enqueues_and_reads_jobs_of_these_alone(l
     assert client.get("/v1/failures").status == 403
 
 
+def test_a_token_declares_the_queues_of_its_tasks_and_no_other_queue(lend: Lend, tokens: Path) -> None:
+    lending = lend()
+    client = lending.client(token_of(tokens, "a", "claim", tasks=("a", "b"), queues=("mail", "x,y")))
+    reply = client.post("queues", task_queues={"a": "mail", "b": "bulk", "c": "mail"})
+    assert reply.body == {"left_out": ["b", "c"]}
+    assert "comma" in client.post("queues", task_queues={"b": "x,y"}).refused(400, "invalid job")
+    for task in ("a", "b", "c"):
+        lending.add(task)
+    assert [claim["task"] for claim in client.claim(5)] == ["a"]
+
+
 def test_enqueueing_is_limited_to_tasks_and_serial_keys(lend: Lend, tokens: Path) -> None:
     token = token_of(tokens, "a", "enqueue", "read", tasks=("a",), serials=("q",))
     lending = lend()

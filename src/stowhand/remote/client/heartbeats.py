@@ -7,12 +7,13 @@ it, so that nothing waits for the end of the lease.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.protocols.attempt import Progress
+from stowhand.protocols.operating import WorkerCard
 from stowhand.protocols.store import Foreign, Pulse, Refusal
 from stowhand.remote.client.claims import HeldProofs
 from stowhand.remote.client.http_caller import HttpCaller
@@ -21,6 +22,7 @@ from stowhand.remote.wire import (
     HEARTBEAT,
     MOST_ITEMS,
     PROGRESS,
+    QUEUES,
     RELEASE,
     RESET,
     Held,
@@ -29,6 +31,7 @@ from stowhand.remote.wire import (
     Proof,
     Release,
     Reset,
+    TaskQueues,
 )
 
 NOTES = 500
@@ -112,7 +115,24 @@ class HttpHeartbeats:
 
 
 class QueueHeartbeats(HttpHeartbeats):
-    """The heartbeats of a lent queue, which keeps progress."""
+    """The heartbeats of a lent queue, which keeps progress and the queues of tasks. It does not list remote workers."""
+
+    _has_declared = False
+
+    async def worker_seen(self, card: WorkerCard, task_queues: Mapping[str, str]) -> None:
+        """Declare the queues of its tasks, once."""
+        if not self._has_declared:
+            await self.declare_queues(task_queues)
+            self._has_declared = True
+
+    async def declare_queues(self, task_queues: Mapping[str, str]) -> None:
+        """Send the queues of tasks. The server leaves out those that the token does not cover."""
+        items = list(task_queues.items())
+        for start in range(0, len(items), MOST_ITEMS):
+            await self._http.post(QUEUES, TaskQueues(task_queues=dict(items[start : start + MOST_ITEMS])))
+
+    async def worker_gone(self, name: str) -> None:
+        """Nothing: the server does not list it."""
 
     async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
         """Return the leases whose jobs were asked to cancel. Nothing is renewed."""

@@ -127,6 +127,7 @@ class HttpApp:
             (wire.SETTLE, Call(run=server.settle, reply=reply_of, audit=_audit_settle, count=_count_settled)),
             (wire.RESET, Call(run=server.reset, audit=_audit_reset)),
             (wire.RELEASE, Call(run=server.release, audit=_audit_release)),
+            (wire.QUEUES, Call(run=server.declare_queues)),
             (wire.LOGS, Call(run=server.log, audit=_audit_log)),
             (wire.ENQUEUE, Call(run=server.enqueue, audit=lambda _, enqueued: Audited(enqueued.ids))),
             (wire.DUE, Call(run=server.due, waits=True)),

@@ -21,6 +21,7 @@ from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.attempt import ProgressKeeper, read_progress
+from stowhand.protocols.operating import WorkerList
 from stowhand.protocols.store import CancellationFinder, Heartbeats, Recorded, Unwritten, Verdict
 from stowhand.remote.server.claims import Claims, Sent
 from stowhand.remote.server.job_reader import JobReader
@@ -42,11 +43,13 @@ from stowhand.remote.wire import (
     ProgressHeard,
     ProgressSaid,
     Proof,
+    QueuesDeclared,
     Release,
     Released,
     Reset,
     ResetDone,
     Settlements,
+    TaskQueues,
     TermsOffered,
 )
 from stowhand.worker.heartbeat_thread import HeartbeatThread
@@ -195,6 +198,22 @@ class StoreServer:
         found = await self._heartbeats.call(reset_all)
         self._throughput.reset(found)
         return ResetDone(jobs=tuple(found))
+
+    async def declare_queues(self, grant: Grant, sent: TaskQueues) -> QueuesDeclared:
+        """Keep the queues of a starting worker's tasks, as far as the token covers both. Raises InvalidJob."""
+        self._shared_store.queue("divided into queues")
+        declared = {
+            limits.check_name("task", task, limits.TASK_LIMIT): limits.check_queue("queue", queue)
+            for task, queue in sent.task_queues.items()
+            if grant.covers(task, queue)
+        }
+
+        async def declare(heartbeats: Heartbeats) -> None:
+            if isinstance(heartbeats, WorkerList):
+                await heartbeats.declare_queues(declared)
+
+        await self._heartbeats.call(declare)
+        return QueuesDeclared(left_out=tuple(task for task in sent.task_queues if task not in declared))
 
     async def log(self, grant: Grant, change: LogChange) -> LogNumbers:
         """Append entries, then replace others. Raises LogRefused, LeaseLost."""

@@ -126,11 +126,11 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     def sees(self, job: Job) -> bool:
         """Return whether the job is within the token's tasks, queues and serial keys."""
-        return (
-            (self.tasks is None or job.task in self.tasks)
-            and (self.queues is None or job.queue in self.queues)
-            and (self.serials is None or job.serial in self.serials)
-        )
+        return self.covers(job.task, job.queue) and (self.serials is None or job.serial in self.serials)
+
+    def covers(self, task: str, queue: str) -> bool:
+        """Return whether the token is for this task and this queue."""
+        return (self.tasks is None or task in self.tasks) and (self.queues is None or queue in self.queues)
 
 
 EVERYTHING = Grant(id="", name="", scopes=frozenset(Scope), conditions=None)

@@ -25,6 +25,8 @@ from stowhand.stores.postgres.shared.leaser import Leaser
 class PostgresHeartbeats(Leaser[PostgresContext]):
     """A token that has been abandoned is kept in the schema."""
 
+    _has_declared = False
+
     async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
         """Those that were asked to cancel."""
         with self._context.translated():
@@ -77,15 +79,22 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
 
     async def worker_seen(self, card: WorkerCard, task_queues: Mapping[str, str]) -> None:
         """An entry in the list of workers. Raises SchemaTooNew as ``check`` does: an idle worker asks nothing else."""
+        if not self._has_declared:
+            await self.declare_queues(task_queues)
+            self._has_declared = True
         lists = {
             "tasks": None if card.tasks is None else text_array(card.tasks),
             "forbidden_flags": None if card.forbidden_flags is None else text_array(card.forbidden_flags),
             "queues": None if card.queues.only is None else text_array(card.queues.only),
             "excluded_queues": text_array(card.queues.excluded),
-            "task_queues": msgspec.json.encode(task_queues).decode(),
         }
         ((_, newest),) = await self._rows("worker_seen", **msgspec.structs.asdict(card) | lists)
         self._leave_behind(newest)
+
+    async def declare_queues(self, task_queues: Mapping[str, str]) -> None:
+        """Keep the queues of tasks."""
+        if task_queues:
+            await self._rows("declare_queues", task_queues=msgspec.json.encode(task_queues).decode())
 
     async def worker_gone(self, name: str) -> None:
         """Out of the list of workers."""

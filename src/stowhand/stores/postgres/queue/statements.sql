@@ -339,8 +339,11 @@ select {schema}.resume_queue(%s, %s::timestamptz)
 -- name: worker_seen
 select {schema}.worker_seen(%(name)s, %(host)s, %(pid)s::bigint, %(version)s, %(tasks)s::text[], %(concurrency)s::int,
   %(stopping)s, %(now)s::timestamptz, %(forbidden_flags)s::text[], %(app_version)s, %(abandoned_threads)s::int,
-  %(blocked)s, %(queues)s::text[], %(excluded_queues)s::text[], %(task_queues)s::json),
+  %(blocked)s, %(queues)s::text[], %(excluded_queues)s::text[]),
   (select coalesce(max(id), 0) from {schema}.applied_migrations where breaking)
+
+-- name: declare_queues
+select {schema}.declare_queues(%(task_queues)s::json)
 
 -- name: worker_gone
 select {schema}.worker_gone(%(name)s)

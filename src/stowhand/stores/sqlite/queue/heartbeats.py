@@ -42,6 +42,7 @@ class SqliteHeartbeats(Leaser[Transaction]):
     ) -> None:
         super().__init__(connection, probe, QueuePlan())
         self._impatient = impatient
+        self._has_declared = False
         self._history = history or 0.0
         self._failed_retention = failed_retention
 
@@ -95,6 +96,9 @@ class SqliteHeartbeats(Leaser[Transaction]):
 
     async def worker_seen(self, card: WorkerCard, task_queues: Mapping[str, str]) -> None:
         """Enter it in the list of workers, or note that it still runs."""
+        if not self._has_declared:
+            await self.declare_queues(task_queues)
+            self._has_declared = True
         tasks = None if card.tasks is None else as_json(card.tasks)
         flags = None if card.forbidden_flags is None else as_json(card.forbidden_flags)
         entry = msgspec.structs.asdict(card) | {
@@ -103,13 +107,8 @@ class SqliteHeartbeats(Leaser[Transaction]):
             "queues": None if card.queues.only is None else as_json(card.queues.only),
             "excluded_queues": as_json(card.queues.excluded),
         }
-        declared = as_json(task_queues)
 
         def write(tx: Transaction) -> None:
-            # Only as a worker starts: of two versions that run beside each other the newer one has declared them last.
-            if tx.row("worker_known", name=card.name) is None:
-                tx.run("clear_task_queues", task_queues=declared)
-                tx.run("set_task_queues", task_queues=declared)
             tx.run("worker_seen", **entry)
             if card.app_version is not None:
                 seen = tx.run("app_version_seen", version=card.app_version, gone=micros(VERSION_GONE))
@@ -117,6 +116,17 @@ class SqliteHeartbeats(Leaser[Transaction]):
                     tx.run("app_version_new", version=card.app_version)
 
         self._connection.write(write)
+
+    async def declare_queues(self, task_queues: Mapping[str, str]) -> None:
+        """Keep the queues of tasks."""
+        declared = as_json(task_queues)
+
+        def write(tx: Transaction) -> None:
+            tx.run("clear_task_queues", task_queues=declared)
+            tx.run("set_task_queues", task_queues=declared)
+
+        if task_queues:
+            self._connection.write(write)
 
     async def worker_gone(self, name: str) -> None:
         """Remove it from the list of workers."""

@@ -69,6 +69,7 @@ begin
       ('maintain', 'worker'),
       ('job_ends', 'worker reader admin'),
       ('worker_seen', 'worker'),
+      ('declare_queues', 'worker'),
       ('worker_gone', 'worker'),
       ('write_throughput', 'worker'),
       ('purge_history', 'worker admin'),

@@ -87,12 +87,11 @@ create or replace function {schema}.worker_seen(
   _name text, _host text, _pid bigint, _version text, _tasks text[], _concurrency int, _stopping boolean,
   _now timestamptz default null, _forbidden text[] default array[]::text[], _app_version text default null,
   _abandoned_threads int default 0, _blocked boolean default false, _queues text[] default null,
-  _excluded_queues text[] default array[]::text[], _task_queues json default null
+  _excluded_queues text[] default array[]::text[]
 ) returns void
 language plpgsql {definer} as $$
 declare
   _at timestamptz := {schema}.at(_now);
-  _is_new boolean;
 begin
   perform set_config('synchronous_commit', 'off', true);
   insert into {schema}.workers
@@ -102,17 +101,14 @@ begin
         _abandoned_threads, _blocked, _queues, _excluded_queues)
     on conflict (name) do update
       set tasks = _tasks, stopping = _stopping, forbidden_flags = _forbidden, seen_at = _at,
-        abandoned_threads = _abandoned_threads, blocked = _blocked
-    returning xmax = 0 into _is_new;
-  -- Only as a worker starts: of two versions that run beside each other the newer one has declared them last.
-  if _is_new and _task_queues is not null then perform {schema}.declare_queues(_task_queues); end if;
+        abandoned_threads = _abandoned_threads, blocked = _blocked;
   if _app_version is not null then perform {schema}.note_app_version(_app_version, _at); end if;
 end $$;
 
 -- The queues of the tasks that a worker has, by task, for producers that do not know them. What is so already is not written, and
 -- tasks are locked in one order: many workers start at once.
 create or replace function {schema}.declare_queues(_queues json) returns void
-language plpgsql as $$
+language plpgsql {definer} as $$
 begin
   delete from {schema}.task_queues t where t.task = any(array(
     select o.task from {schema}.task_queues o

@@ -19,9 +19,6 @@ SET state = 'queued', run_at = :now, expires_at = NULL, attempts = 0, resets = 0
 WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'failed'
 RETURNING id
 
--- name: worker_known
-SELECT 1 FROM stowhand_workers WHERE name = :name
-
 -- name: clear_task_queues
 DELETE FROM stowhand_task_queues WHERE task IN (SELECT key FROM json_each(:task_queues) WHERE value = 'default')
 
