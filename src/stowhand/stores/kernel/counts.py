@@ -24,43 +24,6 @@ _READY = f"SELECT task, count(*), {_DUE} FROM {{ready}} GROUP BY task"
 _QUEUED = f"SELECT task, queue, count(*), {_DUE} FROM {{queued}} GROUP BY queue, task"
 NEAR = 20
 """Times ``most``: of more jobs the first of each level are counted, of fewer all of them."""
-# Tasks and priorities are visited one by one: what is not due, and of other tasks, costs one step.
-_READY_LEVELS = """
-WITH RECURSIVE levels (task, priority) AS (
-    SELECT * FROM (SELECT task, priority FROM {ready} ORDER BY task, priority, run_at LIMIT 1) AS first
-    UNION ALL
-    SELECT job.task, job.priority FROM levels AS here {next_ready}
-)
-SELECT task, (
-    SELECT count(*) FROM (
-        SELECT 1 FROM {ready} AND task = levels.task AND priority = levels.priority LIMIT :most
-    ) AS waiting
-), (
-    SELECT count(*) FROM (
-        SELECT 1 FROM {ready} AND task = levels.task AND priority = levels.priority AND run_at <= :now LIMIT :most
-    ) AS due
-)
-FROM levels
-"""
-_QUEUED_LEVELS = """
-WITH RECURSIVE levels (queue, task, priority) AS (
-    SELECT * FROM (SELECT queue, task, priority FROM {queued} ORDER BY queue, task, priority, run_at LIMIT 1) AS first
-    UNION ALL
-    SELECT job.queue, job.task, job.priority FROM levels AS here {next_queued}
-)
-SELECT task, queue, (
-    SELECT count(*) FROM (
-        SELECT 1 FROM {queued} AND queue = levels.queue AND task = levels.task AND priority = levels.priority
-        LIMIT :most
-    ) AS waiting
-), (
-    SELECT count(*) FROM (
-        SELECT 1 FROM {queued} AND queue = levels.queue AND task = levels.task AND priority = levels.priority
-            AND run_at <= :now LIMIT :most
-    ) AS due
-)
-FROM levels
-"""
 # Groups of all are read in the order of the index, which takes a third of the time.
 _SERIAL = {
     "task": f"""
@@ -195,12 +158,35 @@ def _count_live(most: int, *, of_serials: bool = True) -> Question[dict[str, Tal
 def _add_ready(tallies: Mapping[str, Tallies], most: int) -> Question[None]:
     """What waits without a serial key: up to ``most`` of each task and queue."""
     near = min(NEAR * most, FAR)
-    for source, all_of, levels in (("{ready}", _READY, _READY_LEVELS), ("{queued}", _QUEUED, _QUEUED_LEVELS)):
+    for source, all_of, levels in (
+        ("{ready}", _READY, _levels("ready", "task")),
+        ("{queued}", _QUEUED, _levels("queued", "queue", "task")),
+    ):
         text = all_of if (yield from count_some(source, near)) <= near else levels
         for task, *queue, waiting, due in (yield Query(text, {"most": most + 1})):
             for column, name in (("task", task), ("queue", queue[0] if queue else DEFAULT_QUEUE)):
                 tallies[column].add(name, "waiting", waiting)
                 tallies[column].add(name, "due", due)
+
+
+def _levels(source: str, *names: str) -> str:
+    """Counts by these names, the last one first. Each (queue, task, priority) is visited: what is not due, and of other
+    tasks, costs one step."""
+    columns = [*names, "priority"]
+    level = f"{{{source}}} AND " + " AND ".join(f"{column} = levels.{column}" for column in columns)
+    of_job = ", ".join(f"job.{column}" for column in columns)
+    listed = ", ".join(columns)
+    return f"""
+WITH RECURSIVE levels ({listed}) AS (
+    SELECT * FROM (SELECT {listed} FROM {{{source}}} ORDER BY {listed}, run_at LIMIT 1) AS first
+    UNION ALL
+    SELECT {of_job} FROM levels AS here {{next_{source}}}
+)
+SELECT {", ".join(reversed(names))},
+    (SELECT count(*) FROM (SELECT 1 FROM {level} LIMIT :most) AS waiting),
+    (SELECT count(*) FROM (SELECT 1 FROM {level} AND run_at <= :now LIMIT :most) AS due)
+FROM levels
+"""
 
 
 def _add_serial(tallies: Mapping[str, Tallies], columns: Sequence[str]) -> Question[None]:

@@ -24,40 +24,25 @@ _WAITS = "state IN ('queued', 'errored')"
 _READY = f"{_JOBS}_ready WHERE queue IS NULL AND {_WAITS} AND serial IS NULL AND resets < 2"
 _QUEUED = f"{_JOBS}_queued WHERE queue IS NOT NULL AND {_WAITS} AND serial IS NULL AND resets < 2"
 _SERIAL = f"{_JOBS}_serial WHERE {_WAITS} AND serial IS NOT NULL AND resets < 2"
-# Each step compares one column: of (a, b) > (x, y) a search of SQLite's uses the first alone, and reads all that has
-# the same one.
-_NEXT_READY = f"""
-JOIN stowhand_jobs AS job ON job.id = coalesce((
-    SELECT id FROM {_READY} AND task = here.task AND priority > here.priority ORDER BY priority, run_at LIMIT 1
-), (
-    SELECT id FROM {_READY} AND task > here.task ORDER BY task, priority, run_at LIMIT 1
-))
-"""
-_NEXT_QUEUED = f"""
-JOIN stowhand_jobs AS job ON job.id = coalesce((
-    SELECT id FROM {_QUEUED} AND queue = here.queue AND task = here.task AND priority > here.priority
-    ORDER BY priority, run_at LIMIT 1
-), (
-    SELECT id FROM {_QUEUED} AND queue = here.queue AND task > here.task ORDER BY task, priority, run_at LIMIT 1
-), (
-    SELECT id FROM {_QUEUED} AND queue > here.queue ORDER BY queue, task, priority, run_at LIMIT 1
-))
-"""
-_NEXT_SERIAL = f"""
-JOIN stowhand_jobs AS job ON job.id = coalesce((
-    SELECT id FROM {_SERIAL} AND serial = here.serial AND task = here.task AND priority > here.priority
-    ORDER BY priority, run_at LIMIT 1
-), (
-    SELECT id FROM {_SERIAL} AND serial = here.serial AND task > here.task ORDER BY task, priority, run_at LIMIT 1
-), (
-    SELECT id FROM {_SERIAL} AND serial > here.serial ORDER BY serial, task, priority, run_at LIMIT 1
-))
-"""
+
+
+def _next(jobs: str, *columns: str) -> str:
+    """Each search compares one column: of (a, b) > (x, y) a search of SQLite's uses the first alone, and reads all that
+    has the same one."""
+    searches = []
+    for place in reversed(range(len(columns))):
+        same = "".join(f"{column} = here.{column} AND " for column in columns[:place])
+        order = ", ".join((*columns[place:], "run_at"))
+        after = f"{columns[place]} > here.{columns[place]}"
+        searches.append(f"(SELECT id FROM {jobs} AND {same}{after} ORDER BY {order} LIMIT 1)")
+    return f"JOIN stowhand_jobs AS job ON job.id = coalesce({', '.join(searches)})"
+
+
 DIALECT = Dialect(
     {
-        "next_ready": _NEXT_READY,
-        "next_queued": _NEXT_QUEUED,
-        "next_serial": _NEXT_SERIAL,
+        "next_ready": _next(_READY, "task", "priority"),
+        "next_queued": _next(_QUEUED, "queue", "task", "priority"),
+        "next_serial": _next(_SERIAL, "serial", "task", "priority"),
         "live": "stowhand_jobs",
         "past": "stowhand_history",
         "live_jobs": "stowhand_live",
