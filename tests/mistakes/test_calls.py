@@ -363,8 +363,10 @@ async def test_a_word_that_was_read_as_the_name_of_a_database_is_named_when_no_s
     ("call", "arguments", "answer"),
     [
         ("list", {"state": "queued"}, "list(): no argument 'state'; give list(JobFilter(states=('queued',)))"),
-        ("list", {"task": "send"}, "list(): no argument 'task'; give list(JobFilter(task=…))"),
-        ("search", {"status": "failed"}, "search(): no argument 'status'; give search(Search(states=('queued',)))"),
+        ("list", {"state": ["failed"]}, "give list(JobFilter(states=('queued',)))"),
+        ("list", {"task": "send"}, "list(): no argument 'task'; give list(JobFilter(task='send'))"),
+        ("list", {"since": 5}, "list(): no argument 'since'; give list(JobFilter(since=…))"),
+        ("search", {"status": "failed"}, "search(): no argument 'status'; give search(Search(states=('failed',)))"),
         ("cancel", {"id": 5}, "cancel(): no argument 'id'; "),
     ],
 )

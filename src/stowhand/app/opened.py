@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
 from inspect import Parameter, signature
 from operator import attrgetter
@@ -34,25 +34,27 @@ def path_of(method: Callable[..., object]) -> str:
     return f"{part}.{method.__name__}" if part else method.__name__
 
 
-def refuse_unknown_names(method: Callable[..., object], given: Iterable[str]) -> None:
+def refuse_unknown_names(method: Callable[..., object], arguments: Mapping[str, object]) -> None:
     """Raise TypeError for an argument by name that a method does not have."""
     _, *parameters = signature(method).parameters.values()
     names = [one.name for one in parameters]
     if any(one.kind is Parameter.VAR_KEYWORD for one in parameters):
         return
-    for name in given:
+    for name, value in arguments.items():
         if name not in names:
-            example = f"; {_filter_example(method.__name__, parameters[0], name)}" if names == ["wanted"] else ""
+            example = f"; {_filter_example(method.__name__, parameters[0], name, value)}" if names == ["wanted"] else ""
             raise TypeError(f"{method.__name__}(): no argument {name!r}{example or suggest(name, names)}")
 
 
-def _filter_example(method: str, parameter: Parameter, name: str) -> str:
-    """Return the call with a filter, for the name of a field of it, or a similar name."""
+def _filter_example(method: str, parameter: Parameter, name: str, value: object) -> str:
+    """Return the call with a filter, for the name of a field of it, or a similar name, and a text as its value."""
     kind = type(parameter.default)
     meant = [name] if name in kind.__struct_fields__ else our_words(name, kind.__struct_fields__)
     field = meant[0] if meant else "states"
-    value = "('queued',)" if field == "states" else "…"
-    return f"give {method}({kind.__name__}({field}={value}))"
+    text = repr(str(value)) if isinstance(value, str) else "…"
+    if field == "states":
+        text = f"({text},)" if isinstance(value, str) else "('queued',)"
+    return f"give {method}({kind.__name__}({field}={text}))"
 
 
 class Opens(Protocol):
