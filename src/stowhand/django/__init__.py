@@ -3,7 +3,7 @@
     INSTALLED_APPS = [..., "stowhand.django"]
     TASKS = {"default": {"BACKEND": "stowhand.django.StowhandBackend"}}
 
-task        ``@task`` with ``key``, ``max_attempts`` and ``timeout``; which tasks a worker has
+task        ``@task`` with options of a job; which tasks a worker has
 backend     what Django asks of a backend
 results     a job as Django's ``TaskResult``
 testing     for the tests of a project: ``drain``

@@ -88,7 +88,7 @@ def test_a_handler_requeues_counts_and_looks_for_others(place: Place, run: Run) 
             assert await its.exists("completed")
             assert not await its.exists("completed", conditions=Where("path", "=", "a.py"))
             assert await its.count_by_state("queued", State.PROCESSING) == 2
-            with pytest.raises(InvalidJob, match="id: a str given; the key is a whole number: give 2"):
+            with pytest.raises(InvalidJob, match="id: a str given; the key is a whole number: give an int"):
                 await its.requeue("2")
 
     run(main())

@@ -265,7 +265,7 @@ def test_what_is_no_entry_is_shown_to_people_as_it_stands() -> None:
 @pytest.mark.parametrize(
     ("kind", "given", "said"),
     [
-        (Key.INTEGER, "7", "a str given; the key is a whole number: give 7"),
+        (Key.INTEGER, "7", "a str given; the key is a whole number: give an int"),
         (Key.INTEGER, "x", "a str given; the key is a whole number: give an int"),
         (Key.INTEGER, True, "a bool given"),
         (Key.INTEGER, 7.0, "a float given"),

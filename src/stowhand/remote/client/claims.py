@@ -17,6 +17,7 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Unwritten, Verdict, whole_batch
 from stowhand.remote.client.http_caller import ROOM, CallRefused, HttpCaller, NoReply, parts
+from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.wire import CLAIM, SETTLE, ClaimAsked, Difference, Kind, Lent, Proof, SettlementSent
 
 REASON_LIMIT = 2048
@@ -34,13 +35,11 @@ _PERMANENT = (Kind.REFUSED, Kind.OUT_OF_SCOPE)
 class HttpClaims:
     """Claims and settles for a worker's loop."""
 
-    def __init__(
-        self, http: HttpCaller, proofs: HeldProofs, record: type[Any] | None, max_attempts: int | None
-    ) -> None:
+    def __init__(self, http: HttpCaller, proofs: HeldProofs, options: HttpOptions) -> None:
         self._http = http
         self._proofs = proofs
-        self._max_attempts = max_attempts
-        self._make = _maker(record)
+        self._max_attempts = options.max_attempts
+        self._make = _maker(options.record)
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
         """Claim records; there may be fewer than the limit.

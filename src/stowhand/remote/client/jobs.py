@@ -21,6 +21,7 @@ from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.store import DOING, whole
 from stowhand.protocols.validation import validate_id
 from stowhand.remote.client.http_caller import ROOM, CallRefused, HttpCaller, NoReply, parts
+from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.wire import (
     BODY_LIMIT,
     ENDS,
@@ -43,9 +44,9 @@ A = TypeVar("A")
 class HttpJobs:
     """Enqueues jobs on the lent store, and looks at one."""
 
-    def __init__(self, http: HttpCaller, max_attempts: int | None) -> None:
+    def __init__(self, http: HttpCaller, options: HttpOptions) -> None:
         self._http = http
-        self._max_attempts = max_attempts
+        self._max_attempts = options.max_attempts
 
     async def get(self, job_id: int) -> Job | None:
         """Return the job, without payload and result unless the token has the scope payload."""

@@ -49,13 +49,13 @@ class HttpStore:
         self._clock = SystemClock()
         self._http = HttpCaller(self._base, self._options, self._clock)
         self._proofs = HeldProofs()
-        self._claims = HttpClaims(self._http, self._proofs, self._options.record, self._options.max_attempts)
+        self._claims = HttpClaims(self._http, self._proofs, self._options)
         self.claim = self._claims.claim
         self.settle = self._claims.settle
         self.description = self._base
         """Its address; the token is no part of it."""
         self.capabilities = Capabilities(rations=True, lent=True, has_queues=True, absent=_absent(self._base))
-        self.jobs = HttpJobs(self._http, self._options.max_attempts)
+        self.jobs = HttpJobs(self._http, self._options)
         self.results = HttpResults(self._http)
         self.notices = Notices()
         """Wake-ups arrive as answers to polls (``is_listening``), and the server logs the store's own warnings."""

@@ -121,7 +121,7 @@ def read_key(kind: Key, given: Any, field: str = "id") -> JobId:
     if kind is Key.INTEGER:
         # True is 1 to Python, and 1.0 is 1 to a database.
         if type(given) is not int:
-            raise InvalidJob(f"{field}: {a_type(given)} given; the key is a whole number: {_hint(given)}")
+            raise InvalidJob(f"{field}: {a_type(given)} given; the key is a whole number: give an int")
         if not -(2**63) <= given < 2**63:
             raise InvalidJob(f"{field}: {given} is beyond 64 bits")
         return given
@@ -142,9 +142,3 @@ def read_key(kind: Key, given: Any, field: str = "id") -> JobId:
 def job_id(value: Any) -> JobId:
     """What the database gave for the id, as leases hold it: a uuid becomes text."""
     return str(value) if isinstance(value, UUID) else value
-
-
-def _hint(given: Any) -> str:
-    if isinstance(given, str) and given.lstrip("-").isdecimal() and len(given) < 20:
-        return f"give {int(given)}"
-    return "give an int"

@@ -75,10 +75,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     if_not_exists: bool = False
 
     def __post_init__(self) -> None:
-        if self.dialect not in DIALECTS:
-            raise ConfigurationError(f"dialect: {self.dialect!r} given; {' or '.join(DIALECTS)}")
-        if self.key not in KEYS:
-            raise ConfigurationError(f"key: {self.key!r} given; one of {', '.join(KEYS)}")
         if self.channel is not None and self.dialect != "postgres":
             raise ConfigurationError("notify: SQLite has no NOTIFY; its workers poll the file, which is cheap")
         if self.channel is not None and not 0 < len(self.channel.encode()) <= NAME_LIMIT:

@@ -145,7 +145,7 @@ class TableClaim:
 
     def _take(self, key: JobId) -> bool:
         token = self._request.token
-        counts = self._tx.run("take", id=key, worker=self._request.worker, token=token).fetchone()
+        counts = self._tx.run("mark", id=key, worker=self._request.worker, token=token).fetchone()
         if counts is None:
             return False
         epoch, has_token = self._tx.look("taken", id=key, token=token).fetchone()

@@ -71,7 +71,7 @@ class TableHeartbeats(Leaser[TableTransaction]):
 
         def find(tx: TableTransaction) -> list[Lease]:
             can_ask = tx.table.shape.has("cancel")
-            return [no_lease(key) for (key,) in tx.look("canceled_waiting", limit=PAGE)] if can_ask else []
+            return [no_lease(key) for (key,) in tx.look("find_cancel_waiting", limit=PAGE)] if can_ask else []
 
         def cancel(tx: TableTransaction, part: Sequence[Lease]) -> Sequence[None]:
             for waiting in part:

@@ -108,7 +108,7 @@ class SqliteOperations:
             if (refusal := cancel_refusal(record_id, state, can_ask=tx.table.shape.has("cancel"))) is not None:
                 return refusal
             if state == State.PROCESSING:
-                tx.run("ask_cancel", id=record_id)
+                tx.run("cancel", id=record_id)
                 return Answer(record_id, Done.ASKED, "it is running, and asked to stop")
             tx.run("cancel_waiting", id=record_id)
             return Answer(record_id, Done.DONE)

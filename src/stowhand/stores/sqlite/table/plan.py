@@ -89,7 +89,7 @@ class TablePlan:
     def release(self, tx: TableTransaction, lease: Lease) -> None:
         record = find(tx, lease)
         if record is not None and record.valid:
-            check_written(tx.run("given_back_canceled" if record.cancel else "given_back", **mark(lease)))
+            check_written(tx.run("release_canceled" if record.cancel else "release", **mark(lease)))
 
     def abandon(self, tx: TableTransaction, token: str) -> Sequence[Lease]:
         self._abandoned.add(token)
@@ -99,16 +99,16 @@ class TablePlan:
     def find_foreign(self, tx: TableTransaction, ours: Sequence[Lease], slack: float) -> Foreign:
         late = _late(tx, slack)
         ids = msgspec.json.encode([lease.job_id for lease in ours]).decode()
-        found, first = tx.look("foreign", late=late, ours=ids).fetchone()
+        found, first = tx.look("foreign_leases", late=late, ours=ids).fetchone()
         return Foreign(late=bool(found), ends_in=None if first is None else (first - late) / SECOND)
 
     def find_stalled(self, tx: TableTransaction, slack: float) -> Sequence[Lease]:
         """Whoever holds them: another program's records have no token."""
-        return [no_lease(key) for (key,) in tx.look("stalled", late=_late(tx, slack), limit=PAGE)]
+        return [no_lease(key) for (key,) in tx.look("find_stalled", late=_late(tx, slack), limit=PAGE)]
 
     def find_held_by(self, tx: TableTransaction, worker: str) -> Sequence[Lease]:
         """Another program's marks are not ours to judge."""
-        return [no_lease(key) for (key,) in tx.look("held_by_worker", worker=worker, limit=PAGE)]
+        return [no_lease(key) for (key,) in tx.look("find_held_by_worker", worker=worker, limit=PAGE)]
 
     def reset(self, tx: TableTransaction, lease: Lease) -> ResetJob | None:
         """Of ``no_lease``, whoever holds it; ``lifecycle.reset`` decides whether it may run again."""

@@ -9,7 +9,7 @@ SELECT {row}.{state}, {matches}, {cancel}, {row}.{failure_message}, coalesce({ro
     stowhand_micros({row}.{last_heartbeat_at})
 FROM {table} WHERE {row}.{id} = :id
 
--- name: take
+-- name: mark
 UPDATE {table} SET {state} = 'processing', {started_at} = {now_started_at}, {last_heartbeat_at} = {now_last_heartbeat_at},
     {finished_at} = NULL, {failure_message} = NULL, {execution_logs} = NULL, {sign}
 WHERE {row}.{id} = :id AND {row}.{state} IN ('queued', 'errored')
@@ -46,12 +46,12 @@ WHERE {row}.{id} = :id AND {held}
 UPDATE {table} SET {state} = 'queued', {started_at} = NULL, {process_after} = {due_process_after}, {strip}{queued_now}
 WHERE {row}.{id} = :id AND {held}
 
--- name: given_back
+-- name: release
 -- As if it had never been claimed.
 UPDATE {table} SET {state} = 'queued', {started_at} = NULL, {strip}
 WHERE {row}.{id} = :id AND {held}
 
--- name: given_back_canceled
+-- name: release_canceled
 UPDATE {table} SET {state} = 'canceled', {finished_at} = {now_finished_at}, {strip}
 WHERE {row}.{id} = :id AND {held}
 
@@ -78,7 +78,7 @@ UPDATE {table} SET {state} = 'queued', {started_at} = NULL, {finished_at} = NULL
     {num_failures} = 0, {num_resets} = 0, {strip}{queued_now}{uncancel}
 WHERE {row}.{id} = :id AND {row}.{state} IN ('queued', 'errored', 'failed', 'canceled')
 
--- name: ask_cancel
+-- name: cancel
 UPDATE {table} SET {ask_cancel} WHERE {row}.{id} = :id AND {row}.{state} = 'processing'
 
 -- name: find
@@ -108,12 +108,12 @@ RETURNING 1
 -- name: logs
 SELECT {row}.{execution_logs} FROM {table} WHERE {row}.{id} = :id
 
--- name: stalled
+-- name: find_stalled
 SELECT {row}.{id} FROM {table}
 WHERE {row}.{state} = 'processing' AND {stalled} AND {row}.{id} IS NOT NULL
 ORDER BY {row}.{id} LIMIT :limit
 
--- name: foreign
+-- name: foreign_leases
 -- Of leases that are not of `:ours`: is one over, and when was the first of the others renewed?
 SELECT max({stalled}), min(CASE WHEN NOT {stalled} THEN {beaten} END) FROM {table}
 WHERE {row}.{state} = 'processing' AND {row}.{id} NOT IN (SELECT value FROM json_each(:ours)) AND {row}.{id} IS NOT NULL
@@ -124,12 +124,12 @@ SELECT 1 FROM {table} WHERE {row}.{state} IN ('queued', 'errored') AND {row}.{nu
 -- name: held_by_token
 SELECT {row}.{id}, {epoch} FROM {table} WHERE {held_by_token} AND {row}.{id} IS NOT NULL ORDER BY {row}.{id}
 
--- name: held_by_worker
+-- name: find_held_by_worker
 SELECT {row}.{id} FROM {table}
 WHERE {row}.{state} = 'processing' AND {marked} AND {worker} = :worker AND {row}.{id} IS NOT NULL
 ORDER BY {row}.{id} LIMIT :limit
 
--- name: canceled_waiting
+-- name: find_cancel_waiting
 SELECT {row}.{id} FROM {table} WHERE {row}.{state} IN ('queued', 'errored') AND {cancel} AND {row}.{id} IS NOT NULL LIMIT :limit
 
 -- name: page
