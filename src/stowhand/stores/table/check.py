@@ -228,16 +228,16 @@ def _key_findings(facts: Facts, shape: Shape, options: TableOptions[Any], dialec
     own, column = _key(shape, "id"), facts.column(shape, "id")
     if column is None:
         return
-    if any(index.unique and index.columns == (own,) and not index.predicate for index in facts.indexes):
-        return
-    begins = any(index.columns[:1] == (own,) and not index.predicate for index in facts.indexes)
-    if options.unique_ids and begins:
-        return
-    if options.unique_ids:
-        mend = dialect.index(shape, Recommended("id", ("id",)), [column.name])
+    is_unique = not options.unique_ids
+    for index in facts.indexes:
+        fits = (index.unique and index.columns == (own,)) if is_unique else index.columns[:1] == (own,)
+        if fits and not index.predicate:
+            return
+    wanted = Recommended("id_key" if is_unique else "id", ("id",))
+    mend = dialect.index(shape, wanted, [column.name], unique=is_unique)
+    if not is_unique:
         yield Finding(f"no index begins with {own}{_ON_EACH if not mend else ''}", mend, fatal=False)
         return
-    mend = dialect.index(shape, Recommended("id_key", ("id",)), [column.name], unique=True)
     hint = "" if mend else "; where ids are unique all the same, say so: unique_ids=True, --unique-ids"
     yield Finding(f"column {own} has no unique index{hint}", mend)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from stowhand.clock import SystemClock
@@ -29,39 +30,38 @@ class PostgresOperations:
     async def requeue(self, record_id: JobId, after: datetime | float | None) -> Answer:
         """To queued; a running attempt is fenced out. Raises StoreUnreachable where the row is locked."""
         moment, delay = (after, None) if isinstance(after, datetime) else (None, after)
-        async with self._session("requeue") as session:
-            done = await self._rows(session, "requeue", id=str(record_id), after=moment, delay=delay)
-            if done:
-                canceled = done[0][0] == State.CANCELED
-                return Answer(record_id, Done.DONE, "it was asked to cancel: canceled instead" if canceled else "")
-            state = await self._state(session, record_id)
-        refusal = requeue_refusal(record_id, state)
-        if refusal is None:
-            raise self._locked(record_id)
-        return refusal
+        done = await self._act("requeue", record_id, requeue_refusal, after=moment, delay=delay)
+        if isinstance(done, Answer):
+            return done
+        is_canceled = done == State.CANCELED
+        return Answer(record_id, Done.DONE, "it was asked to cancel: canceled instead" if is_canceled else "")
 
     async def retry(self, record_id: JobId) -> Answer:
         """To queued, as if it had never been tried."""
-        async with self._session("requeue") as session:
-            if await self._rows(session, "retry", id=str(record_id)):
-                return Answer(record_id, Done.DONE)
-            refusal = retry_refusal(record_id, await self._state(session, record_id))
-        if refusal is None:
-            raise self._locked(record_id)
-        return refusal
+        done = await self._act("retry", record_id, retry_refusal)
+        return done if isinstance(done, Answer) else Answer(record_id, Done.DONE)
 
     async def cancel(self, record_id: JobId) -> Answer:
         """A waiting record is canceled, a running one is asked to stop."""
+        refuse = partial(cancel_refusal, can_ask=self._context.shape.has("cancel"))
+        done = await self._act("cancel", record_id, refuse)
+        if isinstance(done, Answer):
+            return done
+        if done == State.PROCESSING:
+            return Answer(record_id, Done.ASKED, "it is running, and asked to stop")
+        return Answer(record_id, Done.DONE)
+
+    async def _act(
+        self, name: str, record_id: JobId, refuse: Callable[[JobId, str | None], Answer | None], **values: object
+    ) -> str | Answer:
+        """What the statement found, or why it found nothing. Raises StoreUnreachable where the row is locked."""
         async with self._session("requeue") as session:
-            done = await self._rows(session, "cancel", id=str(record_id))
-            if done:
-                if done[0][0] == State.PROCESSING:
-                    return Answer(record_id, Done.ASKED, "it is running, and asked to stop")
-                return Answer(record_id, Done.DONE)
-            state = await self._state(session, record_id)
-        refusal = cancel_refusal(record_id, state, can_ask=self._context.shape.has("cancel"))
+            if done := await self._rows(session, name, id=str(record_id), **values):
+                return str(done[0][0])
+            refusal = refuse(record_id, await self._state(session, record_id))
         if refusal is None:
-            raise self._locked(record_id)
+            where = f"{self._context}: an open transaction holds record {record_id}"
+            raise StoreUnreachable(f"{where}; try again when it has ended")
         return refusal
 
     async def seconds_until(self, moment: datetime) -> float:
@@ -125,10 +125,6 @@ class PostgresOperations:
     async def _state(self, session: Session, record_id: JobId) -> str | None:
         found = await self._rows(session, "state_of", id=str(record_id))
         return str(found[0][0]) if found else None
-
-    def _locked(self, record_id: JobId) -> StoreUnreachable:
-        where = f"{self._context}: an open transaction holds record {record_id}"
-        return StoreUnreachable(f"{where}; try again when it has ended")
 
     def _shown(self, row: Row) -> ShownRecord:
         return shown((self._context.job_id(str(row[0])), *row[1:]))

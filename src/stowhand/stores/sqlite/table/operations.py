@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from stowhand.jobs.lease import JobId
 from stowhand.protocols.queue_store import Answer, Done
 from stowhand.stores.sqlite.table.connections import TableConnections, TableTransaction
 from stowhand.stores.sqlite.table.moments import SECOND, after, to_micros
-from stowhand.stores.sqlite.table.plan import find, no_lease
+from stowhand.stores.sqlite.table.plan import CurrentRecord, find, no_lease
 from stowhand.stores.table.arguments import cancel_refusal, requeue_refusal, retry_refusal
 from stowhand.stores.table.records import ShownRecord, shown
 
@@ -62,12 +63,7 @@ class SqliteOperations:
     async def requeue(self, record_id: JobId, after_: datetime | float | None) -> Answer:
         """To queued; where ``cancel`` is set, to canceled. Terminal records are refused."""
 
-        def requeue(tx: TableTransaction) -> Answer:
-            held = find(tx, no_lease(record_id))
-            refusal = requeue_refusal(record_id, None if held is None else held.state)
-            if refusal is not None:
-                return refusal
-            assert held is not None  # what is not there is refused
+        def requeue(tx: TableTransaction, held: CurrentRecord) -> Answer:
             if held.cancel:
                 tx.run("reset_canceled" if held.state == State.PROCESSING else "cancel_waiting", id=record_id)
                 return Answer(record_id, Done.DONE, "it was asked to cancel: canceled instead")
@@ -75,7 +71,7 @@ class SqliteOperations:
             tx.run("requeue", due=to_micros(after_) if isinstance(after_, datetime) else seconds, id=record_id)
             return Answer(record_id, Done.DONE)
 
-        return await self._connections.write(requeue)
+        return await self._act(record_id, requeue_refusal, requeue)
 
     async def page(self, states: Sequence[State], after_: JobId | None, limit: int) -> Sequence[ShownRecord]:
         """Records in these states, by id, above ``after_``."""
@@ -90,30 +86,42 @@ class SqliteOperations:
     async def retry(self, record_id: JobId) -> Answer:
         """To queued, as if it had never been tried."""
 
-        def retry(tx: TableTransaction) -> Answer:
-            held = find(tx, no_lease(record_id))
-            refusal = retry_refusal(record_id, None if held is None else held.state)
-            if refusal is None:
-                tx.run("retry", id=record_id)
-            return refusal or Answer(record_id, Done.DONE)
+        def retry(tx: TableTransaction, _: CurrentRecord) -> Answer:
+            tx.run("retry", id=record_id)
+            return Answer(record_id, Done.DONE)
 
-        return await self._connections.write(retry)
+        return await self._act(record_id, retry_refusal, retry)
 
     async def cancel(self, record_id: JobId) -> Answer:
         """What waits is canceled, what runs is asked to end."""
 
-        def cancel(tx: TableTransaction) -> Answer:
-            held = find(tx, no_lease(record_id))
-            state = None if held is None else held.state
-            if (refusal := cancel_refusal(record_id, state, can_ask=tx.table.shape.has("cancel"))) is not None:
-                return refusal
-            if state == State.PROCESSING:
+        def cancel(tx: TableTransaction, held: CurrentRecord) -> Answer:
+            if held.state == State.PROCESSING:
                 tx.run("cancel", id=record_id)
                 return Answer(record_id, Done.ASKED, "it is running, and asked to stop")
             tx.run("cancel_waiting", id=record_id)
             return Answer(record_id, Done.DONE)
 
-        return await self._connections.write(cancel)
+        can_ask = self._connections.table.shape.has("cancel")
+        return await self._act(record_id, partial(cancel_refusal, can_ask=can_ask), cancel)
+
+    async def _act(
+        self,
+        record_id: JobId,
+        refuse: Callable[[JobId, str | None], Answer | None],
+        act: Callable[[TableTransaction, CurrentRecord], Answer],
+    ) -> Answer:
+        """Do it, unless it is refused for a record in this state, or for one that is not there."""
+
+        def work(tx: TableTransaction) -> Answer:
+            held = find(tx, no_lease(record_id))
+            refusal = refuse(record_id, None if held is None else held.state)
+            if refusal is not None:
+                return refusal
+            assert held is not None  # what is not there is refused
+            return act(tx, held)
+
+        return await self._connections.write(work)
 
     async def logs(self, record_id: JobId) -> Sequence[str] | None:
         """Entry by entry; none where the column holds anything but a JSON array."""
