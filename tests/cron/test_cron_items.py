@@ -139,9 +139,9 @@ def test_a_task_may_have_any_name_that_a_job_may_have() -> None:
         ({"tz": "Mars/Base"}, "tz: 'Mars/Base' is no time zone"),
         ({"tz": 1}, "tz: an int; give a name such as Europe/Berlin"),
         ({"options": {"max_attempts": 3}}, "options: a dict; give CronOptions(…)"),
-        ({"options": CronOptions(backfill_period=-1)}, "backfill_period: -1 seconds is not within 0 and 366d"),
-        ({"options": CronOptions(backfill_period=float("nan"))}, "backfill_period: nan seconds is not within"),
-        ({"options": CronOptions(backfill_period=float("inf"))}, "backfill_period: inf seconds is not within"),
+        ({"options": CronOptions(backfill_period=-1)}, "backfill_period: -1 s is not within 0 and 366d"),
+        ({"options": CronOptions(backfill_period=float("nan"))}, "backfill_period: nan s is not within"),
+        ({"options": CronOptions(backfill_period=float("inf"))}, "backfill_period: inf s is not within"),
         (
             {"options": CronOptions(backfill_period=True)},
             "backfill_period: a bool given; give seconds, a timed",

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -14,9 +11,8 @@ import psycopg
 import pytest
 
 from stowhand import App, Context
-from stowhand.protocols.store import StoreOptions
 from stowhand.testing import Jobs
-from stowhand.testing.places import Server, _this_machine
+from stowhand.testing.places import Server
 from tests.support.databases import Databases
 
 app = App("postgresql://nobody@127.0.0.1:1/never")
@@ -95,26 +91,6 @@ def test_time_passes_on_the_store_itself(jobs: Jobs) -> None:
     assert jobs.advance("1h", raises=False).counts == {"retry": 1, "ok": 3}
     assert done == ["from a thread", "hourly"]
     assert jobs.advance("3h").counts == {"ok": 3}
-
-
-def test_what_a_killed_run_has_left_is_dropped_by_the_next(stowhand_server: Server) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    machine = _this_machine()
-    gone, alive, elsewhere = (
-        f"stowhand_test_{machine}_{ended.pid}_a1",
-        f"stowhand_test_{machine}_{os.getpid()}_a1",
-        f"stowhand_test_00000000_{ended.pid}_a1",
-    )
-    with psycopg.connect(stowhand_server.url, autocommit=True) as connection:
-        for name in (gone, alive, elsewhere):
-            connection.execute(f'create schema "{name}" create table jobs (id int)')
-        with (server := Server(stowhand_server.url)).emptied(StoreOptions()):
-            found = {name for (name,) in connection.execute("select nspname from pg_namespace").fetchall()}
-            assert {gone, alive, elsewhere} & found == {alive, elsewhere}
-        server.drop()
-        for name in (alive, elsewhere):
-            connection.execute(f'drop schema "{name}" cascade')
 
 
 @pytest.mark.stowhand(store="postgres")

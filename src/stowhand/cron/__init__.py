@@ -6,7 +6,6 @@ check.py       the check of an item, and its one spelling
 item.py        an item, when it is due, and the job of one tick
 fields.py      the five fields: which minutes of the wall clock match
 zones.py       time zones: which real minutes those are, skipped and repeated ones included
-phrases.py     time phrases such as 4w3d2h1m
 agenda.py      the minutes that a scheduler has not looked at yet
 ---
 known_items.py the items that a store knows: unscheduled ones, missed ticks

@@ -10,11 +10,10 @@ from urllib.parse import quote
 
 from stowhand.cron.fields import Calendar, Pattern
 from stowhand.cron.item import CronItem, CronOptions, Match, ParsedItem
-from stowhand.cron.phrases import say_phrase
 from stowhand.cron.zones import Zone, find_zone
 from stowhand.errors import a_type, suggest
 from stowhand.jobs import limits, strict_json
-from stowhand.jobs.durations import Duration, seconds
+from stowhand.jobs.durations import Duration, say_duration, seconds
 from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.jobs.strict_json import encode_plain
 from stowhand.protocols.validation import validate_identifier
@@ -103,8 +102,7 @@ def _read_fill(period: Duration) -> int:
     """Seconds, rounded up."""
     period = seconds(period)
     if not 0 <= period <= FILL_LIMIT:
-        shown = say_phrase(int(period)) if 0 <= period < 10**12 else f"{period:g} seconds"
-        raise ValueError(f"{shown} is not within 0 and 366d, as far as ticks are remembered")
+        raise ValueError(f"{period:.9g} s is not within 0 and 366d, as far as ticks are remembered")
     return math.ceil(period)
 
 
@@ -142,7 +140,7 @@ def _say(identifier: str, when: Pattern | Match, job: NewJob, fill: int, tz: str
     """Write the spec. `parse_crontab` reads it back as the same item if it can read its task and times."""
     options = {
         "id": identifier if identifier != job.task else None,
-        "fill": say_phrase(fill) if fill else None,
+        "fill": say_duration(fill) if fill else None,
         "max": job.max_attempts if job.max_attempts != NewJob(task="").max_attempts else None,
         "queue": job.serial,
         "work_queue": job.queue,

@@ -10,14 +10,15 @@ from urllib.parse import unquote_to_bytes
 
 from stowhand.cron.fields import FIELD
 from stowhand.cron.item import CronItem, CronOptions
-from stowhand.cron.phrases import parse_phrase
 from stowhand.errors import hint, suggest
+from stowhand.jobs.durations import parse_duration
 
 IDENTIFIER = re.compile(r"[_a-zA-Z][_a-zA-Z0-9:/-]*")
 JSON5_LIMIT = 64 * 1024
 """Characters. JSON5 is read slowly; strict JSON may be as large as any payload."""
 _COMMAND = re.compile(r"([^\s?{]*)\s*(\?\S*)?\s*(\{.*)?", re.DOTALL)
 _WHOLE = re.compile(r"-?[0-9]{1,400}")
+_PERIOD = re.compile(r"(?:[0-9]{1,12}[wdhms])+")
 _PERCENT = re.compile(r"%(?![0-9a-fA-F]{2})")
 
 
@@ -81,6 +82,12 @@ def _read_identifier(text: str) -> str:
     return text
 
 
+def _read_period(text: str) -> float:
+    if not _PERIOD.fullmatch(text):
+        raise ValueError(f"{text[:40]!r} is no time phrase; write for example 30m, 2d or 4w3d2h1m (units: w d h m s)")
+    return parse_duration(text)
+
+
 def _read_whole(text: str) -> int:
     if not _WHOLE.fullmatch(text):
         raise ValueError("give a whole number")
@@ -93,7 +100,7 @@ def _read_zone(text: str) -> str:
 
 _OPTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
     "id": ("identifier", _read_identifier),
-    "fill": ("backfill_period", parse_phrase),
+    "fill": ("backfill_period", _read_period),
     "max": ("max_attempts", _read_whole),
     "queue": ("queue_name", str),
     "work_queue": ("work_queue", str),

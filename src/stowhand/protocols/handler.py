@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
@@ -115,14 +116,9 @@ Function = Callable[[Attempt[S], S], Awaitable[object]]
 Middleware = Callable[[Handler], Handler | Function[Any]]
 
 
-class _Function:
-    def __init__(self, function: Function[Any]) -> None:
-        self.handle = function
-
-
 def handler(function: Function[S]) -> Handler[S]:
     """A handler from one async function of (ctx, record)."""
-    return cast("Handler[S]", _Function(function))
+    return cast("Handler[S]", SimpleNamespace(handle=function))
 
 
 _ASKED = {"pre_claim": ("ctx",), "policy": ("claim",), "encode": ("result",), "retryable": ("error",)}

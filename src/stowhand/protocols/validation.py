@@ -205,7 +205,7 @@ def _check_tick(tick: Tick, oldest: datetime) -> Tick:
 def _check_spec(identifier: str, spec: str) -> str:
     if not isinstance(spec, str):
         raise InvalidJob(f"{identifier}: its spec is {a_type(spec)}; give a text")
-    if clean(spec, 4 * len(spec)) != spec:
+    if not is_storable(spec):
         raise InvalidJob(f"{identifier}: its spec holds NUL or a lone surrogate, which not every store can hold")
     return spec
 

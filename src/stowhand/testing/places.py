@@ -6,14 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache
-from hashlib import blake2b
-from os import getpid, kill
 from pathlib import Path
 from secrets import token_hex
-from socket import gethostname
 from typing import Any, Protocol, TypeVar
-from uuid import getnode
 
 import msgspec
 
@@ -33,10 +28,6 @@ PATIENCE = 10.0
 KEPT = ("applied_migrations", "settings")
 """Tables that migrations fill."""
 SCHEMA = "stowhand_test"
-LEFT_BEHIND = """
-select nspname from pg_namespace
-where nspname like %s and nspowner = (select oid from pg_roles where rolname = current_user)
-    and pg_try_advisory_xact_lock(hashtext('stowhand_test'))"""
 TABLES = """
 select string_agg(oid::regclass::text, ', ') from pg_class
 where relnamespace = %s::regnamespace and relkind in ('r', 'p') and not relispartition and relname <> all (%s)"""
@@ -127,13 +118,12 @@ class UrlPlace:
 class Server:
     """A schema of a PostgreSQL database that this process makes with the first test, and drops at its end.
 
-    Its name says which process, of which machine: processes of pytest-xdist, and other runs, have their own, and what
-    one that was killed has left behind is dropped by the next.
+    Processes of pytest-xdist, and other runs, have their own.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._schema = f"{SCHEMA}_{_this_machine()}_{getpid()}_{token_hex(3)}"
+        self._schema = f"{SCHEMA}_{token_hex(6)}"
         self._is_made = False
 
     @contextmanager
@@ -143,7 +133,6 @@ class Server:
         if self._is_made:
             place.ask(self._empty)
         else:
-            place.ask(_drop_left_behind, opened=False)
             place.ask(_install, opened=False)
             self._is_made = True
         try:
@@ -175,34 +164,6 @@ def in_file(file: Path, options: StoreOptions) -> Iterator[UrlPlace]:
 
 async def _install(store: QueueStore) -> None:
     await store.schema.install()
-
-
-async def _drop_left_behind(store: QueueStore) -> None:
-    """The schemas of processes of this machine that are no more; another that does so now is left to it."""
-    async with lent_connection(store) as connection, connection.transaction():
-        found = await (await connection.execute(LEFT_BEHIND, [f"{SCHEMA}_{_this_machine()}_%"])).fetchall()
-        for (schema,) in found:
-            if not _runs(int(schema.split("_")[-2])):
-                await connection.execute(f'drop schema if exists "{schema}" cascade')
-
-
-@cache
-def _this_machine() -> str:
-    """Also which container: each has numbers of its own for its processes. Two machines may have one name."""
-    said = f"{gethostname()} {getnode():x}"
-    with suppress(OSError):
-        said += str(Path("/proc/self/ns/pid").readlink())
-    return blake2b(said.encode(), digest_size=4).hexdigest()
-
-
-def _runs(pid: int) -> bool:
-    try:
-        kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it is another user's
-        return True
-    return True
 
 
 async def _until_closed(store: QueueStore) -> AsyncGenerator[None, None]:

@@ -22,7 +22,7 @@ from stowhand.errors import SchemaTooNew, StoreError
 from stowhand.events import Beaten, JobsReturned, StoreRecovered, StoreTrouble
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import slack
-from stowhand.protocols.attempt import ProgressKeeper
+from stowhand.protocols.attempt import ProgressKeeper, Stop
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import CancellationFinder, Foreign, Heartbeats
 from stowhand.worker.leases import Held, Leases, Phase, leases_of
@@ -278,7 +278,7 @@ class Heartbeater:
         for held in self._leases.find(pulse.lost):
             self._state.from_thread(self._leases.lose, held)
         for held in self._leases.find(pulse.canceled):
-            self._state.from_thread(self._leases.cancel, held)
+            self._state.from_thread(self._leases.stop, held, Stop.CANCELED)
 
     async def _find_canceled(self) -> None:
         if self._finder is None or not self._should_find_canceled:
@@ -294,7 +294,7 @@ class Heartbeater:
             raise
         for one in canceled:
             self._should_find_canceled |= one.phase is Phase.AHEAD  # it has no handler yet that could be stopped
-            self._state.from_thread(self._leases.cancel, one)
+            self._state.from_thread(self._leases.stop, one, Stop.CANCELED)
 
     def _worth_keeping(self, held: Held, now: float) -> bool:
         """A handler that ignores being stopped, or a loop that hangs, keeps no job alive for ever."""

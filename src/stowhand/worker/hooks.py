@@ -211,12 +211,6 @@ async def _entered(stack: AsyncExitStack, around: AbstractAsyncContextManager[No
     return True
 
 
-def resources_of(handler: Handler, watchdog: LoopWatchdog, state: WorkerState) -> OpenResources | None:
-    """``None``: its tasks ask for nothing."""
-    resources: Resources | None = getattr(handler, "resources", None)
-    return None if resources is None else OpenResources(resources, watchdog, state)
-
-
 class OpenResources:
     """The resources that a worker's tasks ask for, opened and closed within limits."""
 

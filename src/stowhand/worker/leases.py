@@ -150,10 +150,6 @@ class Leases:
             self._state.look_again()  # it may be a suspect that keeps the claimer waiting
         self.stop(held, Stop.LOST)
 
-    def cancel(self, held: Held) -> None:
-        """The job was asked to cancel: its handler is stopped. On the loop."""
-        self.stop(held, Stop.CANCELED)
-
     def stop(self, held: Held, why: Stop) -> None:
         """Stop its handler, if it runs. The first reason stays, but a lost lease replaces the others.
 

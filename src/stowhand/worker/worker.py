@@ -40,7 +40,7 @@ from stowhand.worker.claimer import Claimer, ClaimSize, Suspects
 from stowhand.worker.claims import Claims, Successors, Wakeups
 from stowhand.worker.executor import Executor
 from stowhand.worker.heartbeater import Heartbeater
-from stowhand.worker.hooks import Hooks, resources_of
+from stowhand.worker.hooks import Hooks, OpenResources
 from stowhand.worker.host import Host, Internals, Liveness, inside_a_worker, log_by_default
 from stowhand.worker.leases import Leases, Phase
 from stowhand.worker.limits import Limits
@@ -137,7 +137,8 @@ class Worker:
         self._settling = partial(settler.run, successors)
         self._wakeups = Wakeups(store, heartbeater, state)
 
-        self._resources = resources = resources_of(handler, watchdog, state)
+        wanted = getattr(handler, "resources", None)
+        self._resources = resources = None if wanted is None else OpenResources(wanted, watchdog, state)
         beating = (
             (lambda: heartbeater.ticked) if resources is None else lambda: max(heartbeater.ticked, resources.moved)
         )
