@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from stowhand.errors import ConfigurationError, NonRetryable
-from stowhand.events import Claiming, JobEnded
 from stowhand.jobs.lifecycle import Cancel, Fail, Snooze
 from stowhand.runner import Logger, Runner, WorkerEvents, make_worker_utils, run, run_once
-from stowhand.runner.payloads import PAYLOADS, TaskFailed
-from stowhand.runner.watching import WatchedHandler
+from stowhand.runner.events import PAYLOADS, TaskFailed
 from tests.docs.pages import DOCS
 
 
@@ -325,31 +323,6 @@ async def test_one_emitter_serves_several_runs(sqlite_url: str) -> None:
         await add(sqlite_url, "quick")
         await run_once(connection_string=sqlite_url, task_list={"quick": quick}, events=events)
     assert heard.counts["job:complete"] == heard.counts["stop"] == 2
-    assert not events._curious, "a run that has ended is not kept for its sake"
-
-
-async def test_nothing_is_watched_that_nobody_listens_to(sqlite_url: str) -> None:
-    runner = await run(
-        connection_string=sqlite_url,
-        task_list={"quick": quick},
-        no_handle_signals=True,
-        concurrency=2,
-    )
-    core = runner._worker.events
-    handler = runner._worker._executor._hooks.handle.__self__  # type: ignore[attr-defined]
-    assert isinstance(handler, WatchedHandler)
-    assert not core.wants(Claiming)
-    wanted = len(core._listeners.get(JobEnded, ()))
-    attempt: Any = object()
-    plain: Any = handler.handle(attempt, attempt)
-    assert plain.__qualname__ == "TaskHandler.handle", "no frame of ours is added"
-    plain.close()
-    runner.events.on("job:success", lambda event: None)
-    assert len(core._listeners[JobEnded]) == wanted + 1
-    watched: Any = handler.handle(attempt, attempt)
-    assert watched.__qualname__ == "RunObserver.run"
-    watched.close()
-    await runner.stop()
 
 
 async def test_the_pool_can_be_asked_to_shut_down_by_a_listener(sqlite_url: str) -> None:

@@ -13,8 +13,8 @@ import pytest
 from stowhand.app.app import App
 from stowhand.errors import ConfigurationError
 from stowhand.protocols.operating import PURGE
-from stowhand.runner import Logger, WorkerEvents, make_worker_utils, quick_add_job, run, run_once
-from stowhand.runner.options import NO_STORE, NO_TASKS, make_plan
+from stowhand.runner import Logger, WorkerEvents, make_worker_utils, quick_add_job, run, run_migrations, run_once
+from stowhand.runner.options import NO_STORE, NO_TASKS, RunnerOptions, make_plan
 from stowhand.testing import MemoryStore
 
 TASKS = {"x": lambda payload: None}
@@ -135,9 +135,13 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
     assert said.startswith("no option 'noHandleSignals'; did you mean 'no_handle_signals'? there are: ")
 
 
-async def test_utils_refuse_what_only_a_runner_knows() -> None:
-    with pytest.raises(ConfigurationError, match="no option 'task_list'"):
-        await make_worker_utils(connection_string="sqlite:///x.db", task_list=TASKS)  # type: ignore[call-arg]
+async def test_all_calls_take_the_same_options(postgres_url: str) -> None:
+    options: RunnerOptions = {"connection_string": postgres_url, "task_list": TASKS, "concurrency": 2}
+    await run_migrations(**options)
+    async with await make_worker_utils(**options) as utils:
+        await utils.add_job("x")
+    assert (await quick_add_job(options, "x")).id == 2
+    await run_once(**options)
 
 
 def test_all_mistakes_are_told_at_once() -> None:

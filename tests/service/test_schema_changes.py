@@ -19,7 +19,7 @@ from stowhand.jobs.job import Job
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.runner import make_worker_utils, quick_add_job, run_migrations
-from stowhand.runner.options import WorkerUtilsOptions
+from stowhand.runner.options import RunnerOptions
 from stowhand.worker import claims, resetter
 from stowhand.worker.host import Host, Timings
 from tests.conftest import Run
@@ -126,7 +126,7 @@ def test_a_newer_breaking_schema_is_neither_installed_over_nor_enqueued_into(
         app = new_app(url)
         store = await app.open(install=True)
         await apply_a_newer_migration(url, tmp_path / "newer", breaking=True)
-        options: WorkerUtilsOptions = {"connection_string": url}
+        options: RunnerOptions = {"connection_string": url}
         calls: tuple[Callable[[], Awaitable[object]], ...] = (
             store.schema.install,
             store.schema.plan,
@@ -172,7 +172,7 @@ def test_a_schema_of_before_the_first_release_is_refused_by_every_verb(url: str,
         execute(url, before)
         app = new_app(url)
         store = app.any_store()
-        options: WorkerUtilsOptions = {"connection_string": url}
+        options: RunnerOptions = {"connection_string": url}
         calls: tuple[Callable[[], Awaitable[object]], ...] = (
             store.open,
             store.schema.install,

@@ -3,7 +3,7 @@
 running.py   run, run_once, run_migrations, and the Runner
 worker_utils.py   make_worker_utils, quick_add_job, WorkerUtils: enqueueing and administration without a worker
 options.py   what can be said to them, and where the store is
-events.py    WorkerEvents, the emitter; payloads.py: every name, what its listeners get, and the pool that they see
+events.py    WorkerEvents, the emitter; every name, what its listeners get, and the pool that they see
 watching.py  from the core's events to those names
 
 Each name is imported when it is first used.

@@ -1,42 +1,200 @@
-"""``WorkerEvents``: an emitter with a closed list of names, typed by what the listeners of each are given."""
+"""``WorkerEvents``: an emitter with a closed list of names, and the record that the listeners of each are given.
+
+The fields are the original's keys in snake_case. A worker is shown as a pool, and in it as many workers as it runs
+jobs at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, cast, overload
 
 import msgspec
 
-from stowhand.errors import ConfigurationError, suggest
+from stowhand.errors import ConfigurationError, StowhandError, suggest
+from stowhand.jobs.job import Job
 from stowhand.observe.job_logger import core_logger
-from stowhand.runner.payloads import (
-    PAYLOADS,
-    JobDone,
-    JobErred,
-    JobEvent,
-    PoolEvent,
-    PoolListenError,
-    PoolListens,
-    PoolShutdown,
-    PoolShutdownError,
-    Stopped,
-    Terminated,
-    WorkerCreated,
-    WorkerError,
-    WorkerEvent,
-    WorkerFatal,
-    WorkerStop,
-)
 
 Listener = Callable[[Any], object]
+Tasks = Mapping[str, Callable[..., Any]]
 
+
+class TaskFailed(StowhandError):
+    """A job's error where its task raised none: it took too long, or returned ``Retry`` or ``Fail``."""
+
+
+class PoolWorker:
+    """One slot of a pool, which runs one job at a time. It has no thread or connection of its own."""
+
+    def __init__(self, worker_id: str) -> None:
+        self.worker_id = worker_id
+        self.active_job: Job | None = None
+        """What it runs just now."""
+
+    def __repr__(self) -> str:
+        return f"<worker {self.worker_id}>"
+
+
+class WorkerPool:
+    """The workers of one run."""
+
+    def __init__(self, worker_id: str, concurrency: int, stop: Callable[[str], None]) -> None:
+        self.worker_id = worker_id
+        """Name of the worker that holds the jobs, as the store has it (``job.worker``)."""
+        self.workers = tuple(PoolWorker(f"{worker_id}.{number}") for number in range(1, concurrency + 1))
+        self._free = list(reversed(self.workers))
+        self._stop = stop
+
+    def graceful_shutdown(self, message: str = "asked to stop") -> None:
+        """Take nothing new, and let running jobs end within their grace. On the runner's loop."""
+        self._stop(message)
+
+    def release(self) -> None:
+        """The same."""
+        self._stop("released")
+
+    def idle_worker(self) -> PoolWorker:
+        """The one that would take the next job."""
+        return self._free[-1] if self._free else self.workers[0]
+
+    def begin(self, job: Job) -> PoolWorker:
+        """A worker begins with a job."""
+        worker = self._free.pop() if self._free else PoolWorker(f"{self.worker_id}.0")
+        worker.active_job = job
+        return worker
+
+    def end(self, worker: PoolWorker) -> None:
+        """Note that the worker is free again."""
+        worker.active_job = None
+        if worker in self.workers:
+            self._free.append(worker)
+
+
+class PoolEvent(msgspec.Struct, frozen=True):
+    """An event of the pool as a whole."""
+
+    worker_pool: WorkerPool
+
+    @property
+    def pool(self) -> WorkerPool:
+        """The same."""
+        return self.worker_pool
+
+
+class PoolListens(msgspec.Struct, frozen=True):
+    """The pool hears wake-ups now. ``client``: the connection that listens."""
+
+    worker_pool: WorkerPool
+    client: object
+
+
+class PoolListenError(msgspec.Struct, frozen=True):
+    """The pool hears no wake-ups; it polls, and tries again."""
+
+    worker_pool: WorkerPool
+    error: BaseException
+    client: object
+
+
+class PoolShutdown(msgspec.Struct, frozen=True):
+    """The pool takes nothing new. ``message``: why."""
+
+    pool: WorkerPool
+    message: str
+
+
+class PoolShutdownError(msgspec.Struct, frozen=True):
+    """The pool did not end in order."""
+
+    pool: WorkerPool
+    error: BaseException
+
+
+class WorkerCreated(msgspec.Struct, frozen=True):
+    """A worker is there. ``tasks``: what it can run, functions by name."""
+
+    worker: PoolWorker
+    tasks: Tasks
+
+
+class WorkerEvent(msgspec.Struct, frozen=True):
+    """An event of one worker."""
+
+    worker: PoolWorker
+
+
+class WorkerError(msgspec.Struct, frozen=True):
+    """A call to the store failed, which is tried again; or a worker has ended, by an error or ``None``."""
+
+    worker: PoolWorker
+    error: BaseException | None
+
+
+class WorkerFatal(msgspec.Struct, frozen=True):
+    """A worker broke. ``job_error`` is always ``None``: what a job raises breaks no worker."""
+
+    worker: PoolWorker
+    error: BaseException
+    job_error: BaseException | None = None
+
+
+class JobEvent(msgspec.Struct, frozen=True):
+    """An event of one job, as it was claimed."""
+
+    worker: PoolWorker
+    job: Job
+
+
+class JobEnded(msgspec.Struct, frozen=True):
+    """The store has recorded the end of a job, and what its task raised (else a TaskFailed), if it failed."""
+
+    worker: PoolWorker
+    job: Job
+    error: BaseException | None
+
+
+class Terminated(msgspec.Struct, frozen=True):
+    """A signal ends the runner. ``signal``: its name, "SIGTERM"."""
+
+    signal: str
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """The runner has stopped."""
+
+
+PAYLOADS: dict[str, type[msgspec.Struct]] = {
+    "pool:create": PoolEvent,
+    "pool:listen:connecting": PoolEvent,
+    "pool:listen:success": PoolListens,
+    "pool:listen:error": PoolListenError,
+    "pool:release": PoolEvent,
+    "pool:gracefulShutdown": PoolShutdown,
+    "pool:gracefulShutdown:error": PoolShutdownError,
+    "worker:create": WorkerCreated,
+    "worker:release": WorkerEvent,
+    "worker:stop": WorkerError,
+    "worker:getJob:start": WorkerEvent,
+    "worker:getJob:error": WorkerError,
+    "worker:getJob:empty": WorkerEvent,
+    "worker:fatalError": WorkerFatal,
+    "job:start": JobEvent,
+    "job:success": JobEvent,
+    "job:error": JobEnded,
+    "job:failed": JobEnded,
+    "job:complete": JobEnded,
+    "gracefulShutdown": Terminated,
+    "stop": Stopped,
+}
+"""Every name, and what its listeners are given."""
 
 PoolName = Literal["pool:create", "pool:listen:connecting", "pool:release"]
 WorkerName = Literal["worker:release", "worker:getJob:start", "worker:getJob:empty"]
+WorkerErrorName = Literal["worker:getJob:error", "worker:stop"]
 JobName = Literal["job:start", "job:success"]
-ErredName = Literal["job:error", "job:failed"]
+EndName = Literal["job:error", "job:failed", "job:complete"]
 
 
 class Subscribe(Protocol):
@@ -63,17 +221,13 @@ class Subscribe(Protocol):
     @overload
     def __call__(self, name: WorkerName, listener: Callable[[WorkerEvent], object], /) -> None: ...
     @overload
-    def __call__(self, name: Literal["worker:stop"], listener: Callable[[WorkerStop], object], /) -> None: ...
-    @overload
-    def __call__(self, name: Literal["worker:getJob:error"], listener: Callable[[WorkerError], object], /) -> None: ...
+    def __call__(self, name: WorkerErrorName, listener: Callable[[WorkerError], object], /) -> None: ...
     @overload
     def __call__(self, name: Literal["worker:fatalError"], listener: Callable[[WorkerFatal], object], /) -> None: ...
     @overload
     def __call__(self, name: JobName, listener: Callable[[JobEvent], object], /) -> None: ...
     @overload
-    def __call__(self, name: ErredName, listener: Callable[[JobErred], object], /) -> None: ...
-    @overload
-    def __call__(self, name: Literal["job:complete"], listener: Callable[[JobDone], object], /) -> None: ...
+    def __call__(self, name: EndName, listener: Callable[[JobEnded], object], /) -> None: ...
     @overload
     def __call__(self, name: Literal["gracefulShutdown"], listener: Callable[[Terminated], object], /) -> None: ...
     @overload
@@ -92,7 +246,6 @@ class WorkerEvents:
     def __init__(self) -> None:
         self._listeners: dict[str, list[_Subscription]] = {}
         self._running: set[asyncio.Future[Any]] = set()
-        self._curious: list[Callable[[str], None]] = []
         self.on = cast("Subscribe", self._on)
         """Call the listener whenever it happens."""
         self.once = cast("Subscribe", self._once)
@@ -106,10 +259,6 @@ class WorkerEvents:
             if one.listener == listener:
                 self._remove(name, one)
                 return
-
-    def wants(self, *names: str) -> bool:
-        """Is there a listener to one of them?"""
-        return any(self._listeners.get(name) for name in names)
 
     def emit(self, name: str, *facts: object) -> None:
         """Call the listeners, with the record of this name made of the facts. Raises nothing that a listener raises."""
@@ -132,17 +281,6 @@ class WorkerEvents:
         while self._running:
             await asyncio.wait(self._running)
 
-    def watch(self, curious: Callable[[str], None]) -> None:
-        """Call ``curious`` with each name that has a listener, now and later."""
-        self._curious.append(curious)
-        for name, listeners in self._listeners.items():
-            if listeners:
-                curious(name)
-
-    def unwatch(self, curious: Callable[[str], None]) -> None:
-        """Stop calling it."""
-        self._curious.remove(curious)
-
     def _on(self, name: str, listener: Listener, /) -> None:
         self._add(name, _Subscription(listener, is_once=False))
 
@@ -151,8 +289,6 @@ class WorkerEvents:
 
     def _add(self, name: str, subscription: _Subscription) -> None:
         self._listeners[_known(name)] = [*self._listeners.get(name, ()), subscription]
-        for curious in self._curious:
-            curious(name)
 
     def _remove(self, name: str, subscription: _Subscription) -> None:
         # A new list: an emit that is under way goes through the old one.

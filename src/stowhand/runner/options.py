@@ -19,12 +19,14 @@ from stowhand.cron.sources import CronSources, declared, items_of
 from stowhand.errors import ConfigurationError, StowhandError, suggest
 from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.observe.log_factory import Logger
+from stowhand.observe.logs import Scope
 from stowhand.observe.traces import Traces
 from stowhand.protocols.options import Made, Switch, Text, WorkerOptions, complaint, options_of
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions, pool_refusal
 from stowhand.runner.events import WorkerEvents
 from stowhand.stores.url import open_store, store_url
+from stowhand.tasks.context import LoggerFactory
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.registry import Registry
 from stowhand.tasks.task_list import TaskList, read_task_list
@@ -41,8 +43,12 @@ def _path(given: str | PathLike[str]) -> str | PathLike[str]:
     return given
 
 
-class WorkerUtilsOptions(KeptKeywords, total=False):
-    """Which store, and how it is opened. Exactly one of ``connection_string`` and ``pg_pool``, or the environment."""
+class RunnerOptions(KeptKeywords, WorkKeywords, total=False):
+    """Which store, which tasks, and how to work. What needs a store alone ignores the rest.
+
+    Exactly one of ``connection_string`` and ``pg_pool``, or the environment; and of ``task_list`` and
+    ``task_directory``.
+    """
 
     connection_string: Annotated[
         str | None, Text("A URL (PostgreSQL or SQLite), a libpq string, or the name of a PostgreSQL database.")
@@ -61,11 +67,6 @@ class WorkerUtilsOptions(KeptKeywords, total=False):
             what="a stowhand.observe.traces.Traces()",
         ),
     ]
-
-
-class RunnerOptions(WorkerUtilsOptions, WorkKeywords, total=False):
-    """Which store, which tasks, and how to work. Exactly one of ``task_list`` and ``task_directory``."""
-
     task_list: TaskList | None
     """Functions by name, ``(payload)`` or ``(payload, helpers)``, or tasks that an ``App`` declares."""
     task_directory: Annotated[
@@ -86,11 +87,6 @@ class RunnerOptions(WorkerUtilsOptions, WorkKeywords, total=False):
     ]
 
 
-WRONG = object()
-"""The value of a store or a folder that cannot be read: it does not count as not given."""
-_SOURCES = ("connection_string", "task_directory")
-
-
 class Plan(msgspec.Struct, frozen=True):
     """What a run needs, all of it checked."""
 
@@ -100,20 +96,27 @@ class Plan(msgspec.Struct, frozen=True):
     passed_over: tuple[str, ...]
     """Files of the task directory that are no tasks, and why."""
     worker: WorkerOptions
+    keywords: dict[str, Any]
+    """What of the worker's options was given."""
     cron: tuple[ParsedItem, ...]
     signals: bool
     logger: Logger | None
     events: WorkerEvents
     traces: Traces | None
 
+    @property
+    def log_job(self) -> LoggerFactory | None:
+        """What makes the logger of a job; ``None``: the App's own."""
+        logger = self.logger
+        if logger is None:
+            return None
+        return lambda job: logger.of(Scope("job", job.worker, job.task, job.id))
 
-def find_store(whose: str, given: Mapping[str, Any], known: type = WorkerUtilsOptions) -> QueueStore:
-    """The store that is meant, not connected yet. ``known``: the class that declares the options.
 
-    Raises ConfigurationError with every mistake in ``given``.
-    """
-    given, problems = _sound(given, known)
-    store = _store(given, problems)
+def find_store(whose: str, given: Mapping[str, Any]) -> QueueStore:
+    """The store that is meant, not connected yet. Raises ConfigurationError with every mistake in ``given``."""
+    sound, problems = _sound(given)
+    store = _store(given, sound, problems)
     _finish(whose, problems)
     assert store is not None
     return store
@@ -121,12 +124,11 @@ def find_store(whose: str, given: Mapping[str, Any], known: type = WorkerUtilsOp
 
 def make_plan(whose: str, given: Mapping[str, Any], *, once: bool) -> Plan:
     """Read the options of a run. Raises ConfigurationError with every mistake in ``given``."""
-    given, problems = _sound(given, RunnerOptions)
-    registry, passed_over = _tasks(given, problems)
-    worker = _worker(given, registry, problems, once=once)
-    cron = _cron(given, registry, problems)
-    events = given.get("events")
-    store = _store(given, problems, worker=True)
+    sound, problems = _sound(given)
+    registry, passed_over = _tasks(given, sound, problems)
+    worker = _worker(sound, registry, problems, once=once)
+    cron = _cron(given, sound, registry, problems)
+    store = _store(given, sound, problems, worker=True)
     _finish(whose, problems)
     assert store is not None
     assert worker is not None
@@ -135,11 +137,12 @@ def make_plan(whose: str, given: Mapping[str, Any], *, once: bool) -> Plan:
         registry=registry,
         passed_over=passed_over,
         worker=worker,
+        keywords=_fields(WorkerOptions, sound),
         cron=cron,
-        signals=not given.get("no_handle_signals", False),
-        logger=given.get("logger"),
-        events=events if events is not None else WorkerEvents(),
-        traces=given.get("traces"),
+        signals=not sound.get("no_handle_signals", False),
+        logger=sound.get("logger"),
+        events=sound.get("events") or WorkerEvents(),
+        traces=sound.get("traces"),
     )
 
 
@@ -148,12 +151,12 @@ def _finish(whose: str, problems: Sequence[str]) -> None:
         raise ConfigurationError("\n".join(f"{whose}: {problem}" for problem in problems))
 
 
-def _sound(given: Mapping[str, Any], declaring: type) -> tuple[dict[str, Any], list[str]]:
-    """What can be read, with ``WRONG`` for a source that cannot; and what is wrong with that, and with the names."""
-    known = declaring.__annotations__
+def _sound(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What can be read; and what is wrong with the rest, and with the names."""
+    known = RunnerOptions.__annotations__
     options = {
         name: option
-        for one in (StoreOptions, WorkerOptions, declaring)
+        for one in (StoreOptions, WorkerOptions, RunnerOptions)
         for option in options_of(one).values()
         for name in (option.field, option.name)
     }
@@ -166,8 +169,6 @@ def _sound(given: Mapping[str, Any], declaring: type) -> tuple[dict[str, Any], l
             sound[name] = options[name].read(value) if value is not None and name in options else value
         except ValueError as error:
             problems.append(complaint(name, error))
-            if name in _SOURCES:
-                sound[name] = WRONG
     poll = given.get("poll_interval")
     if isinstance(poll, int | float) and MILLISECONDS <= poll <= MAX_DURATION_SECONDS:
         problems.append(
@@ -195,17 +196,19 @@ def _one_of(given: Mapping[str, Any], names: Sequence[str], what: str, problems:
     return found[0] if found else None
 
 
-def _store(given: Mapping[str, Any], problems: list[str], *, worker: bool = False) -> QueueStore | None:
+def _store(
+    given: Mapping[str, Any], sound: Mapping[str, Any], problems: list[str], *, worker: bool = False
+) -> QueueStore | None:
     """Find the store. In this order: what is given, STOWHAND_CONNECTION and stowhand.toml, DATABASE_URL, PGDATABASE."""
     source = _one_of(given, ("pg_pool", "connection_string"), "the database is named", problems)
-    if source is not None and given[source] is WRONG:
+    if source is not None and source not in sound:
         return None
     try:
-        options = _store_options(given)
-        traces = given.get("traces")
+        options = _store_options(sound)
+        traces = sound.get("traces")
         if source == "pg_pool":
             return traced(open_store("postgresql://", options), traces)
-        url = store_url(given["connection_string"]) if source is not None else _from_environment()
+        url = store_url(sound["connection_string"]) if source is not None else _from_environment()
         size = options.pool_size
         if worker and url.startswith("postgresql:") and size is not None:
             refusal = pool_refusal(f"max_pool_size: {size} given", size)
@@ -231,16 +234,16 @@ def _store_options(given: Mapping[str, Any]) -> StoreOptions:
     return StoreOptions(pool=given.get("pg_pool"), **chosen)
 
 
-def _tasks(given: Mapping[str, Any], problems: list[str]) -> tuple[Registry, tuple[str, ...]]:
+def _tasks(given: Mapping[str, Any], sound: Mapping[str, Any], problems: list[str]) -> tuple[Registry, tuple[str, ...]]:
     registry = Registry()
     source = _one_of(given, ("task_list", "task_directory"), "tasks are named", problems)
     try:
         if source is None:
             problems.append(NO_TASKS)
         elif source == "task_list":
-            return read_task_list(given["task_list"]), ()
-        elif given["task_directory"] is not WRONG:
-            return registry, load_folder(given["task_directory"], registry).passed_over
+            return read_task_list(sound["task_list"]), ()
+        elif source in sound:
+            return registry, load_folder(sound["task_directory"], registry).passed_over
     except StowhandError as error:
         problems.append(str(error))
     return registry, ()
@@ -255,13 +258,15 @@ def _worker(given: Mapping[str, Any], registry: Registry, problems: list[str], *
         return None
 
 
-def _cron(given: Mapping[str, Any], registry: Registry, problems: list[str]) -> tuple[ParsedItem, ...]:
+def _cron(
+    given: Mapping[str, Any], sound: Mapping[str, Any], registry: Registry, problems: list[str]
+) -> tuple[ParsedItem, ...]:
     source = _one_of(given, ("crontab", "crontab_file", "parsed_cron_items"), "what recurs is named", problems)
-    if source is None:
+    if source is None or source not in sound:
         return ()
     name = "cron_items" if source == "parsed_cron_items" else source
     try:
-        return declared(items_of(cast("CronSources", {name: given[source]})), registry)
+        return declared(items_of(cast("CronSources", {name: sound[source]})), registry)
     except StowhandError as error:
         problems.append(str(error))
         return ()

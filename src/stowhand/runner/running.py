@@ -10,12 +10,8 @@ from contextlib import AsyncExitStack
 from types import FrameType
 from typing import Any, Self, Unpack
 
-import msgspec
-
-from stowhand.app.built_in import handler_on
-from stowhand.app.start import open_installed, report, report_warnings
-from stowhand.cron.scheduler import Scheduler
-from stowhand.cron.sources import RecurringWorker
+from stowhand.app.app import App
+from stowhand.app.start import report
 from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.events import Events
 from stowhand.jobs import limits
@@ -23,17 +19,13 @@ from stowhand.jobs.job import Job
 from stowhand.observe.job_logger import LineLogger, ScopedLogger
 from stowhand.observe.listener import LogListener
 from stowhand.observe.logs import Scope, configure_unless_configured
-from stowhand.protocols.options import WorkerOptions
-from stowhand.runner.events import WorkerEvents
+from stowhand.runner.events import WorkerEvents, WorkerPool
 from stowhand.runner.options import Plan, RunnerOptions, find_store, make_plan
-from stowhand.runner.payloads import WorkerPool
-from stowhand.runner.watching import RunObserver, WatchedHandler
+from stowhand.runner.watching import RunObserver
 from stowhand.service.process import Stopper, hand_over_at_the_end, leave
 from stowhand.service.signals import has_terminal
-from stowhand.tasks.context import JobLogger
-from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.options import TaskSpec, read_spec
-from stowhand.worker.worker import Worker, new_identity
+from stowhand.worker.worker import new_identity
 
 _ALIVE: set[asyncio.Task[None]] = set()
 """A loop knows its tasks by weak references only."""
@@ -58,7 +50,7 @@ async def run_migrations(**options: Unpack[RunnerOptions]) -> None:
 
     Raises ConfigurationError, StoreUnreachable, SchemaTooNew.
     """
-    store = find_store("run_migrations", options, RunnerOptions)
+    store = find_store("run_migrations", options)
     try:
         await store.schema.install()
     finally:
@@ -67,12 +59,13 @@ async def run_migrations(**options: Unpack[RunnerOptions]) -> None:
 
 async def _start(plan: Plan) -> Runner:
     configure_unless_configured()
+    runner = Runner(plan)
     try:
-        await open_installed(plan.store)
-        return Runner(plan)
+        await runner.open()
     except BaseException:
         await plan.store.close()
         raise
+    return runner
 
 
 class Runner:
@@ -82,29 +75,32 @@ class Runner:
         self.events: WorkerEvents = plan.events
         self._plan = plan
         self._stopped = self._asked = self._ended = False
-        options = msgspec.structs.replace(plan.worker, name=plan.worker.name or new_identity())
-        assert options.name is not None
         self._loop = asyncio.get_running_loop()
-        self._pool = WorkerPool(options.name, options.concurrency, self._shut_down)
-        core = self._core = Events()
+        self._name = plan.worker.name or new_identity()
+        self._pool = WorkerPool(self._name, plan.worker.concurrency, self._shut_down)
+        self._core = Events()
         functions = {definition.name: definition.function for definition in plan.registry}
-        self._watch = RunObserver(plan.events, core, self._pool, functions)
+        self._watch = RunObserver(plan.events, self._core, self._pool, functions)
+        self._app = App(
+            store=plan.store, logger_factory=plan.log_job, traces=plan.traces, middleware=[self._watch.around]
+        )
+        for definition in plan.registry:
+            self._app.registry.add(definition)
+
+    async def open(self) -> None:
+        """Open the store, and begin."""
+        plan = self._plan
+        await self._app.open(install=True)
         new_logger: Callable[[Scope], LineLogger] = ScopedLogger if plan.logger is None else plan.logger.of
-        LogListener(core, new_logger)
+        LogListener(self._core, new_logger)
         if plan.traces is not None:
-            plan.traces.of(core)
             hand_over_at_the_end(plan.traces)
         plan.events.on_listener_error = new_logger(Scope("core")).error
-        connections = plan.store.connections
-        shortage = None if connections is None else connections.seat(options.concurrency)
         for problem in plan.passed_over:
             new_logger(Scope("core")).warning(problem)
-        if shortage is not None:
-            new_logger(Scope("core")).warning(shortage)
-        self._handler = self._make_handler(options.name)
-        self._worker = self._make_worker(options, core)
+        options = plan.keywords | {"name": self._name, "once": plan.worker.once, "cron_items": plan.cron}
+        self._worker = self._app.worker(events=self._core, **options)
         self._watch.listen(plan.store)
-        report_warnings(plan.store, core)
         self._signals = self._handle_signals() if plan.signals else None
         self._watch.begin()
         self._running = self._loop.create_task(self._run(), name="stowhand runner")
@@ -153,8 +149,7 @@ class Runner:
     async def _run(self) -> None:
         crash: BaseException | None = None
         async with AsyncExitStack() as closing:
-            closing.push_async_callback(self._plan.store.close)
-            closing.callback(self._handler.close)
+            closing.push_async_callback(self._app.close)
             if self._signals is not None:
                 closing.callback(self._signals.restore)
             try:
@@ -190,22 +185,6 @@ class Runner:
         signals = Signals(on_signal)
         signals.install()
         return signals
-
-    def _make_worker(self, options: WorkerOptions, core: Events) -> Worker:
-        store, handler = self._plan.store, WatchedHandler(self._handler, self._watch)
-        if self._plan.cron:
-            scheduler = Scheduler(store, self._plan.cron, core)
-            return RecurringWorker(scheduler, store, handler, options, events=core)
-        return Worker(store, handler, options, events=core)
-
-    def _make_handler(self, worker: str) -> TaskHandler:
-        plan = self._plan
-
-        def logger_of(job: Job) -> JobLogger:
-            scope = Scope("job", worker, job.task, job.id)
-            return ScopedLogger(scope) if plan.logger is None else plan.logger.of(scope)
-
-        return handler_on(plan.store, plan.registry, logger_of, plan.worker)
 
 
 _listening: list[Signals] = []

@@ -1,4 +1,4 @@
-"""Observer that makes events of ``WorkerEvents`` from the core's. Nothing is watched without a listener.
+"""Observer that makes events of ``WorkerEvents`` from the core's.
 
 The names are those that programs written for graphile-worker know. Some have no event of the core (a run, its pool),
 and ``job:…`` gives what a task raised, which no event carries; so they are made here, and not renamed from a table.
@@ -6,7 +6,7 @@ and ``job:…`` gives what a task raised, which no event carries; so they are ma
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -28,10 +28,9 @@ from stowhand.events import (
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Ended
 from stowhand.protocols.attempt import Attempt
+from stowhand.protocols.handler import Handler
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.runner.events import WorkerEvents
-from stowhand.runner.payloads import PoolWorker, TaskFailed, Tasks, WorkerPool
-from stowhand.tasks.dispatch import TaskHandler
+from stowhand.runner.events import PoolWorker, TaskFailed, Tasks, WorkerEvents, WorkerPool
 
 
 class RunObserver:
@@ -42,18 +41,25 @@ class RunObserver:
         self._core = core
         self._pool = pool
         self._tasks = tasks
-        self._attached: set[type[Event]] = set()
         self._released = False
         self._jobs: dict[int, _Run] = {}
-        self.wants_jobs = False
-        """Whether one of job:… has a listener."""
 
     # -- the run as a whole ----------------------------------------------------------------------
 
     def begin(self) -> None:
         """Report the pool and its workers, and start to listen."""
-        self._core.on(WorkerStopping, lambda event: self._release())
-        self._emitter.watch(self._attach)
+        listeners: dict[type[Event], Callable[[Any], None]] = {
+            WorkerStopping: lambda event: self._release(),
+            Claiming: lambda event: self._of_worker("worker:getJob:start"),
+            Claimed: self._claimed,
+            StoreTrouble: self._trouble,
+            JobEnded: self._ended,
+            JobLost: self._forget,
+            JobUnknown: self._forget,
+            JobsReturned: self._returned,
+        }
+        for kind, listener in listeners.items():
+            self._core.on(kind, listener)
         self._emitter.emit("pool:create", self._pool)
         for worker in self._pool.workers:
             self._emitter.emit("worker:create", worker, self._tasks)
@@ -79,7 +85,6 @@ class RunObserver:
             emit("worker:stop", worker, error)
         emit("pool:release", self._pool)
         emit("stop")
-        self._emitter.unwatch(self._attach)
         await self._emitter.settled()
 
     def _release(self) -> None:
@@ -108,26 +113,6 @@ class RunObserver:
 
     # -- claims ----------------------------------------------------------------------------------
 
-    def _attach(self, name: str) -> None:
-        """Called when this name gets a listener: watch what it needs."""
-        if name.startswith("job:"):
-            self.wants_jobs = True
-            self._once(JobEnded, self._ended)
-            self._once(JobLost, self._forget)
-            self._once(JobUnknown, self._forget)
-            self._once(JobsReturned, self._returned)
-        elif name == "worker:getJob:start":
-            self._once(Claiming, lambda event: self._of_worker(name))
-        elif name == "worker:getJob:empty":
-            self._once(Claimed, self._claimed)
-        elif name == "worker:getJob:error":
-            self._once(StoreTrouble, self._trouble)
-
-    def _once(self, kind: type[Event], listener: Any) -> None:
-        if kind not in self._attached:
-            self._attached.add(kind)
-            self._core.on(kind, listener)
-
     def _of_worker(self, name: str) -> None:
         self._emitter.emit(name, self._pool.idle_worker())
 
@@ -142,23 +127,26 @@ class RunObserver:
 
     # -- jobs ------------------------------------------------------------------------------------
 
-    async def run(self, handler: TaskHandler, attempt: Attempt[Job]) -> object:
-        """One attempt, with its record and what it raises kept until the store has recorded its end."""
-        job = attempt.record
-        run = self._jobs[job.id] = _Run(self._pool.begin(job), job)
-        self._emitter.emit("job:start", run.worker, job)
-        try:
-            return await handler.handle(attempt, attempt.record)
-        except BaseException as error:
-            run.error = error
-            raise
-        finally:
-            self._pool.end(run.worker)
+    def around(self, inner: Handler) -> Callable[[Attempt[Job], Job], Awaitable[object]]:
+        """Middleware: keep the record of an attempt, and what it raises, until the store has recorded its end."""
+
+        async def handle(attempt: Attempt[Job], job: Job) -> object:
+            run = self._jobs[job.id] = _Run(self._pool.begin(job), job)
+            self._emitter.emit("job:start", run.worker, job)
+            try:
+                return await inner.handle(attempt, job)
+            except BaseException as error:
+                run.error = error
+                raise
+            finally:
+                self._pool.end(run.worker)
+
+        return handle
 
     def _ended(self, event: JobEnded) -> None:
         run = self._jobs.pop(event.job_id, None)
         if run is None:
-            return  # it began before anybody listened
+            return
         emit, worker, job = self._emitter.emit, run.worker, run.job
         error: BaseException | None = None
         if event.ended is Ended.OK:
@@ -189,21 +177,3 @@ class _Run(msgspec.Struct):
         if isinstance(self.error, Exception):
             return self.error
         return TaskFailed((text or "failed").partition("\n")[0])
-
-
-class WatchedHandler:
-    """A handler whose attempts are watched, as long as they have listeners."""
-
-    gives_coroutines = True
-    """``handle`` is no coroutine function, but gives nothing else: a worker runs it as it is."""
-
-    def __init__(self, inner: TaskHandler, watch: RunObserver) -> None:
-        self._inner = inner
-        self._watch = watch
-        self.policy, self.encode, self.resources = inner.policy, inner.encode, inner.resources
-
-    def handle(self, attempt: Attempt[Job], job: Job) -> Coroutine[Any, Any, object]:
-        """Not a coroutine function: without a listener no frame is added to any step of the task."""
-        if self._watch.wants_jobs:
-            return self._watch.run(self._inner, attempt)
-        return self._inner.handle(attempt, job)

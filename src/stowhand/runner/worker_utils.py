@@ -11,7 +11,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.protocols.queue_store import Answer, QueueStore, Reschedule
 from stowhand.protocols.validation import validate_ids, validate_workers
-from stowhand.runner.options import WorkerUtilsOptions, find_store
+from stowhand.runner.options import RunnerOptions, find_store
 from stowhand.tasks.options import TaskSpec, read_spec
 from stowhand.tasks.registry import Registry
 
@@ -23,7 +23,7 @@ class JobSpec(TaskSpec, total=False):
     payload: object
 
 
-async def make_worker_utils(**options: Unpack[WorkerUtilsOptions]) -> WorkerUtils:
+async def make_worker_utils(**options: Unpack[RunnerOptions]) -> WorkerUtils:
     """Connect. A missing or older schema is no error yet: see ``migrate``.
 
     Raises ConfigurationError, StoreUnreachable, SchemaTooNew.
@@ -32,7 +32,7 @@ async def make_worker_utils(**options: Unpack[WorkerUtilsOptions]) -> WorkerUtil
 
 
 async def quick_add_job(
-    options: WorkerUtilsOptions, identifier: str, payload: object = None, **spec: Unpack[TaskSpec]
+    options: RunnerOptions, identifier: str, payload: object = None, **spec: Unpack[TaskSpec]
 ) -> Job:
     """Connect, enqueue one job, and let the connection go. For more than one, ``make_worker_utils`` is cheaper.
 
