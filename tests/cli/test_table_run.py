@@ -1,13 +1,11 @@
-"""``stowhand table run``: workers of a program's own, in one process or several, and how they are seen from outside."""
+"""``stowhand table run``: workers of a program's own, and how they are seen from outside."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import sqlite3
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -35,16 +33,12 @@ store = TableStore("sqlite:///app.db", TableOptions(name="jobs", table_name="job
 async def handle(ctx, record):
     print("did", record["id"], "in", os.getpid(), flush=True)
 
-def worker(once=False, **options):
-    return Worker(store, handle, WorkerOptions(concurrency=1, poll_interval=0.1, once=once, **options))
+def worker(once=False):
+    return Worker(store, handle, WorkerOptions(concurrency=1, poll_interval=0.1, once=once))
 
 def drain():
     return [worker(once=True), Resetter(store)]
 
-def renewed():
-    return worker(max_jobs=2)
-
-named = Worker(store, handle, WorkerOptions(name="one"))
 lonely = [Resetter(store)]
 something = 5
 """
@@ -87,9 +81,7 @@ def test_a_program_that_drains_its_table_ends_with_0(call: Stowhand, program: st
     [
         (["{}:something"], "an int found; name a Worker"),
         (["{}:lonely"], "there is no Worker among 1 routines"),
-        (["{}:named", "--processes", "2"], "no two processes may have the same name"),
         (["{}:nothing"], "has no 'nothing'"),
-        (["{}:worker", "--processes", "0"], "--processes"),
     ],
 )
 def test_what_is_no_worker_is_code_2_with_the_reason(
@@ -100,44 +92,22 @@ def test_what_is_no_worker_is_code_2_with_the_reason(
     assert said in ended.err
 
 
-def test_several_processes_are_seen_as_one_and_one_that_dies_is_replaced(program: str, folder: Path) -> None:
+def test_a_worker_of_a_table_shows_its_health_and_stops_in_order(program: str, folder: Path) -> None:
     with (folder / "log").open("w") as log:
-        parent = forked.Popen(
-            command("table", "run", program, "--processes", "2", "--http", "127.0.0.1:0"),
-            cwd=folder, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
+        worker = forked.Popen(
+            command("table", "run", program, "--http", "127.0.0.1:0"), cwd=folder, stdout=log, stderr=log
+        )
         try:
-            watch(parent)
+            url = until(lambda: re.search(r"http://\S+(?=/metrics)", said()))[0]
+            until(lambda: page(f"{url}/readyz")[0] == 200)
+            assert page(f"{url}/healthz") == (200, {"status": "ok", "reasons": []})
+            insert(*range(20))
+            until(lambda: states() == ["completed"] * 20)
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(PATIENCE) == 0, said()
         finally:
-            parent.kill()
-            parent.wait()
-
-
-def watch(parent: subprocess.Popen[bytes]) -> None:
-    url = until(lambda: re.search(r"http://\S+(?=/metrics)", said()))[0]
-    until(lambda: page(f"{url}/readyz")[0] == 200)
-    assert page(f"{url}/healthz") == (200, {"status": "ok", "reasons": []})
-    insert(*range(20))
-    until(lambda: states() == ["completed"] * 20)
-    victim = int(until(lambda: re.search(r"in (\d+)", said()))[1])
-    os.kill(victim, signal.SIGKILL)
-    until(lambda: "was killed by SIGKILL; it is started again" in said())
-    until(lambda: page(f"{url}/readyz")[0] == 200)
-    insert(100)
-    until(lambda: states() == ["completed"] * 21)
-    parent.send_signal(signal.SIGTERM)
-    assert parent.wait(PATIENCE) == 0, said()
-    assert "Fatal" not in said()
-
-
-def test_children_end_with_their_parent(program: str, folder: Path) -> None:
-    with (folder / "log").open("w") as log:
-        parent = forked.Popen(command("table", "run", program, "--processes", "2"), cwd=folder, stdout=log, stderr=log)
-        insert(1)
-        until(lambda: "did 1" in said())
-        parent.kill()
-        parent.wait()
-        until(lambda: "Stopped\n" in said())
+            worker.kill()
+            worker.wait()
 
 
 def said() -> str:
@@ -158,20 +128,3 @@ def until(reached: Callable[[], Any]) -> Any:
         assert time.monotonic() < end, said()
         time.sleep(0.05)
     return found
-
-
-def test_a_process_whose_worker_has_reached_a_limit_is_replaced(program: str, folder: Path) -> None:
-    insert(*range(5))
-    with (folder / "log").open("w") as log:
-        parent = forked.Popen(
-            command("table", "run", f"{program}:renewed", "--processes", "2"),
-            cwd=folder, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
-        try:
-            until(lambda: states() == ["completed"] * 5)
-            parent.send_signal(signal.SIGTERM)
-            assert parent.wait(PATIENCE) == 0, said()
-        finally:
-            parent.kill()
-            parent.wait()
-    assert len(set(re.findall(r"in (\d+)", said()))) >= 3

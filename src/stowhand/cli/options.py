@@ -91,7 +91,7 @@ dev_options = with_options(app_argument, _settings("connection", "app", "concurr
 """Options of ``dev``; the environment has the other settings."""
 connection_options = with_options(_settings("connection"), log_options)
 """Options of commands about a user's table: its database and the log."""
-table_run_options = with_options(_settings("processes", "http"), log_options)
+table_run_options = with_options(_settings("http"), log_options)
 """Options of workers of a table; the user's program has the other settings."""
 crontab_options = _settings("crontab", "tasks")
 """Options that name recurring tasks, beside ``--app``."""

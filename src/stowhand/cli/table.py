@@ -175,14 +175,12 @@ def run_workers(target: str, **typed: Any) -> int:
     """Run a worker of a table of your own until it is stopped.
 
     MODULE:NAME is a Worker of your program, a list of workers and resetters, or a function without arguments that gives
-    either (the name may be left out: worker). With --processes each process imports the module itself, one that dies is
-    replaced, and the first Ctrl-C or SIGTERM lets running records end, a second one returns them.
+    either (the name may be left out: worker). The first Ctrl-C or SIGTERM lets running records end, a second one
+    returns them.
     """
-    from stowhand.service.table_run import TableRunOptions, run_table
+    from stowhand.service.table_run import run_table
 
-    settings = settings_of(typed)
-    logged = (settings.log_level, settings.log_format)
-    return run_table(TableRunOptions(target, settings.processes, settings.http, logged=logged))
+    return run_table(target, settings_of(typed).http)
 
 
 @command.command("list")
