@@ -38,7 +38,6 @@ COMMANDS = {
     "serve": "Lend the store over HTTP to remote workers.",
     "tokens": "Make, list and revoke tokens of remote workers.",
     "completion": "Print the completion script of a shell.",
-    "demo": "Show a queue at work, with nothing to set up.",
 }
 
 ALIASES = {"add": "enqueue"}

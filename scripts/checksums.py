@@ -1,4 +1,4 @@
-"""``stowhand demo [PATH]``: enqueue, work, kill, finish, check.
+"""What ``scripts/demo [PATH]`` runs: enqueue, work, kill, finish, check.
 
 One job per file; two worker processes; three jobs fail the first time, one job is poison, one is scheduled a second
 ahead; when two fifths are done one worker gets a kill -9. In the end the results are compared with a direct walk.
@@ -20,7 +20,6 @@ from stowhand.app.app import App
 from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.resolver import resolve_store_url
 from stowhand.app.settings.settings import StoreSettings, WorkerSettings
-from stowhand.cli.help import Command
 from stowhand.cli.session import remove_file
 from stowhand.clock import SystemClock, sleep_blocking, stopwatch
 from stowhand.errors import Poison, StoreError
@@ -31,7 +30,6 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.retry import constant
-from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.service.signals import handle_signals
 from stowhand.service.supervisor import Supervisor
 from stowhand.stores.url import open_store
@@ -80,7 +78,7 @@ def walk(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-@click.command("demo", cls=Command)
+@click.command()
 @click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path())
 @click.option("-c", "--connection", metavar="STORE", help="A PostgreSQL database, instead of a file in --state.")
 @click.option(
@@ -90,7 +88,7 @@ def walk(folder: Path) -> Iterator[Path]:
     show_default=True,
     help="Where the demo keeps its queue.",
 )
-def command(path: Path, connection: str | None, state: Path) -> int:
+def main(path: Path, connection: str | None, state: Path) -> None:
     """Show a queue at work, with nothing to set up.
 
     One job computes the checksum of each file below PATH (here). Of its two workers one is killed.
@@ -110,9 +108,8 @@ def command(path: Path, connection: str | None, state: Path) -> int:
     for problem in problems:
         click.echo(f"WRONG: {escape(problem)}")
     if problems:
-        return FAILURE
+        sys.exit(1)
     click.echo(f"checked against a direct walk: nothing lost, nothing doubled ({stopwatch() - began:.1f} s)")
-    return OK
 
 
 class _Demo:
@@ -123,7 +120,7 @@ class _Demo:
         self._reset = 0
         self._settings = WorkerSettings(
             store=StoreSettings(connection=store, options=StoreOptions(schema="stowhand_demo")),
-            app="stowhand.cli.demo:app",
+            app="checksums:app",
             worker=WorkerOptions(concurrency=CONCURRENCY, lease=2.0, grace=5.0),
             processes=2,
             log_level="error",
@@ -219,3 +216,7 @@ class _Demo:
         if not self._killed:
             problems.append("no worker was killed")
         return problems
+
+
+if __name__ == "__main__":
+    main()
