@@ -102,7 +102,7 @@ def test_an_enqueuer_is_refused_the_table_once_and_not_for_each_job(
 
         monkeypatch.setattr(enqueuer._context.pool, "rows", noted)
         for _ in range(3):
-            await enqueuer.jobs.enqueue(NewJob(task="t"))
+            await enqueuer.jobs.enqueue(NewJob(task="t", queue="default"))
         await enqueuer.close()
         return asked
 

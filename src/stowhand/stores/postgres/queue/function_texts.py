@@ -28,7 +28,7 @@ FUNCTIONS = (
 """In this order: SQL functions are checked when they are made."""
 
 
-_FREE = "j.state <> 'processing' and j.state <> 'failed' and j.serial is null and j.resets < 2"
+_FREE = "j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2"
 CONDITIONS = {"in_default": f"j.queue is null and {_FREE}", "in_other_queue": f"j.queue is not null and {_FREE}"}
 """Of the indexes live_by_task and live_by_queue, for a job ``j``: what waits without a serial key."""
 PAYLOADS = ("json default '{}'", "jsonb", "text")

@@ -20,6 +20,7 @@ from stowhand.stores.postgres.queue.rows import Row
 T = TypeVar("T")
 _details: Callable[[NewJob], tuple[Any, ...]] = attrgetter(*DETAILS)
 _FLAGS = DETAILS.index("flags")
+_QUEUE = DETAILS.index("queue")
 
 
 def is_plain(job: NewJob) -> bool:
@@ -65,8 +66,11 @@ def has_rules(job: NewJob) -> bool:
 
 
 def plain_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
-    """The values of the statement ``enqueue_plain``."""
-    return (job.task, job.payload, job.run_at, job.delay, now, *_detail_values(job))
+    """The values of the statement ``enqueue_plain``, for a job that names its queue."""
+    details = _detail_values(job)
+    if job.queue == DEFAULT_QUEUE:
+        details[_QUEUE] = None
+    return (job.task, job.payload, job.run_at, job.delay, now, *details)
 
 
 def built_in_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:

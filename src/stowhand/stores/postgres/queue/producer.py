@@ -101,7 +101,7 @@ class Producer:
     def _call_of_plain(self, jobs: Sequence[NewJob]) -> tuple[str, tuple[object, ...]]:
         """The statement for plain jobs that wakes workers, and its values."""
         now = self._context.now()
-        if self._inserts and len(jobs) == 1:
+        if self._inserts and len(jobs) == 1 and jobs[0].queue is not None:
             return "enqueue_plain", plain_values_of(jobs[0], now)
         return "enqueue_group", bulk_values(jobs, now)
 

@@ -36,12 +36,10 @@ _TYPES = {
 _NOW = "coalesce(%(now)s::timestamptz, now())"
 # As in the index live_by_task.
 _READY = (
-    "{schema}.live"
-    " where queue is null and state <> 'processing' and state <> 'failed' and serial is null and resets < 2"
+    "{schema}.live where queue is null and worker is null and finished_at is null and serial is null and resets < 2"
 )
 _QUEUED = (
-    "{schema}.live"
-    " where queue is not null and state <> 'processing' and state <> 'failed' and serial is null and resets < 2"
+    "{schema}.live where queue is not null and worker is null and finished_at is null and serial is null and resets < 2"
 )
 _IN_ORDER = "{schema}.live where state in ('queued', 'errored') and serial is null and resets < 2"
 _SERIAL = "{schema}.live where state in ('queued', 'errored') and serial is not null and resets < 2"

@@ -159,14 +159,15 @@ create unique index live_key on {schema}.live (key) where key is not null;
 -- The paths of a claim. The literal 2 is lifecycle.QUARANTINE_AFTER: an ordinary claim does not see suspects.
 create index live_ready on {schema}.live (priority, run_at, id)
   where state in ('queued', 'errored') and serial is null and resets < 2;
--- The jobs of one task, for workers that lack others. Its predicate is that of live_ready in other words: PostgreSQL then cannot
--- plan a statement written for this index over that one, whatever the statistics of tasks are.
+-- The jobs of one task, for workers that lack others. Its predicate is that of live_ready in other words (see is_lawful):
+-- PostgreSQL then cannot plan a statement written for this index over that one, whatever the statistics of tasks are. And it
+-- prepares every predicate anew for each statement that writes: a test for NULL is cheaper than a comparison of texts.
 create index live_by_task on {schema}.live (task, priority, run_at, id)
-  where queue is null and state <> 'processing' and state <> 'failed' and serial is null and resets < 2;
+  where queue is null and worker is null and finished_at is null and serial is null and resets < 2;
 create index live_by_queue on {schema}.live (queue, task, priority, run_at, id)
-  where queue is not null and state <> 'processing' and state <> 'failed' and serial is null and resets < 2;
-create index live_scouts on {schema}.live (priority, run_at, id)
-  where scout and state in ('queued', 'errored') and resets < 2;
+  where queue is not null and worker is null and finished_at is null and serial is null and resets < 2;
+-- A scout waits (is_lawful), so its state is no part of the predicate.
+create index live_scouts on {schema}.live (priority, run_at, id) where scout and resets < 2;
 -- The task comes before the priority: one step passes over all jobs of another task with the same key.
 create index live_in_serial on {schema}.live (serial, task, priority, run_at, id) include (queue)
   where state in ('queued', 'errored') and serial is not null and resets < 2;
