@@ -14,7 +14,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import Events, JobEnded
 from stowhand.jobs.job import State
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.database import borrowed, link
+from stowhand.stores.database import borrowed_pool, link
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.tasks.context import BlockingHelpers, Context
 
@@ -47,7 +47,7 @@ async def _error_beside_a_hog(app: App, task: str) -> str:
 async def test_a_task_that_finds_no_free_connection_has_an_error_that_says_what_to_do(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, *, threaded: bool
 ) -> None:
-    monkeypatch.setattr(link, "DEADLINE", 0.1)
+    monkeypatch.setattr(link, "STATEMENT_DEADLINE_SECONDS", 0.1)
     app = App(postgres_url, pool_size=ONE)
 
     @app.task
@@ -65,7 +65,7 @@ async def test_a_task_that_finds_no_free_connection_has_an_error_that_says_what_
 
 
 async def test_of_a_pool_of_the_applications_too(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(borrowed, "DEADLINE", 0.1)
+    monkeypatch.setattr(borrowed_pool, "STATEMENT_DEADLINE_SECONDS", 0.1)
     async with psycopg_pool.AsyncConnectionPool(postgres_url, min_size=1, max_size=2, open=False) as pool:
         app = App(pool=pool)
 

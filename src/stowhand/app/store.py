@@ -110,7 +110,7 @@ def _place_of_store(store: QueueStore) -> str:
 
 def _place_of(pool: object) -> str:
     """Return the database of an application's pool as a URL: other processes connect by themselves."""
-    from stowhand.stores.database.borrowed import BorrowedPool
+    from stowhand.stores.database.borrowed_pool import BorrowedPool
 
     return BorrowedPool(pool, prepared=True).address.url
 

@@ -82,11 +82,11 @@ def test_where_the_default_is_usual_nothing_is_sent_besides(own_url: str, run: A
     async def story() -> None:
         store = PostgresStore(own_url)
         usual = await Dialer(store._context.address).dial("x")
-        assert not usual.begins
+        assert not usual.needs_transaction
         await usual.close()
         odd = make_conninfo(own_url, options="-c default_transaction_isolation=serializable")
         other = await PostgresStore(odd)._context.dialer.dial("x")
-        assert other.begins
+        assert other.needs_transaction
         await other.close()
 
     run(story())

@@ -32,7 +32,7 @@ from tests.support.servers import PostgresServer
 )
 def test_several_hosts_are_read_as_libpq_reads_them(given: str, shown: str) -> None:
     assert str(Address(store_url(given))) == shown
-    assert Address(store_url(given)).patience == 22.0, "each host has its time"
+    assert Address(store_url(given)).connect_timeout_seconds == 22.0, "each host has its time"
 
 
 @pytest.mark.parametrize("given", ["postgresql://a:x,b:2/db", "postgresql://a@b@c/db", "postgresql://a:1:2/db"])

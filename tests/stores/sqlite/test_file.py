@@ -132,9 +132,9 @@ def test_network_file_systems_are_refused(
     monkeypatch.setattr(file, "file_system", lambda folder: kind)
     if refused:
         with pytest.raises(ConfigurationError, match=f"network file system \\({kind}\\)"):
-            file.check_place(tmp_path / "jobs.db")
+            file.check_path(tmp_path / "jobs.db")
     else:
-        file.check_place(tmp_path / "jobs.db")
+        file.check_path(tmp_path / "jobs.db")
 
 
 def test_an_unknown_synchronous_is_refused(path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_store_opens_and_reads_beside_the_open_transaction_of_its_caller(path:
 
 
 def test_whoever_holds_the_lock_for_too_long_is_named(path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "BUSY_DEADLINE", 0.2)
+    monkeypatch.setattr(connection, "BUSY_DEADLINE_SECONDS", 0.2)
     program = (
         "import sqlite3, sys; connection = sqlite3.connect(sys.argv[1], isolation_level=None);"
         "connection.execute('BEGIN IMMEDIATE'); print(flush=True); sys.stdin.read()"

@@ -13,17 +13,17 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from stowhand.errors import ConfigurationError
-from stowhand.stores.database.trouble import first_line
+from stowhand.stores.database.postgres_errors import first_line
 from stowhand.stores.url import store_url
 
-DEADLINE = 30.0
+STATEMENT_DEADLINE_SECONDS = 30.0
 """Seconds that any one statement may take, by the client's clock. Statements of ours take milliseconds."""
 
-CONNECT_TIMEOUT = 10
+CONNECT_TIMEOUT_SECONDS = 10
 
 # A peer that vanished without a word is noticed by the kernel, in about the time of a lease.
-_WHEN_ABSENT: dict[str, str] = {
-    "connect_timeout": str(CONNECT_TIMEOUT),
+_DEFAULT_PARAMETERS: dict[str, str] = {
+    "connect_timeout": str(CONNECT_TIMEOUT_SECONDS),
     "keepalives": "1",
     "keepalives_idle": "10",
     "keepalives_interval": "5",
@@ -31,52 +31,54 @@ _WHEN_ABSENT: dict[str, str] = {
     "tcp_user_timeout": "30000",
 }
 
-_NAME_LIMIT = 63
+_MAX_NAME_BYTES = 63
 """Bytes of an application_name; the server cuts what is longer."""
 
 
 class Address:
     """Connection parameters, and what may be said about them."""
 
-    def __init__(self, url: str, further: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, url: str, overrides: Mapping[str, Any] | None = None) -> None:
         """``further``: connection parameters that take the place of the URL's."""
         try:
-            given = conninfo_to_dict(_readable(url), **further or {})
+            parameters = conninfo_to_dict(_readable(url), **overrides or {})
         except (psycopg.ProgrammingError, ValueError):
             # The original message may quote the whole string, password and all.
             raise ConfigurationError(
                 "the database address cannot be read; it is a URL (postgresql://user@host:5432/name), "
                 "a libpq string (host=… dbname=…) or the name of a database"
             ) from None
-        self._parameters = _WHEN_ABSENT | {name: str(value) for name, value in given.items() if value is not None}
+        self._parameters = _DEFAULT_PARAMETERS | {
+            name: str(value) for name, value in parameters.items() if value is not None
+        }
 
     def parameters(self, role: str) -> dict[str, Any]:
         """What to connect with; ``role`` becomes the application_name (nothing secret goes there)."""
-        name = role.encode("ascii", "replace").decode()[:_NAME_LIMIT]
+        name = role.encode("ascii", "replace").decode()[:_MAX_NAME_BYTES]
         return self._parameters | {"application_name": name, "client_encoding": "UTF8"}
 
     @property
     def url(self) -> str:
         """All of it, its password too: for connecting, never for printing."""
-        known = {name: value for name, value in self._parameters.items() if _WHEN_ABSENT.get(name) != value}
-        name = quote(known.pop("dbname", ""), safe="")
-        return f"postgresql:///{name}" + (f"?{urlencode(known, quote_via=quote)}" if known else "")
+        parameters = {name: value for name, value in self._parameters.items() if _DEFAULT_PARAMETERS.get(name) != value}
+        name = quote(parameters.pop("dbname", ""), safe="")
+        return f"postgresql:///{name}" + (f"?{urlencode(parameters, quote_via=quote)}" if parameters else "")
 
     @property
-    def only_name(self) -> str | None:
+    def bare_name(self) -> str | None:
         """The name of the database, if nothing else was given."""
-        given = {name for name, value in self._parameters.items() if _WHEN_ABSENT.get(name) != value}
-        return self._parameters["dbname"] if given == {"dbname"} else None
+        names = {name for name, value in self._parameters.items() if _DEFAULT_PARAMETERS.get(name) != value}
+        return self._parameters["dbname"] if names == {"dbname"} else None
 
     @property
-    def patience(self) -> float:
+    def connect_timeout_seconds(self) -> float:
         """Seconds after which a connection that is still being made is given up: each of several hosts has its time."""
         hosts = self._parameters.get("host", self._parameters.get("hostaddr", "")).count(",") + 1
         try:
-            each = int(self._parameters["connect_timeout"]) or CONNECT_TIMEOUT
+            seconds_per_host = int(self._parameters["connect_timeout"]) or CONNECT_TIMEOUT_SECONDS
         except ValueError:
-            each = CONNECT_TIMEOUT
-        return hosts * each + 2.0
+            seconds_per_host = CONNECT_TIMEOUT_SECONDS
+        return hosts * seconds_per_host + 2.0
 
     def other_name(self, info: Any) -> str | None:
         """The name of the database that a driver is connected to, if it is surely another one at the same place.
@@ -84,25 +86,25 @@ class Address:
         ``info``: as psycopg and psycopg2 have it. Two names of hosts may mean one server; what is not said here is the
         environment's.
         """
-        known, name = self._parameters, info.dbname
-        if name == known.get("dbname", name):
+        parameters, name = self._parameters, info.dbname
+        if name == parameters.get("dbname", name):
             return None
-        here = (info.host, str(info.port)) == (known.get("host"), known.get("port", "5432"))
-        return str(name) if here else None
+        is_same_server = (info.host, str(info.port)) == (parameters.get("host"), parameters.get("port", "5432"))
+        return str(name) if is_same_server else None
 
     def __str__(self) -> str:
         """For people: ``postgresql://user@host:port/name``, without password and options."""
-        known = self._parameters
-        user = f"{known['user']}@" if "user" in known else ""
-        host = known.get("host", known.get("hostaddr", ""))
+        parameters = self._parameters
+        user = f"{parameters['user']}@" if "user" in parameters else ""
+        host = parameters.get("host", parameters.get("hostaddr", ""))
         if host.startswith("/"):
-            return f"postgresql://{user}/{known.get('dbname', '')} (socket in {host})"
-        ports = known.get("port", "").split(",")
+            return f"postgresql://{user}/{parameters.get('dbname', '')} (socket in {host})"
+        ports = parameters.get("port", "").split(",")
         hosts = host.split(",")
         if len(ports) == 1:
             ports *= len(hosts)
         places = [f"{name}:{port}" if port else name for name, port in zip(hosts, ports, strict=False)]
-        return f"postgresql://{user}{','.join(places)}/{known.get('dbname', '')}"
+        return f"postgresql://{user}{','.join(places)}/{parameters.get('dbname', '')}"
 
     __repr__ = __str__
 
@@ -113,7 +115,7 @@ class Address:
                 text = text.replace(secret, "***")
         return text
 
-    def said(self, error: BaseException) -> str:
+    def message(self, error: BaseException) -> str:
         """The error's message, on one line, without this address's secrets."""
         return "no answer in time" if isinstance(error, TimeoutError) else self.scrub(first_line(error))
 

@@ -26,10 +26,10 @@ from psycopg.rows import dict_row, tuple_row
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.fork import replace_sockets
-from stowhand.stores.database.address import DEADLINE, Address
-from stowhand.stores.database.pool_places import MORE_CONNECTIONS, Places
+from stowhand.stores.database.address import STATEMENT_DEADLINE_SECONDS, Address
+from stowhand.stores.database.pool_places import POOL_ADVICE, Places
+from stowhand.stores.database.postgres_errors import ends_connection, first_line, is_client_error
 from stowhand.stores.database.timestamps import read_timestamps_as_utc
-from stowhand.stores.database.trouble import ends_connection, first_line, is_own
 
 Row = tuple[Any, ...]
 DEFAULT_ISOLATION = b"select pg_catalog.current_setting('default_transaction_isolation')"
@@ -38,8 +38,8 @@ READ_ONLY = b"""
            pg_catalog.set_config('statement_timeout', %s, true)
 """
 ONE_SNAPSHOT = b"set transaction isolation level repeatable read"
-USUAL_ISOLATIONS = ("read committed", "read uncommitted")
-AT_ONCE = DEADLINE - 1.0
+READ_COMMITTED_LEVELS = ("read committed", "read uncommitted")
+MAX_ANSWER_SECONDS = STATEMENT_DEADLINE_SECONDS - 1.0
 """Seconds after which a call with a limit is given up at the latest: before the deadline of all calls, which asks the
 server to cancel, and waits for that."""
 Values = Sequence[object] | Mapping[str, object]
@@ -55,20 +55,20 @@ class Session(Protocol):
     def reader(self) -> psycopg.AsyncCursor[Row]:
         """The cursor for one statement after the other; it reads binary."""
 
-    def preparing(self, asked: bool | None) -> bool | None:
+    def prepare_setting(self, should_prepare: bool | None) -> bool | None:
         """Whether to prepare a statement, where the caller asks for it."""
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         """Several statements, all or none."""
 
     @property
-    def begins(self) -> bool:
+    def needs_transaction(self) -> bool:
         """The server's default isolation is not read committed: concurrent statements of the package would fail."""
 
-    def alone(self) -> AbstractAsyncContextManager[Any]:
+    def single_statement(self) -> AbstractAsyncContextManager[Any]:
         """Around a statement that is a transaction by itself: read committed, whatever the server's default is."""
 
-    def reading(self, *, one_snapshot: bool = False) -> AbstractAsyncContextManager[Any]:
+    def read_transaction(self, *, one_snapshot: bool = False) -> AbstractAsyncContextManager[Any]:
         """A transaction of statements that are sent at once, up to the first whose rows are fetched (``fetch``).
 
         ``one_snapshot``: all of them see the same moment.
@@ -82,10 +82,10 @@ class Connection(psycopg.AsyncConnection[Row]):
     """psycopg's, with one cursor for all its statements: making one costs more than many a statement."""
 
     _reader: psycopg.AsyncCursor[Row] | None = None
-    begins = False
+    needs_transaction = False
     """As a Session's."""
     _deadline: float | None = None
-    read_within: float | None = None
+    read_timeout_seconds: float | None = None
     """Seconds for each statement, none of which may write."""
 
     @contextmanager
@@ -101,27 +101,27 @@ class Connection(psycopg.AsyncConnection[Row]):
         if self._deadline is None:
             return await super().wait(gen, *args, **options)
         try:
-            return await super().wait(_until(gen, self._deadline), *args, **options)
+            return await super().wait(_with_deadline(gen, self._deadline), *args, **options)
         except _NoAnswer:
             raise TimeoutError("no answer in time") from None
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
+    async def single_statement(self) -> AsyncIterator[None]:
         """BEGIN, statement and COMMIT in one round trip: behind a pooler no setting would stay."""
         if not is_idle(self):
             yield  # within a transaction, which began as it should
             return
-        async with self.reading():
+        async with self.read_transaction():
             yield
 
     @asynccontextmanager
-    async def reading(self, *, one_snapshot: bool = False) -> AsyncIterator[None]:
+    async def read_transaction(self, *, one_snapshot: bool = False) -> AsyncIterator[None]:
         """BEGIN goes out with the first statement."""
         async with self.pipeline(), self.transaction():
             if one_snapshot:
                 await self.execute(ONE_SNAPSHOT)
-            if self.read_within is not None:
-                await self.execute(READ_ONLY, [str(round(self.read_within * 1000))])
+            if self.read_timeout_seconds is not None:
+                await self.execute(READ_ONLY, [str(round(self.read_timeout_seconds * 1000))])
             yield
 
     def reader(self) -> psycopg.AsyncCursor[Row]:
@@ -130,20 +130,20 @@ class Connection(psycopg.AsyncConnection[Row]):
             self._reader = self.cursor(binary=True)
         return self._reader
 
-    def preparing(self, asked: bool | None) -> bool | None:
+    def prepare_setting(self, should_prepare: bool | None) -> bool | None:
         """As asked: the connection is ours."""
-        return asked
+        return should_prepare
 
 
 class Dialer:
     """Opens connections to one address."""
 
-    def __init__(self, address: Address, prepared: bool = True, read_within: float | None = None) -> None:
+    def __init__(self, address: Address, prepared: bool = True, read_timeout_seconds: float | None = None) -> None:
         """``read_within``: connections only read, each statement for so many seconds."""
         self.address = address
         self.prepared = prepared
-        self._read_within = read_within
-        self._begins: bool | None = None
+        self._read_timeout_seconds = read_timeout_seconds
+        self._needs_transaction: bool | None = None
 
     async def dial(self, role: str) -> Connection:
         """A new connection in autocommit. Raises StoreUnreachable, without a password."""
@@ -151,36 +151,36 @@ class Dialer:
         read_timestamps_as_utc(connection)
         try:
             await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
-            if self._begins is None:  # asked of the first one
+            if self._needs_transaction is None:  # asked of the first one
                 ((level,),) = await rows(connection, DEFAULT_ISOLATION, (), prepare=False)
-                self._begins = level not in USUAL_ISOLATIONS
-            if self._read_within is not None:
+                self._needs_transaction = level not in READ_COMMITTED_LEVELS
+            if self._read_timeout_seconds is not None:
                 await connection.set_read_only(True)
         except (psycopg.Error, TimeoutError) as error:
-            await hang_up(connection)
+            await disconnect(connection)
             raise self.unreachable(error) from None
         # A setting of the session would not stay behind a pooler: each statement is a transaction that says it.
-        connection.begins = self._begins or self._read_within is not None
-        connection.read_within = self._read_within
+        connection.needs_transaction = self._needs_transaction or self._read_timeout_seconds is not None
+        connection.read_timeout_seconds = self._read_timeout_seconds
         return connection
 
     async def dial_plain(self, role: str) -> psycopg.AsyncConnection[Row]:
         """One as psycopg makes them, for an application's own statements. Raises StoreUnreachable."""
         connection = await self._dial(psycopg.AsyncConnection[Row], role, autocommit=False)
-        if self._read_within is not None:
+        if self._read_timeout_seconds is not None:
             await connection.set_read_only(True)
         return connection
 
     async def _dial(self, kind: type[C], role: str, *, autocommit: bool) -> C:
         try:
-            async with asyncio.timeout(self.address.patience):
+            async with asyncio.timeout(self.address.connect_timeout_seconds):
                 connection = await kind.connect(
                     **self.address.parameters(role),
                     autocommit=autocommit,
                     prepare_threshold=5 if self.prepared else None,
                 )
         except (psycopg.Error, OSError) as error:
-            if is_own(error):
+            if is_client_error(error):
                 raise ConfigurationError(f"{self.address}: {self.address.scrub(first_line(error))}") from None
             raise self.unreachable(error) from None
         keep_from_children(connection)
@@ -188,17 +188,17 @@ class Dialer:
 
     def unreachable(self, error: BaseException) -> StoreUnreachable:
         """The error that says so to the caller."""
-        what = self.address.scrub(str(error).strip()) or type(error).__name__
+        message = self.address.scrub(str(error).strip()) or type(error).__name__
         if isinstance(error, TimeoutError):
-            what = "no answer in time"
-        elif absent := _ABSENT_DATABASE.search(what):
-            what += f"; create it: createdb {absent[1]}"
-        elif name := self.address.only_name:
-            what += (
+            message = "no answer in time"
+        elif absent := _ABSENT_DATABASE.search(message):
+            message += f"; create it: createdb {absent[1]}"
+        elif name := self.address.bare_name:
+            message += (
                 f"\n{name!r} was read as the name of a database; its server is named by postgresql://HOST/{name},"
                 f" and a file of SQLite by sqlite:///{name}.db"
             )
-        return StoreUnreachable(f"{self.address}: {what}")
+        return StoreUnreachable(f"{self.address}: {message}")
 
 
 class Link:
@@ -211,7 +211,7 @@ class Link:
         self._dialer = dialer
         self._role = role
         self._adapt = adapt
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._connection: Connection | None = None
         self._was_used = False
         self._idle_timer = IdleTimer(self._close_if_idle)
@@ -221,20 +221,26 @@ class Link:
         """There is a connection, as far as is known."""
         return self._connection is not None
 
-    async def rows(self, statement: bytes, values: Values = (), within: Callable[[], float] | None = None) -> list[Row]:
+    async def rows(
+        self, statement: bytes, values: Values = (), time_limit: Callable[[], float] | None = None
+    ) -> list[Row]:
         """Run one statement in a transaction of its own; given up at once if not answered ``within`` so many seconds,
         which is asked for when the connection is there: making one takes time, in which they may have changed.
 
         Raises what psycopg raises, StoreUnreachable, TimeoutError.
         """
         async with self.connection() as connection:
-            with nullcontext() if within is None else connection.answering_within(min(within(), AT_ONCE)):
+            with (
+                nullcontext()
+                if time_limit is None
+                else connection.answering_within(min(time_limit(), MAX_ANSWER_SECONDS))
+            ):
                 return await rows(connection, statement, values, prepare=self._dialer.prepared)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         """The connection, for several statements in a row."""
-        async with self._turn:
+        async with self._lock:
             if self._connection is not None and is_stale(self._connection):
                 await self._drop()
             if self._connection is None:
@@ -252,11 +258,11 @@ class Link:
 
     async def close(self) -> None:
         """Close the connection."""
-        async with self._turn:
+        async with self._lock:
             await self._drop()
 
     def _close_if_idle(self) -> bool:
-        if self._connection is not None and not (self._was_used or self._turn.locked()):
+        if self._connection is not None and not (self._was_used or self._lock.locked()):
             close_now(self._connection)
             self._connection = None
         self._was_used = False
@@ -265,7 +271,7 @@ class Link:
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            await hang_up(connection)
+            await disconnect(connection)
 
 
 class Pool:
@@ -303,7 +309,7 @@ class Pool:
             return await rows(connection, statement, values, prepare=self._dialer.prepared or None)
         except BaseException as error:
             if connection is not None and not is_usable(connection, error):
-                await hang_up(connection)
+                await disconnect(connection)
             raise
         finally:
             if connection is not None:
@@ -334,7 +340,7 @@ class Pool:
         self._closed = True
         for free in (self._free, self._lent):
             while free:
-                await hang_up(free.pop())
+                await disconnect(free.pop())
 
     @asynccontextmanager
     async def _borrowed(
@@ -356,7 +362,7 @@ class Pool:
                 yield connection
             except BaseException as error:
                 if not is_usable(connection, error):
-                    await hang_up(connection)
+                    await disconnect(connection)
                 raise
             finally:
                 await self._put_back(connection, free)
@@ -365,19 +371,19 @@ class Pool:
 
     async def _put_back(self, connection: C, free: list[C]) -> None:
         if self._closed:
-            await hang_up(connection)
+            await disconnect(connection)
         elif not connection.closed:
             free.append(connection)
 
     async def _queue_up(self, *, lent: bool) -> None:
         try:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(STATEMENT_DEADLINE_SECONDS):
                 await self._places.wait(lent=lent)
         except TimeoutError:
             number = f"{self._places.lendable} that tasks may have" if lent else f"{self._places.size} of the pool"
             raise StoreUnreachable(
                 f"{self._dialer.address}: all connections ({number}) are in use, and none became free within"
-                f" {DEADLINE:g} s{MORE_CONNECTIONS}"
+                f" {STATEMENT_DEADLINE_SECONDS:g} s{POOL_ADVICE}"
             ) from None
 
     async def _take(
@@ -393,9 +399,9 @@ class Pool:
             self._spare[id(free)] = min(self._spare[id(free)], len(free))
             if not is_stale(connection):
                 return connection
-            await hang_up(connection)
+            await disconnect(connection)
         if self._places.used + len(others) > self._places.size:  # a free one of the other kind makes room
-            await hang_up(others.pop())
+            await disconnect(others.pop())
         connection = await dial(self._name(role))
         self._idle_timer.start()
         return connection
@@ -413,21 +419,21 @@ class Pool:
 
 async def rows(connection: Session, statement: bytes, values: Values = (), prepare: bool | None = None) -> list[Row]:
     """Run one statement with a deadline; its rows, read as binary."""
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(STATEMENT_DEADLINE_SECONDS):
         cursor = connection.reader()
-        if connection.begins:
-            async with connection.alone():
-                await cursor.execute(statement, values, prepare=connection.preparing(prepare))
+        if connection.needs_transaction:
+            async with connection.single_statement():
+                await cursor.execute(statement, values, prepare=connection.prepare_setting(prepare))
         else:
-            await cursor.execute(statement, values, prepare=connection.preparing(prepare))
+            await cursor.execute(statement, values, prepare=connection.prepare_setting(prepare))
         return await cursor.fetchall() if cursor.rownumber is not None else []
 
 
 async def fetch(connection: Session, statement: bytes, values: Values) -> list[Row]:
     """The same inside ``Session.reading``."""
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(STATEMENT_DEADLINE_SECONDS):
         cursor = connection.reader()
-        await cursor.execute(statement, values, prepare=connection.preparing(None))
+        await cursor.execute(statement, values, prepare=connection.prepare_setting(None))
         return await cursor.fetchall()
 
 
@@ -447,7 +453,7 @@ class _NoAnswer(Exception):
     """Raised within a generator of psycopg's, which takes a TimeoutError for a closed socket."""
 
 
-def _until(gen: Generator[Any, Any, _T], deadline: float) -> Generator[Any, Any, _T]:
+def _with_deadline(gen: Generator[Any, Any, _T], deadline: float) -> Generator[Any, Any, _T]:
     """``gen``, resumed by psycopg whenever the socket is ready or an interval has passed; but not past the deadline."""
     ready = None
     try:
@@ -480,12 +486,12 @@ def is_idle(connection: psycopg.AsyncConnection[Any]) -> bool:
     return not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
-async def hang_up(connection: psycopg.AsyncConnection[Any]) -> None:
+async def disconnect(connection: psycopg.AsyncConnection[Any]) -> None:
     """Close, whatever state it is in."""
     await connection.close()
 
 
-_ours: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
+_own_connections: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
 
 
 # A process that is forked has its parent's sockets. What it sent there, even the farewell of a connection that is
@@ -495,16 +501,16 @@ _ours: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
 
 def keep_from_children(connection: psycopg.AsyncConnection[Any]) -> None:
     """Let no process use this connection but the one that has opened it."""
-    _ours.add(connection)
+    _own_connections.add(connection)
 
 
 def _cut_off() -> None:
     descriptors = []
-    for connection in list(_ours):
+    for connection in list(_own_connections):
         with suppress(psycopg.Error):  # closed
             descriptors.append(connection.fileno())
     replace_sockets(descriptors)
-    _ours.clear()
+    _own_connections.clear()
 
 
 os.register_at_fork(after_in_child=_cut_off)
@@ -519,8 +525,8 @@ class IdleTimer:
     ``look`` closes what was not used since its last call, and returns whether anything is left open.
     """
 
-    def __init__(self, look: Callable[[], bool]) -> None:
-        self._look = look
+    def __init__(self, close_idle: Callable[[], bool]) -> None:
+        self._close_idle = close_idle
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
@@ -532,7 +538,7 @@ class IdleTimer:
 
     def _run(self) -> None:
         self._loop = None
-        if self._look():
+        if self._close_idle():
             self.start()
 
 

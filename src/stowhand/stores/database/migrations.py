@@ -18,9 +18,9 @@ HOW_TO_INSTALL = (
     "run `stowhand migrate` or start a worker, which installs it; in a store that only an App names:"
     " `stowhand migrate -A MODULE:APP` (or `-c URL`), or app.sync.install()"
 )
-BASELINE = 100
-_FILE = re.compile(r"(\d+)\w*\.sql")
-_BREAKING = "-- breaking"
+BASELINE_NUMBER = 100
+_FILE_NAME = re.compile(r"(\d+)\w*\.sql")
+_BREAKING_HEADER = "-- breaking"
 
 Applied = tuple[int, bool, str | None]
 """One row of the ledger: number, whether it is breaking, fingerprint."""
@@ -32,7 +32,7 @@ class Migration:
     def __init__(self, number: int, text: str) -> None:
         self.number = number
         self.text = text
-        self.breaking = text.startswith(_BREAKING)
+        self.breaking = text.startswith(_BREAKING_HEADER)
         """Versions that do not know it cannot work with the schema any more."""
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()
 
@@ -46,21 +46,21 @@ class Migrations:
     @cached_property
     def all(self) -> list[Migration]:
         """In the order of their numbers."""
-        files = [(match, file) for file in self._folder.iterdir() if (match := _FILE.fullmatch(file.name))]
-        found = [Migration(int(match[1]), file.read_text("utf-8")) for match, file in files]
-        return sorted(found, key=lambda migration: migration.number)
+        files = [(match, file) for file in self._folder.iterdir() if (match := _FILE_NAME.fullmatch(file.name))]
+        migrations = [Migration(int(match[1]), file.read_text("utf-8")) for match, file in files]
+        return sorted(migrations, key=lambda migration: migration.number)
 
     @cached_property
     def newest(self) -> int:
         """The number of the last one."""
         return self.all[-1].number
 
-    def status(self, applied: Iterable[Applied], place: str, removal: str) -> SchemaStatus:
+    def status(self, applied: Iterable[Applied], location: str, removal: str) -> SchemaStatus:
         """Compare a ledger with these migrations.
 
         Args:
             applied: The rows of the ledger.
-            place: Where the schema is, for the error.
+            location: Where the schema is, for the error.
             removal: How to remove the schema, for the error: an imperative.
 
         Raises:
@@ -69,29 +69,29 @@ class Migrations:
         """
         fingerprints = {migration.number: migration.fingerprint for migration in self.all}
         installed, breaking = None, False
-        for number, breaks, fingerprint in applied:
-            if number < BASELINE or fingerprints.get(number, fingerprint) != fingerprint:
+        for number, is_breaking, fingerprint in applied:
+            if number < BASELINE_NUMBER or fingerprints.get(number, fingerprint) != fingerprint:
                 raise SchemaError(
-                    f"{place} was made by a version of before the first release (its migration {number} is not the one"
-                    f" of this version) and cannot be upgraded: {removal}, then run `stowhand migrate`"
+                    f"{location} was made by a version of before the first release (its migration {number} is not the"
+                    f" one of this version) and cannot be upgraded: {removal}, then run `stowhand migrate`"
                 )
             installed = max(number, installed or 0)
-            breaking = breaking or (bool(breaks) and number > self.newest)
+            breaking = breaking or (bool(is_breaking) and number > self.newest)
         return SchemaStatus(installed, self.newest, breaking)
 
-    def check(self, status: SchemaStatus, place: str) -> None:
+    def check(self, status: SchemaStatus, location: str) -> None:
         """Raise SchemaOutdated or SchemaTooNew unless this version can work with an installed schema."""
         if status.installed is not None and status.installed < self.newest:
             raise SchemaOutdated(
-                f"{place} has number {status.installed}, this version needs {self.newest}: run `stowhand migrate`"
+                f"{location} has number {status.installed}, this version needs {self.newest}: run `stowhand migrate`"
             )
-        self.refuse_newer(status, place)
+        self.refuse_newer(status, location)
 
-    def refuse_newer(self, status: SchemaStatus, place: str) -> None:
+    def refuse_newer(self, status: SchemaStatus, location: str) -> None:
         """Raise SchemaTooNew where a newer version has made a breaking change."""
         if status.breaking:
             raise SchemaTooNew(
-                f"{place} has number {status.installed}, this version knows {self.newest}: upgrade this program"
+                f"{location} has number {status.installed}, this version knows {self.newest}: upgrade this program"
             )
 
     def missing(self, status: SchemaStatus) -> list[Migration]:

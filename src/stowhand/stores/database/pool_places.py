@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-MORE_CONNECTIONS = (
+POOL_ADVICE = (
     "; allow the pool more, or run fewer jobs at once, and let no task wait for a second connection while it holds one"
 )
 """The end of a message about a pool whose connections are all in use."""
@@ -55,13 +55,13 @@ class Places:
 
     async def wait(self, *, lent: bool) -> None:
         """Take a place as soon as there is one. Cancelled, it takes none."""
-        entry = lent, asyncio.get_running_loop().create_future()
-        self._waiting.append(entry)
+        waiter = lent, asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
         try:
-            await entry[1]
+            await waiter[1]
         except asyncio.CancelledError:
-            if entry[1].cancelled():
-                self._waiting.remove(entry)
+            if waiter[1].cancelled():
+                self._waiting.remove(waiter)
             else:
                 self.leave(lent=lent)
             raise
@@ -73,11 +73,11 @@ class Places:
         self._admit()
 
     def _admit(self) -> None:
-        for entry in tuple(self._waiting):
-            lent, admitted = entry
+        for waiter in tuple(self._waiting):
+            lent, admitted = waiter
             if self._used >= self._size:
                 return
             if self.fits(lent=lent) and not admitted.done():
-                self._waiting.remove(entry)
+                self._waiting.remove(waiter)
                 self.enter(lent=lent)
                 admitted.set_result(None)

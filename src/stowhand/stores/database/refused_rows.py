@@ -21,11 +21,11 @@ R = TypeVar("R")
 Write = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
 Attempt = Callable[[Sequence[T]], Awaitable[Sequence[R] | Exception]]
 
-PAUSES_SECONDS: tuple[float, ...] = (0.05, 0.1, 0.15)
+RETRY_PAUSES_SECONDS: tuple[float, ...] = (0.05, 0.1, 0.15)
 """Before each further try of rows that failed alone."""
 
 
-class Written(NamedTuple, Generic[T, R]):
+class WriteResult(NamedTuple, Generic[T, R]):
     """What a write of many rows came to."""
 
     rows: list[R]
@@ -39,8 +39,8 @@ async def write_each(
     write: Write[T, R],
     clock: Clock,
     concerns_call: Callable[[Exception], bool],
-    pauses: Sequence[float] = PAUSES_SECONDS,
-) -> Written[T, R]:
+    pauses: Sequence[float] = RETRY_PAUSES_SECONDS,
+) -> WriteResult[T, R]:
     """Write all items, in as few calls as their faults allow. Where all of several are refused, the caller decides
     whether the store is at fault.
 
@@ -60,38 +60,38 @@ async def write_each(
     if isinstance(answer, Exception):
         answer = await attempt(items)
     if not isinstance(answer, Exception):
-        return Written(list(answer), [])
+        return WriteResult(list(answer), [])
     if isinstance(await attempt(()), Exception):
         raise answer
-    written = Written[T, R]([], [(items[0], answer)]) if len(items) == 1 else await _write_halves(items, attempt)
+    result = WriteResult[T, R]([], [(items[0], answer)]) if len(items) == 1 else await _write_halves(items, attempt)
     for pause in pauses:
-        if written.refused:
+        if result.refused:
             await clock.sleep(pause)
-            await _try_alone(written, attempt)
-    return written
+            await _try_alone(result, attempt)
+    return result
 
 
-async def _try_alone(written: Written[T, R], attempt: Attempt[T, R]) -> None:
-    for item, _ in written.refused[:]:
+async def _try_alone(result: WriteResult[T, R], attempt: Attempt[T, R]) -> None:
+    for item, _ in result.refused[:]:
         answer = await attempt((item,))
         if not isinstance(answer, Exception):
-            written.rows.extend(answer)
-            written.refused[:] = [one for one in written.refused if one[0] is not item]
+            result.rows.extend(answer)
+            result.refused[:] = [one for one in result.refused if one[0] is not item]
 
 
-async def _write_halves(items: Sequence[T], attempt: Attempt[T, R]) -> Written[T, R]:
-    written = Written[T, R]([], [])
+async def _write_halves(items: Sequence[T], attempt: Attempt[T, R]) -> WriteResult[T, R]:
+    result = WriteResult[T, R]([], [])
     parts = _halves(items)
     while parts:
         part = parts.pop()
         answer = await attempt(part)
         if not isinstance(answer, Exception):
-            written.rows.extend(answer)
+            result.rows.extend(answer)
         elif len(part) == 1:
-            written.refused.append((part[0], answer))
+            result.refused.append((part[0], answer))
         else:
             parts += _halves(part)
-    return written
+    return result
 
 
 def _halves(items: Sequence[T]) -> list[Sequence[T]]:

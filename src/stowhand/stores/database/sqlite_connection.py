@@ -19,9 +19,9 @@ from weakref import WeakSet
 
 from stowhand.clock import stopwatch
 from stowhand.errors import StoreError, StoreUnreachable
-from stowhand.stores.database import sqlite_trouble as trouble
-from stowhand.stores.database.refused_rows import PAUSES_SECONDS
-from stowhand.stores.database.sqlite_file import Identity, check_replacement, identity, note_opened
+from stowhand.stores.database import sqlite_errors
+from stowhand.stores.database.refused_rows import RETRY_PAUSES_SECONDS
+from stowhand.stores.database.sqlite_file import FileIdentity, check_replacement, file_identity, record_opened
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class OnConnection(Protocol):
 X = TypeVar("X", bound=OnConnection)
 Explain = Callable[[sqlite3.Error, Path], StoreError]
 
-BUSY_DEADLINE = 60.0
+BUSY_DEADLINE_SECONDS = 60.0
 """Seconds to wait for other writers before giving up."""
 
 
@@ -49,32 +49,32 @@ class SqliteConnection(Generic[X]):
     """
 
     is_on_file = True
-    retry_pauses = PAUSES_SECONDS
+    retry_pauses = RETRY_PAUSES_SECONDS
     """Before further tries of a write that is refused: what other programs have written may change that."""
 
     def __init__(
         self,
         path: Path,
         dial: Callable[[], sqlite3.Connection],
-        begun: Callable[[sqlite3.Connection], X],
+        make_context: Callable[[sqlite3.Connection], X],
         *,
         prepare: Callable[[sqlite3.Connection], None] = lambda _: None,
-        explain: Explain = trouble.explain,
-        patience: float | None = None,
-        opened: Callable[[Identity], None] = lambda _: None,
+        explain: Explain = sqlite_errors.explain,
+        timeout_seconds: float | None = None,
+        on_opened: Callable[[FileIdentity], None] = lambda _: None,
     ) -> None:
         self._path = path
         self._dial = dial
-        self._begun = begun
+        self._make_context = make_context
         self._prepare = prepare
         self._explain = explain
-        self._patience = patience
-        self._on_opened = opened
+        self._timeout_seconds = timeout_seconds
+        self._on_opened = on_opened
         self._raw: sqlite3.Connection | None = None
         self._lock = threading.RLock()
-        self._cut_off = False
-        self._file: Identity = None
-        self.opened = 0
+        self._is_forbidden = False
+        self._file: FileIdentity = None
+        self.open_count = 0
         """How many connections there have been: something counted by one says nothing about the next."""
         _all.add(self)
 
@@ -83,22 +83,22 @@ class SqliteConnection(Generic[X]):
         transaction, which goes on when this returns."""
         with self._lock:
             try:
-                raw = self._ready(patience=0.0)
+                raw = self._connected(timeout_seconds=0.0)
                 raw.execute("BEGIN IMMEDIATE")
                 raw.execute("ROLLBACK")
             except sqlite3.Error as error:
-                if trouble.is_own(error):
+                if sqlite_errors.is_client_error(error):
                     raise
-                if not trouble.is_busy(error):
+                if not sqlite_errors.is_busy(error):
                     raise self._explain(error, self._path) from error
 
     def write(self, work: Callable[[X], T]) -> T:
         """Do ``work`` in one transaction: all of it or, when it raises, nothing. Other writers wait meanwhile."""
         with self._lock:
             try:
-                return self._whatever_is_stored(lambda: self._transact(self._ready(), work))
+                return self._with_lenient_text(lambda: self._transact(self._connected(), work))
             except sqlite3.Error as error:
-                if trouble.is_own(error):
+                if sqlite_errors.is_client_error(error):
                     raise
                 raise self._explain(error, self._path) from error
 
@@ -106,9 +106,11 @@ class SqliteConnection(Generic[X]):
         """Look without writing. Each statement sees one committed state."""
         with self._lock:
             try:
-                return self._whatever_is_stored(lambda: self._patiently(lambda: work(self._begun(self._ready()))))
+                return self._with_lenient_text(
+                    lambda: self._retry_while_busy(lambda: work(self._make_context(self._connected())))
+                )
             except sqlite3.Error as error:
-                if trouble.is_own(error):
+                if sqlite_errors.is_client_error(error):
                     raise
                 raise self._explain(error, self._path) from error
 
@@ -120,45 +122,45 @@ class SqliteConnection(Generic[X]):
                 self._raw = None
 
     def _transact(self, raw: sqlite3.Connection, work: Callable[[X], T]) -> T:
-        self._patiently(lambda: raw.execute("BEGIN IMMEDIATE"))
+        self._retry_while_busy(lambda: raw.execute("BEGIN IMMEDIATE"))
         try:
             # The time is read when the lock is there: the wait for it may have been long.
-            result = work(self._begun(raw))
+            result = work(self._make_context(raw))
             # Without write-ahead logging a commit waits for current readers.
-            self._patiently(lambda: raw.execute("COMMIT"))
+            self._retry_while_busy(lambda: raw.execute("COMMIT"))
         except BaseException:
             if raw.in_transaction:
                 raw.execute("ROLLBACK")
             raise
         return result
 
-    def _ready(self, patience: float | None = None) -> sqlite3.Connection:
+    def _connected(self, timeout_seconds: float | None = None) -> sqlite3.Connection:
         self._check_fork()
-        if self._raw is not None and self._file != identity(self._path):
+        if self._raw is not None and self._file != file_identity(self._path):
             self.close()
         if self._raw is None:
             check_replacement(self._path)
-            self._file = identity(self._path)
+            self._file = file_identity(self._path)
             raw = self._dial()
             try:
-                self._patiently(lambda: self._prepare(raw), patience)
+                self._retry_while_busy(lambda: self._prepare(raw), timeout_seconds)
             except BaseException:
                 raw.close()
                 raise
             self._raw = raw
-            self.opened += 1
-            note_opened(self._path, self._file)
+            self.open_count += 1
+            record_opened(self._path, self._file)
             self._on_opened(self._file)
         return self._raw
 
     def _check_fork(self) -> None:
-        if self._cut_off:
+        if self._is_forbidden:
             raise StoreError(
                 f"{self._path}: this process was forked in the middle of a transaction, and SQLite cannot be used on"
                 " this file here any more: open the store after the fork, or start processes by spawn"
             )
 
-    def _whatever_is_stored(self, step: Callable[[], T]) -> T:
+    def _with_lenient_text(self, step: Callable[[], T]) -> T:
         """Repeat a step that met a text which is no UTF-8 (written by another program), reading it as it is.
 
         Its bytes become lone surrogates, which no JSON may hold: that job fails alone, and stops no other.
@@ -166,21 +168,21 @@ class SqliteConnection(Generic[X]):
         try:
             return step()
         except sqlite3.OperationalError as error:
-            if self._raw is None or not trouble.is_undecodable(error):
+            if self._raw is None or not sqlite_errors.is_undecodable(error):
                 raise
         # From now on: asking Python for each text costs more, and that row is still there.
-        self._raw.text_factory = trouble.read_anyway
+        self._raw.text_factory = sqlite_errors.decode_leniently
         return step()
 
-    def _patiently(self, step: Callable[[], T], patience: float | None = None) -> T:
+    def _retry_while_busy(self, step: Callable[[], T], timeout_seconds: float | None = None) -> T:
         """Repeat a step while others have the lock. Every try waits inside SQLite, so this does not spin."""
-        given = (patience, self._patience, BUSY_DEADLINE)
+        given = (timeout_seconds, self._timeout_seconds, BUSY_DEADLINE_SECONDS)
         deadline = stopwatch() + next(one for one in given if one is not None)
         while True:
             try:
                 return step()
             except sqlite3.OperationalError as error:
-                if not trouble.is_busy(error) or stopwatch() > deadline:
+                if not sqlite_errors.is_busy(error) or stopwatch() > deadline:
                     raise
 
     # -- fork -------------------------------------------------------------------------------------
@@ -189,7 +191,7 @@ class SqliteConnection(Generic[X]):
 
     def before_fork(self) -> bool:
         """Close, and keep others out; False when a transaction does not end in time."""
-        if not self._lock.acquire(timeout=FORK_PATIENCE):
+        if not self._lock.acquire(timeout=FORK_TIMEOUT_SECONDS):
             return False
         self.close()
         return True
@@ -198,11 +200,11 @@ class SqliteConnection(Generic[X]):
         """Let others in again."""
         self._lock.release()
 
-    def cut_off(self) -> None:
+    def forbid_use(self) -> None:
         """In the child, when the parent was in a transaction: never touch, and never close, what was inherited."""
         if self._raw is not None:
             _never_closed.append(self._raw)
-        self._raw, self._lock, self._cut_off = None, threading.RLock(), True
+        self._raw, self._lock, self._is_forbidden = None, threading.RLock(), True
 
 
 class OwnThreads:
@@ -244,11 +246,11 @@ class WriteProbe:
         next look reports it.
         """
         try:
-            self._connection.write(_write_in_vain)
+            self._connection.write(_write_and_undo)
         except _Undone:
             pass
         except StoreUnreachable as error:
-            if not (isinstance(error.__cause__, sqlite3.Error) and trouble.is_busy(error.__cause__)):
+            if not (isinstance(error.__cause__, sqlite3.Error) and sqlite_errors.is_busy(error.__cause__)):
                 raise
 
     def close(self) -> None:
@@ -260,7 +262,7 @@ class _Undone(Exception):
     """All of it was written."""
 
 
-def _write_in_vain(on: OnConnection) -> None:
+def _write_and_undo(on: OnConnection) -> None:
     # Pages wait in memory for the commit, and an empty transaction, or one that is rolled back, meets no disk. Without
     # memory they go to the -wal file at once, behind its last commit, where the next commit writes over them.
     # A rollback journal meets the disk by itself; pages written beside it would shut the application's readers out.
@@ -272,14 +274,14 @@ def _write_in_vain(on: OnConnection) -> None:
     raise _Undone
 
 
-def attempt(connection: sqlite3.Connection, write: Callable[[], object]) -> Exception | None:
+def write_in_savepoint(connection: sqlite3.Connection, write: Callable[[], object]) -> Exception | None:
     """Write under a savepoint; gives why the file refuses it, and then nothing was written."""
     connection.execute("SAVEPOINT stowhand_one")
     try:
         write()
     except (sqlite3.Error, ValueError, OverflowError) as error:
         # After a full disk, or a trigger's RAISE(ROLLBACK), the whole transaction is gone; the caller gets that error.
-        if trouble.concerns_call(error) or not connection.in_transaction:
+        if sqlite_errors.concerns_call(error) or not connection.in_transaction:
             raise
         connection.execute("ROLLBACK TO stowhand_one")
         connection.execute("RELEASE stowhand_one")
@@ -288,44 +290,44 @@ def attempt(connection: sqlite3.Connection, write: Callable[[], object]) -> Exce
     return None
 
 
-def check_written(cursor: sqlite3.Cursor, wanted: int = 1) -> None:
+def check_written(cursor: sqlite3.Cursor, expected: int = 1) -> None:
     """An application's trigger can keep a row unchanged without an error (RAISE(IGNORE)): SQLite does not report it."""
-    if cursor.rowcount < wanted:
-        raise sqlite3.IntegrityError(f"a trigger keeps {wanted - cursor.rowcount} of {wanted} rows as they are")
+    if cursor.rowcount < expected:
+        raise sqlite3.IntegrityError(f"a trigger keeps {expected - cursor.rowcount} of {expected} rows as they are")
 
 
 # -- forks of all connections -------------------------------------------------------------------
 
-FORK_PATIENCE = 2.0
+FORK_TIMEOUT_SECONDS = 2.0
 _all: WeakSet[SqliteConnection[Any]] = WeakSet()
-_held: list[SqliteConnection[Any]] = []
-_not_held: list[SqliteConnection[Any]] = []
+_locked: list[SqliteConnection[Any]] = []
+_not_locked: list[SqliteConnection[Any]] = []
 _never_closed: list[sqlite3.Connection] = []
 
 
 def _before_fork() -> None:
     for connection in list(_all):
-        (_held if connection.before_fork() else _not_held).append(connection)
+        (_locked if connection.before_fork() else _not_locked).append(connection)
 
 
 def _after_fork_in_parent() -> None:
-    for connection in _held:
+    for connection in _locked:
         connection.after_fork()
-    _held.clear()
-    _not_held.clear()
+    _locked.clear()
+    _not_locked.clear()
 
 
 def _after_fork_in_child() -> None:
     # One inherited lock table is enough to make the file unsafe here for every connection to it.
-    lost = {connection._path for connection in _not_held if connection.is_on_file}  # noqa: SLF001 - this module's own
-    for connection in _not_held:
-        connection.cut_off()
-    for connection in _held:
+    unsafe_paths = {connection._path for connection in _not_locked if connection.is_on_file}  # noqa: SLF001 - this module's own
+    for connection in _not_locked:
+        connection.forbid_use()
+    for connection in _locked:
         connection.after_fork()
-        if connection.is_on_file and connection._path in lost:  # noqa: SLF001
-            connection.cut_off()
-    _held.clear()
-    _not_held.clear()
+        if connection.is_on_file and connection._path in unsafe_paths:  # noqa: SLF001
+            connection.forbid_use()
+    _locked.clear()
+    _not_locked.clear()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

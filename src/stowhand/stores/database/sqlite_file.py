@@ -17,17 +17,29 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, SchemaError
 
-NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "lustre", "glusterfs", "fuse.sshfs", "fuse.s3fs", "fuse.rclone")
+NETWORK_FILE_SYSTEMS = (
+    "nfs",
+    "cifs",
+    "smb",
+    "9p",
+    "afs",
+    "ceph",
+    "lustre",
+    "glusterfs",
+    "fuse.sshfs",
+    "fuse.s3fs",
+    "fuse.rclone",
+)
 """File systems whose locks or shared memory do not reach every machine that mounts them."""
 
-BUSY_TIMEOUT = 0.1
+BUSY_TIMEOUT_SECONDS = 0.1
 """Seconds that SQLite itself waits for a lock. Short: its pauses grow, and ours begin anew with each call."""
 
-_making = threading.Lock()
-MADE_FOR = 0o600
+_creation_lock = threading.Lock()
+FILE_MODE = 0o600
 
 
-def check_place(path: Path) -> None:
+def check_path(path: Path) -> None:
     """Refuse a place where a queue cannot live; says why, and what to do."""
     try:
         path.lstat()
@@ -43,11 +55,11 @@ def check_place(path: Path) -> None:
         raise ConfigurationError(f"{path} is not a regular file")
     if not path.parent.is_dir():
         raise ConfigurationError(f"{path}: the folder {path.parent} does not exist: make it first")
-    kind = file_system(path.parent)
-    if kind is not None and kind.startswith(NETWORK):
+    file_system_type = file_system(path.parent)
+    if file_system_type is not None and file_system_type.startswith(NETWORK_FILE_SYSTEMS):
         raise ConfigurationError(
-            f"{path} lies on a network file system ({kind}), where SQLite's locks cannot be trusted and the file would"
-            " be damaged: put it on a local disk, or use PostgreSQL for several machines"
+            f"{path} lies on a network file system ({file_system_type}), where SQLite's locks cannot be trusted and"
+            " the file would be damaged: put it on a local disk, or use PostgreSQL for several machines"
         )
 
 
@@ -58,9 +70,9 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str |
     except OSError:
         return None
     real = folder.resolve()
-    found = [(_unescape(words[1]), words[2]) for words in (line.split() for line in lines) if len(words) > 2]
+    mounted = [(_unescape(words[1]), words[2]) for words in (line.split() for line in lines) if len(words) > 2]
     # Later mounts hide earlier ones on the same point, so the last of the longest wins.
-    holding = [(len(point), order, kind) for order, (point, kind) in enumerate(found) if real.is_relative_to(point)]
+    holding = [(len(point), order, kind) for order, (point, kind) in enumerate(mounted) if real.is_relative_to(point)]
     return max(holding)[2] if holding else None
 
 
@@ -70,11 +82,11 @@ def create(path: Path) -> None:
     A file that exists is never opened here: closing any descriptor of a file drops all locks that this process has on
     it, those of SQLite's connections too. That is also why one thread at a time may do this.
     """
-    check_place(path)
-    with _making:
+    check_path(path)
+    with _creation_lock:
         if not path.exists():
             try:
-                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, MADE_FOR))
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
             except FileExistsError:
                 pass  # another process was faster; it made it with the same mode
             except OSError as error:
@@ -86,14 +98,14 @@ def connect(path: Path, settings: Iterable[str] = ()) -> sqlite3.Connection:
 
     ``settings``: pragmas. Raises FileNotFoundError: no file is ever made here.
     """
-    check_place(path)
-    with _making:
+    check_path(path)
+    with _creation_lock:
         if not path.exists():
             raise FileNotFoundError(path)
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=rw",
             uri=True,
-            timeout=BUSY_TIMEOUT,
+            timeout=BUSY_TIMEOUT_SECONDS,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,
@@ -112,36 +124,38 @@ def _unescape(point: str) -> str:
     return point.encode("utf-8", "surrogateescape").decode("unicode_escape") if "\\" in point else point
 
 
-Identity = tuple[int, int] | None
+FileIdentity = tuple[int, int] | None
 """Device and inode; ``None``: there is no such file."""
 
 
-class Opened(msgspec.Struct, frozen=True):
+class OpenedFile(msgspec.Struct, frozen=True):
     """What was there when this process last opened a path. A log that was deleted meanwhile belongs to no file."""
 
-    file: Identity
-    log: Identity
+    file: FileIdentity
+    log: FileIdentity
 
 
-_opened: dict[Path, Opened] = {}
-REPLACED = "another file has taken its place (a backup?); it was opened, and what the old one held since is not in it"
+_opened_files: dict[Path, OpenedFile] = {}
+REPLACED_WARNING = (
+    "another file has taken its place (a backup?); it was opened, and what the old one held since is not in it"
+)
 
 
-def identity(path: Path) -> Identity:
+def file_identity(path: Path) -> FileIdentity:
     """Of the file that has this name just now."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def check_replacement(path: Path) -> None:
     """Before a path is opened. Raises SchemaError where that would destroy what is there."""
-    before, now = _opened.get(path), identity(path)
+    before, now = _opened_files.get(path), file_identity(path)
     if before is None or now is None or now == before.file:
         return
-    if before.log is not None and identity(_log(path)) == before.log:
+    if before.log is not None and file_identity(_wal_path(path)) == before.log:
         raise SchemaError(
             f"{path}: another file has taken its place, and beside it lies the -wal of the old one, which would destroy"
             f" it. Stop every program that uses it, put the right file there again, remove {path.name}-wal and"
@@ -149,26 +163,26 @@ def check_replacement(path: Path) -> None:
         )
 
 
-def note_opened(path: Path, file: Identity) -> None:
+def record_opened(path: Path, file: FileIdentity) -> None:
     """After it was opened, and read."""
-    _opened[path] = Opened(file, identity(_log(path)))
+    _opened_files[path] = OpenedFile(file, file_identity(_wal_path(path)))
 
 
-class Replacement:
+class ReplacementReporter:
     """Says, once for each, that a store goes on in another file. One of these per store, for all of its connections."""
 
     def __init__(self, on_replaced: Callable[[str, str], None]) -> None:
         self._on_replaced = on_replaced
-        self._file: Identity = None
+        self._file: FileIdentity = None
         self._lock = threading.Lock()
 
-    def opened(self, file: Identity) -> None:
+    def on_opened(self, file: FileIdentity) -> None:
         """A connection was made to it."""
         with self._lock:
             before, self._file = self._file, file
         if before is not None and before != file:
-            self._on_replaced(REPLACED, "")
+            self._on_replaced(REPLACED_WARNING, "")
 
 
-def _log(path: Path) -> Path:
+def _wal_path(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")

@@ -12,15 +12,15 @@ from typing import Any
 from stowhand.clock import Clock, SystemClock
 from stowhand.sleepers import Sleepers
 from stowhand.stores.database.sqlite_connection import OnConnection, SqliteConnection
-from stowhand.stores.database.sqlite_trouble import is_busy
+from stowhand.stores.database.sqlite_errors import is_busy
 
-TICK = 0.02
+TICK_SECONDS = 0.02
 """Seconds between two looks while a worker waits: about 0.8 % of one processor, nearly all of it for being woken; the
 look itself takes 4 microseconds."""
-LIVELY_TICK = 0.005
-UNSEEN = -1
+ACTIVE_TICK_SECONDS = 0.005
+UNKNOWN_VERSION = -1
 """No version: the next one is news."""
-LIVELY = 2.0
+ACTIVE_PERIOD_SECONDS = 2.0
 """Seconds after the last news in which looks are closer together."""
 
 
@@ -47,12 +47,12 @@ class DirectWake:
 
     async def wait(self, timeout: float) -> bool:
         """True once it has rung since the last call; False after ``timeout`` seconds."""
-        since, self._wakes_before = self._wakes_before, self._sleepers.wakes
-        return await self.wait_since(since, timeout)
+        known_wakes, self._wakes_before = self._wakes_before, self._sleepers.wakes
+        return await self.wait_since(known_wakes, timeout)
 
-    async def wait_since(self, since: int, timeout: float) -> bool:
+    async def wait_since(self, known_wakes: int, timeout: float) -> bool:
         """True once ``wakes`` is another number; for any number of callers, each of which remembers its own."""
-        return await self._sleepers.wait(since, timeout)
+        return await self._sleepers.wait(known_wakes, timeout)
 
     def close(self) -> None:
         """Let go what it looks with."""
@@ -65,7 +65,7 @@ class Wake(DirectWake):
         super().__init__(SystemClock())
         self._connection = connection
         self._seen: tuple[int, int] | None = None
-        self._news = float("-inf")
+        self._changed_at = float("-inf")
 
     def look(self) -> None:
         """Ring if another connection committed since the last look. The first look after opening only remembers."""
@@ -76,18 +76,22 @@ class Wake(DirectWake):
 
     def tick(self) -> float:
         """Seconds until the next look."""
-        return LIVELY_TICK if self._clock.monotonic() - self._news < LIVELY else TICK
+        return (
+            ACTIVE_TICK_SECONDS if self._clock.monotonic() - self._changed_at < ACTIVE_PERIOD_SECONDS else TICK_SECONDS
+        )
 
     def ring(self) -> None:
-        self._news = self._clock.monotonic()
+        self._changed_at = self._clock.monotonic()
         super().ring()
 
-    async def wait_since(self, since: int, timeout: float) -> bool:
+    async def wait_since(self, known_wakes: int, timeout: float) -> bool:
         deadline = self._clock.monotonic() + timeout
-        while not await self._sleepers.wait(since, min(self.tick(), max(deadline - self._clock.monotonic(), 0.0))):
+        while not await self._sleepers.wait(
+            known_wakes, min(self.tick(), max(deadline - self._clock.monotonic(), 0.0))
+        ):
             self.look()
             if self._clock.monotonic() >= deadline:
-                return self._sleepers.wakes != since
+                return self._sleepers.wakes != known_wakes
         return True
 
     def close(self) -> None:
@@ -102,5 +106,5 @@ class Wake(DirectWake):
             # Without write-ahead logging no connection can look during a commit: the next look sees it.
             if not is_busy(error):
                 raise
-            return self._seen or (self._connection.opened, UNSEEN)
-        return self._connection.opened, version
+            return self._seen or (self._connection.open_count, UNKNOWN_VERSION)
+        return self._connection.open_count, version

@@ -13,21 +13,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources.abc import Traversable
 
-_NAME = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
-_PLACE = re.compile(r"\{([a-z_]+)\}")
+_STATEMENT_HEADER = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
 def load_statements(file: Traversable, fillings: Mapping[str, str]) -> dict[str, bytes]:
     """Every named statement of ``file``, encoded and filled in."""
-    _, *parts = _NAME.split(file.read_text(encoding="utf-8"))
+    _, *parts = _STATEMENT_HEADER.split(file.read_text(encoding="utf-8"))
     statements: dict[str, bytes] = {}
-    shared: dict[str, str] = {}
+    parts_by_name: dict[str, str] = {}
     for kind, name, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-        if name in statements or name in shared:
+        if name in statements or name in parts_by_name:
             raise ValueError(f"statement {name!r} is declared twice in {file.name}")
-        text = _PLACE.sub(lambda place: shared.get(place[1], place[0]), text)
+        text = _PLACEHOLDER.sub(lambda match: parts_by_name.get(match[1], match[0]), text)
         if kind == "part":
-            shared[name] = text.strip()
+            parts_by_name[name] = text.strip()
         else:
             statements[name] = fill(text, fillings).strip().encode()
     return statements
@@ -35,7 +35,7 @@ def load_statements(file: Traversable, fillings: Mapping[str, str]) -> dict[str,
 
 def fill(text: str, fillings: Mapping[str, str]) -> str:
     """``text`` with its {places} filled. A place without a filling is a mistake of ours: KeyError."""
-    return _PLACE.sub(lambda place: fillings[place[1]], text)
+    return _PLACEHOLDER.sub(lambda match: fillings[match[1]], text)
 
 
 def quote_identifier(name: str) -> str:

@@ -16,9 +16,9 @@ from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryLoader
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-_FIRST = datetime.min.replace(tzinfo=UTC)
-_LAST = datetime.max.replace(tzinfo=UTC)
-_REMEMBERED = 64
+_FIRST_TIMESTAMP = datetime.min.replace(tzinfo=UTC)
+_LAST_TIMESTAMP = datetime.max.replace(tzinfo=UTC)
+_MAX_CACHED_TIMESTAMPS = 64
 
 
 class UtcLoader(Loader):
@@ -33,27 +33,27 @@ class UtcLoader(Loader):
 
     def load(self, data: Buffer) -> datetime:
         raw = bytes(data)
-        moment = self._seen.get(raw)
-        if moment is None:
-            if len(self._seen) >= _REMEMBERED:
+        timestamp = self._seen.get(raw)
+        if timestamp is None:
+            if len(self._seen) >= _MAX_CACHED_TIMESTAMPS:
                 self._seen.clear()
-            moment = self._seen[raw] = _moment(int.from_bytes(raw, "big", signed=True))
-        return moment
+            timestamp = self._seen[raw] = _timestamp(int.from_bytes(raw, "big", signed=True))
+        return timestamp
 
 
-class Moments(dict["int | datetime", datetime]):
+class TimestampCache(dict["int | datetime", datetime]):
     """Moments by their numbers, each made once: of rows that are read as numbers. Others' have been made already."""
 
     def __missing__(self, micros: int | datetime) -> datetime:
-        moment = self[micros] = micros if isinstance(micros, datetime) else _moment(micros)
-        return moment
+        timestamp = self[micros] = micros if isinstance(micros, datetime) else _timestamp(micros)
+        return timestamp
 
 
-def _moment(micros: int) -> datetime:
+def _timestamp(micros: int) -> datetime:
     try:
         return _EPOCH + timedelta(0, 0, micros)
     except OverflowError:
-        return _LAST if micros > 0 else _FIRST
+        return _LAST_TIMESTAMP if micros > 0 else _FIRST_TIMESTAMP
 
 
 def read_timestamps_as_utc(target: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | psycopg.Cursor[Any]

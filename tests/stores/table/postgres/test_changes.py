@@ -102,7 +102,7 @@ async def test_a_beat_on_a_connection_that_died_silently_costs_no_lease(
     jobs: Jobs, proxy: Proxy, lease_time: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is given up after a quarter of the lease, of a long one after a while; the server is not asked to cancel."""
-    monkeypatch.setattr("stowhand.stores.database.link.AT_ONCE", 1.0)
+    monkeypatch.setattr("stowhand.stores.database.link.MAX_ANSWER_SECONDS", 1.0)
     jobs.add()
     async with jobs.served(stalled_max_age=lease_time, heartbeat_interval=1.0) as served:
         lease = await served.take()

@@ -118,7 +118,7 @@ def counted_steps(table: SqliteTable) -> list[None]:
     """Grows by one with each thousand of SQLite's own steps that it takes from now on: what is dear on any machine."""
     steps: list[None] = []
     for connection in (table._connections._reader, table._connections._writer):
-        connection._ready().set_progress_handler(lambda: steps.append(None), 1000)
+        connection._connected().set_progress_handler(lambda: steps.append(None), 1000)
     return steps
 
 

@@ -86,7 +86,7 @@ def test_an_applications_transaction_is_waited_for_and_never_undone(made: Made, 
 def test_whoever_holds_the_lock_for_too_long_is_named(
     made: Made, run: Run, monkeypatch: pytest.MonkeyPatch, journal: str
 ) -> None:
-    monkeypatch.setattr(sqlite_connection, "BUSY_DEADLINE", 0.1)
+    monkeypatch.setattr(sqlite_connection, "BUSY_DEADLINE_SECONDS", 0.1)
     app = made(journal=journal)
     app.add()
     writer = start("write", app.path)

@@ -16,8 +16,8 @@ from stowhand.protocols.validation import (
     validate_workers,
 )
 from stowhand.stores.database.link import Values
+from stowhand.stores.database.postgres_errors import retry_transient
 from stowhand.stores.database.statements import plain_array, text_array
-from stowhand.stores.database.trouble import repeated
 from stowhand.stores.postgres.queue.context import PostgresContext, RowLocked
 from stowhand.stores.postgres.queue.producer import Producer
 from stowhand.stores.postgres.queue.rows import Row, read_job
@@ -99,7 +99,7 @@ class Administrator:
     async def _jobs(self, name: str, *values: object) -> Sequence[Job]:
         given, locked = (*values, self._context.now()), "one of the jobs (nothing was changed)"
         with self._context.translated():
-            found = await repeated(lambda: self._context.ask("inspect", name, given, row=locked), self._clock)
+            found = await retry_transient(lambda: self._context.ask("inspect", name, given, row=locked), self._clock)
         return [read_job(row) for row in found]
 
     async def _act_on_all(self, name: str, job_ids: Sequence[int], *values: object) -> list[Answer]:

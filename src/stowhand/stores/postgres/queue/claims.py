@@ -21,11 +21,11 @@ from stowhand.jobs.job import Job
 from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest, Foreign
-from stowhand.stores.database import trouble
-from stowhand.stores.database.address import DEADLINE
+from stowhand.stores.database import postgres_errors
+from stowhand.stores.database.address import STATEMENT_DEADLINE_SECONDS
 from stowhand.stores.database.link import Link, Row
 from stowhand.stores.database.statements import plain_array
-from stowhand.stores.database.timestamps import Moments, read_timestamps_as_numbers
+from stowhand.stores.database.timestamps import TimestampCache, read_timestamps_as_numbers
 from stowhand.stores.foreign_leases import ForeignLeases, Question
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.queue.context import PostgresContext
@@ -94,7 +94,7 @@ class Claims:
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         """Due jobs in the order (priority, run_at, id), now processing under the request's token."""
         self._context.worker = request.worker
-        self._context.patience = min(max(request.lease / 4, 1.0), DEADLINE)
+        self._context.patience = min(max(request.lease / 4, 1.0), STATEMENT_DEADLINE_SECONDS)
         self._foreign_leases.ask(request)
         if request.limit < 1 or (
             request.suspects and self._answered(request.tasks, request.queues) and not self._answer.suspects
@@ -130,7 +130,7 @@ class Claims:
                     there = await self._listener.ask(statement, values)
                 found = there if there is not None else await self._link.rows(statement, values)
             except psycopg.Error as error:
-                if trouble.concerns_call(error):
+                if postgres_errors.concerns_call(error):
                     raise
                 return await self._claim(request)
         if found[0][0] == _NOTHING:
@@ -138,7 +138,7 @@ class Claims:
             due, suspects, now = answer[_DUE], answer[_SUSPECTS], answer[_NOW]
             if there is not None:
                 self._listener.proven(listens=listens)
-            moments = Moments()
+            moments = TimestampCache()
             wait = None if due is None else max((moments[due] - moments[now]).total_seconds(), 0.0)
             self._answer = _Answer(stopwatch(), request.tasks, request.queues, wait, bool(suspects))
             if foreign is not None:
@@ -219,7 +219,7 @@ class Claims:
             try:
                 return await self._rows(request, start, is_apart=False)
             except psycopg.Error as error:
-                if trouble.concerns_call(error):
+                if postgres_errors.concerns_call(error):
                     raise
             found = await self._rows(request, start, is_apart=True)
         claimed = [row for row in found if row[0] >= 0]
@@ -310,5 +310,5 @@ def _last_free(found: Sequence[Row]) -> Position | None:
     for row in reversed(found):
         if row[_SERIAL] is None:
             priority, run_at, job_id = _ORDER(row)
-            return priority, Moments()[run_at], job_id
+            return priority, TimestampCache()[run_at], job_id
     return None

@@ -16,9 +16,9 @@ from stowhand.jobs.job import EXPIRED
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.limits import RESERVED
 from stowhand.protocols.store import POOL_SIZE, RESERVED_CONNECTIONS, StoreOptions, pool_refusal, pool_shortage
-from stowhand.stores.database import trouble
-from stowhand.stores.database.address import DEADLINE, Address
-from stowhand.stores.database.borrowed import BorrowedPool
+from stowhand.stores.database import postgres_errors
+from stowhand.stores.database.address import STATEMENT_DEADLINE_SECONDS, Address
+from stowhand.stores.database.borrowed_pool import BorrowedPool
 from stowhand.stores.database.link import Dialer, Pool, Row, Values
 from stowhand.stores.database.migrations import HOW_TO_INSTALL
 from stowhand.stores.database.statements import load_statements, quote_identifier, quote_text
@@ -54,7 +54,7 @@ class PostgresContext:
         """The pool is the application's."""
         within = options.read_timeout if options.read_only else None
         if options.pool is not None:
-            self.pool = BorrowedPool(options.pool, prepared=options.prepared_statements, read_within=within)
+            self.pool = BorrowedPool(options.pool, prepared=options.prepared_statements, read_timeout_seconds=within)
             self.address = self.pool.address
             self.dialer = Dialer(self.address, self.pool.prepared, within)
         else:
@@ -75,7 +75,7 @@ class PostgresContext:
         )
         self.worker = ""
         """The worker that claims through this store: part of the names of its connections."""
-        self.patience = DEADLINE
+        self.patience = STATEMENT_DEADLINE_SECONDS
         """Seconds that a heartbeat waits for an answer: a connection that died silently must not cost a lease."""
         self.moved = "its lease is another one now"
 
@@ -150,32 +150,32 @@ class PostgresContext:
 
     def translate(self, error: BaseException) -> StoreError:
         """The package's error for a driver's error."""
-        text = self.address.said(error)
-        if trouble.is_pooled(error):
+        text = self.address.message(error)
+        if postgres_errors.is_pooler_error(error):
             return StoreError(
                 f"{self.address}: {text}. A pooler stands between that does not keep prepared statements apart: give"
                 " --no-prepared-statements (in Python prepared_statements=False), or PgBouncer 1.21 or later"
             )
-        if trouble.is_read_only(error) and self.options.read_only:
+        if postgres_errors.is_read_only(error) and self.options.read_only:
             return StoreRefused(f"{self.address}: {text}: it was opened to be looked at (read_only)")
-        if trouble.is_ended(error) and self.options.read_only:
+        if postgres_errors.is_query_canceled(error) and self.options.read_only:
             return StoreTooSlow(
                 f"{self.address}: no answer within {self.options.read_timeout:g} s, which is what a question may take"
                 f" here ({text})"
             )
-        if trouble.is_read_only(error):
+        if postgres_errors.is_read_only(error):
             return StoreUnreachable(
                 f"{self.address}: {text}. It is a standby, or read-only: name the primary, or several hosts with"
                 " target_session_attrs=read-write"
             )
-        if trouble.is_cut(error) or trouble.is_transient(error):
+        if postgres_errors.is_connection_lost(error) or postgres_errors.is_transient(error):
             return StoreUnreachable(f"{self.address}: {text}")
-        if trouble.is_forbidden(error):
+        if postgres_errors.is_forbidden(error):
             return StoreRefused(
                 f"{self.address}: {text}. What a login may do comes from the roles that `stowhand migrate "
                 f"--roles` makes ({', '.join(role_names(self.schema).values())}): let an administrator grant it one"
             )
-        if trouble.is_absent(error):
+        if postgres_errors.is_undefined_object(error):
             return SchemaMissing(
                 f"there is no complete schema {self.schema!r} at {self.address} ({text}): {HOW_TO_INSTALL}"
             )

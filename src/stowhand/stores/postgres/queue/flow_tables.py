@@ -12,10 +12,10 @@ from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError, StoreUnreach
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job
 from stowhand.protocols.flow_tables import NewFlow, Spending, Woken
-from stowhand.stores.database import trouble
+from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.link import Row, rows
+from stowhand.stores.database.postgres_errors import MAX_TRANSIENT_ATTEMPTS, TRANSIENT_PAUSE_SECONDS, retry_transient
 from stowhand.stores.database.statements import text_array
-from stowhand.stores.database.trouble import PAUSE, TRIES, repeated
 from stowhand.stores.kernel.steps import FlowSteps
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.new_jobs import bulk_values_of_each
@@ -44,15 +44,19 @@ class PostgresFlowTables(FlowSteps):
         ]
         calls += _keeping(plain)
         unanswered = False
-        for attempt in range(1, TRIES + 1):
+        for attempt in range(1, MAX_TRANSIENT_ATTEMPTS + 1):
             try:
                 holders = await self._create(calls, flow, keyed)
             except (psycopg.Error, TimeoutError, UnicodeError, OverflowError, StoreUnreachable) as error:
-                unanswered = unanswered or trouble.is_cut(error)
-                passes = isinstance(error, StoreUnreachable) or trouble.is_cut(error) or trouble.is_transient(error)
-                if attempt == TRIES or not passes:
+                unanswered = unanswered or postgres_errors.is_connection_lost(error)
+                passes = (
+                    isinstance(error, StoreUnreachable)
+                    or postgres_errors.is_connection_lost(error)
+                    or postgres_errors.is_transient(error)
+                )
+                if attempt == MAX_TRANSIENT_ATTEMPTS or not passes:
                     raise self._error_for(error, unanswered) from None
-                await self._clock.sleep(PAUSE * attempt)
+                await self._clock.sleep(TRANSIENT_PAUSE_SECONDS * attempt)
             else:
                 return [holders.get(job.id, job.id) for job in jobs]
         raise AssertionError("the last try returns or raises")
@@ -132,11 +136,11 @@ class PostgresFlowTables(FlowSteps):
 
     async def _rows(self, name: str, *values: object) -> list[Row]:
         with self._context.translated():
-            return await repeated(lambda: self._context.ask("flow", name, values), self._clock)
+            return await retry_transient(lambda: self._context.ask("flow", name, values), self._clock)
 
     def _error_for(self, error: BaseException, unanswered: bool) -> StoreError | InvalidJob:
-        if isinstance(error, UnicodeError | OverflowError) or trouble.is_about_values(error):
-            return InvalidJob(f"one of the jobs: {trouble.first_line(error)}. Nothing was written.")
+        if isinstance(error, UnicodeError | OverflowError) or postgres_errors.is_about_values(error):
+            return InvalidJob(f"one of the jobs: {postgres_errors.first_line(error)}. Nothing was written.")
         failure = error if isinstance(error, StoreError) else self._context.translate(error)
         return OutcomeUnknown(f"{failure}. The jobs may or may not have been committed") if unanswered else failure
 

@@ -13,7 +13,7 @@ from stowhand.protocols.attempt import Progress
 from stowhand.protocols.operating import WorkerCard
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.protocols.throughput import TaskMinute
-from stowhand.stores.database import trouble
+from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.link import Row
 from stowhand.stores.database.statements import plain_array, text_array
 from stowhand.stores.postgres.queue.context import PostgresContext
@@ -39,7 +39,7 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
             try:
                 ((done,),) = await self._ask("abandon", token=token)
             except psycopg.Error as error:
-                if trouble.concerns_call(error):
+                if postgres_errors.concerns_call(error):
                     raise
                 return True  # what it holds comes back when its leases end; there is no use in asking again
         return bool(done)
@@ -58,11 +58,11 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
         options = self._context.options
         values = self._context.values(history=options.history, failed_retention=options.failed_retention)
         with self._context.translated():
-            ((trouble,),) = await self._link.rows(
+            ((problem,),) = await self._link.rows(
                 self._context.statement("maintain"), values, lambda: self._context.patience
             )
-        if trouble is not None:
-            raise StoreError(f"{self._context.address}: not everything could be kept in order: {trouble}")
+        if problem is not None:
+            raise StoreError(f"{self._context.address}: not everything could be kept in order: {problem}")
 
     async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
         """In one transaction."""

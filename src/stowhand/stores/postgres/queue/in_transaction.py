@@ -17,7 +17,7 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.stores.callers.caller import POSTGRES, PostgresCaller
 from stowhand.stores.callers.connection_types import caller_to
 from stowhand.stores.callers.postgres import asyncpg_place
-from stowhand.stores.database import trouble
+from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.migrations import Applied
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.installer import check_status, status_of
@@ -91,9 +91,9 @@ class InTransaction:
         try:
             yield
         except Exception as error:
-            own = trouble.beneath(error)
-            if isinstance(own, OverflowError) or trouble.is_about_values(own):
+            own = postgres_errors.driver_error(error)
+            if isinstance(own, OverflowError) or postgres_errors.is_about_values(own):
                 raise refused(job, own) from error
-            if trouble.is_absent(own) or trouble.is_forbidden(own):
+            if postgres_errors.is_undefined_object(own) or postgres_errors.is_forbidden(own):
                 raise self._context.translate(own) from error
             raise

@@ -112,7 +112,7 @@ class PostgresOnConnection:
 class _Lent:
     """The owner's connection as the installer works on one; its calls return at once. The transaction is not ours."""
 
-    begins = False
+    needs_transaction = False
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
@@ -121,7 +121,7 @@ class _Lent:
     def reader(self) -> _Lent:
         return self
 
-    def preparing(self, asked: bool | None) -> None:
+    def prepare_setting(self, should_prepare: bool | None) -> None:
         """Never: the driver may know of no preparing."""
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:

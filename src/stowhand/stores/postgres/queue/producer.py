@@ -14,9 +14,9 @@ from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.jobs.limits import RESERVED
 from stowhand.jobs.tries import Try
 from stowhand.protocols.validation import validate_id
-from stowhand.stores.database import trouble
+from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.link import Row, Session, rows
-from stowhand.stores.database.trouble import repeated
+from stowhand.stores.database.postgres_errors import retry_transient
 from stowhand.stores.group_commit import Board, GroupCommit
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.new_jobs import (
@@ -69,9 +69,9 @@ class Producer:
         name, values = self._call_of_plain([job]) if plain else call_of(job, self._context.now())
         statement = self._context.statements[name]
         try:
-            (row,) = await repeated(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
+            (row,) = await retry_transient(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
         except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
-            if name == "enqueue_plain" and trouble.is_forbidden(error):
+            if name == "enqueue_plain" and postgres_errors.is_forbidden(error):
                 self._inserts = False
                 return await self._alone(job)
             raise self._error_for(error, job) from None
@@ -91,9 +91,9 @@ class Producer:
             return [new_job(*pair) for pair in zip(jobs, found, strict=True)]
 
         try:
-            return await repeated(write, self._clock)
+            return await retry_transient(write, self._clock)
         except psycopg.Error as error:
-            if inserts and trouble.is_forbidden(error):
+            if inserts and postgres_errors.is_forbidden(error):
                 self._inserts = False
                 return await self._together(board)
             raise
@@ -148,7 +148,7 @@ class Producer:
         name, values = call_of_each(jobs, self._context.now())
         statement = self._context.statements[name]
         try:
-            found = await repeated(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
+            found = await retry_transient(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
         except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
             raise self._error_for(error, None) from None
         return [read_job(row) for row in found]
@@ -169,7 +169,7 @@ class Producer:
         values = built_in_values_of(limits.check_built_in(job), self._context.now())
         statement = self._context.statements["enqueue_built_in"]
         try:
-            (row,) = await repeated(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
+            (row,) = await retry_transient(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
         except (psycopg.Error, TimeoutError) as error:
             raise self._error_for(error, job) from None
         return read_job(row)
@@ -210,9 +210,9 @@ class Producer:
         """InvalidJob where the values are at fault, else what happened to the store."""
         if isinstance(error, StoreError):
             return type(error)(*error.args)
-        if isinstance(error, UnicodeError | OverflowError) or trouble.is_about_values(error):
+        if isinstance(error, UnicodeError | OverflowError) or postgres_errors.is_about_values(error):
             return refused(job, error)
-        if trouble.is_cut(error):
+        if postgres_errors.is_connection_lost(error):
             return OutcomeUnknown(
                 f"{self._context.translate(error)}. The job may or may not have been committed; with a `key`, "
                 "enqueueing it again yields one job"
@@ -223,15 +223,15 @@ class Producer:
 def refused(job: NewJob | None, error: BaseException) -> InvalidJob:
     """The values are at fault, of this job or of one of several."""
     which = f"job for task {job.task[:128]!r}" if job is not None else "one of the jobs"
-    return InvalidJob(f"{which}: {trouble.first_line(error).rstrip('.')}. Nothing was written.")
+    return InvalidJob(f"{which}: {postgres_errors.first_line(error).rstrip('.')}. Nothing was written.")
 
 
 def _is_divisible(error: Exception) -> bool:
     """Nothing was written, and a job of the group may be the reason: its values, a trigger that refuses it, a lock that
     a trigger waits for. A server that is away, full or shutting down refuses them all."""
-    if isinstance(error, StoreError) or trouble.is_cut(error):
+    if isinstance(error, StoreError) or postgres_errors.is_connection_lost(error):
         return False
-    return isinstance(error, _OF_LOCKS) or not trouble.is_transient(error)
+    return isinstance(error, _OF_LOCKS) or not postgres_errors.is_transient(error)
 
 
 async def _chunks(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[NewJob]]:

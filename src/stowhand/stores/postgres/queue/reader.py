@@ -115,7 +115,7 @@ class Reader:
         with self._context.translated():
             async with (
                 self._context.pool.connection("inspect") as connection,
-                connection.reading(one_snapshot=True),
+                connection.read_transaction(one_snapshot=True),
             ):
                 await connection.execute(SETTINGS)
                 return await self._drive(ask(), connection)

@@ -11,7 +11,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.tries import Try, TryEnd
 from stowhand.protocols.store import Claim
 from stowhand.stores.database.statements import quote_text
-from stowhand.stores.database.timestamps import Moments
+from stowhand.stores.database.timestamps import TimestampCache
 from stowhand.stores.kernel.columns import COLUMNS, DETAILS, KEPT, named, select
 
 Row = tuple[Any, ...]
@@ -111,7 +111,7 @@ def _columns(instead: Mapping[str, str], names: Sequence[str] = COLUMNS) -> str:
 def read_claims(rows: Sequence[Row], worker: str, token: str) -> list[Claim[Job]]:
     """Rows of the statement ``claim``. Every job passes here: by position, for names take thrice as long, and each
     moment is made once, for the jobs of one batch share most of theirs."""
-    moments = Moments()
+    moments = TimestampCache()
     claims = []
     for (id_, task, payload, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
          last_error, revision, created_at, updated_at, started_at, *others, epoch) in rows:  # fmt: skip

@@ -14,7 +14,7 @@ from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
-from stowhand.stores.database import trouble
+from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.link import Connection, Row, rows
 from stowhand.stores.database.statements import plain_array, text_array
 from stowhand.stores.postgres.queue.claims import queue_values
@@ -56,7 +56,7 @@ class Settlements:
             try:
                 first, *claimed = await self._settler.once(lambda to: self._rows(to, "settle_and_claim", values))
             except psycopg.Error as error:
-                if trouble.ends_connection(error):
+                if postgres_errors.ends_connection(error):
                     raise
                 return await self.settle(batch, repeat=False), ()  # the server has undone all of it
         claims = read_claims([row[1:] for row in claimed], request.worker, request.token)
@@ -111,7 +111,7 @@ class QueuePlan:
             for job in entry[1].then:
                 limits.refuse_reserved(limits.check_options(job))
         except InvalidJob as error:
-            return clean(trouble.first_line(error))
+            return clean(postgres_errors.first_line(error))
         return None
 
     def is_plain(self, settlement: Settlement) -> bool:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from stowhand.clock import SystemClock
 from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULED_FOR, Entered, KnownItem, Tick
 from stowhand.protocols.validation import validate_items, validate_ticks
+from stowhand.stores.database.postgres_errors import retry_transient
 from stowhand.stores.database.statements import plain_array, text_array
-from stowhand.stores.database.trouble import repeated
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.new_jobs import moments
 from stowhand.stores.postgres.queue.producer import Producer
@@ -48,7 +48,7 @@ class Timetable:
             return []
         checked = validate_ticks(ticks, await self.now())
         with self._context.translated():
-            return await repeated(lambda: self._schedule(checked), self._clock)
+            return await retry_transient(lambda: self._schedule(checked), self._clock)
 
     async def known_items(self) -> Sequence[KnownItem]:
         """All of them, by identifier."""

@@ -12,10 +12,10 @@ from stowhand.jobs.lease import JobId, Lease, ResetJob
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Foreign, Pulse, Refusal
 from stowhand.stores.calls import UNREPORTED, Calls, reported
-from stowhand.stores.database import trouble
+from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.link import Link, Row
+from stowhand.stores.database.postgres_errors import retry_transient
 from stowhand.stores.database.refused_rows import write_each
-from stowhand.stores.database.trouble import repeated
 from stowhand.stores.postgres.shared.plan import Context
 from stowhand.stores.verdicts import Pair
 
@@ -155,14 +155,14 @@ class Leaser(Generic[C]):
     ) -> tuple[list[Row], list[T]]:
         """The answers, and the items that the database refuses: these are reported."""
         with self._context.translated():
-            written = await write_each(items, write, self._clock, trouble.concerns_call)
+            written = await write_each(items, write, self._clock, postgres_errors.concerns_call)
         for item, error in written.refused:
-            self._refused.append(Refusal(job_id(item), doing, clean(trouble.first_line(error))))
+            self._refused.append(Refusal(job_id(item), doing, clean(postgres_errors.first_line(error))))
         return written.rows, [item for item, _ in written.refused]
 
     async def _ask(self, name: str, /, **values: object) -> list[Row]:
         """Repeated a few times after errors by which nothing was done. Raises what psycopg raises."""
-        return await repeated(lambda: self._try(name, **values), self._clock)
+        return await retry_transient(lambda: self._try(name, **values), self._clock)
 
     async def _try(self, name: str, /, **values: object) -> list[Row]:
         statement, given = self._context.statement(name), self._context.values(**values)

@@ -16,7 +16,7 @@ from stowhand.errors import StoreError
 from stowhand.jobs.lifecycle import Backoff
 from stowhand.protocols.queue_store import OnListening
 from stowhand.retry import exponential
-from stowhand.stores.database.link import Connection, Dialer, Row, Values, hang_up, is_idle, rows
+from stowhand.stores.database.link import Connection, Dialer, Row, Values, disconnect, is_idle, rows
 from stowhand.stores.database.statements import quote_identifier
 
 PING_DEADLINE = 5.0
@@ -161,7 +161,7 @@ class Listener:
         connection, self._connection = self._connection, None
         self._announcement.end()
         if connection is not None:
-            await hang_up(connection)
+            await disconnect(connection)
 
     async def _ready(self, channel: str) -> bool:
         """Connect, or prove the connection now and then. True: it listens only since now, and may have missed some."""
@@ -199,7 +199,7 @@ class Listener:
             await self._announcement.begin(connection)
         except BaseException:
             self._announcement.end()
-            await hang_up(connection)
+            await disconnect(connection)
             raise
         self._connection, self._proven_at, self._failures = connection, self._clock.monotonic(), 0
         self._forgot = False

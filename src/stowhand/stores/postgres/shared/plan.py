@@ -18,7 +18,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.store import Reply
-from stowhand.stores.database import trouble
+from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.link import Dialer, Row, Values
 from stowhand.stores.verdicts import Entry, Pair
 
@@ -91,8 +91,8 @@ def translating(translate: Callable[[BaseException], StoreError]) -> Iterator[No
     try:
         yield
     except (psycopg.Error, TimeoutError, UnicodeEncodeError) as error:
-        if not trouble.is_own(error):
+        if not postgres_errors.is_client_error(error):
             raise translate(error) from None
-        if not trouble.is_about_values(error):
+        if not postgres_errors.is_about_values(error):
             raise
-        raise InvalidJob(f"these values cannot be sent: {trouble.first_line(error)}") from None
+        raise InvalidJob(f"these values cannot be sent: {postgres_errors.first_line(error)}") from None

@@ -14,10 +14,10 @@ from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Reply, Unwritten, Verdict
-from stowhand.stores.database import trouble
+from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.link import Connection, Link, rows
+from stowhand.stores.database.postgres_errors import retry_transient
 from stowhand.stores.database.refused_rows import write_each
-from stowhand.stores.database.trouble import repeated
 from stowhand.stores.postgres.shared.plan import Context, Query, SettlePlan
 from stowhand.stores.verdicts import Entry, Pair, Replies, pair, recorded
 
@@ -73,7 +73,7 @@ class Settler:
             try:
                 return frozenset(await self.persist(lambda to: self.run(to, query)))
             except psycopg.Error as error:
-                if trouble.concerns_call(error):
+                if postgres_errors.concerns_call(error):
                     raise
                 return frozenset()
 
@@ -102,7 +102,7 @@ class Settler:
     async def persist(self, action: Callable[[Connection], Awaitable[T]]) -> T:
         """Repeated a few times after errors by which nothing was done (a deadlock, a server shutting down)."""
 
-        return await repeated(lambda: self.once(action), self._clock)
+        return await retry_transient(lambda: self.once(action), self._clock)
 
     async def once(self, action: Callable[[Connection], Awaitable[T]]) -> T:
         """For what must not be repeated."""
@@ -138,11 +138,11 @@ class Settler:
 
         if not entries:
             return {}
-        answer = await write_each(entries, write, self._clock, trouble.concerns_call)
-        by_server = [error for _, error in answer.refused if not trouble.is_own(error)]
+        answer = await write_each(entries, write, self._clock, postgres_errors.concerns_call)
+        by_server = [error for _, error in answer.refused if not postgres_errors.is_client_error(error)]
         if len(by_server) == len(entries) > 1:
             raise by_server[0]
-        refused = {pair(entry): Unwritten(clean(trouble.first_line(error))) for entry, error in answer.refused}
+        refused = {pair(entry): Unwritten(clean(postgres_errors.first_line(error))) for entry, error in answer.refused}
         return dict(answer.rows) | refused
 
     async def _write_plan(self, connection: Connection, entries: Sequence[Entry]) -> Mapping[Pair, State]:

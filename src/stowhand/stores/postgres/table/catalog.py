@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from stowhand.jobs.job import State
 from stowhand.stores.database.link import Row, Session, rows
+from stowhand.stores.database.postgres_errors import is_connection_lost
 from stowhand.stores.database.statements import load_statements
-from stowhand.stores.database.trouble import is_cut
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.check import COUNTERS, READ_ONLY, Column, Facts, Index, Rule, refused_statement
 from stowhand.stores.table.ddl import POSTGRES_COLUMNS, short, trigger_ddl
@@ -46,7 +46,7 @@ class Catalog:
                 await self._session.execute(b"set local statement_timeout = '%ds'" % LOOK_SECONDS)
                 return await rows(self._session, statement.encode())
         except psycopg.Error as error:
-            if is_cut(error):
+            if is_connection_lost(error):
                 raise
             return []
 

@@ -10,7 +10,7 @@ import psycopg
 
 from stowhand.errors import ConfigurationError, TableUnsuitable
 from stowhand.stores.database.link import Session, rows
-from stowhand.stores.database.trouble import first_line, is_cut
+from stowhand.stores.database.postgres_errors import first_line, is_connection_lost
 from stowhand.stores.postgres.table.catalog import Catalog, PostgresDialect, survey
 from stowhand.stores.postgres.table.composer import Composer
 from stowhand.stores.table.backend import Finding, refuse_fatal
@@ -71,7 +71,7 @@ async def _expression_findings(
             async with session.transaction():
                 await rows(session, composer.statements[statement], values)
         except psycopg.Error as error:
-            if is_cut(error):
+            if is_connection_lost(error):
                 raise
             yield Finding(f"{option}: {first_line(error)}")
 

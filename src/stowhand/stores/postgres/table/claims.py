@@ -26,8 +26,8 @@ from stowhand.errors import StoreError, TableUnsuitable
 from stowhand.jobs.conditions import apart
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import ClaimRequest
-from stowhand.stores.database import trouble
-from stowhand.stores.database.address import DEADLINE
+from stowhand.stores.database import postgres_errors
+from stowhand.stores.database.address import STATEMENT_DEADLINE_SECONDS
 from stowhand.stores.database.link import Connection, Link, Row
 from stowhand.stores.database.refused_rows import write_each
 from stowhand.stores.passed_over import PassedOver
@@ -113,7 +113,7 @@ class TableClaims:
             taken, again = await by(self._take)
         except (Unseen, psycopg.Error) as error:
             context = self._context
-            if trouble.concerns_call(error) and not isinstance(error, Unseen):
+            if postgres_errors.concerns_call(error) and not isinstance(error, Unseen):
                 raise
             try:
                 taken, again = await by(self._take_each)
@@ -135,7 +135,7 @@ class TableClaims:
         """The usual way: one statement marks, another reads."""
         statement, values = self._composed("claim", request)
         given = {**values, **self._marking(request), "limit": limit}
-        async with asyncio.timeout(DEADLINE), _together(connection), connection.transaction():
+        async with asyncio.timeout(STATEMENT_DEADLINE_SECONDS), _together(connection), connection.transaction():
             await self._begin(connection, request)
             marking = connection.cursor(binary=True)
             await marking.execute(statement, given, prepare=False)  # planned for its values: how many, until when
@@ -161,7 +161,7 @@ class TableClaims:
     async def _take_each(self, connection: Connection, request: ClaimRequest, limit: int) -> Round:
         """The slow way: one of them is bad, and is searched for."""
         pick, values = self._composed("pick", request)
-        async with asyncio.timeout(DEADLINE), connection.transaction():
+        async with asyncio.timeout(STATEMENT_DEADLINE_SECONDS), connection.transaction():
             await self._begin(connection, request)
             self._check_abandoned(request)
             validator = RowValidator(self._context, connection, pick, values, self._marking(request))
@@ -221,7 +221,7 @@ class TableClaims:
         """Let the server plan what will be run, and learn what the record's columns are called. Touches no row."""
         context = self._context
         async with self._link.connection() as connection:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(STATEMENT_DEADLINE_SECONDS):
                 cursor = connection.cursor()
                 await cursor.execute(context.statement("read"), self._reading([]), prepare=False)
                 context.names = tuple(column.name for column in cursor.description or ())[1:]
@@ -340,8 +340,8 @@ class RowValidator:
 
         if not keys:
             return [], {}
-        answer = await write_each(keys, behind_savepoint, self._clock, trouble.concerns_call, pauses=())
-        reasons = {key: clean(trouble.first_line(error), REASON_LIMIT) for key, error in answer.refused}
+        answer = await write_each(keys, behind_savepoint, self._clock, postgres_errors.concerns_call, pauses=())
+        reasons = {key: clean(postgres_errors.first_line(error), REASON_LIMIT) for key, error in answer.refused}
         return answer.rows, reasons
 
     async def _marked(self, ids: Sequence[str]) -> list[Row]:

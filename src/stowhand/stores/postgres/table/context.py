@@ -11,9 +11,9 @@ import psycopg
 
 from stowhand.errors import StoreError, StoreRefused, StoreUnreachable, TableUnsuitable
 from stowhand.jobs.lease import JobId, Lease
-from stowhand.stores.database import trouble
-from stowhand.stores.database.address import DEADLINE, Address
-from stowhand.stores.database.borrowed import BorrowedPool
+from stowhand.stores.database import postgres_errors
+from stowhand.stores.database.address import STATEMENT_DEADLINE_SECONDS, Address
+from stowhand.stores.database.borrowed_pool import BorrowedPool
 from stowhand.stores.database.link import Dialer, Pool
 from stowhand.stores.database.statements import plain_array, text_array, token_array
 from stowhand.stores.postgres.shared.plan import translating
@@ -63,7 +63,7 @@ class TableContext:
         """The worker that claims through this store: part of the names of its connections."""
         self.moved = CHANGES_CLAIM.format(column=shape.columns["started_at"])
         """Why a renewed lease is lost: its epoch is another one now."""
-        self.patience = min(max(options.stalled / 4, 1.0), DEADLINE)
+        self.patience = min(max(options.stalled / 4, 1.0), STATEMENT_DEADLINE_SECONDS)
         """Seconds that a heartbeat waits for an answer: a connection that died silently must not cost a lease."""
 
     def bind(self, composer: Composer, key: Key) -> None:
@@ -122,12 +122,12 @@ class TableContext:
 
     def translate(self, error: BaseException) -> StoreError:
         """The package's error for a driver's error."""
-        text = self.address.said(error)
-        if trouble.is_cut(error) or trouble.is_transient(error):
+        text = self.address.message(error)
+        if postgres_errors.is_connection_lost(error) or postgres_errors.is_transient(error):
             return StoreUnreachable(f"{self.address}: {text}")
-        if trouble.is_forbidden(error):
+        if postgres_errors.is_forbidden(error):
             return StoreRefused(f"{self}: {text}: let its owner GRANT SELECT, UPDATE on it")
-        if trouble.is_absent(error) or isinstance(error, psycopg.ProgrammingError):
+        if postgres_errors.is_undefined_object(error) or isinstance(error, psycopg.ProgrammingError):
             return TableUnsuitable(f"{self}: {text} (`stowhand table check` says what is missing)")
         return StoreError(f"{self}: {text}")
 

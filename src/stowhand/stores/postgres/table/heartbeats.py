@@ -10,7 +10,7 @@ from stowhand.clock import stopwatch
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.store import Foreign
 from stowhand.stores.calls import Calls, reported
-from stowhand.stores.database import trouble
+from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.link import Row
 from stowhand.stores.postgres.shared.leaser import PAGE, Leaser
 from stowhand.stores.postgres.table.context import TableContext
@@ -73,7 +73,7 @@ class TableHeartbeats(Leaser[TableContext]):
         try:
             return await self._try("cancel_waiting", page=PAGE, ids=None)
         except psycopg.Error as error:
-            if trouble.concerns_call(error):
+            if postgres_errors.concerns_call(error):
                 raise
         found = await self._ask("find_cancel_waiting", page=PAGE)
 

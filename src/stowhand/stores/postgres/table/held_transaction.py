@@ -20,9 +20,9 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from stowhand.clock import Clock
-from stowhand.stores.database import trouble
-from stowhand.stores.database.address import DEADLINE
-from stowhand.stores.database.borrowed import Guest
+from stowhand.stores.database import postgres_errors
+from stowhand.stores.database.address import STATEMENT_DEADLINE_SECONDS
+from stowhand.stores.database.borrowed_pool import BorrowedConnection
 from stowhand.stores.database.link import Row, is_stale
 from stowhand.stores.database.statements import quote_identifier
 
@@ -147,7 +147,7 @@ class HeldTransaction:
         self._is_over = False
         """COMMIT or ROLLBACK of ours was executed, and the session may serve others."""
         self._pings: asyncio.Task[None] | None = None
-        self.session = Guest(connection, prepared=False)
+        self.session = BorrowedConnection(connection, prepared=False)
         self.handler_connection = AttemptConnection(connection, owner)
 
     async def begin(self, lock: bytes, values: Mapping[str, object], stalled: float) -> Row | None:
@@ -200,7 +200,7 @@ class HeldTransaction:
             try:
                 await self._run([""])  # if the server has hung up, nothing was committed, and the error has its reason
             except (psycopg.Error, OSError) as error:
-                raise NotCommitted(f"its transaction could not be ended: {trouble.first_line(error)}") from None
+                raise NotCommitted(f"its transaction could not be ended: {postgres_errors.first_line(error)}") from None
 
     def _check_status(self) -> None:
         pgconn = self._connection.pgconn
@@ -235,9 +235,9 @@ class HeldTransaction:
 
     async def _undo_after(self, error: Exception) -> NoReturn:
         """Raises NotCommitted, with the record unlocked, or InDoubt."""
-        status, why = self._connection.info.transaction_status, trouble.first_line(error)
+        status, why = self._connection.info.transaction_status, postgres_errors.first_line(error)
         if status not in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-            broke = self._connection.closed or trouble.is_cut(error)
+            broke = self._connection.closed or postgres_errors.is_connection_lost(error)
             raise InDoubt(f"the connection broke: {why}" if broke else why) from None
         await self.undo()
         if isinstance(error, psycopg.errors.InvalidSavepointSpecification):
@@ -291,7 +291,7 @@ class HeldTransaction:
         """All in one message; so psycopg writes their values out. A statement may end in a comment."""
         text = b"\n;".join(one.encode() if isinstance(one, str) else one for one in statements)
         cursor = psycopg.AsyncClientCursor(self._connection, row_factory=tuple_row)
-        async with asyncio.timeout(DEADLINE):
+        async with asyncio.timeout(STATEMENT_DEADLINE_SECONDS):
             await cursor.execute(text, values)
         return cursor
 

@@ -20,7 +20,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.queues import DEFAULT_QUEUE, Queues
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest
-from stowhand.stores.database.sqlite_connection import attempt
+from stowhand.stores.database.sqlite_connection import write_in_savepoint
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.sqlite.queue.cancellation import expire
 from stowhand.stores.sqlite.queue.moment import micros
@@ -77,9 +77,9 @@ def _take(tx: Transaction, request: ClaimRequest, chosen: Sequence[int]) -> tupl
         rows.update((row[0], row) for row in taken)
 
     refused: dict[int, Exception] = {}
-    if chosen and attempt(tx.raw, partial(take, *chosen)) is not None:
+    if chosen and write_in_savepoint(tx.raw, partial(take, *chosen)) is not None:
         for job_id in chosen:
-            if (error := attempt(tx.raw, partial(take, job_id))) is not None:
+            if (error := write_in_savepoint(tx.raw, partial(take, job_id))) is not None:
                 refused[job_id] = error
     return [rows[job_id] for job_id in chosen if job_id in rows], refused
 

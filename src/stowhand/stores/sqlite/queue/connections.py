@@ -24,10 +24,10 @@ from stowhand.errors import SchemaMissing, StoreError, StoreRefused, StoreTooSlo
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database import sqlite_file
 from stowhand.stores.database.migrations import HOW_TO_INSTALL
-from stowhand.stores.database.refused_rows import PAUSES_SECONDS
+from stowhand.stores.database.refused_rows import RETRY_PAUSES_SECONDS
 from stowhand.stores.database.sqlite_connection import OwnThreads, SqliteConnection, WriteProbe
-from stowhand.stores.database.sqlite_file import Replacement
-from stowhand.stores.database.sqlite_trouble import code, is_interrupted
+from stowhand.stores.database.sqlite_errors import code, is_interrupted
+from stowhand.stores.database.sqlite_file import ReplacementReporter
 from stowhand.stores.database.sqlite_wake import DirectWake, Wake
 from stowhand.stores.sqlite.queue import moment, schema, trouble
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -42,7 +42,7 @@ class Connections(ABC):
     """The database of one store, and the ways to work on it. ``path``: how messages name it."""
 
     wake: DirectWake
-    retry_pauses = PAUSES_SECONDS
+    retry_pauses = RETRY_PAUSES_SECONDS
     waits_for_disk = True
     """A commit does: callers share one."""
 
@@ -72,7 +72,7 @@ class Connections(ABC):
         """Whether there is a database; its schema may be missing."""
 
     @abstractmethod
-    def connect(self, patience: float | None = None) -> SqliteConnection[Transaction]:
+    def connect(self, timeout_seconds: float | None = None) -> SqliteConnection[Transaction]:
         """A connection for a thread of the caller's. It checks the schema when it opens."""
 
     @abstractmethod
@@ -121,10 +121,10 @@ class FileConnections(Connections):
 
     def __init__(self, path: Path, options: StoreOptions, on_replaced: Callable[[str, str], None]) -> None:
         super().__init__(path, options)
-        self._replacement = Replacement(on_replaced)
+        self._replacement = ReplacementReporter(on_replaced)
         self._writer, self._reader, self._counter = self.connect(), self._looking(), self._looking()
         # It is used on the loop's own thread, which must not be kept waiting.
-        self.wake = Wake(self._looking(patience=0.0))
+        self.wake = Wake(self._looking(timeout_seconds=0.0))
         self._threads = OwnThreads()
 
     def create(self) -> None:
@@ -133,16 +133,16 @@ class FileConnections(Connections):
 
     def exists(self) -> bool:
         """Raises ConfigurationError for a place where no file may be."""
-        sqlite_file.check_place(self.path)
+        sqlite_file.check_path(self.path)
         return self.path.exists()
 
-    def connect(self, patience: float | None = None) -> SqliteConnection[Transaction]:
+    def connect(self, timeout_seconds: float | None = None) -> SqliteConnection[Transaction]:
         prepare = schema.check if self._options.read_only else schema.prepare
-        return self._connection(lambda raw: prepare(raw, self.path), patience)
+        return self._connection(lambda raw: prepare(raw, self.path), timeout_seconds)
 
-    def _looking(self, patience: float | None = None) -> SqliteConnection[Transaction]:
+    def _looking(self, timeout_seconds: float | None = None) -> SqliteConnection[Transaction]:
         """For reading: it leaves the file's journal as it is, which to change waits for every transaction."""
-        return self._connection(lambda raw: schema.check(raw, self.path), patience)
+        return self._connection(lambda raw: schema.check(raw, self.path), timeout_seconds)
 
     @contextmanager
     def unchecked(self, *, writes: bool = False) -> Iterator[SqliteConnection[Transaction]]:
@@ -154,10 +154,10 @@ class FileConnections(Connections):
             yield connection
 
     def probe(self) -> WriteProbe:
-        return WriteProbe(self.connect(patience=0.0))
+        return WriteProbe(self.connect(timeout_seconds=0.0))
 
     def hear_commits(self) -> Wake:
-        return Wake(self.connect(patience=0.0))
+        return Wake(self.connect(timeout_seconds=0.0))
 
     async def open(self) -> None:
         await self.read(lambda tx: schema.check(tx.raw, self.path))
@@ -212,7 +212,7 @@ class FileConnections(Connections):
         self.wake.close()
 
     def _connection(
-        self, prepare: Callable[[sqlite3.Connection], None], patience: float | None = None
+        self, prepare: Callable[[sqlite3.Connection], None], timeout_seconds: float | None = None
     ) -> SqliteConnection[Transaction]:
         return SqliteConnection(
             self.path,
@@ -220,8 +220,8 @@ class FileConnections(Connections):
             self.begun,
             prepare=prepare,
             explain=self._explain,
-            patience=patience,
-            opened=self._replacement.opened,
+            timeout_seconds=timeout_seconds,
+            on_opened=self._replacement.on_opened,
         )
 
     def _explain(self, error: sqlite3.Error, path: Path) -> StoreError:

@@ -14,7 +14,7 @@ from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.jobs.job import Job, NewJob
 from stowhand.stores.callers.caller import SQLITE
 from stowhand.stores.callers.connection_types import caller_to
-from stowhand.stores.database.sqlite_trouble import is_busy
+from stowhand.stores.database.sqlite_errors import is_busy
 from stowhand.stores.sqlite.queue import enqueue, schema, trouble
 from stowhand.stores.sqlite.queue.transaction import Transaction
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stowhand.jobs.job import MAX_ATTEMPTS
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.stores.database.migrations import Migrations
-from stowhand.stores.database.sqlite_trouble import find_damage
+from stowhand.stores.database.sqlite_errors import find_damage
 from stowhand.stores.sqlite.queue import schema
 from stowhand.stores.sqlite.queue.connections import Connections
 

@@ -22,7 +22,7 @@ from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.protocols.queue_store import Notices
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.database.sqlite_connection import SqliteConnection
-from stowhand.stores.database.sqlite_trouble import code
+from stowhand.stores.database.sqlite_errors import code
 from stowhand.stores.database.sqlite_wake import DirectWake
 from stowhand.stores.sqlite.queue import moment, schema, trouble
 from stowhand.stores.sqlite.queue.after_commit import AfterCommit

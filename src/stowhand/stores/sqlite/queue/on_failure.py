@@ -9,7 +9,7 @@ import msgspec
 from stowhand.jobs.failure import UNTOLD, job_of
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.text import clean
-from stowhand.stores.database.sqlite_connection import attempt
+from stowhand.stores.database.sqlite_connection import write_in_savepoint
 from stowhand.stores.sqlite.queue import enqueue, trouble
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
@@ -23,7 +23,7 @@ def tell(tx: Transaction, error_class: str | None) -> None:
     """
     for row in tx.rows("untold"):
         tx.run("told", id=row[0])
-        refused = attempt(tx.raw, lambda row=row: _tell(tx, row, error_class))  # type: ignore[misc]
+        refused = write_in_savepoint(tx.raw, lambda row=row: _tell(tx, row, error_class))  # type: ignore[misc]
         if refused is not None:
             why = clean(f"{UNTOLD}{trouble.refusal(refused)}")
             tx.run("note", id=row[0], why=why)

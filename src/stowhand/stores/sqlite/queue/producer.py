@@ -10,7 +10,7 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.tries import Try
 from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.validation import validate_id
-from stowhand.stores.database.sqlite_trouble import is_refused
+from stowhand.stores.database.sqlite_errors import is_refused
 from stowhand.stores.group_commit import Board, GroupCommit
 from stowhand.stores.sqlite.queue import enqueue, trouble
 from stowhand.stores.sqlite.queue.connections import Connections

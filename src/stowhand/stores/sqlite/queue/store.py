@@ -130,7 +130,7 @@ class EmbeddedStore:
         """With a connection of their own, and one that only tries whether the file can be written."""
         return SqliteHeartbeats(
             self._connections.connect(),
-            self._connections.connect(patience=0.0),
+            self._connections.connect(timeout_seconds=0.0),
             self._connections.probe(),
             self._options.history,
             self._options.failed_retention,

@@ -1,4 +1,4 @@
-"""SQLite's errors as errors of the queue; their meaning is in ``database.sqlite_trouble``."""
+"""SQLite's errors as errors of the queue; their meaning is in ``database.sqlite_errors``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stowhand.errors import InvalidJob, SchemaMissing, StoreError
-from stowhand.stores.database import sqlite_trouble
+from stowhand.stores.database import sqlite_errors
 from stowhand.stores.database.migrations import HOW_TO_INSTALL
 
 _REFUSALS = {
@@ -39,7 +39,7 @@ def refusing() -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, ValueError, OverflowError) as error:
-        if isinstance(error, InvalidJob) or not sqlite_trouble.is_refused_data(error):
+        if isinstance(error, InvalidJob) or not sqlite_errors.is_refused_data(error):
             raise
         raise refusal(error) from error
 
@@ -48,4 +48,4 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
     """Any other error of SQLite."""
     if "no such table: stowhand_" in str(error):
         return SchemaMissing(f"{path}: nothing of stowhand is installed any more ({error}): {HOW_TO_INSTALL}")
-    return sqlite_trouble.explain(error, path)
+    return sqlite_errors.explain(error, path)

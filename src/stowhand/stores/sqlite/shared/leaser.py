@@ -16,7 +16,7 @@ from stowhand.protocols.store import Foreign, Pulse, Refusal
 from stowhand.stores.calls import UNREPORTED, Calls, reported
 from stowhand.stores.database.refused_rows import write_each
 from stowhand.stores.database.sqlite_connection import OnConnection, SqliteConnection, WriteProbe
-from stowhand.stores.database.sqlite_trouble import concerns_call, said
+from stowhand.stores.database.sqlite_errors import concerns_call, message_of
 from stowhand.stores.sqlite.shared.plan import LeasePlan
 
 PAGE = 1000
@@ -140,5 +140,5 @@ class Leaser(Generic[X]):
 
         written = await write_each(leases, call, _CLOCK, concerns_call, self._connection.retry_pauses)
         for lease, error in written.refused:
-            self._refused.append(Refusal(lease.job_id, doing, clean(said(error))))
+            self._refused.append(Refusal(lease.job_id, doing, clean(message_of(error))))
         return written.rows, {lease.pair for lease, _ in written.refused}

@@ -10,7 +10,7 @@ from stowhand.errors import StoreError
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Reply, Unwritten
 from stowhand.stores.database.refused_rows import write_each
-from stowhand.stores.database.sqlite_trouble import concerns_call
+from stowhand.stores.database.sqlite_errors import concerns_call
 from stowhand.stores.sqlite.shared.plan import SettlePlan
 from stowhand.stores.verdicts import Entry
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import TableUnsuitable
-from stowhand.stores.database.sqlite_trouble import is_busy
+from stowhand.stores.database.sqlite_errors import is_busy
 from stowhand.stores.sqlite.table.catalog import SqliteDialect, survey
 from stowhand.stores.sqlite.table.composer import compose, kinds_of
 from stowhand.stores.sqlite.table.connections import Table

@@ -13,8 +13,8 @@ from stowhand.jobs.conditions import apart
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import ClaimRequest
-from stowhand.stores.database.sqlite_connection import attempt
-from stowhand.stores.database.sqlite_trouble import concerns_call
+from stowhand.stores.database.sqlite_connection import write_in_savepoint
+from stowhand.stores.database.sqlite_errors import concerns_call
 from stowhand.stores.sqlite.table.connections import TableTransaction
 from stowhand.stores.sqlite.table.moments import DAY, SECOND, parameters
 from stowhand.stores.table.backend import Taken
@@ -129,7 +129,7 @@ class TableClaim:
                 done = self._put_away(key) if cancel else self._take(key)
 
             try:
-                trouble = attempt(self._tx.raw, change)
+                trouble = write_in_savepoint(self._tx.raw, change)
             except sqlite3.Error as error:
                 if concerns_call(error) or self._tx.raw.in_transaction:
                     raise

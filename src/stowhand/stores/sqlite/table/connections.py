@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from stowhand.errors import StoreError, StoreUnreachable, TableUnsuitable
-from stowhand.stores.database import sqlite_file, sqlite_trouble
-from stowhand.stores.database.refused_rows import PAUSES_SECONDS
+from stowhand.stores.database import sqlite_errors, sqlite_file
+from stowhand.stores.database.refused_rows import RETRY_PAUSES_SECONDS
 from stowhand.stores.database.sqlite_connection import OwnThreads, SqliteConnection
-from stowhand.stores.database.sqlite_file import Replacement
+from stowhand.stores.database.sqlite_file import ReplacementReporter
 from stowhand.stores.database.sqlite_wake import Wake
 from stowhand.stores.sqlite.table import moments
 from stowhand.stores.sqlite.table.composer import Kinds
@@ -83,7 +83,7 @@ Work = Callable[[TableTransaction], T]
 class TableConnections:
     """The file of one table, and the ways to work on it."""
 
-    retry_pauses = PAUSES_SECONDS
+    retry_pauses = RETRY_PAUSES_SECONDS
 
     def __init__(
         self, path: Path, pinned: Callable[[], datetime] | None, on_replaced: Callable[[str, str], None]
@@ -91,10 +91,10 @@ class TableConnections:
         self.path = path
         self.now = moments.clock(pinned)
         self._found: Table | None = None
-        self._replacement = Replacement(on_replaced)
+        self._replacement = ReplacementReporter(on_replaced)
         self._writer, self._reader = self.connect(), self.connect()
         # On the loop's own thread, which must not be kept waiting.
-        self.wake = Wake(self.connect(patience=0.0, settings=("busy_timeout = 0",)))
+        self.wake = Wake(self.connect(timeout_seconds=0.0, settings=("busy_timeout = 0",)))
         self._threads = OwnThreads()
 
     def learn(self, table: Table) -> None:
@@ -110,7 +110,7 @@ class TableConnections:
         return self._found
 
     def connect(
-        self, patience: float | None = None, settings: Sequence[str] = ()
+        self, timeout_seconds: float | None = None, settings: Sequence[str] = ()
     ) -> SqliteConnection[TableTransaction]:
         """A further connection, for a thread of the caller's."""
 
@@ -133,8 +133,8 @@ class TableConnections:
             lambda raw: TableTransaction(raw, self.now(), lambda: self.table),
             prepare=prepare,
             explain=_explain,
-            patience=patience,
-            opened=self._replacement.opened,
+            timeout_seconds=timeout_seconds,
+            on_opened=self._replacement.on_opened,
         )
 
     async def write(self, work: Work[T]) -> T:
@@ -162,4 +162,4 @@ def _explain(error: sqlite3.Error, path: Path) -> StoreError:
         return TableUnsuitable(f"{path}: {text}: table, view or expressions do not go together (stowhand table check)")
     if isinstance(error, sqlite3.IntegrityError):
         return StoreError(f"{path}: the table refuses what a worker writes: {text} (stowhand table check)")
-    return sqlite_trouble.explain(error, path)
+    return sqlite_errors.explain(error, path)

@@ -16,7 +16,7 @@ from stowhand.jobs.lease import JobId, Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement, turned
 from stowhand.protocols.store import Foreign, Reply, Unwritten, Verdict
 from stowhand.stores.database.sqlite_connection import check_written
-from stowhand.stores.database.sqlite_trouble import said
+from stowhand.stores.database.sqlite_errors import message_of
 from stowhand.stores.sqlite.shared.leaser import PAGE
 from stowhand.stores.sqlite.shared.plan import Renewal
 from stowhand.stores.sqlite.table.connections import TableTransaction
@@ -77,7 +77,7 @@ class TablePlan:
         return [_settle(tx, lease, settlement, repeat=repeat) for lease, settlement in batch]
 
     def reason(self, error: Exception) -> str:
-        return said(error)
+        return message_of(error)
 
     def renew(self, tx: TableTransaction, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
         """How long they last is the table's option, not ``seconds``."""

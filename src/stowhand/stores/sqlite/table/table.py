@@ -140,7 +140,7 @@ class SqliteTable:
 
     def heartbeats(self, calls: Calls = UNREPORTED) -> TableHeartbeats:
         """With a connection of its own, and one that only tries whether the file can be written."""
-        probe = WriteProbe(self._connections.connect(patience=0.0))
+        probe = WriteProbe(self._connections.connect(timeout_seconds=0.0))
         return TableHeartbeats(self._connections.connect(), probe, self._plan, calls)
 
     # -- a running handler's ---------------------------------------------------------------------

@@ -18,23 +18,23 @@ from typing import TypeVar
 import psycopg
 
 from stowhand.clock import Clock
-from stowhand.stores.database import trouble
+from stowhand.stores.database import postgres_errors
 
 _TRANSIENT_CODES = frozenset({"40001", "40P01", "25006", "55P03", "57014"})
 _TRANSIENT_CLASSES = ("53", "57P")
 _VALUE_CLASSES = ("22", "23", "54", "GW")
-_ENDS_SESSION = ("FATAL", "PANIC")
+_FATAL_SEVERITIES = ("FATAL", "PANIC")
 _ABSENT_CODES = frozenset({"3F000", "42P01", "42883", "42704", "42703"})
 
 
-def is_own(error: BaseException) -> bool:
+def is_client_error(error: BaseException) -> bool:
     """The driver refused the call: values that cannot be sent, a closed cursor, a mistake in our own code."""
     if isinstance(error, UnicodeError):
         return True
     return isinstance(error, psycopg.Error) and not error.sqlstate and not isinstance(error, psycopg.OperationalError)
 
 
-def is_cut(error: BaseException) -> bool:
+def is_connection_lost(error: BaseException) -> bool:
     """No reply, so no SQLSTATE; or the server, or a pooler, has ended the session; or our own deadline.
 
     An error of class 08 within a session that goes on is another one's: a trigger that asks a foreign server.
@@ -43,12 +43,12 @@ def is_cut(error: BaseException) -> bool:
         return True
     if not isinstance(error, psycopg.OperationalError):
         return False
-    return error.sqlstate is None or error.diag.severity_nonlocalized in _ENDS_SESSION
+    return error.sqlstate is None or error.diag.severity_nonlocalized in _FATAL_SEVERITIES
 
 
 def concerns_call(error: Exception) -> bool:
     """It says nothing about a row: the connection was cut, or it is no error of the database or of the values."""
-    return is_cut(error) or not isinstance(error, psycopg.Error | UnicodeError | OverflowError)
+    return is_connection_lost(error) or not isinstance(error, psycopg.Error | UnicodeError | OverflowError)
 
 
 def is_transient(error: BaseException) -> bool:
@@ -67,7 +67,7 @@ def is_about_values(error: BaseException) -> bool:
     return code.startswith(_VALUE_CLASSES)
 
 
-def is_absent(error: BaseException) -> bool:
+def is_undefined_object(error: BaseException) -> bool:
     """What the statement names does not exist."""
     return _code(error) in _ABSENT_CODES
 
@@ -82,19 +82,19 @@ def is_read_only(error: BaseException) -> bool:
     return _code(error) == "25006"
 
 
-def is_ended(error: BaseException) -> bool:
+def is_query_canceled(error: BaseException) -> bool:
     """The server ended the statement: its time was up, or somebody asked for that."""
     return _code(error) == "57014"
 
 
-def is_pooled(error: BaseException) -> bool:
+def is_pooler_error(error: BaseException) -> bool:
     """A prepared statement is there already, or not there: it was made on another connection of a pooler's."""
     return _code(error) in {"42P05", "26000"}
 
 
 def ends_connection(error: BaseException) -> bool:
     """Reconnecting may help: the server went away, or turned out to be a replica."""
-    return is_cut(error) or _code(error).startswith("57P") or _code(error) == "25006"
+    return is_connection_lost(error) or _code(error).startswith("57P") or _code(error) == "25006"
 
 
 def first_line(error: BaseException) -> str:
@@ -103,7 +103,7 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def beneath(error: BaseException) -> BaseException:
+def driver_error(error: BaseException) -> BaseException:
     """The driver's own error, where libraries (SQLAlchemy, Django) have raised theirs for it."""
     while (inner := getattr(error, "orig", None) or error.__cause__) is not None and _code(inner):
         error = inner
@@ -118,18 +118,18 @@ def _code(error: BaseException) -> str:
 
 T = TypeVar("T")
 
-TRIES = 4
-PAUSE = 0.05
+MAX_TRANSIENT_ATTEMPTS = 4
+TRANSIENT_PAUSE_SECONDS = 0.05
 """Seconds after the first try; twice as many after the second, and so on."""
 
 
-async def repeated(action: Callable[[], Awaitable[T]], clock: Clock) -> T:
+async def retry_transient(action: Callable[[], Awaitable[T]], clock: Clock) -> T:
     """The result of ``action``. Raises any other error at once, and a transient one when it does not pass."""
-    for attempt in range(1, TRIES):
+    for attempt in range(1, MAX_TRANSIENT_ATTEMPTS):
         try:
             return await action()
         except psycopg.Error as error:
-            if not trouble.is_transient(error):
+            if not postgres_errors.is_transient(error):
                 raise
-            await clock.sleep(PAUSE * attempt)
+            await clock.sleep(TRANSIENT_PAUSE_SECONDS * attempt)
     return await action()

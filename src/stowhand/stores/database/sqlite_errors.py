@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stowhand.errors import StoreError, StoreUnreachable
 
-_WHAT_TO_DO = {
+_ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full: free some space; everything committed is safe",
     sqlite3.SQLITE_READONLY: "the file, or the folder that holds its -wal and -shm, may not be written by this user",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened: do the folder and the file exist, and may this user write there?",
@@ -20,16 +20,16 @@ _WHAT_TO_DO = {
     sqlite3.SQLITE_NOLFS: "it is too large for this system",
 }
 """What SQLite reports of the file, the disk or the machine: an outage. Every other code is about the statement."""
-_REFUSED = (
+_REFUSED_DATA_CODES = (
     sqlite3.SQLITE_CONSTRAINT_CHECK,
     sqlite3.SQLITE_CONSTRAINT_NOTNULL,
     sqlite3.SQLITE_TOOBIG,
     sqlite3.SQLITE_MISMATCH,
 )
-DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_OF_THE_FILE = (
-    *_WHAT_TO_DO,
-    *DAMAGED,
+DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_FILE_CODES = (
+    *_ADVICE,
+    *DAMAGE_CODES,
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
     sqlite3.SQLITE_INTERRUPT,
@@ -58,7 +58,7 @@ def is_undecodable(error: sqlite3.Error) -> bool:
     return str(error).startswith("Could not decode to UTF-8")
 
 
-def read_anyway(stored: bytes) -> str:
+def decode_leniently(stored: bytes) -> str:
     """A stored text whatever it is: each byte that is no UTF-8 as a lone surrogate."""
     return stored.decode("utf-8", "surrogateescape")
 
@@ -68,7 +68,7 @@ def is_refused_data(error: BaseException) -> bool:
     if isinstance(error, sqlite3.Error):
         # A UNIQUE that is broken is a mistake of ours, not of the data.
         extended = getattr(error, "sqlite_errorcode", None)
-        return extended in _REFUSED or isinstance(error, sqlite3.DataError)
+        return extended in _REFUSED_DATA_CODES or isinstance(error, sqlite3.DataError)
     return isinstance(error, ValueError | OverflowError)
 
 
@@ -86,11 +86,11 @@ def concerns_call(error: Exception) -> bool:
     """
     cause = error.__cause__ if isinstance(error, StoreError) else error
     if isinstance(cause, sqlite3.Error):
-        return code(cause) in _OF_THE_FILE or is_undecodable(cause)
+        return code(cause) in _FILE_CODES or is_undecodable(cause)
     return not isinstance(cause, ValueError | OverflowError)
 
 
-def said(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """What SQLite said."""
     return str(error.__cause__ if isinstance(error, StoreError) else error)
 
@@ -98,15 +98,15 @@ def said(error: Exception) -> str:
 def explain(error: sqlite3.Error, path: Path) -> StoreError:
     """Any other error of SQLite."""
     if is_busy(error):
-        return StoreUnreachable(f"{path}: could not be written for too long; {holder(path)}")
-    if code(error) in DAMAGED:
+        return StoreUnreachable(f"{path}: could not be written for too long; {lock_holder(path)}")
+    if code(error) in DAMAGE_CODES:
         return StoreError(f"{path}: {error}. It is not, or no longer, a sound SQLite file; restore it from a backup")
-    if (what := _WHAT_TO_DO.get(code(error))) is None:
+    if (advice := _ADVICE.get(code(error))) is None:
         return StoreError(f"{path}: {error}")
-    return StoreUnreachable(f"{path}: {error}; {what}")
+    return StoreUnreachable(f"{path}: {error}; {advice}")
 
 
-def is_own(error: sqlite3.Error) -> bool:
+def is_client_error(error: sqlite3.Error) -> bool:
     """Raised by Python's module, not by SQLite: a closed connection, values that cannot be bound."""
     return code(error) == 0 and not is_undecodable(error)
 
@@ -116,20 +116,20 @@ def find_damage(connection: sqlite3.Connection) -> list[str]:
     try:
         return [line for (line,) in connection.execute("PRAGMA quick_check") if line != "ok"]
     except sqlite3.DatabaseError as error:
-        if code(error) not in DAMAGED:
+        if code(error) not in DAMAGE_CODES:
             raise
         return [str(error)]
 
 
-def holder(path: Path) -> str:
+def lock_holder(path: Path) -> str:
     """Who has the write lock, as far as the kernel tells (Linux; processes of this machine only)."""
     pids = _lock_holders(path.with_name(path.name + "-shm"), _WAL_WRITE_LOCK) or _lock_holders(path, _RESERVED_LOCK)
     if not pids:
         return (
             "another program has its write lock: look for a transaction left open (`fuser` names who has the file open)"
         )
-    named = ", ".join(f"process {pid} ({_command(pid)})" for pid in pids)
-    return f"its write lock is held by {named}; is a transaction left open there?"
+    processes = ", ".join(f"process {pid} ({_command(pid)})" for pid in pids)
+    return f"its write lock is held by {processes}; is a transaction left open there?"
 
 
 _WAL_WRITE_LOCK = 120
@@ -145,11 +145,11 @@ def _lock_holders(locked: Path, byte: int) -> list[int]:
     except OSError:
         return []
     file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    held = [line.split() for line in lines if "->" not in line]
+    locks = [line.split() for line in lines if "->" not in line]
     return sorted(
-        int(words[4])
-        for words in held
-        if words[3] == "WRITE" and words[5] == file and _covers(words[6], words[7], byte) and int(words[4]) > 0
+        int(fields[4])
+        for fields in locks
+        if fields[3] == "WRITE" and fields[5] == file and _covers(fields[6], fields[7], byte) and int(fields[4]) > 0
     )
 
 
