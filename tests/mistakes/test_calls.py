@@ -338,7 +338,7 @@ def test_a_wrong_url_is_answered_with_the_right_form(url: str) -> None:
 
 
 async def test_a_folder_that_is_missing_is_to_be_made_first(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="absent does not exist: make it first"):
+    with pytest.raises(ConfigurationError, match="absent does not exist: create it first"):
         await App(f"sqlite:///{tmp_path}/absent/q.db").open(install=True)
 
 

@@ -97,7 +97,7 @@ def test_a_worker_goes_on_in_the_file_that_was_restored_and_says_so_once(path: P
             assert await stage.store.inspect.counts() == await SqliteStore(path).inspect.counts()
         (warned,) = stage.warned
         assert warned.store == f"sqlite:///{path}"
-        assert "another file has taken its place" in warned.warning
+        assert "another file has replaced it" in warned.warning
 
     run(story())
 

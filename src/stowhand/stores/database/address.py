@@ -1,6 +1,6 @@
-"""Where a database is. A URL, a libpq string, or a bare database name become connection parameters.
+"""Database addresses: connection parameters of a URL, a libpq string, or a bare database name.
 
-Also the only place that decides what may be shown of an address: never its password.
+Only this module decides what may be shown of an address: never its password.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from stowhand.stores.database.postgres_errors import first_line
 from stowhand.stores.url import store_url
 
 STATEMENT_DEADLINE_SECONDS = 30.0
-"""Seconds that any one statement may take, by the client's clock. Statements of ours take milliseconds."""
+"""Longest time of any statement, by the client's clock. Stowhand's own statements take milliseconds."""
 
 CONNECT_TIMEOUT_SECONDS = 10
 
-# A peer that vanished without a word is noticed by the kernel, in about the time of a lease.
+# The kernel notices a peer that disappeared silently, in about the time of a lease.
 _DEFAULT_PARAMETERS: dict[str, str] = {
     "connect_timeout": str(CONNECT_TIMEOUT_SECONDS),
     "keepalives": "1",
@@ -36,10 +36,10 @@ _MAX_NAME_BYTES = 63
 
 
 class Address:
-    """Connection parameters, and what may be said about them."""
+    """Connection parameters, and the texts that may show them."""
 
     def __init__(self, url: str, overrides: Mapping[str, Any] | None = None) -> None:
-        """``further``: connection parameters that take the place of the URL's."""
+        """``overrides``: connection parameters that replace those of the URL."""
         try:
             parameters = conninfo_to_dict(_readable(url), **overrides or {})
         except (psycopg.ProgrammingError, ValueError):
@@ -53,26 +53,26 @@ class Address:
         }
 
     def parameters(self, role: str) -> dict[str, Any]:
-        """What to connect with; ``role`` becomes the application_name (nothing secret goes there)."""
+        """Return the connection parameters. ``role`` becomes the application_name, so it holds no secret."""
         name = role.encode("ascii", "replace").decode()[:_MAX_NAME_BYTES]
         return self._parameters | {"application_name": name, "client_encoding": "UTF8"}
 
     @property
     def url(self) -> str:
-        """All of it, its password too: for connecting, never for printing."""
+        """The whole address with its password: for connecting, never for printing."""
         parameters = {name: value for name, value in self._parameters.items() if _DEFAULT_PARAMETERS.get(name) != value}
         name = quote(parameters.pop("dbname", ""), safe="")
         return f"postgresql:///{name}" + (f"?{urlencode(parameters, quote_via=quote)}" if parameters else "")
 
     @property
     def bare_name(self) -> str | None:
-        """The name of the database, if nothing else was given."""
+        """The name of the database, if the address contains nothing else."""
         names = {name for name, value in self._parameters.items() if _DEFAULT_PARAMETERS.get(name) != value}
         return self._parameters["dbname"] if names == {"dbname"} else None
 
     @property
     def connect_timeout_seconds(self) -> float:
-        """Seconds after which a connection that is still being made is given up: each of several hosts has its time."""
+        """Time limit of one connection attempt. Each of several hosts has its own share."""
         hosts = self._parameters.get("host", self._parameters.get("hostaddr", "")).count(",") + 1
         try:
             seconds_per_host = int(self._parameters["connect_timeout"]) or CONNECT_TIMEOUT_SECONDS
@@ -81,10 +81,10 @@ class Address:
         return hosts * seconds_per_host + 2.0
 
     def other_name(self, info: Any) -> str | None:
-        """The name of the database that a driver is connected to, if it is surely another one at the same place.
+        """Return the name of the connected database, if it is certainly another one on the same server.
 
-        ``info``: as psycopg and psycopg2 have it. Two names of hosts may mean one server; what is not said here is the
-        environment's.
+        ``info``: the connection details, as psycopg and psycopg2 have them. Two host names may mean one server.
+        The environment supplies what this address leaves out.
         """
         parameters, name = self._parameters, info.dbname
         if name == parameters.get("dbname", name):
@@ -93,7 +93,7 @@ class Address:
         return str(name) if is_same_server else None
 
     def __str__(self) -> str:
-        """For people: ``postgresql://user@host:port/name``, without password and options."""
+        """Return ``postgresql://user@host:port/name``, without password and options."""
         parameters = self._parameters
         user = f"{parameters['user']}@" if "user" in parameters else ""
         host = parameters.get("host", parameters.get("hostaddr", ""))
@@ -103,24 +103,24 @@ class Address:
         hosts = host.split(",")
         if len(ports) == 1:
             ports *= len(hosts)
-        places = [f"{name}:{port}" if port else name for name, port in zip(hosts, ports, strict=False)]
-        return f"postgresql://{user}{','.join(places)}/{parameters.get('dbname', '')}"
+        servers = [f"{name}:{port}" if port else name for name, port in zip(hosts, ports, strict=False)]
+        return f"postgresql://{user}{','.join(servers)}/{parameters.get('dbname', '')}"
 
     __repr__ = __str__
 
     def scrub(self, text: str) -> str:
-        """``text`` without this address's secrets."""
+        """Return ``text`` without this address's secrets."""
         for secret in (self._parameters.get("password"), self._parameters.get("sslpassword")):
             if secret:
                 text = text.replace(secret, "***")
         return text
 
     def message(self, error: BaseException) -> str:
-        """The error's message, on one line, without this address's secrets."""
+        """Return the error's message on one line, without this address's secrets."""
         return "no answer in time" if isinstance(error, TimeoutError) else self.scrub(first_line(error))
 
 
 def _readable(text: str) -> str:
-    """Text that libpq reads: a URL in one spelling, or a libpq string as it is."""
+    """Return text that libpq reads: a normalized URL, or a libpq string as it is."""
     is_libpq = not text or ("=" in text and "://" not in text)
     return text if is_libpq else store_url(text)

@@ -1,4 +1,4 @@
-"""An application's own pool, borrowed from: never opened, never closed; its connections are left as they were found."""
+"""An application's own pool: never opened or closed here, and its connections keep their settings."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from stowhand.stores.database.pool_places import POOL_ADVICE
 from stowhand.stores.database.timestamps import read_timestamps_as_utc
 
 _CONNECT_KEYWORDS = ("autocommit", "prepare_threshold", "context", "row_factory", "cursor_factory")
-"""Keywords of ``connect`` that are no connection parameters."""
+"""Keywords of psycopg's ``connect`` that are not connection parameters."""
 
 
 class BorrowedPool:
-    """A ``psycopg_pool.AsyncConnectionPool`` in the shape of our own pool."""
+    """A ``psycopg_pool.AsyncConnectionPool`` with the interface of our own pool."""
 
     def __init__(self, pool: object, *, prepared: bool, read_timeout_seconds: float | None = None) -> None:
-        """``read_within``: our own statements only read, each for so many seconds."""
+        """``read_timeout_seconds``: if not ``None``, our statements are read-only and have this time limit."""
         self._pool = _checked(pool)
         self._read_timeout_seconds = read_timeout_seconds
         self._process = 0
-        """That has borrowed from it first."""
+        """The id of the process that used the pool first."""
         self.address = Address(self._pool.conninfo, self._parameters)
-        """How the pool makes its connections, so that others can be made alike."""
+        """The parameters of the pool's connections, for connections outside the pool."""
         self.prepared = prepared and self._keywords.get("prepare_threshold", 5) is not None
 
     @property
@@ -43,7 +43,7 @@ class BorrowedPool:
 
     @property
     def size(self) -> int:
-        """Connections at most."""
+        """The maximum number of connections."""
         return int(self._pool.max_size)
 
     async def rows(self, role: str, statement: bytes, values: Values = ()) -> list[Row]:
@@ -53,7 +53,7 @@ class BorrowedPool:
 
     @asynccontextmanager
     async def connection(self, role: str) -> AsyncIterator[Session]:
-        """Borrow one for our own statements. Raises StoreUnreachable when the pool gives none in time."""
+        """Borrow a connection for our own statements. Raises StoreUnreachable when the pool has none in time."""
         async with self._borrow(autocommit=True) as connection:
             yield BorrowedConnection(
                 connection, prepared=self.prepared, read_timeout_seconds=self._read_timeout_seconds
@@ -61,13 +61,13 @@ class BorrowedPool:
 
     @asynccontextmanager
     async def lend(self, role: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        """One for an application's own statements: committed at the end of the block, rolled back when it raises."""
-        # Of a pool, it is not closed by the second.
+        """Lend a connection to the application: committed at the end of the block, rolled back when it raises."""
+        # A pool's connection is not closed by its own context manager, the second one.
         async with self._borrow(autocommit=False) as connection, connection:
             yield connection
 
     async def close(self) -> None:
-        """Nothing: it is the application's to close."""
+        """Do nothing: the application closes its pool."""
 
     @asynccontextmanager
     async def _borrow(self, *, autocommit: bool) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -81,11 +81,11 @@ class BorrowedPool:
                 if is_idle(connection):
                     await connection.set_autocommit(was_autocommit)
         finally:
-            # In the middle of something (cancelled, cut)? Then the pool throws it away, which only it can do.
+            # If a statement was interrupted (cancelled, connection lost), the pool discards the connection.
             await self._pool.putconn(connection)
 
     async def _get(self) -> psycopg.AsyncConnection[Any]:
-        """Raises StoreUnreachable: none is free, the server is away, the pool is not open."""
+        """Raise StoreUnreachable when none is free, the server is unreachable, or the pool is not open."""
         from psycopg_pool import PoolTimeout
 
         self._process = self._process or os.getpid()
@@ -109,7 +109,7 @@ class BorrowedPool:
 
 
 class BorrowedConnection:
-    """A borrowed connection in autocommit, with cursors of ours: its row factory and its formats stay its own."""
+    """A borrowed connection in autocommit. Our own cursors leave its row factory and formats alone."""
 
     def __init__(
         self, connection: psycopg.AsyncConnection[Any], *, prepared: bool, read_timeout_seconds: float | None = None
@@ -118,11 +118,11 @@ class BorrowedConnection:
         self._prepared = prepared
         self._read_timeout_seconds = read_timeout_seconds
         self.needs_transaction = read_timeout_seconds is not None
-        """Where it only reads; its isolation is its owner's."""
+        """True where it is read-only. Its owner chooses the isolation level."""
         self._cursor: psycopg.AsyncCursor[Row] | None = None
 
     def reader(self) -> psycopg.AsyncCursor[Row]:
-        """A cursor that reads tuples, binary, timestamps in UTC."""
+        """Return a cursor that reads binary rows as tuples, with timestamps in UTC."""
         if self._cursor is None:
             self._cursor = psycopg.AsyncCursor(self._connection, row_factory=tuple_row)
             self._cursor.format = psycopg.pq.Format.BINARY
@@ -130,12 +130,12 @@ class BorrowedConnection:
         return self._cursor
 
     def prepare_setting(self, should_prepare: bool | None) -> bool | None:
-        """As its owner has set it, or never."""
+        """Return ``None`` (the owner's setting) or ``False`` (never prepare)."""
         return None if self._prepared else False
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
-        """Several statements, all or none."""
+        """Run several statements in one transaction."""
         async with self._connection.transaction() as transaction:
             if self._read_timeout_seconds is not None:
                 milliseconds = str(round(self._read_timeout_seconds * 1000))
@@ -144,7 +144,7 @@ class BorrowedConnection:
 
     @asynccontextmanager
     async def single_statement(self) -> AsyncIterator[None]:
-        """As its owner has it, or only reading."""
+        """Surround a statement with a read-only transaction, where required."""
         if self._read_timeout_seconds is None or not is_idle(self._connection):
             yield
             return
@@ -153,14 +153,14 @@ class BorrowedConnection:
 
     @asynccontextmanager
     async def read_transaction(self, *, one_snapshot: bool = False) -> AsyncIterator[None]:
-        """BEGIN goes out with the first statement."""
+        """Open a transaction whose BEGIN is sent with the first statement."""
         async with self._connection.pipeline(), self.transaction():
             if one_snapshot:
                 await self.execute(ONE_SNAPSHOT)
             yield
 
     async def execute(self, query: bytes) -> object:
-        """Text without values; it may hold several statements."""
+        """Run a text without values, which may contain several statements."""
         return await psycopg.AsyncCursor(self._connection, row_factory=tuple_row).execute(query)
 
 

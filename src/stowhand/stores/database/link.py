@@ -1,12 +1,11 @@
-"""Asynchronous connections that come back by themselves: one (`Link`), or a few (`Pool`).
+"""Asynchronous connections that reconnect by themselves: one (`Link`), or a few (`Pool`).
 
-An error closes a connection that it may have left in an unknown state, and the next use connects again. How long to
-wait before that, the caller decides. Every statement has a deadline: a server that stops answering is as good as gone.
+An error closes a connection that it may have left in an unknown state, and the next use connects again. The caller
+decides how long to wait before that. Every statement has a deadline, so a server that stops answering counts as lost.
 
-Why not ``psycopg_pool``, which is as fast (to borrow one and give it back: 15 us, here 14 us)? It makes connections
-in tasks of its own, which would have no owner here; it has one kind of connection under one name, where ours say what
-they are for and those lent to applications stay apart; and it cannot keep one back from them while they wait for each
-other. An application that has such a pool passes it, and it is borrowed from (borrowed.py).
+Why not ``psycopg_pool``, which is as fast (borrow and return: 15 us, here 14 us)? It opens connections in background
+tasks, which would have no owner here. All its connections share one application name, and it cannot keep one back from
+those lent to applications. An application that has such a pool passes it, and we borrow from it (borrowed_pool.py).
 """
 
 from __future__ import annotations
@@ -40,57 +39,56 @@ READ_ONLY = b"""
 ONE_SNAPSHOT = b"set transaction isolation level repeatable read"
 READ_COMMITTED_LEVELS = ("read committed", "read uncommitted")
 MAX_ANSWER_SECONDS = STATEMENT_DEADLINE_SECONDS - 1.0
-"""Seconds after which a call with a limit is given up at the latest: before the deadline of all calls, which asks the
-server to cancel, and waits for that."""
+"""Upper bound of a call's own time limit. Shorter than the deadline of all statements, which asks the server to cancel
+and waits for that."""
 Values = Sequence[object] | Mapping[str, object]
-"""Of a statement's places: in order, or by name."""
+"""The values of a statement's placeholders: in order, or by name."""
 _T = TypeVar("_T")
 _ABSENT_DATABASE = re.compile(r'database "([^"]+)" does not exist')
 C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
 
 
 class Session(Protocol):
-    """What statements of ours are run on: a connection of ours, or one that is borrowed (borrowed.py)."""
+    """A connection for our own statements: one of ours, or a borrowed one (borrowed_pool.py)."""
 
     def reader(self) -> psycopg.AsyncCursor[Row]:
-        """The cursor for one statement after the other; it reads binary."""
+        """Return the cursor for all statements, one after the other; it reads binary."""
 
     def prepare_setting(self, should_prepare: bool | None) -> bool | None:
-        """Whether to prepare a statement, where the caller asks for it."""
+        """Return the argument ``prepare`` of ``execute``, where the caller requests ``should_prepare``."""
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """Several statements, all or none."""
+        """Run several statements in one transaction."""
 
     @property
     def needs_transaction(self) -> bool:
-        """The server's default isolation is not read committed: concurrent statements of the package would fail."""
+        """Whether each statement needs a transaction that sets its isolation level or makes it read-only."""
 
     def single_statement(self) -> AbstractAsyncContextManager[Any]:
-        """Around a statement that is a transaction by itself: read committed, whatever the server's default is."""
+        """Surround a single statement with a transaction that is read committed, whatever the server's default."""
 
     def read_transaction(self, *, one_snapshot: bool = False) -> AbstractAsyncContextManager[Any]:
-        """A transaction of statements that are sent at once, up to the first whose rows are fetched (``fetch``).
+        """Open a transaction whose statements are sent together, up to the first whose rows are fetched (``fetch``).
 
-        ``one_snapshot``: all of them see the same moment.
+        ``one_snapshot``: all of them see the same snapshot.
         """
 
     async def execute(self, query: bytes) -> object:
-        """Text without values; it may hold several statements."""
+        """Run a text without values, which may contain several statements."""
 
 
 class Connection(psycopg.AsyncConnection[Row]):
-    """psycopg's, with one cursor for all its statements: making one costs more than many a statement."""
+    """A psycopg connection with one cursor for all statements: a new cursor costs more than many a statement."""
 
     _reader: psycopg.AsyncCursor[Row] | None = None
     needs_transaction = False
-    """As a Session's."""
     _deadline: float | None = None
     read_timeout_seconds: float | None = None
-    """Seconds for each statement, none of which may write."""
+    """Time limit of each statement, none of which may write; ``None``: statements may write."""
 
     @contextmanager
     def answering_within(self, seconds: float) -> Iterator[None]:
-        """Give up what has no answer by then, at once: a cancellation would first ask the server to cancel."""
+        """Raise TimeoutError at once without an answer by then. A cancellation would first ask the server to cancel."""
         self._deadline = stopwatch() + seconds
         try:
             yield
@@ -107,16 +105,16 @@ class Connection(psycopg.AsyncConnection[Row]):
 
     @asynccontextmanager
     async def single_statement(self) -> AsyncIterator[None]:
-        """BEGIN, statement and COMMIT in one round trip: behind a pooler no setting would stay."""
+        """Send BEGIN, statement and COMMIT in one round trip. Behind a pooler a session setting would not last."""
         if not is_idle(self):
-            yield  # within a transaction, which began as it should
+            yield  # inside a transaction that has the right settings
             return
         async with self.read_transaction():
             yield
 
     @asynccontextmanager
     async def read_transaction(self, *, one_snapshot: bool = False) -> AsyncIterator[None]:
-        """BEGIN goes out with the first statement."""
+        """Open a transaction whose BEGIN is sent with the first statement."""
         async with self.pipeline(), self.transaction():
             if one_snapshot:
                 await self.execute(ONE_SNAPSHOT)
@@ -125,13 +123,13 @@ class Connection(psycopg.AsyncConnection[Row]):
             yield
 
     def reader(self) -> psycopg.AsyncCursor[Row]:
-        """The cursor; it reads binary."""
+        """Return the cursor; it reads binary."""
         if self._reader is None:
             self._reader = self.cursor(binary=True)
         return self._reader
 
     def prepare_setting(self, should_prepare: bool | None) -> bool | None:
-        """As asked: the connection is ours."""
+        """Return the request: on our own connection the caller decides."""
         return should_prepare
 
 
@@ -139,7 +137,7 @@ class Dialer:
     """Opens connections to one address."""
 
     def __init__(self, address: Address, prepared: bool = True, read_timeout_seconds: float | None = None) -> None:
-        """``read_within``: connections only read, each statement for so many seconds."""
+        """``read_timeout_seconds``: if not ``None``, connections are read-only and statements have this limit."""
         self.address = address
         self.prepared = prepared
         self._read_timeout_seconds = read_timeout_seconds
@@ -151,7 +149,7 @@ class Dialer:
         read_timestamps_as_utc(connection)
         try:
             await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
-            if self._needs_transaction is None:  # asked of the first one
+            if self._needs_transaction is None:  # the first connection tells
                 ((level,),) = await rows(connection, DEFAULT_ISOLATION, (), prepare=False)
                 self._needs_transaction = level not in READ_COMMITTED_LEVELS
             if self._read_timeout_seconds is not None:
@@ -159,13 +157,13 @@ class Dialer:
         except (psycopg.Error, TimeoutError) as error:
             await disconnect(connection)
             raise self.unreachable(error) from None
-        # A setting of the session would not stay behind a pooler: each statement is a transaction that says it.
+        # Behind a pooler a session setting would not last, so each statement is a transaction with its settings.
         connection.needs_transaction = self._needs_transaction or self._read_timeout_seconds is not None
         connection.read_timeout_seconds = self._read_timeout_seconds
         return connection
 
     async def dial_plain(self, role: str) -> psycopg.AsyncConnection[Row]:
-        """One as psycopg makes them, for an application's own statements. Raises StoreUnreachable."""
+        """A plain psycopg connection for an application's own statements. Raises StoreUnreachable."""
         connection = await self._dial(psycopg.AsyncConnection[Row], role, autocommit=False)
         if self._read_timeout_seconds is not None:
             await connection.set_read_only(True)
@@ -187,7 +185,7 @@ class Dialer:
         return connection
 
     def unreachable(self, error: BaseException) -> StoreUnreachable:
-        """The error that says so to the caller."""
+        """Return the error for the caller, with advice where the cause is known."""
         message = self.address.scrub(str(error).strip()) or type(error).__name__
         if isinstance(error, TimeoutError):
             message = "no answer in time"
@@ -202,12 +200,12 @@ class Dialer:
 
 
 class Link:
-    """One connection, for one kind of call. Calls queue up; they do not overlap."""
+    """One connection for one kind of call. Calls wait for each other; they do not overlap."""
 
     def __init__(
         self, dialer: Dialer, role: Callable[[], str], adapt: Callable[[psycopg.AsyncCursor[Row]], None] | None = None
     ) -> None:
-        """``adapt``: called with the cursor of each new connection, for rows that are read otherwise than usual."""
+        """``adapt``: called with the cursor of each new connection, to register special loaders."""
         self._dialer = dialer
         self._role = role
         self._adapt = adapt
@@ -218,16 +216,16 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        """There is a connection, as far as is known."""
+        """Whether there is a connection, as far as is known."""
         return self._connection is not None
 
     async def rows(
         self, statement: bytes, values: Values = (), time_limit: Callable[[], float] | None = None
     ) -> list[Row]:
-        """Run one statement in a transaction of its own; given up at once if not answered ``within`` so many seconds,
-        which is asked for when the connection is there: making one takes time, in which they may have changed.
+        """Run one statement in a transaction of its own.
 
-        Raises what psycopg raises, StoreUnreachable, TimeoutError.
+        ``time_limit``: seconds to wait for the answer, read once there is a connection, since connecting takes time.
+        Raises psycopg's errors, StoreUnreachable, TimeoutError.
         """
         async with self.connection() as connection:
             with (
@@ -239,7 +237,7 @@ class Link:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """The connection, for several statements in a row."""
+        """Hold the connection for several statements in a row."""
         async with self._lock:
             if self._connection is not None and is_stale(self._connection):
                 await self._drop()
@@ -275,10 +273,10 @@ class Link:
 
 
 class Pool:
-    """A few connections, made when they are needed, and closed when they were not needed for a while.
+    """A few connections, opened on demand and closed after a while without use.
 
-    Those that are lent to an application are kept apart: what it sets on them does not reach the package's statements.
-    One is never lent (pool_places.py).
+    Connections lent to an application are kept apart, so its settings do not reach the package's own statements.
+    One place is never lent (pool_places.py).
     """
 
     def __init__(self, dialer: Dialer, size: int, name: Callable[[str], str]) -> None:
@@ -286,9 +284,9 @@ class Pool:
         self._name = name
         self._free: list[Connection] = []
         self._lent: list[psycopg.AsyncConnection[Row]] = []
-        """Free ones that an application has used."""
+        """Free connections that an application has used."""
         self._spare = {id(free): 0 for free in (self._free, self._lent)}
-        """How many connections of each list have not been needed since the last look."""
+        """The number of connections of each list that were not needed since the last idle check."""
         self._idle_timer = IdleTimer(self._close_idle)
         self._places = Places(size)
         self._closed = False
@@ -301,7 +299,7 @@ class Pool:
             return await rows(connection, statement, values, prepare=self._dialer.prepared or None)
 
     async def _rows_at_once(self, role: str, statement: bytes, values: Values) -> list[Row]:
-        """As ``connection`` does it, without its context managers, which cost as much as sending the statement."""
+        """Do what ``connection`` does, without its context managers: they cost as much as sending the statement."""
         self._places.enter(lent=False)
         connection: Connection | None = None
         try:
@@ -318,13 +316,13 @@ class Pool:
 
     @asynccontextmanager
     async def connection(self, role: str) -> AsyncIterator[Session]:
-        """Borrow one. Raises StoreUnreachable when all are in use for too long."""
+        """Borrow a connection. Raises StoreUnreachable when all are in use for too long."""
         async with self._borrowed(role, self._free, self._lent, self._dialer.dial, lent=False) as connection:
             yield connection
 
     @asynccontextmanager
     async def lend(self, role: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        """One for statements that are not ours: committed at the end of the block, rolled back when it raises."""
+        """Lend a connection to the application: committed at the end of the block, rolled back when it raises."""
         async with self._borrowed(role, self._lent, self._free, self._dialer.dial_plain, lent=True) as connection:
             connection.row_factory = tuple_row
             await connection.set_autocommit(False)
@@ -332,11 +330,11 @@ class Pool:
             await connection.commit()
 
     def grow(self, size: int) -> None:
-        """Allow at least so many."""
+        """Raise the number of connections to ``size``."""
         self._places.grow(size)
 
     async def close(self) -> None:
-        """Close what is free; what is borrowed closes when it comes back."""
+        """Close the free connections now, and the borrowed ones when they are returned."""
         self._closed = True
         for free in (self._free, self._lent):
             while free:
@@ -400,14 +398,14 @@ class Pool:
             if not is_stale(connection):
                 return connection
             await disconnect(connection)
-        if self._places.used + len(others) > self._places.size:  # a free one of the other kind makes room
+        if self._places.used + len(others) > self._places.size:  # close a free one of the other kind
             await disconnect(others.pop())
         connection = await dial(self._name(role))
         self._idle_timer.start()
         return connection
 
     def _close_idle(self) -> bool:
-        """What comes back last is used again first, so those that were not needed are at the beginning."""
+        """The connection returned last is used first, so those that were not needed are at the beginning."""
         for free in (self._free, self._lent):
             spare = min(self._spare[id(free)], len(free))
             for connection in free[:spare]:
@@ -418,7 +416,7 @@ class Pool:
 
 
 async def rows(connection: Session, statement: bytes, values: Values = (), prepare: bool | None = None) -> list[Row]:
-    """Run one statement with a deadline; its rows, read as binary."""
+    """Run one statement with a deadline and return its rows, read as binary."""
     async with asyncio.timeout(STATEMENT_DEADLINE_SECONDS):
         cursor = connection.reader()
         if connection.needs_transaction:
@@ -430,7 +428,7 @@ async def rows(connection: Session, statement: bytes, values: Values = (), prepa
 
 
 async def fetch(connection: Session, statement: bytes, values: Values) -> list[Row]:
-    """The same inside ``Session.reading``."""
+    """Run one statement inside ``Session.read_transaction`` and return its rows."""
     async with asyncio.timeout(STATEMENT_DEADLINE_SECONDS):
         cursor = connection.reader()
         await cursor.execute(statement, values, prepare=connection.prepare_setting(None))
@@ -440,9 +438,9 @@ async def fetch(connection: Session, statement: bytes, values: Values) -> list[R
 async def ask(
     connection: psycopg.AsyncConnection[Any], statement: Any, values: Values | None = None
 ) -> list[dict[str, Any]]:
-    """Run one statement of an application's own; its rows, each a dict by column. Raises what psycopg raises.
+    """Run a statement of the application and return its rows, each a dict by column. Raises psycopg's errors.
 
-    ``statement``: text, or what ``psycopg.sql`` composes. No rows for a statement that gives none.
+    ``statement``: text, or an object of ``psycopg.sql``. The list is empty for a statement without rows.
     """
     async with psycopg.AsyncCursor(connection, row_factory=dict_row) as cursor:
         await cursor.execute(statement.encode() if isinstance(statement, str) else statement, values)
@@ -450,11 +448,11 @@ async def ask(
 
 
 class _NoAnswer(Exception):
-    """Raised within a generator of psycopg's, which takes a TimeoutError for a closed socket."""
+    """No answer before the deadline. psycopg's generators take a TimeoutError for a closed socket."""
 
 
 def _with_deadline(gen: Generator[Any, Any, _T], deadline: float) -> Generator[Any, Any, _T]:
-    """``gen``, resumed by psycopg whenever the socket is ready or an interval has passed; but not past the deadline."""
+    """Run psycopg's ``gen`` until the deadline. It resumes when the socket is ready or an interval has passed."""
     ready = None
     try:
         while True:
@@ -466,7 +464,7 @@ def _with_deadline(gen: Generator[Any, Any, _T], deadline: float) -> Generator[A
 
 
 def is_stale(connection: psycopg.AsyncConnection[Any]) -> bool:
-    """The server has sent something unasked, or hung up. Known before anything is sent, so for certain."""
+    """Return whether the server closed the connection or sent something unrequested, before we send anything."""
     if connection.closed:
         return True
     poll = select.poll()  # unlike ``select`` it takes descriptors from 1024 on
@@ -475,32 +473,32 @@ def is_stale(connection: psycopg.AsyncConnection[Any]) -> bool:
 
 
 def is_usable(connection: psycopg.AsyncConnection[Any], error: BaseException) -> bool:
-    """After this error, may the connection serve the next call?"""
+    """Return whether the connection may serve the next call after this error."""
     if isinstance(error, asyncio.CancelledError) or ends_connection(error):
         return False
     return is_idle(connection)
 
 
 def is_idle(connection: psycopg.AsyncConnection[Any]) -> bool:
-    """Open, with no statement on its way and no transaction begun."""
+    """Return whether the connection is open, with no statement or transaction in progress."""
     return not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
 async def disconnect(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Close, whatever state it is in."""
+    """Close a connection in any state."""
     await connection.close()
 
 
 _own_connections: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
 
 
-# A process that is forked has its parent's sockets. What it sent there, even the farewell of a connection that is
-# closed, would be part of the parent's session. So in the child each of them is made to lead nowhere: its next use
-# finds it closed, and connects anew.
+# A forked process inherits its parent's sockets. Anything it sends there, even the message that closes a connection,
+# would be part of the parent's session. So the child replaces each socket: its next use finds the connection closed,
+# and connects again.
 
 
 def keep_from_children(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Let no process use this connection but the one that has opened it."""
+    """Close this connection in forked child processes."""
     _own_connections.add(connection)
 
 
@@ -520,9 +518,9 @@ IDLE_SECONDS = 60.0
 
 
 class IdleTimer:
-    """Calls ``look`` every ``IDLE_SECONDS`` while connections are open.
+    """Calls ``close_idle`` every ``IDLE_SECONDS`` while connections are open.
 
-    ``look`` closes what was not used since its last call, and returns whether anything is left open.
+    ``close_idle`` closes what was not used since its last call, and returns whether any connection is still open.
     """
 
     def __init__(self, close_idle: Callable[[], bool]) -> None:
@@ -530,7 +528,7 @@ class IdleTimer:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """A connection was made. Harmless when repeated."""
+        """Start the timer for a new connection. Harmless when repeated."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # a timer of a loop that has ended never fires
             self._loop = loop
@@ -543,5 +541,5 @@ class IdleTimer:
 
 
 def close_now(connection: psycopg.AsyncConnection[Any]) -> None:
-    """What ``close`` does, for a caller that cannot await. Nothing is under way on it."""
+    """Close an idle connection, for a caller that cannot await."""
     connection.pgconn.finish()

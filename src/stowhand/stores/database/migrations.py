@@ -1,6 +1,6 @@
 """The numbered migrations of a store's schema, compared with those that a database has.
 
-The first is the baseline: it makes the whole schema. Numbers below it belong to schemas of before the first release.
+The first is the baseline: it creates the whole schema. Lower numbers belong to schemas from before the first release.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Applied = tuple[int, bool, str | None]
 
 
 class Migration:
-    """One numbered file."""
+    """One numbered migration file."""
 
     def __init__(self, number: int, text: str) -> None:
         self.number = number
         self.text = text
         self.breaking = text.startswith(_BREAKING_HEADER)
-        """Versions that do not know it cannot work with the schema any more."""
+        """Whether versions that do not know it can no longer work with the schema."""
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -45,14 +45,14 @@ class Migrations:
 
     @cached_property
     def all(self) -> list[Migration]:
-        """In the order of their numbers."""
+        """All migrations, ordered by number."""
         files = [(match, file) for file in self._folder.iterdir() if (match := _FILE_NAME.fullmatch(file.name))]
         migrations = [Migration(int(match[1]), file.read_text("utf-8")) for match, file in files]
         return sorted(migrations, key=lambda migration: migration.number)
 
     @cached_property
     def newest(self) -> int:
-        """The number of the last one."""
+        """The number of the last migration."""
         return self.all[-1].number
 
     def status(self, applied: Iterable[Applied], location: str, removal: str) -> SchemaStatus:
@@ -64,7 +64,7 @@ class Migrations:
             removal: How to remove the schema, for the error: an imperative.
 
         Raises:
-            SchemaError: The schema is of before the first release.
+            SchemaError: The schema is from before the first release.
 
         """
         fingerprints = {migration.number: migration.fingerprint for migration in self.all}

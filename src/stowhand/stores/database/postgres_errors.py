@@ -1,13 +1,13 @@
-"""What a database error means for the caller.
+"""The meaning of PostgreSQL's errors for a caller.
 
-own         raised on this side: no server sent it, and no socket failed; trying again is no use
-cut         the connection is gone, and with it the reply: the outcome is not known
-transient   the server refused for now (deadlock, shutdown, no space, read-only): nothing was done, try again
-values      the values are at fault: trying again is no use, but other values may pass
-absent      the schema, a table or a function is not there
-forbidden   the login lacks a privilege
+client           raised on this side: no server sent it, and no socket failed; a retry does not help
+connection lost  no reply arrived, so the outcome is unknown
+transient        the server refused for now (deadlock, shutdown, no space, read-only) and did nothing; a retry may pass
+values           the values are at fault: a retry does not help, other values may pass
+undefined        the schema, a table or a function does not exist
+forbidden        the login lacks a privilege
 
-Another driver's error, asyncpg's or psycopg2's, is looked at by its SQLSTATE.
+Errors of other drivers (asyncpg, psycopg2) are judged by their SQLSTATE.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _ABSENT_CODES = frozenset({"3F000", "42P01", "42883", "42704", "42703"})
 
 
 def is_client_error(error: BaseException) -> bool:
-    """The driver refused the call: values that cannot be sent, a closed cursor, a mistake in our own code."""
+    """Return whether the driver refused the call: values it cannot send, a closed cursor, a bug of ours."""
     if isinstance(error, UnicodeError):
         return True
     return isinstance(error, psycopg.Error) and not error.sqlstate and not isinstance(error, psycopg.OperationalError)
 
 
 def is_connection_lost(error: BaseException) -> bool:
-    """No reply, so no SQLSTATE; or the server, or a pooler, has ended the session; or our own deadline.
+    """Return whether the session ended without a reply: no SQLSTATE, closed by server or pooler, or our own deadline.
 
-    An error of class 08 within a session that goes on is another one's: a trigger that asks a foreign server.
+    An error of class 08 in a session that continues has another source, such as a trigger that calls a foreign server.
     """
     if isinstance(error, TimeoutError | OSError):
         return True
@@ -47,18 +47,18 @@ def is_connection_lost(error: BaseException) -> bool:
 
 
 def concerns_call(error: Exception) -> bool:
-    """It says nothing about a row: the connection was cut, or it is no error of the database or of the values."""
+    """Return whether the error concerns the whole call, not a row: a lost connection, or an error of other code."""
     return is_connection_lost(error) or not isinstance(error, psycopg.Error | UnicodeError | OverflowError)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Definitely not done; the same call may succeed later."""
+    """Return whether nothing was done and the same call may succeed later."""
     code = _code(error)
     return code in _TRANSIENT_CODES or code.startswith(_TRANSIENT_CLASSES)
 
 
 def is_about_values(error: BaseException) -> bool:
-    """The database, or the driver on the way to it, refuses these values."""
+    """Return whether the database or its driver refuses these values."""
     if isinstance(error, UnicodeError):
         return True
     code = _code(error)
@@ -68,43 +68,43 @@ def is_about_values(error: BaseException) -> bool:
 
 
 def is_undefined_object(error: BaseException) -> bool:
-    """What the statement names does not exist."""
+    """Return whether the statement names an object that does not exist."""
     return _code(error) in _ABSENT_CODES
 
 
 def is_forbidden(error: BaseException) -> bool:
-    """A privilege is missing."""
+    """Return whether a privilege is missing."""
     return _code(error) == "42501"
 
 
 def is_read_only(error: BaseException) -> bool:
-    """The server takes no writes."""
+    """Return whether the server accepts no writes."""
     return _code(error) == "25006"
 
 
 def is_query_canceled(error: BaseException) -> bool:
-    """The server ended the statement: its time was up, or somebody asked for that."""
+    """Return whether the server canceled the statement: it timed out, or someone requested that."""
     return _code(error) == "57014"
 
 
 def is_pooler_error(error: BaseException) -> bool:
-    """A prepared statement is there already, or not there: it was made on another connection of a pooler's."""
+    """Return whether a pooler exchanged the connection: a prepared statement exists already, or is unknown."""
     return _code(error) in {"42P05", "26000"}
 
 
 def ends_connection(error: BaseException) -> bool:
-    """Reconnecting may help: the server went away, or turned out to be a replica."""
+    """Return whether a new connection may help: the server stopped, or is a replica now."""
     return is_connection_lost(error) or _code(error).startswith("57P") or _code(error) == "25006"
 
 
 def first_line(error: BaseException) -> str:
-    """What the database said, without context lines."""
+    """Return the database's message without context lines."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
 
 
 def driver_error(error: BaseException) -> BaseException:
-    """The driver's own error, where libraries (SQLAlchemy, Django) have raised theirs for it."""
+    """Return the driver's own error where a library (SQLAlchemy, Django) has wrapped it."""
     while (inner := getattr(error, "orig", None) or error.__cause__) is not None and _code(inner):
         error = inner
     return error
@@ -120,11 +120,11 @@ T = TypeVar("T")
 
 MAX_TRANSIENT_ATTEMPTS = 4
 TRANSIENT_PAUSE_SECONDS = 0.05
-"""Seconds after the first try; twice as many after the second, and so on."""
+"""The pause after the first attempt. The pause after attempt n is n times as long."""
 
 
 async def retry_transient(action: Callable[[], Awaitable[T]], clock: Clock) -> T:
-    """The result of ``action``. Raises any other error at once, and a transient one when it does not pass."""
+    """Return the result of ``action``. Raise a transient error only after all attempts, others at once."""
     for attempt in range(1, MAX_TRANSIENT_ATTEMPTS):
         try:
             return await action()

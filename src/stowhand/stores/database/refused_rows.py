@@ -1,12 +1,12 @@
 """Writes of many rows of which the database may refuse some: finds out which, or that the store itself is at fault.
 
-An error code does not say whose fault an error is: a trigger or a policy may raise any of them for one row. So every
-error is treated alike, unless it concerns the call as such (a connection that was cut):
+An error code does not tell what caused an error: a trigger or a policy may raise any of them for one row. So every
+error is treated alike, unless it concerns the whole call (a lost connection):
 
-    again    the whole call is repeated once
-    control  it fails again: a call about no row shows whether the statement can be run at all
-    halves   it can: the halves are written apart, until each row that fails is alone
-    alone    rows that fail alone are tried again after a pause, for their trouble may pass (a deadlock)
+    repeat   repeat the whole call once
+    control  if it fails again, a call without rows shows whether the statement works at all
+    halves   if it works, write the halves separately, until each failing row is alone
+    alone    retry rows that fail alone after a pause, since their error may pass (a deadlock)
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Write = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
 Attempt = Callable[[Sequence[T]], Awaitable[Sequence[R] | Exception]]
 
 RETRY_PAUSES_SECONDS: tuple[float, ...] = (0.05, 0.1, 0.15)
-"""Before each further try of rows that failed alone."""
+"""Pauses before the further attempts of rows that failed alone."""
 
 
 class WriteResult(NamedTuple, Generic[T, R]):
-    """What a write of many rows came to."""
+    """The result of a write of many rows."""
 
     rows: list[R]
-    """The answers for all rows that are not refused."""
+    """The answers for all rows that were not refused."""
     refused: list[tuple[T, Exception]]
-    """Rows that fail alone, and why."""
+    """Rows that fail alone, each with its error."""
 
 
 async def write_each(
@@ -41,11 +41,11 @@ async def write_each(
     concerns_call: Callable[[Exception], bool],
     pauses: Sequence[float] = RETRY_PAUSES_SECONDS,
 ) -> WriteResult[T, R]:
-    """Write all items, in as few calls as their faults allow. Where all of several are refused, the caller decides
-    whether the store is at fault.
+    """Write all items in as few calls as possible.
 
-    ``write`` writes all of what it is given (maybe nothing) or, when it raises, none of it. Raises an error that
-    ``concerns_call``, and the last error of the whole call where one about no item fails too.
+    ``write`` writes all of its items (possibly none) or, when it raises, nothing. Raises an error that
+    ``concerns_call``, and the last error of the whole call where a call without items fails too.
+    Where all of several items are refused, the caller decides whether the store is at fault.
     """
 
     async def attempt(part: Sequence[T]) -> Sequence[R] | Exception:
@@ -76,7 +76,7 @@ async def _try_alone(result: WriteResult[T, R], attempt: Attempt[T, R]) -> None:
         answer = await attempt((item,))
         if not isinstance(answer, Exception):
             result.rows.extend(answer)
-            result.refused[:] = [one for one in result.refused if one[0] is not item]
+            result.refused[:] = [refusal for refusal in result.refused if refusal[0] is not item]
 
 
 async def _write_halves(items: Sequence[T], attempt: Attempt[T, R]) -> WriteResult[T, R]:

@@ -1,7 +1,7 @@
 """Connections to an SQLite file: transactions that wait for their lock, threads, and forks.
 
 write   BEGIN IMMEDIATE … COMMIT. Never a deferred transaction that upgrades: SQLite refuses that at once, whatever
-        its busy timeout. A write waits for the lock, a minute at most.
+        its busy timeout. A write waits for the lock, at most a minute.
 read    plain statements.
 """
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class OnConnection(Protocol):
-    """What work is passed: the connection in its transaction, with whatever a store adds."""
+    """The argument of a unit of work: the connection in its transaction, with whatever a store adds."""
 
     @property
     def raw(self) -> sqlite3.Connection: ...
@@ -37,20 +37,20 @@ X = TypeVar("X", bound=OnConnection)
 Explain = Callable[[sqlite3.Error, Path], StoreError]
 
 BUSY_DEADLINE_SECONDS = 60.0
-"""Seconds to wait for other writers before giving up."""
+"""How long to wait for other writers."""
 
 
 class SqliteConnection(Generic[X]):
     """A lazily opened connection that threads use one at a time.
 
-    ``dial`` makes one, ``prepare`` is called with it first; ``begun`` makes what work is passed in every transaction,
-    once the lock is there; ``explain`` says what an error means. It goes on with another file that was put in the place
-    of the one opened first. ``opened``: called with the file that it has opened.
+    ``dial`` opens a connection, and ``prepare`` is called with it first. ``make_context`` makes the argument of a unit
+    of work in every transaction, once it has the lock. ``explain`` converts an error. ``on_opened`` is called with the
+    identity of each file opened: where another file replaces the first one, the connection uses the new one.
     """
 
     is_on_file = True
     retry_pauses = RETRY_PAUSES_SECONDS
-    """Before further tries of a write that is refused: what other programs have written may change that."""
+    """Pauses before further attempts of a refused write, since other programs may have removed the cause."""
 
     def __init__(
         self,
@@ -75,12 +75,14 @@ class SqliteConnection(Generic[X]):
         self._is_forbidden = False
         self._file: FileIdentity = None
         self.open_count = 0
-        """How many connections there have been: something counted by one says nothing about the next."""
+        """The number of connections opened so far. A counter read on one is meaningless on the next."""
         _all.add(self)
 
     def open(self) -> None:
-        """Connect, and see whether it can be written. Waits for no other writer: that may be the caller's own
-        transaction, which goes on when this returns."""
+        """Connect, and check that the file can be written.
+
+        Waits for no other writer: that may be the caller's own transaction, which continues when this returns.
+        """
         with self._lock:
             try:
                 raw = self._connected(timeout_seconds=0.0)
@@ -93,7 +95,7 @@ class SqliteConnection(Generic[X]):
                     raise self._explain(error, self._path) from error
 
     def write(self, work: Callable[[X], T]) -> T:
-        """Do ``work`` in one transaction: all of it or, when it raises, nothing. Other writers wait meanwhile."""
+        """Run ``work`` in one transaction, which is rolled back when it raises. Other writers wait meanwhile."""
         with self._lock:
             try:
                 return self._with_lenient_text(lambda: self._transact(self._connected(), work))
@@ -103,7 +105,7 @@ class SqliteConnection(Generic[X]):
                 raise self._explain(error, self._path) from error
 
     def read(self, work: Callable[[X], T]) -> T:
-        """Look without writing. Each statement sees one committed state."""
+        """Run ``work`` without a transaction. Each statement sees one committed state."""
         with self._lock:
             try:
                 return self._with_lenient_text(
@@ -115,7 +117,7 @@ class SqliteConnection(Generic[X]):
                 raise self._explain(error, self._path) from error
 
     def close(self) -> None:
-        """Close it; the next use opens another one."""
+        """Close the connection; the next use opens a new one."""
         with self._lock:
             if self._raw is not None:
                 self._raw.close()
@@ -124,7 +126,7 @@ class SqliteConnection(Generic[X]):
     def _transact(self, raw: sqlite3.Connection, work: Callable[[X], T]) -> T:
         self._retry_while_busy(lambda: raw.execute("BEGIN IMMEDIATE"))
         try:
-            # The time is read when the lock is there: the wait for it may have been long.
+            # Read the time once the lock is held: the wait for it may have been long.
             result = work(self._make_context(raw))
             # Without write-ahead logging a commit waits for current readers.
             self._retry_while_busy(lambda: raw.execute("COMMIT"))
@@ -156,28 +158,28 @@ class SqliteConnection(Generic[X]):
     def _check_fork(self) -> None:
         if self._is_forbidden:
             raise StoreError(
-                f"{self._path}: this process was forked in the middle of a transaction, and SQLite cannot be used on"
-                " this file here any more: open the store after the fork, or start processes by spawn"
+                f"{self._path}: this process was forked during a transaction, so it can no longer use SQLite on this"
+                " file: open the store after the fork, or start processes by spawn"
             )
 
     def _with_lenient_text(self, step: Callable[[], T]) -> T:
-        """Repeat a step that met a text which is no UTF-8 (written by another program), reading it as it is.
+        """Repeat a step that read a text that is not UTF-8 (written by another program), decoding it leniently.
 
-        Its bytes become lone surrogates, which no JSON may hold: that job fails alone, and stops no other.
+        Its bytes become lone surrogates, which no JSON may contain: that job fails alone, and stops no other.
         """
         try:
             return step()
         except sqlite3.OperationalError as error:
             if self._raw is None or not sqlite_errors.is_undecodable(error):
                 raise
-        # From now on: asking Python for each text costs more, and that row is still there.
+        # Keep it from now on, although it costs more per text: that row is still there.
         self._raw.text_factory = sqlite_errors.decode_leniently
         return step()
 
     def _retry_while_busy(self, step: Callable[[], T], timeout_seconds: float | None = None) -> T:
-        """Repeat a step while others have the lock. Every try waits inside SQLite, so this does not spin."""
-        given = (timeout_seconds, self._timeout_seconds, BUSY_DEADLINE_SECONDS)
-        deadline = stopwatch() + next(one for one in given if one is not None)
+        """Repeat a step while others have the lock. Every attempt waits inside SQLite, so this does not spin."""
+        timeouts = (timeout_seconds, self._timeout_seconds, BUSY_DEADLINE_SECONDS)
+        deadline = stopwatch() + next(timeout for timeout in timeouts if timeout is not None)
         while True:
             try:
                 return step()
@@ -187,45 +189,48 @@ class SqliteConnection(Generic[X]):
 
     # -- fork -------------------------------------------------------------------------------------
     # SQLite keeps its locks in memory, and a child inherits that memory but not the locks: it would write into a file
-    # that it believes locked. So there is no connection at the moment of a fork; both sides open new ones afterwards.
+    # that it believes locked. So no connection is open during a fork; both sides open new ones afterwards.
 
     def before_fork(self) -> bool:
-        """Close, and keep others out; False when a transaction does not end in time."""
+        """Close, and lock out other threads. Return False when a transaction does not end in time."""
         if not self._lock.acquire(timeout=FORK_TIMEOUT_SECONDS):
             return False
         self.close()
         return True
 
     def after_fork(self) -> None:
-        """Let others in again."""
+        """Let other threads use it again."""
         self._lock.release()
 
     def forbid_use(self) -> None:
-        """In the child, when the parent was in a transaction: never touch, and never close, what was inherited."""
+        """Refuse all use in the child of a parent in a transaction: never touch or close the inherited connection."""
         if self._raw is not None:
             _never_closed.append(self._raw)
-        self._raw, self._lock, self._is_forbidden = None, threading.RLock(), True
+        self._raw = None
+        self._lock = threading.RLock()
+        self._is_forbidden = True
 
 
 class OwnThreads:
-    """Each connection on a thread of its own, so that no loop waits for a file: in the order of the calls."""
+    """One thread for each connection, so that no event loop waits for a file. Calls run in their order."""
 
     def __init__(self) -> None:
         self._threads: dict[SqliteConnection[Any], ThreadPoolExecutor] = {}
         self._pid = os.getpid()
 
     async def run(self, connection: SqliteConnection[Any], call: Callable[[], T]) -> T:
-        """Do it on the thread of this connection."""
+        """Run ``call`` on the thread of this connection."""
         if self._pid != os.getpid():
             # Threads do not survive a fork.
-            self._threads, self._pid = {}, os.getpid()
+            self._threads = {}
+            self._pid = os.getpid()
         thread = self._threads.get(connection)
         if thread is None:
             thread = self._threads[connection] = ThreadPoolExecutor(1, thread_name_prefix="stowhand-sqlite")
         return await asyncio.get_running_loop().run_in_executor(thread, call)
 
     async def close(self, *connections: SqliteConnection[Any]) -> None:
-        """Close these connections, and let every thread go."""
+        """Close these connections and stop every thread."""
         for connection in connections:
             await self.run(connection, connection.close)
         for thread in self._threads.values():
@@ -234,16 +239,16 @@ class OwnThreads:
 
 
 class WriteProbe:
-    """The connection is its own: it keeps hardly a page in memory."""
+    """A check that the file can be written. It has its own connection, which keeps hardly a page in memory."""
 
     def __init__(self, connection: SqliteConnection[Any]) -> None:
         self._connection = connection
 
     def look(self) -> None:
-        """Raises StoreUnreachable as a commit would: the disk is full, or the file may not be written any more.
+        """Raise StoreUnreachable as a commit would: the disk is full, or the file is no longer writable.
 
-        Costs 0.1 to 0.3 ms and no fsync. It does not wait for the lock: its owner writes, and where that fails, the
-        next look reports it.
+        Takes 0.1 to 0.3 ms and no fsync. It does not wait for the lock: the owner of the lock is writing, and if that
+        fails, the next check reports it.
         """
         try:
             self._connection.write(_write_and_undo)
@@ -254,18 +259,18 @@ class WriteProbe:
                 raise
 
     def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._connection.close()
 
 
 class _Undone(Exception):
-    """All of it was written."""
+    """Raised after a successful write, to roll it back."""
 
 
 def _write_and_undo(on: OnConnection) -> None:
-    # Pages wait in memory for the commit, and an empty transaction, or one that is rolled back, meets no disk. Without
-    # memory they go to the -wal file at once, behind its last commit, where the next commit writes over them.
-    # A rollback journal meets the disk by itself; pages written beside it would shut the application's readers out.
+    # Pages wait in memory for the commit, so an empty or rolled back transaction never touches the disk. Without a
+    # cache they go to the -wal file at once, behind its last commit, where the next commit overwrites them.
+    # A rollback journal is written to the disk anyway; spilled pages would lock out the application's readers.
     if on.raw.execute("PRAGMA journal_mode").fetchone() == ("wal",):
         on.raw.execute("PRAGMA cache_size = 1")
         on.raw.execute("PRAGMA cache_spill = 1")
@@ -275,12 +280,12 @@ def _write_and_undo(on: OnConnection) -> None:
 
 
 def write_in_savepoint(connection: sqlite3.Connection, write: Callable[[], object]) -> Exception | None:
-    """Write under a savepoint; gives why the file refuses it, and then nothing was written."""
+    """Write under a savepoint. Return the error if the file refuses it; then nothing was written."""
     connection.execute("SAVEPOINT stowhand_one")
     try:
         write()
     except (sqlite3.Error, ValueError, OverflowError) as error:
-        # After a full disk, or a trigger's RAISE(ROLLBACK), the whole transaction is gone; the caller gets that error.
+        # After a full disk or a trigger's RAISE(ROLLBACK), the transaction no longer exists: raise that error.
         if sqlite_errors.concerns_call(error) or not connection.in_transaction:
             raise
         connection.execute("ROLLBACK TO stowhand_one")
@@ -291,7 +296,7 @@ def write_in_savepoint(connection: sqlite3.Connection, write: Callable[[], objec
 
 
 def check_written(cursor: sqlite3.Cursor, expected: int = 1) -> None:
-    """An application's trigger can keep a row unchanged without an error (RAISE(IGNORE)): SQLite does not report it."""
+    """Raise an error where a trigger kept a row unchanged with RAISE(IGNORE), which SQLite does not report."""
     if cursor.rowcount < expected:
         raise sqlite3.IntegrityError(f"a trigger keeps {expected - cursor.rowcount} of {expected} rows as they are")
 

@@ -1,4 +1,4 @@
-"""SQLite's errors as ours: what happened, to which file, and what to do next."""
+"""The meaning of SQLite's errors: what happened, to which file, and what to do next."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _ADVICE = {
     sqlite3.SQLITE_IOERR: "the disk or its file system reports an error",
     sqlite3.SQLITE_PERM: "this user may not open it",
     sqlite3.SQLITE_AUTH: "this user may not open it",
-    sqlite3.SQLITE_NOMEM: "there is no memory for it",
-    sqlite3.SQLITE_PROTOCOL: "its locks cannot be had",
+    sqlite3.SQLITE_NOMEM: "out of memory",
+    sqlite3.SQLITE_PROTOCOL: "its locks are not available",
     sqlite3.SQLITE_NOLFS: "it is too large for this system",
 }
 """What SQLite reports of the file, the disk or the machine: an outage. Every other code is about the statement."""
@@ -39,50 +39,49 @@ _FILE_CODES = (
 
 
 def code(error: sqlite3.Error) -> int:
-    """The primary result code; 0 where the error is Python's own."""
+    """Return the primary result code; 0 where the error is Python's own."""
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Another connection has the lock; that passes by itself."""
+    """Return whether another connection has the lock, which passes by itself."""
     return code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def is_interrupted(error: sqlite3.Error) -> bool:
-    """A progress handler of ours ended the statement."""
+    """Return whether our own progress handler ended the statement."""
     return code(error) == sqlite3.SQLITE_INTERRUPT
 
 
 def is_undecodable(error: sqlite3.Error) -> bool:
-    """A stored text is no UTF-8. Python's own complaint: it has no code."""
+    """Return whether a stored text is not UTF-8. Python raises this error, so it has no code."""
     return str(error).startswith("Could not decode to UTF-8")
 
 
 def decode_leniently(stored: bytes) -> str:
-    """A stored text whatever it is: each byte that is no UTF-8 as a lone surrogate."""
+    """Return any stored bytes as text, each byte that is not UTF-8 as a lone surrogate."""
     return stored.decode("utf-8", "surrogateescape")
 
 
 def is_refused_data(error: BaseException) -> bool:
-    """The values cannot be written, by any writer, however often it tries."""
+    """Return whether no writer can ever write these values."""
     if isinstance(error, sqlite3.Error):
-        # A UNIQUE that is broken is a mistake of ours, not of the data.
+        # A violated UNIQUE is a bug of ours, not of the data.
         extended = getattr(error, "sqlite_errorcode", None)
         return extended in _REFUSED_DATA_CODES or isinstance(error, sqlite3.DataError)
     return isinstance(error, ValueError | OverflowError)
 
 
 def is_refused(error: BaseException) -> bool:
-    """The file's own rules refuse this row: values that do not fit, a CHECK, an application's trigger."""
+    """Return whether the file's own rules refuse this row: its types, a CHECK, an application's trigger."""
     return isinstance(error, sqlite3.IntegrityError) or is_refused_data(error)
 
 
 def concerns_call(error: Exception) -> bool:
-    """It says nothing about a row: the file itself is in trouble, or it is no error of SQLite or of the values.
+    """Return whether the error concerns the whole call, not a row: an error of the file, or of other code.
 
-    No trigger of an application's can raise what the file raises. A text that is no UTF-8 is read in another way, by
-    the connection (sqlite_connection.py). ``error``: of SQLite, or of ours with that as its
-    cause.
+    No trigger of an application can raise the file's errors. The connection reads a text that is not UTF-8 in another
+    way (sqlite_connection.py). ``error``: SQLite's, or ours with SQLite's as its cause.
     """
     cause = error.__cause__ if isinstance(error, StoreError) else error
     if isinstance(cause, sqlite3.Error):
@@ -91,12 +90,12 @@ def concerns_call(error: Exception) -> bool:
 
 
 def message_of(error: Exception) -> str:
-    """What SQLite said."""
+    """Return SQLite's own message."""
     return str(error.__cause__ if isinstance(error, StoreError) else error)
 
 
 def explain(error: sqlite3.Error, path: Path) -> StoreError:
-    """Any other error of SQLite."""
+    """Convert an error of SQLite to ours, with advice."""
     if is_busy(error):
         return StoreUnreachable(f"{path}: could not be written for too long; {lock_holder(path)}")
     if code(error) in DAMAGE_CODES:
@@ -107,12 +106,12 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
 
 
 def is_client_error(error: sqlite3.Error) -> bool:
-    """Raised by Python's module, not by SQLite: a closed connection, values that cannot be bound."""
+    """Return whether Python's module raised it, not SQLite: a closed connection, values that cannot be bound."""
     return code(error) == 0 and not is_undecodable(error)
 
 
 def find_damage(connection: sqlite3.Connection) -> list[str]:
-    """What SQLite itself says is wrong with a file. Bad damage keeps it from saying more than that."""
+    """Return the damage that SQLite's own check reports. Severe damage stops the check after its first error."""
     try:
         return [line for (line,) in connection.execute("PRAGMA quick_check") if line != "ok"]
     except sqlite3.DatabaseError as error:
@@ -122,7 +121,7 @@ def find_damage(connection: sqlite3.Connection) -> list[str]:
 
 
 def lock_holder(path: Path) -> str:
-    """Who has the write lock, as far as the kernel tells (Linux; processes of this machine only)."""
+    """Describe the process that has the write lock, if the kernel tells (Linux; this machine only)."""
     pids = _lock_holders(path.with_name(path.name + "-shm"), _WAL_WRITE_LOCK) or _lock_holders(path, _RESERVED_LOCK)
     if not pids:
         return (
@@ -133,9 +132,9 @@ def lock_holder(path: Path) -> str:
 
 
 _WAL_WRITE_LOCK = 120
-"""Its byte in the -shm file."""
+"""The lock's byte in the -shm file."""
 _RESERVED_LOCK = 0x40000001
-"""Its byte in the file itself, where nothing is written ahead (a rollback journal)."""
+"""The lock's byte in the file itself, in the mode of a rollback journal."""
 
 
 def _lock_holders(locked: Path, byte: int) -> list[int]:
@@ -161,4 +160,4 @@ def _command(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
     except OSError:
-        return "gone"
+        return "exited"

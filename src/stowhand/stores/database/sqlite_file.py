@@ -1,8 +1,8 @@
-"""An SQLite file: where it may be, how it is made, how a connection to it is set up, and another file in its place.
+"""SQLite files: where they may be, how they are created and opened, and what happens when one is replaced.
 
-A connection goes on in the file that it has open, though a restored backup has taken its place. So each use
-compares device and inode. The other file is opened, unless the write-ahead log of the old one is still beside it:
-SQLite would take that for the new file's own, and destroy it.
+A connection keeps using the file that it has open, even after a restored backup has replaced it. So each use compares
+device and inode. The new file is opened, unless the write-ahead log of the old one is still beside it: SQLite would
+apply that log to the new file and destroy it.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ NETWORK_FILE_SYSTEMS = (
 """File systems whose locks or shared memory do not reach every machine that mounts them."""
 
 BUSY_TIMEOUT_SECONDS = 0.1
-"""Seconds that SQLite itself waits for a lock. Short: its pauses grow, and ours begin anew with each call."""
+"""How long SQLite itself waits for a lock. Short, because its pauses grow and start again with each call."""
 
 _creation_lock = threading.Lock()
 FILE_MODE = 0o600
 
 
 def check_path(path: Path) -> None:
-    """Refuse a place where a queue cannot live; says why, and what to do."""
+    """Raise ConfigurationError, with the reason and what to do, for a path where no queue can be."""
     try:
         path.lstat()
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be looked at: {error.strerror}") from None
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
     if path.is_symlink():
         raise ConfigurationError(f"{path} is a symbolic link to {path.readlink()}: give the file's own path")
     if path.is_dir():
@@ -54,33 +54,33 @@ def check_path(path: Path) -> None:
     if path.exists() and not path.is_file():
         raise ConfigurationError(f"{path} is not a regular file")
     if not path.parent.is_dir():
-        raise ConfigurationError(f"{path}: the folder {path.parent} does not exist: make it first")
+        raise ConfigurationError(f"{path}: the folder {path.parent} does not exist: create it first")
     file_system_type = file_system(path.parent)
     if file_system_type is not None and file_system_type.startswith(NETWORK_FILE_SYSTEMS):
         raise ConfigurationError(
-            f"{path} lies on a network file system ({file_system_type}), where SQLite's locks cannot be trusted and"
+            f"{path} is on a network file system ({file_system_type}), where SQLite's locks cannot be trusted and"
             " the file would be damaged: put it on a local disk, or use PostgreSQL for several machines"
         )
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """The type of the file system that a folder is on; ``None`` where the kernel does not say (not Linux)."""
+    """Return the type of a folder's file system; ``None`` where the kernel does not tell it (not Linux)."""
     try:
         lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return None
     real = folder.resolve()
     mounted = [(_unescape(words[1]), words[2]) for words in (line.split() for line in lines) if len(words) > 2]
-    # Later mounts hide earlier ones on the same point, so the last of the longest wins.
+    # Later mounts hide earlier ones on the same point, so use the last of the longest.
     holding = [(len(point), order, kind) for order, (point, kind) in enumerate(mounted) if real.is_relative_to(point)]
     return max(holding)[2] if holding else None
 
 
 def create(path: Path) -> None:
-    """Make an empty file that only its owner may read, unless there is one.
+    """Create an empty file that only its owner may read, unless it exists.
 
-    A file that exists is never opened here: closing any descriptor of a file drops all locks that this process has on
-    it, those of SQLite's connections too. That is also why one thread at a time may do this.
+    An existing file is never opened here: closing any descriptor of a file drops all locks that this process has on it,
+    including those of SQLite's connections. That is also why only one thread at a time may do this.
     """
     check_path(path)
     with _creation_lock:
@@ -88,15 +88,15 @@ def create(path: Path) -> None:
             try:
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
             except FileExistsError:
-                pass  # another process was faster; it made it with the same mode
+                pass  # another process was faster; it created the file with the same mode
             except OSError as error:
-                raise ConfigurationError(f"{path} cannot be made: {error.strerror}") from None
+                raise ConfigurationError(f"{path} cannot be created: {error.strerror}") from None
 
 
 def connect(path: Path, settings: Iterable[str] = ()) -> sqlite3.Connection:
-    """A connection to an existing file. Transactions are begun by hand; any thread may use it, one at a time.
+    """Connect to an existing file. Transactions are started explicitly; any thread may use it, one at a time.
 
-    ``settings``: pragmas. Raises FileNotFoundError: no file is ever made here.
+    ``settings``: pragmas. Raises FileNotFoundError: no file is ever created here.
     """
     check_path(path)
     with _creation_lock:
@@ -120,7 +120,7 @@ def connect(path: Path, settings: Iterable[str] = ()) -> sqlite3.Connection:
 
 
 def _unescape(point: str) -> str:
-    """``/proc/mounts`` writes blanks in octal."""
+    """Decode a mount point: ``/proc/mounts`` writes blanks in octal."""
     return point.encode("utf-8", "surrogateescape").decode("unicode_escape") if "\\" in point else point
 
 
@@ -129,7 +129,7 @@ FileIdentity = tuple[int, int] | None
 
 
 class OpenedFile(msgspec.Struct, frozen=True):
-    """What was there when this process last opened a path. A log that was deleted meanwhile belongs to no file."""
+    """The file and the log that existed when this process last opened a path."""
 
     file: FileIdentity
     log: FileIdentity
@@ -137,12 +137,12 @@ class OpenedFile(msgspec.Struct, frozen=True):
 
 _opened_files: dict[Path, OpenedFile] = {}
 REPLACED_WARNING = (
-    "another file has taken its place (a backup?); it was opened, and what the old one held since is not in it"
+    "another file has replaced it (a backup?); the new file was opened, and later changes of the old one are lost"
 )
 
 
 def file_identity(path: Path) -> FileIdentity:
-    """Of the file that has this name just now."""
+    """Return the identity of the file that has this name now."""
     try:
         status = path.stat()
     except OSError:
@@ -151,25 +151,25 @@ def file_identity(path: Path) -> FileIdentity:
 
 
 def check_replacement(path: Path) -> None:
-    """Before a path is opened. Raises SchemaError where that would destroy what is there."""
+    """Raise SchemaError where opening the path would destroy the file there."""
     before, now = _opened_files.get(path), file_identity(path)
     if before is None or now is None or now == before.file:
         return
     if before.log is not None and file_identity(_wal_path(path)) == before.log:
         raise SchemaError(
-            f"{path}: another file has taken its place, and beside it lies the -wal of the old one, which would destroy"
-            f" it. Stop every program that uses it, put the right file there again, remove {path.name}-wal and"
-            f" {path.name}-shm, and start anew"
+            f"{path}: another file has replaced it, and the -wal of the old one is beside it, which would destroy the"
+            f" new one. Stop every program that uses it, put the right file there again, remove {path.name}-wal and"
+            f" {path.name}-shm, and start again"
         )
 
 
 def record_opened(path: Path, file: FileIdentity) -> None:
-    """After it was opened, and read."""
+    """Record the identity of a file that was opened and read."""
     _opened_files[path] = OpenedFile(file, file_identity(_wal_path(path)))
 
 
 class ReplacementReporter:
-    """Says, once for each, that a store goes on in another file. One of these per store, for all of its connections."""
+    """Reports once that a store uses a new file. Each store has one, shared by all its connections."""
 
     def __init__(self, on_replaced: Callable[[str, str], None]) -> None:
         self._on_replaced = on_replaced
@@ -177,7 +177,7 @@ class ReplacementReporter:
         self._lock = threading.Lock()
 
     def on_opened(self, file: FileIdentity) -> None:
-        """A connection was made to it."""
+        """Report a replacement if this connection opened another file than the one before."""
         with self._lock:
             before, self._file = self._file, file
         if before is not None and before != file:

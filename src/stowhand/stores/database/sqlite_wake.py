@@ -1,7 +1,6 @@
-"""Learning that another connection committed. SQLite counts such commits (``PRAGMA data_version``), and reading the
-count is cheap.
+"""Wake-ups by the commits of other connections. SQLite counts these (``PRAGMA data_version``), and reading is cheap.
 
-Within the process an enqueue rings at once.
+Within the process an enqueue wakes sleepers directly.
 """
 
 from __future__ import annotations
@@ -15,51 +14,51 @@ from stowhand.stores.database.sqlite_connection import OnConnection, SqliteConne
 from stowhand.stores.database.sqlite_errors import is_busy
 
 TICK_SECONDS = 0.02
-"""Seconds between two looks while a worker waits: about 0.8 % of one processor, nearly all of it for being woken; the
-look itself takes 4 microseconds."""
+"""Interval of the checks while a worker waits. They take about 0.8 % of one processor, nearly all of it to wake up; the
+check itself takes 4 microseconds."""
 ACTIVE_TICK_SECONDS = 0.005
 UNKNOWN_VERSION = -1
-"""No version: the next one is news."""
+"""Differs from every version, so the next check wakes sleepers."""
 ACTIVE_PERIOD_SECONDS = 2.0
-"""Seconds after the last news in which looks are closer together."""
+"""Checks are more frequent during this time after the last change."""
 
 
 class DirectWake:
-    """Wakes sleepers when it is rung, and at no other time."""
+    """Wakes sleepers on ``ring``, and at no other time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._sleepers = Sleepers(clock)
         self._wakes_before = 0
-        """When ``wait`` was last called: a hint that came since is kept for the next call."""
+        """The number of wakes when ``wait`` was last called: later wakes are kept for the next call."""
 
     @property
     def wakes(self) -> int:
-        """How often it rang."""
+        """The number of wakes so far."""
         return self._sleepers.wakes
 
     def look(self) -> None:
-        """Ring if something has been committed that it was not rung for."""
+        """Wake sleepers if there was a commit that ``ring`` was not called for."""
 
     def ring(self) -> None:
-        """There may be work. Any thread may say so."""
+        """Wake sleepers: there may be work. Any thread may call this."""
         self._sleepers.wake()
 
     async def wait(self, timeout: float) -> bool:
-        """True once it has rung since the last call; False after ``timeout`` seconds."""
+        """Return True on a wake since the last call; False after ``timeout`` seconds."""
         known_wakes, self._wakes_before = self._wakes_before, self._sleepers.wakes
         return await self.wait_since(known_wakes, timeout)
 
     async def wait_since(self, known_wakes: int, timeout: float) -> bool:
-        """True once ``wakes`` is another number; for any number of callers, each of which remembers its own."""
+        """Return True once ``wakes`` differs from ``known_wakes``. Any number of callers may wait."""
         return await self._sleepers.wait(known_wakes, timeout)
 
     def close(self) -> None:
-        """Let go what it looks with."""
+        """Close the connection that it checks with."""
 
 
 class Wake(DirectWake):
-    """Rings after every commit of another connection. Its own connection does not see its own commits."""
+    """Wakes sleepers after every commit of another connection. Its connection does not see its own commits."""
 
     def __init__(self, connection: SqliteConnection[Any]) -> None:
         super().__init__(SystemClock())
@@ -68,14 +67,14 @@ class Wake(DirectWake):
         self._changed_at = float("-inf")
 
     def look(self) -> None:
-        """Ring if another connection committed since the last look. The first look after opening only remembers."""
+        """Wake sleepers if another connection committed since the last check. The first check only remembers."""
         seen = self._connection.read(self._version)
         if self._seen is not None and seen != self._seen:
             self.ring()
         self._seen = seen
 
     def tick(self) -> float:
-        """Seconds until the next look."""
+        """Return the seconds until the next check."""
         return (
             ACTIVE_TICK_SECONDS if self._clock.monotonic() - self._changed_at < ACTIVE_PERIOD_SECONDS else TICK_SECONDS
         )
@@ -99,11 +98,11 @@ class Wake(DirectWake):
         self._connection.close()
 
     def _version(self, on: OnConnection) -> tuple[int, int]:
-        # The number means something only within one connection, so which connection it is belongs to it.
+        # A version is comparable only within one connection, so return it with the connection's number.
         try:
             (version,) = on.raw.execute("PRAGMA data_version").fetchone()
         except sqlite3.OperationalError as error:
-            # Without write-ahead logging no connection can look during a commit: the next look sees it.
+            # Without write-ahead logging no connection can read during a commit: the next check sees it.
             if not is_busy(error):
                 raise
             return self._seen or (self._connection.open_count, UNKNOWN_VERSION)

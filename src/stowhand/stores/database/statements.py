@@ -1,10 +1,10 @@
-"""Named statements kept in .sql files, and literals. Knows text and identifiers; knows nothing about jobs.
+"""Named statements kept in .sql files, and literals. Knows text and identifiers, and nothing about jobs.
 
 -- name: claim
 select * from {schema}.claim(%s, ...)       {braces} are filled in once, when the store is built;
-                                            values always travel as parameters, never as text.
+                                            values are always parameters, never text.
 -- part: wanted
- and (%(task)s is null or …)                what several statements below have in common: {wanted} there
+ and (%(task)s is null or …)                a part that several statements below share, as {wanted}
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
 def load_statements(file: Traversable, fillings: Mapping[str, str]) -> dict[str, bytes]:
-    """Every named statement of ``file``, encoded and filled in."""
+    """Return every named statement of ``file``, encoded and filled in."""
     _, *parts = _STATEMENT_HEADER.split(file.read_text(encoding="utf-8"))
     statements: dict[str, bytes] = {}
     parts_by_name: dict[str, str] = {}
@@ -34,33 +34,33 @@ def load_statements(file: Traversable, fillings: Mapping[str, str]) -> dict[str,
 
 
 def fill(text: str, fillings: Mapping[str, str]) -> str:
-    """``text`` with its {places} filled. A place without a filling is a mistake of ours: KeyError."""
+    """Return ``text`` with its {placeholders} filled. Raise KeyError where a filling is missing."""
     return _PLACEHOLDER.sub(lambda match: fillings[match[1]], text)
 
 
 def quote_identifier(name: str) -> str:
-    """A name as an identifier."""
+    """Return a name as a quoted identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def quote_text(text: str) -> str:
-    """A text as a literal (an E'' string where it holds a backslash)."""
+    """Return a text as a literal (an E'' string where it contains a backslash)."""
     quoted = "'" + text.replace("'", "''").replace("\\", "\\\\") + "'"
     return f" E{quoted}" if "\\" in text else quoted
 
 
 def text_array(texts: Iterable[str | None]) -> str:
-    """An array literal of texts."""
+    """Return an array literal of texts."""
     return "{" + ",".join(["NULL" if text is None else quoted(text) for text in texts]) + "}"
 
 
 def plain_array(values: Iterable[object]) -> str:
-    """An array literal of what needs no quotes: numbers, booleans."""
+    """Return an array literal of values that need no quotes: numbers and booleans."""
     return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
 
 
 def token_array(tokens: Sequence[str]) -> str:
-    """An array literal of texts of which hardly any needs an escape."""
+    """Return an array literal of texts of which few need escapes."""
     joined = "".join(tokens)
     if not tokens or '"' in joined or "\\" in joined:
         return text_array(tokens)
@@ -68,5 +68,5 @@ def token_array(tokens: Sequence[str]) -> str:
 
 
 def quoted(text: str) -> str:
-    """One element of an array literal."""
+    """Return a text as an element of an array literal."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,7 +1,7 @@
-"""Timestamps come back in UTC, whatever the server's time zone is, and none is too large to be read.
+"""Loaders of timestamps: in UTC whatever the server's time zone is, and limited to Python's range.
 
-PostgreSQL knows ``infinity`` and years that Python does not. One job with such a run time must not make the batch that
-it is listed in unreadable, so those become the last (or first) moment that Python can name.
+PostgreSQL has ``infinity`` and years that Python has not. One job with such a run time must not make its whole batch
+unreadable, so these values become the last (or first) time that Python can represent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class UtcLoader(Loader):
 
     def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
         super().__init__(oid, context)
-        # The rows of one batch share most of their moments (one claim, one enqueueing transaction).
+        # The rows of one batch share most of their times (one claim, one enqueueing transaction).
         self._seen: dict[bytes, datetime] = {}
 
     def load(self, data: Buffer) -> datetime:
@@ -42,7 +42,7 @@ class UtcLoader(Loader):
 
 
 class TimestampCache(dict["int | datetime", datetime]):
-    """Moments by their numbers, each made once: of rows that are read as numbers. Others' have been made already."""
+    """Times by their numbers, each created once, for rows that are read as numbers. Datetimes pass unchanged."""
 
     def __missing__(self, micros: int | datetime) -> datetime:
         timestamp = self[micros] = micros if isinstance(micros, datetime) else _timestamp(micros)
@@ -63,5 +63,5 @@ def read_timestamps_as_utc(target: psycopg.Connection[Any] | psycopg.AsyncConnec
 
 
 def read_timestamps_as_numbers(target: psycopg.AsyncCursor[Any]) -> None:
-    """Register a loader that takes a tenth of the time, for rows of which most share their moments (``Moments``)."""
+    """Register a loader that is ten times as fast, for rows that share most of their times (``TimestampCache``)."""
     target.adapters.register_loader("timestamptz", Int8BinaryLoader)

@@ -267,7 +267,7 @@ def test_a_file_that_is_not_there_is_not_made(app: Application, run: Run) -> Non
             await table.open()
         assert not app.path.exists()
         app.path = app.path.with_name("x" * 300)
-        with pytest.raises(ConfigurationError, match="cannot be looked at: File name too long"):
+        with pytest.raises(ConfigurationError, match="cannot be read: File name too long"):
             await app.table().open()
 
     run(scenario())

@@ -88,7 +88,7 @@ class PrivateConnections(Connections):
     def exists(self) -> bool:
         return True
 
-    def connect(self, patience: float | None = None) -> SqliteConnection[Transaction]:
+    def connect(self, timeout_seconds: float | None = None) -> SqliteConnection[Transaction]:
         return self.connection
 
     @contextmanager
@@ -131,8 +131,8 @@ class PrivateConnection(SqliteConnection[Transaction]):
     is_on_file = False
     retry_pauses = ()
 
-    def __init__(self, begun: Callable[[sqlite3.Connection], Transaction], wake: DirectWake) -> None:
-        super().__init__(Path(NAME), self._made, begun, explain=_explain)
+    def __init__(self, make_context: Callable[[sqlite3.Connection], Transaction], wake: DirectWake) -> None:
+        super().__init__(Path(NAME), self._made, make_context, explain=_explain)
         self._wake = wake
         self._is_news = threading.Event()
         """The transaction has made jobs claimable."""
@@ -149,7 +149,7 @@ class PrivateConnection(SqliteConnection[Transaction]):
     def close(self) -> None:
         """Nothing: the database would be gone."""
 
-    def _ready(self, patience: float | None = None) -> sqlite3.Connection:
+    def _connected(self, timeout_seconds: float | None = None) -> sqlite3.Connection:
         if self._raw is None:
             self._check_fork()
             self._raw = self._dial()
