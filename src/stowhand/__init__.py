@@ -91,15 +91,15 @@ _ELSEWHERE = {
     " ResourceUnavailable ResultNotKept SchemaError SchemaMissing SchemaOutdated SchemaTooNew StoreError StoreRefused"
     " StoreTooSlow StoreUnreachable TableUnsuitable UndecodablePayload UnknownJob UnknownTask",
     "flows": "Flow FlowJob FlowWorker",
-    "handler": "Attempt Claimable Handler Policy PostHandle PreHandle",
+    "handler": "Attempt ClaimDecision Handler Policy PostHandle PreHandle",
     "observe": "CorrelationFilter FlowMetrics LogListener QueueMetrics TableMetrics Traces WorkerMetrics",
     "outcomes": "Complete Outcome",
-    "query": "Ages Answer Done JobFilter Reschedule Search ids_of",
+    "query": "Ages Answer ActionResult JobFilter Reschedule Search ids_of",
     "remote": "HttpOptions HttpStore",
     "retry": "constant natural",
     "runner": "BlockingHelpers Helpers",
-    "stores.api": "Capabilities Claim ClaimRequest Foreign Heartbeats KeyMode Lease Pulse Refusal ResetJob Settlement"
-    " Store StoreOptions Terms Unwritten Verdict open_store",
+    "stores.api": "Capabilities Claim ClaimRequest Foreign Heartbeats KeyMode Lease Pulse RefusedChange ResetJob"
+    " Settlement Store StoreOptions Terms RefusedSettlement Verdict open_store",
     "table": "AttemptStore Budget ExecutionLogEntry Finding Resetter ResetterOptions TableOptions TableStore Where sql",
     "testing": "FakeClock MemoryStore",
 }

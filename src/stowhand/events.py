@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from stowhand.jobs.lease import JobId, Lease, ResetJob
-from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.jobs.queues import ALL_QUEUES, Queues
 
 
@@ -42,7 +42,7 @@ class WorkerStarted(Event, frozen=True):
     """The queues from which it claims."""
 
 
-class WorkerQuieted(Event, frozen=True):
+class WorkerQuietChanged(Event, frozen=True):
     """A worker claims nothing new and stays (``quiet``), or claims again."""
 
     worker: str
@@ -142,14 +142,14 @@ class JobEnded(Event, frozen=True):
     task: str
     attempt: int
     max_attempts: int
-    ended: Ended
+    ended: AttemptOutcome
     seconds: float
     error: str | None
     retry_in: float | None = None
     """Seconds until an attempt that is retried is due again."""
 
 
-class JobSaid(Event, frozen=True):
+class JobLogged(Event, frozen=True):
     """A handler wrote a line through ``ctx.logger``."""
 
     worker: str
@@ -162,7 +162,7 @@ class JobSaid(Event, frozen=True):
     facts: dict[str, Any]
 
 
-class HookRan(Event, frozen=True):
+class HookFinished(Event, frozen=True):
     """A hook (``pre_claim``, ``pre_handle``, ``handle``, ``post_handle``) has ended."""
 
     worker: str
@@ -210,7 +210,7 @@ class ThreadsExhausted(Event, frozen=True):
     threads: int
 
 
-class LeaseEnding(Event, frozen=True):
+class LeaseExpiring(Event, frozen=True):
     """No beat has reached the store for so long that the lease may be given away: the handler is stopped."""
 
     worker: str
@@ -234,7 +234,7 @@ class JobUnknown(Event, frozen=True):
     worker: str
     job_id: JobId
     task: str
-    ended: Ended | None = None
+    ended: AttemptOutcome | None = None
     """The worker stopped: how the attempt had ended."""
 
 
@@ -273,14 +273,14 @@ class Listening(Event, frozen=True):
     error: str | None
 
 
-class Claiming(Event, frozen=True):
+class ClaimStarted(Event, frozen=True):
     """A worker is about to ask the store for up to ``limit`` jobs."""
 
     worker: str
     limit: int
 
 
-class Claimed(Event, frozen=True):
+class ClaimFinished(Event, frozen=True):
     """The store has answered a claim with ``jobs`` jobs; 0: nothing is due."""
 
     worker: str
@@ -297,7 +297,7 @@ class Settled(Event, frozen=True):
     job_ids: tuple[JobId, ...]
 
 
-class Beaten(Event, frozen=True):
+class HeartbeatFinished(Event, frozen=True):
     """The store has answered one heartbeat call, for ``jobs`` leases."""
 
     worker: str
@@ -314,7 +314,7 @@ class StoreCalled(Event, frozen=True):
     failed: bool
 
 
-class StoreTrouble(Event, frozen=True):
+class StoreCallFailed(Event, frozen=True):
     """A call to the store failed and is tried again in ``retry_in`` seconds. ``doing``: claim, settle, beat, listen,
     reset, throughput; or forbidden flags, where the function that returns them failed."""
 
@@ -332,7 +332,7 @@ class StoreRecovered(Event, frozen=True):
     failures: int
 
 
-class StoreWarned(Event, frozen=True):
+class StoreWarning(Event, frozen=True):
     """A person should know this of a store: because of it jobs wait, run again or are not seen."""
 
     store: str
@@ -389,7 +389,7 @@ class CronClockMoved(Event, frozen=True):
     seconds: float
 
 
-class CronTrouble(Event, frozen=True):
+class SchedulingFailed(Event, frozen=True):
     """Scheduling failed; it starts anew, backfill included, after ``retry_in`` seconds."""
 
     error: str
@@ -432,7 +432,7 @@ class RequestAnswered(Event, frozen=True):
     address: str
 
 
-class LentChanged(Event, frozen=True):
+class RemoteCallAudited(Event, frozen=True):
     """Audit: a call that changed something. ``ids`` and ``verdicts`` are in one order; never a payload or a secret."""
 
     call: str
@@ -460,26 +460,26 @@ class DashboardChanged(Event, frozen=True):
     address: str
 
 
-class WrongTokens(Event, frozen=True):
+class InvalidTokensSent(Event, frozen=True):
     """An address keeps sending tokens that are not valid; for a minute it is asked to wait."""
 
     address: str
     count: int
 
 
-class TokensTrouble(Event, frozen=True):
+class TokenFileUnreadable(Event, frozen=True):
     """The file of tokens has changed and cannot be read; the tokens read before remain valid."""
 
     error: str
 
 
-class StoreAway(Event, frozen=True):
+class DashboardStoreLost(Event, frozen=True):
     """The dashboard's store does not answer: its pages say so, and ask again. Once for each time that it goes."""
 
     error: str
 
 
-class StoreBack(Event, frozen=True):
+class DashboardStoreRecovered(Event, frozen=True):
     """It answers again, after so many seconds."""
 
     seconds: float

@@ -1,7 +1,7 @@
 """What a handler or a middleware of your own is written with."""
 
 from stowhand.protocols.attempt import Attempt
-from stowhand.protocols.handler import Claimable, Handler, PostHandle, PreHandle
+from stowhand.protocols.handler import ClaimDecision, Handler, PostHandle, PreHandle
 from stowhand.worker.policy import Policy
 
-__all__ = ["Attempt", "Claimable", "Handler", "Policy", "PostHandle", "PreHandle"]
+__all__ = ["Attempt", "ClaimDecision", "Handler", "Policy", "PostHandle", "PreHandle"]

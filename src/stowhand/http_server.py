@@ -22,7 +22,7 @@ import msgspec
 import uvicorn
 
 from stowhand.errors import ConfigurationError
-from stowhand.jobs.struct import Suggesting
+from stowhand.jobs.struct import SuggestingMeta
 
 KEEP_ALIVE = 75
 """Seconds between two requests; workers beat more often."""
@@ -36,7 +36,7 @@ INCOMPLETE_HEAD_BYTES = 32 * 1024
 """Bytes of the head of a request that are kept until all of it has arrived."""
 
 
-class HttpServerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
+class HttpServerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
     """Where a server listens, and how it stops."""
 
     host: str = "127.0.0.1"

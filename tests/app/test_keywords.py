@@ -12,7 +12,7 @@ from stowhand.app.options import StoreKeywords, WorkerKeywords
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cron.sources import CronSources
 from stowhand.jobs.durations import Duration
-from stowhand.protocols.options import Names, Option, Seconds, Size, Wait, WorkerOptions, options_of
+from stowhand.protocols.options import BackoffOption, Names, Option, Seconds, Size, WorkerOptions, options_of
 from stowhand.protocols.store import StoreOptions
 from stowhand.runner.options import RunnerOptions
 
@@ -39,7 +39,7 @@ def taken(struct: type, option: Option) -> set[Any]:
             types |= parts(Duration)
         case Size():
             types |= {str}
-        case Wait():
+        case BackoffOption():
             types |= {str}
         case Names():
             types = {Iterable[str] if one == tuple[str, ...] else one for one in types} | {NoneType}

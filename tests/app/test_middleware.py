@@ -13,7 +13,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.attempt import Attempt
-from stowhand.protocols.handler import HOOKS, Asking, Claimable, Handler
+from stowhand.protocols.handler import HOOKS, ClaimContext, ClaimDecision, Handler
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant
 from stowhand.tasks.around import Around
@@ -156,9 +156,9 @@ class Hooked:
         self._inner: Any = inner
         self._said = said
 
-    async def pre_claim(self, ctx: Asking) -> object:
+    async def pre_claim(self, ctx: ClaimContext) -> object:
         self._said.append("pre_claim")
-        return Claimable(limit=ctx.free)
+        return ClaimDecision(limit=ctx.free)
 
     async def pre_handle(self, ctx: Attempt[Any], record: Any) -> None:
         self._said.append("pre_handle")

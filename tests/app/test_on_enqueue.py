@@ -14,7 +14,7 @@ import pytest
 
 from stowhand.app.app import App
 from stowhand.errors import InvalidJob
-from stowhand.events import CronTrouble, Events
+from stowhand.events import Events, SchedulingFailed
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.operating import PURGE
 from stowhand.protocols.queue_store import JobFilter
@@ -141,8 +141,8 @@ def test_a_tick_whose_on_enqueue_raises_is_passed_over_and_the_others_are_made(r
     async def other() -> None: ...
 
     app.cron("* * * * *", other)
-    events, troubles = Events(), list[CronTrouble]()
-    events.on(CronTrouble, troubles.append)
+    events, troubles = Events(), list[SchedulingFailed]()
+    events.on(SchedulingFailed, troubles.append)
 
     @app.task
     async def nothing() -> None: ...

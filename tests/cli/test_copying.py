@@ -16,7 +16,7 @@ import psycopg
 
 from stowhand import App, Job, NewJob, State
 from stowhand.jobs import copying
-from stowhand.protocols.operating import WorkerCard, WorkerList
+from stowhand.protocols.operating import WorkerDescription, WorkerList
 from tests.support import forked
 
 PAYLOADS = {
@@ -42,7 +42,7 @@ JOBS = [job(payload, key=f"k'$1\\ {name}") for name, payload in PAYLOADS.items()
 ]
 DECLARED = {one.task: "declared" for one in JOBS}
 """The queue of each task, as a worker has declared it: a copy of a job of another queue stays in that."""
-WORKER = WorkerCard("w1", "host", 1, "1", tuple(DECLARED), 4)
+WORKER = WorkerDescription("w1", "host", 1, "1", tuple(DECLARED), 4)
 FLAGS = ("red's", "-b")
 
 

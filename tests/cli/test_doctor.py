@@ -15,8 +15,8 @@ from stowhand.cli.doctor import Server, examine_waiting, examine_work, judge_ser
 from stowhand.cli.stats import Stats, WorkerLine, read_stats
 from stowhand.jobs.job import State
 from stowhand.jobs.queues import ALL_QUEUES, Queues
-from stowhand.protocols.figures import Amount, Figures, LiveCounts
-from stowhand.protocols.operating import WorkerCard, WorkerRow
+from stowhand.protocols.figures import BoundedCount, Figures, LiveCounts
+from stowhand.protocols.operating import WorkerDescription, WorkerRow
 from stowhand.protocols.queue_store import Reschedule
 from stowhand.stores.sqlite.queue import SqliteStore
 from tests.cli.conftest import Ended as CommandEnd
@@ -57,15 +57,17 @@ def test_due_jobs_and_no_live_worker_are_said_with_what_to_do(call: Stowhand) ->
 
 
 def stats_of(*workers: WorkerLine, tasks: Sequence[LiveCounts] = ()) -> Stats:
-    figures = Figures(states=dict.fromkeys(State, Amount()), tasks=tasks, serials=[], queues=[], workers=[], paused={})
+    figures = Figures(
+        states=dict.fromkeys(State, BoundedCount()), tasks=tasks, serials=[], queues=[], workers=[], paused={}
+    )
     now = datetime(2030, 1, 1, tzinfo=UTC)
     return Stats(figures=figures, oldest_due=90.0, workers=workers, now=now)
 
 
 def a_worker(*tasks: str, held: int = 0, alive: bool = True) -> WorkerLine:
-    card = WorkerCard(name="w", host="h", pid=1, version="1", tasks=tasks or None, concurrency=4)
+    card = WorkerDescription(name="w", host="h", pid=1, version="1", tasks=tasks or None, concurrency=4)
     then = datetime(2030, 1, 1, tzinfo=UTC)
-    return WorkerLine(WorkerRow(card=card, started_at=then, seen_at=then, alive=alive), Amount(held))
+    return WorkerLine(WorkerRow(card=card, started_at=then, seen_at=then, alive=alive), BoundedCount(held))
 
 
 def said(stats: Stats) -> list[str]:
@@ -73,7 +75,10 @@ def said(stats: Stats) -> list[str]:
 
 
 def test_a_task_that_no_live_worker_has_is_named() -> None:
-    due = [LiveCounts(name="send", queued=Amount(3), due=Amount(3)), LiveCounts(name="a", queued=Amount(1))]
+    due = [
+        LiveCounts(name="send", queued=BoundedCount(3), due=BoundedCount(3)),
+        LiveCounts(name="a", queued=BoundedCount(1)),
+    ]
     assert said(stats_of(a_worker("a"), tasks=due)) == [
         "due, and no live worker has it (or claims it: --task, --exclude-task): send (3)"
     ]
@@ -83,8 +88,8 @@ def test_a_task_that_no_live_worker_has_is_named() -> None:
 
 def test_a_queue_that_no_live_worker_serves_is_named() -> None:
     stats = stats_of(a_worker())
-    due = LiveCounts(name="mail", queued=Amount(3), due=Amount(3))
-    serials = [LiveCounts(name="mail", queued=Amount(3))]
+    due = LiveCounts(name="mail", queued=BoundedCount(3), due=BoundedCount(3))
+    serials = [LiveCounts(name="mail", queued=BoundedCount(3))]
     stats = msgspec.structs.replace(
         stats, figures=msgspec.structs.replace(stats.figures, queues=[due], serials=serials)
     )
@@ -93,7 +98,7 @@ def test_a_queue_that_no_live_worker_serves_is_named() -> None:
     ]
     row = stats.workers[0].row
     card = msgspec.structs.replace(row.card, queues=Queues(("bulk",)))
-    busy = WorkerLine(msgspec.structs.replace(row, card=card), Amount())
+    busy = WorkerLine(msgspec.structs.replace(row, card=card), BoundedCount())
     assert said(msgspec.structs.replace(stats, workers=[busy]))[0].startswith(
         "no live worker claims from: mail (3); start one with --queue NAME"
     )
@@ -201,17 +206,19 @@ def test_a_task_whose_workers_do_not_serve_the_queue_of_its_jobs_is_named(call: 
 
 def test_due_jobs_of_tasks_that_are_not_listed_by_name_are_others() -> None:
     """Whether a live worker has their tasks is not known."""
-    due = [LiveCounts(name=None, queued=Amount(3), due=Amount(3))]
+    due = [LiveCounts(name=None, queued=BoundedCount(3), due=BoundedCount(3))]
     assert said(stats_of(a_worker("a"), tasks=due)) == []
     (line,) = said(stats_of(tasks=due))
     assert "start one that has their tasks: (others) (3)" in line
 
 
-def a_card(task: str, queues: Queues = ALL_QUEUES) -> WorkerCard:
-    return WorkerCard(name=f"of {task}", host="h", pid=1, version="1", tasks=(task,), queues=queues, concurrency=4)
+def a_card(task: str, queues: Queues = ALL_QUEUES) -> WorkerDescription:
+    return WorkerDescription(
+        name=f"of {task}", host="h", pid=1, version="1", tasks=(task,), queues=queues, concurrency=4
+    )
 
 
-async def waiting(*cards: WorkerCard) -> list[str]:
+async def waiting(*cards: WorkerDescription) -> list[str]:
     """What is found with these workers when every job has been due for five minutes."""
     store = SqliteStore("stowhand.db")
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stowhand.protocols.operating import WorkerCard, WorkerList
+from stowhand.protocols.operating import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
 from tests.cli.conftest import Stowhand
 from tests.cli.test_flows import PROGRAM, add, work
@@ -73,7 +73,7 @@ def test_the_keys_of_serials_and_stats(installed: Stowhand, folder: Path) -> Non
     async def show_worker(store: QueueStore) -> None:
         heartbeats = store.heartbeats()
         assert isinstance(heartbeats, WorkerList)
-        await heartbeats.worker_seen(WorkerCard("w1", "host", 1, "1", ("hello",), 4), {})
+        await heartbeats.worker_seen(WorkerDescription("w1", "host", 1, "1", ("hello",), 4), {})
         await heartbeats.close()
 
     with_store(f"sqlite:///{folder}/stowhand.db", show_worker)

@@ -12,7 +12,7 @@ import pytest
 from stowhand.app.answers import retry_failed
 from stowhand.jobs.durations import say_span
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.protocols.queue_store import Answer, Done, QueueStore
+from stowhand.protocols.queue_store import ActionResult, Answer, QueueStore
 from tests.cli.conftest import Stowhand
 from tests.service.processes import with_store
 
@@ -165,5 +165,5 @@ def test_what_somebody_has_retried_meanwhile_is_left_alone(tmp_path: Path) -> No
     (refused, missing), job = with_store(f"sqlite:///{tmp_path}/q.db", act)
     assert job is not None
     assert job.state is State.CANCELED, "it had been canceled, and was not wanted any more"
-    assert (refused.done, refused.why) == (Done.REFUSED, "it is canceled by now")
-    assert missing.done is Done.MISSING
+    assert (refused.done, refused.why) == (ActionResult.REFUSED, "it is canceled by now")
+    assert missing.done is ActionResult.MISSING

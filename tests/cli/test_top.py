@@ -16,8 +16,8 @@ import pytest
 from stowhand.cli.stats import Stats, read_stats, stats_lines
 from stowhand.cli.top import pause_after
 from stowhand.jobs.job import NewJob
-from stowhand.protocols.figures import Amount, Figures, LiveCounts
-from stowhand.protocols.operating import WorkerCard, WorkerList
+from stowhand.protocols.figures import BoundedCount, Figures, LiveCounts
+from stowhand.protocols.operating import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.kernel.inspector import Inspector
@@ -73,7 +73,7 @@ def test_on_a_terminal_it_looks_again_in_place_until_ctrl_c(tmp_path: Path) -> N
 def test_on_eighty_columns_names_give_way_and_no_count_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     long = "a_task_with_a_name_that_is_longer_than_anybody_would_write_it"
-    amount = Amount(123_456_789)
+    amount = BoundedCount(123_456_789)
     line = LiveCounts(name=long, queued=amount, due=amount, processing=amount, failed=amount)
     figures = Figures(states={}, tasks=[line], serials=[], queues=[], workers=[], paused={})
     stats = Stats(figures=figures, oldest_due=0.0, workers=[], now=datetime(2030, 1, 1, tzinfo=UTC))
@@ -96,7 +96,7 @@ def test_of_more_running_jobs_than_are_counted_no_worker_is_idle_for_certain(
         workers = store.heartbeats()
         assert isinstance(workers, WorkerList)
         for name in ("busy", "unseen"):
-            card = WorkerCard(name=name, host="h", pid=1, version="1", tasks=None, concurrency=1)
+            card = WorkerDescription(name=name, host="h", pid=1, version="1", tasks=None, concurrency=1)
             await workers.worker_seen(card, {})
         await store.claim(ClaimRequest(worker="busy", token=str(uuid.uuid4()), limit=3, lease=30.0))
         return await read_stats(store)

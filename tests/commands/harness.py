@@ -8,7 +8,7 @@ import psutil
 
 from stowhand.clock import Clock, SystemClock, sleep_blocking
 from stowhand.errors import LogRefused, StoreUnreachable
-from stowhand.events import Event, JobSaid
+from stowhand.events import Event, JobLogged
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt import Attempt, AttemptLogger, control_of
@@ -52,7 +52,7 @@ class Harness:
             raise LogRefused("the attempt is over")
 
     def _hear(self, event: Event) -> None:
-        assert isinstance(event, JobSaid)
+        assert isinstance(event, JobLogged)
         self.said.append((event.level, event.message))
 
 

@@ -24,8 +24,8 @@ from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.flow_shape import FlowShape, Queue
-from stowhand.protocols.queue_store import Answer, Done, JobFilter, QueueStore
-from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Pulse, Refusal, Reply, StoreOptions
+from stowhand.protocols.queue_store import ActionResult, Answer, JobFilter, QueueStore
+from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Pulse, RefusedChange, Reply, StoreOptions
 from tests.contract.backends import Image, Secrets
 from tests.contract.table_backend import NotOffered
 from tests.support.flow_keys import FlowKeys
@@ -209,7 +209,7 @@ class AdaptedStore:
 
     async def remove(self, job_id: Any) -> Answer:
         self._backend.client.delete(FlowKeys(self._backend.shape).job(job_id))
-        return Answer(job_id, Done.DONE)
+        return Answer(job_id, ActionResult.DONE)
 
     def __getattr__(self, name: str) -> Any:
         raise NotOffered(name)
@@ -321,7 +321,7 @@ class AdaptedHeartbeats:
 
         return call
 
-    def refused(self) -> Sequence[Refusal]:
+    def refused(self) -> Sequence[RefusedChange]:
         return ()
 
 

@@ -22,7 +22,7 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.queues import ALL_QUEUES, Queues
-from stowhand.protocols.queue_store import Answer, Done, JobFilter, QueueStore
+from stowhand.protocols.queue_store import ActionResult, Answer, JobFilter, QueueStore
 from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Pulse, Reply, StoreOptions
 from stowhand.stores.table.ddl import Plan, full_ddl
 from stowhand.stores.table.names import read_shape
@@ -215,11 +215,11 @@ class AdaptedStore:
 
     async def cancel(self, job_id: int) -> Answer:
         self._rows.ask("UPDATE jobs SET cancel = true WHERE id = %s", job_id)
-        return Answer(job_id, Done.ASKED)
+        return Answer(job_id, ActionResult.ASKED)
 
     async def remove(self, job_id: int) -> Answer:
         self._rows.ask("DELETE FROM jobs WHERE id = %s", job_id)
-        return Answer(job_id, Done.DONE)
+        return Answer(job_id, ActionResult.DONE)
 
     def __getattr__(self, name: str) -> Any:
         raise NotOffered(name)

@@ -9,8 +9,8 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement, turned
-from stowhand.protocols.queue_store import Answer, Done
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement, turned
+from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.protocols.store import Verdict
 from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, FAILED, SETTLEMENTS, SNOOZED, STATES, StoreHarness
@@ -20,45 +20,45 @@ pytestmark = needs("admin")
 Q, P, E, C, F, X = State.QUEUED, State.PROCESSING, State.ERRORED, State.COMPLETED, State.FAILED, State.CANCELED
 
 TABLE = [
-    ("cancel", Q, Done.DONE, X),
-    ("cancel", E, Done.DONE, X),
-    ("cancel", P, Done.ASKED, P),
-    ("cancel", F, Done.REFUSED, F),
-    ("cancel", X, Done.UNCHANGED, X),
-    ("cancel", C, Done.REFUSED, C),
-    ("remove", Q, Done.DONE, None),
-    ("remove", E, Done.DONE, None),
-    ("remove", P, Done.REFUSED, P),
-    ("remove", F, Done.DONE, None),
-    ("remove", X, Done.DONE, None),
-    ("remove", C, Done.REFUSED, C),
-    ("remove_key", Q, Done.DONE, None),
-    ("remove_key", E, Done.DONE, None),
-    ("remove_key", F, Done.DONE, None),
-    ("remove_key", X, Done.MISSING, X),
-    ("remove_key", C, Done.MISSING, C),
-    ("retry", Q, Done.DONE, Q),
-    ("retry", E, Done.DONE, Q),
-    ("retry", P, Done.REFUSED, P),
-    ("retry", F, Done.DONE, Q),
-    ("retry", X, Done.DONE, Q),
-    ("retry", C, Done.REFUSED, C),
+    ("cancel", Q, ActionResult.DONE, X),
+    ("cancel", E, ActionResult.DONE, X),
+    ("cancel", P, ActionResult.ASKED, P),
+    ("cancel", F, ActionResult.REFUSED, F),
+    ("cancel", X, ActionResult.UNCHANGED, X),
+    ("cancel", C, ActionResult.REFUSED, C),
+    ("remove", Q, ActionResult.DONE, None),
+    ("remove", E, ActionResult.DONE, None),
+    ("remove", P, ActionResult.REFUSED, P),
+    ("remove", F, ActionResult.DONE, None),
+    ("remove", X, ActionResult.DONE, None),
+    ("remove", C, ActionResult.REFUSED, C),
+    ("remove_key", Q, ActionResult.DONE, None),
+    ("remove_key", E, ActionResult.DONE, None),
+    ("remove_key", F, ActionResult.DONE, None),
+    ("remove_key", X, ActionResult.MISSING, X),
+    ("remove_key", C, ActionResult.MISSING, C),
+    ("retry", Q, ActionResult.DONE, Q),
+    ("retry", E, ActionResult.DONE, Q),
+    ("retry", P, ActionResult.REFUSED, P),
+    ("retry", F, ActionResult.DONE, Q),
+    ("retry", X, ActionResult.DONE, Q),
+    ("retry", C, ActionResult.REFUSED, C),
 ]
 
 
 @pytest.mark.parametrize(("call", "state", "done", "after"), TABLE)
 async def test_the_table_of_calls_and_states(
-    harness: StoreHarness, call: str, state: State, done: Done, after: State | None
+    harness: StoreHarness, call: str, state: State, done: ActionResult, after: State | None
 ) -> None:
     job = await harness.in_state(state, key="k")
     before = await harness.image(job.id)
     act: Callable[[object], Awaitable[Answer]] = getattr(harness.store.admin, call)
     answer = await act("k" if call == "remove_key" else job.id)
     assert answer.done is done
-    assert answer.job_id == (None if (call, done) == ("remove_key", Done.MISSING) else job.id)
+    assert answer.job_id == (None if (call, done) == ("remove_key", ActionResult.MISSING) else job.id)
     found = await harness.store.jobs.get(job.id)
     assert (found and found.state) == after
-    if done in (Done.REFUSED, Done.UNCHANGED, Done.MISSING):
+    if done in (ActionResult.REFUSED, ActionResult.UNCHANGED, ActionResult.MISSING):
         assert answer.why, "people must be told why"
         assert await harness.image(job.id) == before
 
@@ -66,11 +66,11 @@ async def test_the_table_of_calls_and_states(
 async def test_an_unknown_job_is_missing(harness: StoreHarness) -> None:
     for act in (harness.store.admin.retry, harness.store.admin.cancel, harness.store.admin.remove):
         answer = await act(999_999)
-        assert (answer.done, answer.job_id) == (Done.MISSING, 999_999)
+        assert (answer.done, answer.job_id) == (ActionResult.MISSING, 999_999)
 
 
 async def test_a_key_that_nobody_holds_is_missing(harness: StoreHarness) -> None:
-    assert (await harness.store.admin.remove_key("nobody")).done is Done.MISSING
+    assert (await harness.store.admin.remove_key("nobody")).done is ActionResult.MISSING
 
 
 async def test_a_canceled_job_is_in_the_history_and_its_key_free(harness: StoreHarness) -> None:
@@ -100,7 +100,7 @@ async def test_a_canceled_step_of_a_flow_does_not_go_on(harness: StoreHarness) -
     lease = await harness.start(task="demo/first", key="flow:demo:1")
     await harness.store.admin.cancel(lease.job_id)
     following = (NewJob(task="demo/second", key="flow:demo:1"), NewJob(task="other"))
-    going_on = Settlement(State.COMPLETED, Ended.OK, then=following)
+    going_on = Settlement(State.COMPLETED, AttemptOutcome.OK, then=following)
     told = await harness.settle(lease, going_on)
     assert told == turned(going_on, X)
     assert told.then == ()
@@ -112,7 +112,7 @@ async def test_a_canceled_step_of_a_flow_does_not_go_on(harness: StoreHarness) -
 async def test_a_canceled_step_that_ends_its_flow_is_completed(harness: StoreHarness) -> None:
     lease = await harness.start(task="demo/last", key="flow:demo:1")
     await harness.store.admin.cancel(lease.job_id)
-    ended = Settlement(State.COMPLETED, Ended.OK, result="{}", then=(NewJob(task="other"),))
+    ended = Settlement(State.COMPLETED, AttemptOutcome.OK, result="{}", then=(NewJob(task="other"),))
     assert await harness.settle(lease, ended) is Verdict.SETTLED
     assert (await harness.job(lease.job_id)).state is C
     assert len(await harness.claim()) == 1
@@ -131,7 +131,7 @@ async def test_asking_twice_to_cancel_is_asking_once(harness: StoreHarness) -> N
     await harness.store.admin.cancel(lease.job_id)
     image = await harness.image(lease.job_id)
     answer = await harness.store.admin.cancel(lease.job_id)
-    assert answer.done in (Done.ASKED, Done.UNCHANGED)
+    assert answer.done in (ActionResult.ASKED, ActionResult.UNCHANGED)
     assert await harness.image(lease.job_id) == image
 
 
@@ -151,10 +151,10 @@ async def test_removing_the_key_of_a_running_job_lets_it_end_once(harness: Store
     lease = await harness.start(key="k")
     answer = await harness.store.admin.remove_key("k")
     assert answer.job_id == lease.job_id
-    assert answer.done in (Done.DONE, Done.ASKED)
+    assert answer.done in (ActionResult.DONE, ActionResult.ASKED)
     running = await harness.job(lease.job_id)
     assert (running.state, running.key) == (P, None)
-    assert (await harness.store.admin.remove_key("k")).done is Done.MISSING
+    assert (await harness.store.admin.remove_key("k")).done is ActionResult.MISSING
     assert await harness.settle(lease) is Verdict.SETTLED
     assert (await harness.job(lease.job_id)).state is C
 
@@ -172,7 +172,7 @@ async def test_retry_makes_a_failed_job_due_now_with_every_attempt_before_it(har
     await harness.lose(await harness.take())
     await harness.settle(await harness.take(), FAILED)
     await harness.pass_time(100)
-    assert (await harness.store.admin.retry(job.id)).done is Done.DONE
+    assert (await harness.store.admin.retry(job.id)).done is ActionResult.DONE
     back = await harness.job(job.id)
     assert (back.state, back.attempts, back.resets, back.key) == (Q, 0, 0, "k")
     assert (back.finished_at, back.max_attempts, back.max_resets) == (None, 2, 3)
@@ -206,7 +206,7 @@ async def test_retry_of_a_dead_killer_gives_it_another_chance(harness: StoreHarn
 
 async def test_retry_brings_a_canceled_job_back_with_its_id_and_its_key(harness: StoreHarness) -> None:
     job = await harness.in_state(X, key="k", payload='{"n": 1}', serial="q", priority=4, flags=("f",))
-    assert await harness.store.admin.retry(job.id) == Answer(job.id, Done.DONE)
+    assert await harness.store.admin.retry(job.id) == Answer(job.id, ActionResult.DONE)
     back = await harness.job(job.id)
     assert (back.id, back.state, back.key, back.attempts) == (job.id, Q, "k", 0)
     assert (back.payload, back.serial, back.priority, back.flags) == (job.payload, "q", 4, ("f",))
@@ -219,7 +219,7 @@ async def test_a_canceled_job_comes_back_without_its_key_when_another_has_it(har
     job = await harness.in_state(X, key="k")
     newer = await harness.add("newer", key="k")
     answer = await harness.store.admin.retry(job.id)
-    assert answer == Answer(job.id, Done.DONE, "its key belongs to another job now, so it has none")
+    assert answer == Answer(job.id, ActionResult.DONE, "its key belongs to another job now, so it has none")
     assert (await harness.job(job.id)).key is None
     assert (await harness.job(newer.id)).key == "k"
 
@@ -229,9 +229,9 @@ async def test_a_canceled_job_that_came_back_can_be_canceled_and_retried_again(h
     await harness.store.admin.cancel(lease.job_id)
     await harness.settle(lease, ERRORED)
     for _ in range(2):
-        assert (await harness.store.admin.retry(lease.job_id)).done is Done.DONE
+        assert (await harness.store.admin.retry(lease.job_id)).done is ActionResult.DONE
         assert not (await harness.job(lease.job_id)).cancel_requested
-        assert (await harness.store.admin.cancel(lease.job_id)).done is Done.DONE
+        assert (await harness.store.admin.cancel(lease.job_id)).done is ActionResult.DONE
     assert (await harness.store.inspect.counts())[X] == 1
 
 
@@ -265,7 +265,7 @@ async def test_a_number_that_no_job_can_have_is_no_jobs_and_what_is_no_number_is
     for act in acts:
         for nobody in (0, -1, 2**63, -(2**70)):
             found = await act(nobody)
-            assert found is None or (found.job_id, found.done) == (nobody, Done.MISSING)
+            assert found is None or (found.job_id, found.done) == (nobody, ActionResult.MISSING)
         for wrong in ("1", True, 1.0, None):
             with pytest.raises(InvalidJob, match="job_id"):
                 await act(wrong)
@@ -276,7 +276,7 @@ async def test_a_key_that_no_job_can_bear_is_no_jobs_and_what_is_no_text_is_refu
     job = await harness.add(key="k")
     remove: Any = harness.store.admin.remove_key
     for nobody in ("", "k\x00", "k\udc80", "x" * 600):
-        assert (await remove(nobody)).done is Done.MISSING
+        assert (await remove(nobody)).done is ActionResult.MISSING
     for wrong in (None, 1, b"k"):
         with pytest.raises(InvalidJob, match="key"):
             await remove(wrong)
@@ -293,7 +293,7 @@ async def test_many_are_acted_on_in_one_call_each_as_alone(harness: StoreHarness
         assert [(answer.done, answer.why) for answer in answers[:-1]] == [
             (answer.done, answer.why) for answer in one_by_one
         ]
-        assert answers[-1].done is Done.MISSING
+        assert answers[-1].done is ActionResult.MISSING
         for one, other in zip(alone, together, strict=True):
             left, right = await harness.store.jobs.get(one), await harness.store.jobs.get(other)
             assert (left and left.state) == (right and right.state)

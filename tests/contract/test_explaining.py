@@ -11,7 +11,7 @@ import pytest
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import Fail
 from stowhand.protocols.flow_tables import PARKED
-from stowhand.protocols.operating import Reason, WorkerCard, WorkerList
+from stowhand.protocols.operating import Reason, WorkerDescription, WorkerList
 from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, FAILED, StoreHarness, judged
 
@@ -23,7 +23,7 @@ CODES = (
     *("worker_died", "suspect", "flags", "waits_for_children", "overdue", "due", "expires", "on_failure", "told"),
 )
 """Every code that a reason may have."""
-CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("t",), concurrency=4)
+CARD = WorkerDescription(name="w1", host="h", pid=7, version="1.2", tasks=("t",), concurrency=4)
 
 
 async def reasons(harness: StoreHarness, job_id: int) -> dict[str, Reason]:
@@ -37,7 +37,7 @@ async def reasons(harness: StoreHarness, job_id: int) -> dict[str, Reason]:
     return {reason.code: reason for reason in found.reasons}
 
 
-async def seen(harness: StoreHarness, card: WorkerCard = CARD) -> None:
+async def seen(harness: StoreHarness, card: WorkerDescription = CARD) -> None:
     assert isinstance(harness.heartbeats, WorkerList)
     await harness.heartbeats.worker_seen(card, {})
 
@@ -118,18 +118,18 @@ async def test_no_worker_and_no_worker_with_the_task(harness: StoreHarness) -> N
     assert list(await reasons(harness, job.id)) == ["no_worker", "due"]
     await seen(harness)
     assert list(await reasons(harness, job.id)) == ["unknown_task", "due"]
-    await seen(harness, WorkerCard(name="w2", host="h", pid=8, version="1", tasks=None, concurrency=1))
+    await seen(harness, WorkerDescription(name="w2", host="h", pid=8, version="1", tasks=None, concurrency=1))
     assert list(await reasons(harness, job.id)) == ["due"]
     await harness.pass_time(3600)
     assert list(await reasons(harness, job.id)) == ["no_worker", "due"], "they have died meanwhile"
-    stopping = WorkerCard(name="w1", host="h", pid=7, version="1", tasks=None, concurrency=4, stopping=True)
+    stopping = WorkerDescription(name="w1", host="h", pid=7, version="1", tasks=None, concurrency=4, stopping=True)
     await seen(harness, stopping)
     assert "every worker that is alive is stopping" in (await reasons(harness, job.id))["no_worker"].what
     assert list(await reasons(harness, job.id)) == ["no_worker", "due"]
 
 
 async def test_a_suspect_and_flags_are_told(harness: StoreHarness) -> None:
-    await seen(harness, WorkerCard(name="w1", host="h", pid=7, version="1", tasks=None, concurrency=4))
+    await seen(harness, WorkerDescription(name="w1", host="h", pid=7, version="1", tasks=None, concurrency=4))
     job = await harness.make_suspect(flags=("gpu", "big"))
     found = await reasons(harness, job.id)
     assert list(found) == ["suspect", "flags", "due"]
@@ -194,9 +194,9 @@ async def test_the_error_of_a_job_is_told(harness: StoreHarness) -> None:
     assert found["attempts_used_up"].what.endswith("(1 of 1): LookupError: no such order")
 
 
-def _card(name: str, **said: Any) -> WorkerCard:
+def _card(name: str, **said: Any) -> WorkerDescription:
     made: dict[str, Any] = {"tasks": ("t",), "concurrency": 4} | said
-    return WorkerCard(name=name, host="h", pid=7, version="1", **made)
+    return WorkerDescription(name=name, host="h", pid=7, version="1", **made)
 
 
 async def test_a_running_job_says_where_and_until_when(harness: StoreHarness) -> None:

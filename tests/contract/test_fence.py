@@ -6,7 +6,7 @@ import pytest
 
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.store import Verdict
 from tests.contract.needs import cases, excepted, needs
 from tests.contract.store_harness import SETTLEMENTS, StoreHarness, new_token
@@ -28,7 +28,7 @@ async def test_another_outcome_for_a_settled_lease_changes_nothing(harness: Stor
     await harness.settle(lease, SETTLEMENTS["retry"])
     image = await harness.image(lease.job_id)
     is_flow = harness.backend.name == "redis"  # whose store does not say what it recorded
-    recorded = Verdict.ALREADY_SETTLED if is_flow else Settlement(State.ERRORED, Ended.RETRY)
+    recorded = Verdict.ALREADY_SETTLED if is_flow else Settlement(State.ERRORED, AttemptOutcome.RETRY)
     assert await harness.settle(lease, COMPLETED) == recorded
     assert await harness.image(lease.job_id) == image
 

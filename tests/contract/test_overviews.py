@@ -9,16 +9,23 @@ import msgspec
 import pytest
 
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.figures import COUNTED, COUNTED_FOR_METRICS, Amount
-from stowhand.protocols.operating import ALIVE_FOR, VERSION_GONE, VERSIONS_FOR, WORKERS_SHOWN, WorkerCard, WorkerList
-from stowhand.protocols.throughput import Tally, TaskMinute, ThroughputKeeper
+from stowhand.protocols.figures import COUNTED, COUNTED_FOR_METRICS, BoundedCount
+from stowhand.protocols.operating import (
+    ALIVE_FOR,
+    VERSION_GONE,
+    VERSIONS_FOR,
+    WORKERS_SHOWN,
+    WorkerDescription,
+    WorkerList,
+)
+from stowhand.protocols.throughput import OutcomeCounts, TaskMinute, ThroughputKeeper
 from stowhand.stores.kernel import counts
 from tests.contract.needs import needs
 from tests.contract.store_harness import STATES, StoreHarness
 
 pytestmark = needs("inspect")
 
-CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("a", "b"), concurrency=4, app_version="5.0")
+CARD = WorkerDescription(name="w1", host="h", pid=7, version="1.2", tasks=("a", "b"), concurrency=4, app_version="5.0")
 
 
 async def see(harness: StoreHarness, **details: object) -> None:
@@ -27,27 +34,29 @@ async def see(harness: StoreHarness, **details: object) -> None:
 
 
 async def test_few_jobs_are_counted_exactly(harness: StoreHarness) -> None:
-    assert await harness.store.inspect.amounts() == dict.fromkeys(State, Amount(0))
+    assert await harness.store.inspect.amounts() == dict.fromkeys(State, BoundedCount(0))
     for number, state in enumerate(STATES, 1):
         for _ in range(number):
             await harness.in_state(state)
     await harness.add(serial="q")
     await harness.make_suspect()
-    expected = {state: Amount(number) for number, state in enumerate(STATES, 1)}
-    expected[State.QUEUED] = Amount(3)
+    expected = {state: BoundedCount(number) for number, state in enumerate(STATES, 1)}
+    expected[State.QUEUED] = BoundedCount(3)
     assert await harness.store.inspect.amounts() == expected
 
 
 async def test_beyond_ten_thousand_it_is_said_that_there_are_more(harness: StoreHarness) -> None:
     await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(COUNTED))
-    assert (await harness.store.inspect.amounts())[State.QUEUED] == Amount(COUNTED)
+    assert (await harness.store.inspect.amounts())[State.QUEUED] == BoundedCount(COUNTED)
     await harness.store.jobs.enqueue_many(NewJob(task="t", serial=f"q{number % 2}") for number in range(2000))
     amounts = await harness.store.inspect.amounts()
-    assert (amounts[State.QUEUED], amounts[State.ERRORED]) == (Amount(COUNTED, least=True), Amount(0))
+    assert (amounts[State.QUEUED], amounts[State.ERRORED]) == (BoundedCount(COUNTED, least=True), BoundedCount(0))
     assert amounts[State.QUEUED].words == "more than 10,000"
     states = (await harness.store.inspect.figures()).states
     assert states == amounts
-    assert (await harness.store.inspect.figures(COUNTED_FOR_METRICS)).states[State.QUEUED] == Amount(COUNTED + 2000)
+    assert (await harness.store.inspect.figures(COUNTED_FOR_METRICS)).states[State.QUEUED] == BoundedCount(
+        COUNTED + 2000
+    )
 
 
 async def test_what_a_worker_holds_is_shown_from_what_it_has_held_longest(harness: StoreHarness) -> None:
@@ -60,8 +69,8 @@ async def test_what_a_worker_holds_is_shown_from_what_it_has_held_longest(harnes
         await harness.pass_time(1.0)
     (only,) = await harness.claim(worker="w1")
     one, two = await harness.store.inspect.held(2)
-    assert (one.worker, one.jobs, [job.id for job in one.longest]) == ("w1", Amount(1), [only.record.id])
-    assert (two.worker, two.jobs, [job.id for job in two.longest]) == ("w2", Amount(3), order[:2])
+    assert (one.worker, one.jobs, [job.id for job in one.longest]) == ("w1", BoundedCount(1), [only.record.id])
+    assert (two.worker, two.jobs, [job.id for job in two.longest]) == ("w2", BoundedCount(3), order[:2])
     whole = await harness.job(order[0])
     assert two.longest[0] == msgspec.structs.replace(whole, payload_text="")
 
@@ -117,12 +126,12 @@ async def test_tasks_are_known_from_jobs_workers_figures_and_pauses(harness: Sto
     await see(harness, name="w0", tasks=("b",))
     await harness.store.operate.pause_task("held up")
     minute = int(harness.now.timestamp() // 60)
-    counted = TaskMinute(minute, "over", Tally(ok=3))
+    counted = TaskMinute(minute, "over", OutcomeCounts(ok=3))
     await cast("ThroughputKeeper", harness.heartbeats).write_throughput("w1", [counted])
     tasks = {one.name: one for one in await harness.store.inspect.tasks()}
     assert list(tasks) == ["a", "b", "held up", "later", "nobodys", "over"]
-    a, one, none = tasks["a"], Amount(1), Amount(0)
-    assert (a.waiting, a.due, a.running, a.failed) == (Amount(2), one, one, one)
+    a, one, none = tasks["a"], BoundedCount(1), BoundedCount(0)
+    assert (a.waiting, a.due, a.running, a.failed) == (BoundedCount(2), one, one, one)
     assert (a.serving, a.workers, a.is_unserved) == (1, ("w1",), False)
     assert (tasks["b"].waiting, tasks["b"].workers) == (none, ("w0", "w1"))
     assert (tasks["later"].due, tasks["later"].is_unserved) == (none, False)
@@ -140,7 +149,10 @@ async def test_a_known_task_without_a_counted_job_may_have_more_than_none(
         await harness.claim(worker="w1")
     await see(harness)
     tasks = {one.name: (one.running, one.waiting) for one in await harness.store.inspect.tasks()}
-    assert tasks == {"a": (Amount(2, least=True), Amount(0)), "b": (Amount(0, least=True), Amount(0))}
+    assert tasks == {
+        "a": (BoundedCount(2, least=True), BoundedCount(0)),
+        "b": (BoundedCount(0, least=True), BoundedCount(0)),
+    }
 
 
 async def test_a_worker_of_any_task_can_run_each_and_a_lost_one_none(harness: StoreHarness) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.operating import Ages, Purged
+from stowhand.protocols.operating import Ages, PurgeResult
 from stowhand.protocols.store import DAY, StoreOptions
 from tests.contract.backends import Backend
 from tests.contract.needs import needs
@@ -30,17 +30,17 @@ async def test_what_ended_in_this_state_longer_ago_goes_and_nothing_else(harness
     await harness.pass_time(100)
     young = await one_of_each(harness)
     ages = Ages(**{state.value: 50.0})
-    assert await harness.store.operate.purge(ages) == Purged(**{state.value: 1})
+    assert await harness.store.operate.purge(ages) == PurgeResult(**{state.value: 1})
     assert await harness.store.jobs.get(old[state].id) is None
     stayed = {job.id for job in [*old.values(), *young.values()]} - {old[state].id}
     assert {job.id for job in await harness.everything()} == stayed
-    assert await harness.store.operate.purge(ages) == Purged(), "again: nothing more"
+    assert await harness.store.operate.purge(ages) == PurgeResult(), "again: nothing more"
 
 
 async def test_pending_ones_stay_whatever_their_age(harness: StoreHarness) -> None:
     jobs = await one_of_each(harness)
     await harness.pass_time(1000)
-    assert await harness.store.operate.purge(Ages(completed=0, failed=0, canceled=0)) == Purged(
+    assert await harness.store.operate.purge(Ages(completed=0, failed=0, canceled=0)) == PurgeResult(
         completed=1, failed=1, canceled=1
     )
     assert {job.id for job in await harness.everything()} == {jobs[state].id for state in LIVE}
@@ -52,7 +52,7 @@ async def test_a_dry_run_only_counts(harness: StoreHarness) -> None:
     await one_of_each(harness)
     before = await harness.everything()
     ages = Ages(completed=50, failed=50)
-    assert await harness.store.operate.purge(ages, dry_run=True) == Purged(completed=1, failed=1)
+    assert await harness.store.operate.purge(ages, dry_run=True) == PurgeResult(completed=1, failed=1)
     assert await harness.everything() == before
 
 
@@ -67,7 +67,7 @@ async def test_a_dry_run_counts_up_to_a_limit(harness: StoreHarness, monkeypatch
             await harness.in_state(state)
     await harness.pass_time(10)
     ages = Ages(completed=5, failed=5, canceled=5)
-    assert await harness.store.operate.purge(ages, dry_run=True) == Purged(completed=3, failed=3, canceled=3)
+    assert await harness.store.operate.purge(ages, dry_run=True) == PurgeResult(completed=3, failed=3, canceled=3)
 
 
 async def test_a_purge_goes_through_many_pages(harness: StoreHarness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ async def test_a_purge_goes_through_many_pages(harness: StoreHarness, monkeypatc
         await harness.pass_time(10)
     young = await harness.in_state(State.COMPLETED)
     ages = Ages(completed=5, failed=5, canceled=5)
-    assert await harness.store.operate.purge(ages) == Purged(completed=7, failed=7, canceled=7)
+    assert await harness.store.operate.purge(ages) == PurgeResult(completed=7, failed=7, canceled=7)
     assert [job.id for job in await harness.everything()] == [young.id]
 
 
@@ -113,7 +113,7 @@ async def test_a_purged_job_frees_its_key(harness: StoreHarness) -> None:
 async def test_without_ages_nothing_is_purged(harness: StoreHarness) -> None:
     await one_of_each(harness)
     await harness.pass_time(1000 * DAY)
-    assert await harness.store.operate.purge(Ages()) == Purged()
+    assert await harness.store.operate.purge(Ages()) == PurgeResult()
     assert len(await harness.everything()) == len(State)
 
 

@@ -11,7 +11,7 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.queues import Queues
 from stowhand.protocols.figures import Pauses
-from stowhand.protocols.operating import FORGOTTEN_AFTER, QueueChange, WorkerCard, WorkerList
+from stowhand.protocols.operating import FORGOTTEN_AFTER, QueueChange, WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import JobFilter, Reschedule
 from stowhand.protocols.searching import Search
 from tests.contract.needs import needs
@@ -21,7 +21,7 @@ from tests.contract.test_wake import asleep, woken
 pytestmark = needs("jobs")
 
 MAIL, DEFAULT = Queues(("mail",)), Queues(("default",))
-CARD = WorkerCard(name="w1", host="h", pid=7, version="1", tasks=("t",), concurrency=4)
+CARD = WorkerDescription(name="w1", host="h", pid=7, version="1", tasks=("t",), concurrency=4)
 
 
 async def ids(harness: StoreHarness, queues: Queues, limit: int = 10, **request: Any) -> list[int]:

@@ -11,7 +11,7 @@ import pytest
 
 from stowhand.errors import SchemaMissing, StoreRefused, StoreTooSlow
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.operating import Ages, WorkerCard, WorkerList
+from stowhand.protocols.operating import Ages, WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore, Reschedule
 from stowhand.protocols.searching import Search
 from stowhand.protocols.store import StoreOptions
@@ -62,7 +62,7 @@ async def populate(harness: StoreHarness) -> None:
     for state in STATES:
         await harness.in_state(state, serial=None if state is State.PROCESSING else f"q{state}")
     assert isinstance(harness.heartbeats, WorkerList)
-    await harness.heartbeats.worker_seen(WorkerCard("w1", "h", 1, "1", ("a",), 4, app_version="2.0"), {})
+    await harness.heartbeats.worker_seen(WorkerDescription("w1", "h", 1, "1", ("a",), 4, app_version="2.0"), {})
 
 
 async def test_every_question_is_answered_as_to_everybody(harness: StoreHarness) -> None:

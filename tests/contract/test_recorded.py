@@ -12,7 +12,7 @@ from stowhand.events import Event, Events, JobEnded, JobLost, ResultDropped
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Complete, Ended, Fail, Retry
+from stowhand.jobs.lifecycle import AttemptOutcome, Complete, Fail, Retry
 from stowhand.jobs.outcomes import from_returned
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.operating import PURGE
@@ -25,7 +25,12 @@ from tests.contract.store_harness import FAILED, StoreHarness
 pytestmark = needs("keys", "tries")
 
 STORES = ("memory", "sqlite", "postgres", "http", "lent_postgres")
-ENDED = {"completed": Ended.OK, "errored": Ended.RETRY, "failed": Ended.FAILED, "canceled": Ended.CANCELED}
+ENDED = {
+    "completed": AttemptOutcome.OK,
+    "errored": AttemptOutcome.RETRY,
+    "failed": AttemptOutcome.FAILED,
+    "canceled": AttemptOutcome.CANCELED,
+}
 
 Act = Callable[[StoreHarness, Attempt[Job]], Awaitable[object]]
 
@@ -183,7 +188,7 @@ async def test_it_was_settled_otherwise_under_the_same_lease(harness: StoreHarne
 
     found = await report(harness, act)
     (event,) = found.ended
-    assert (found.job.state, found.following, event.ended) == (State.FAILED, 0, Ended.FAILED)
+    assert (found.job.state, found.following, event.ended) == (State.FAILED, 0, AttemptOutcome.FAILED)
     assert not found.audit or found.audit[-1] == "failed: settled"
 
 

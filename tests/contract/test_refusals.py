@@ -5,7 +5,7 @@ from __future__ import annotations
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Settlement
-from stowhand.protocols.store import Refusal, Unwritten, Verdict
+from stowhand.protocols.store import RefusedChange, RefusedSettlement, Verdict
 from tests.contract.needs import excepted, needs
 from tests.contract.store_harness import ERRORED, FAILED, SNOOZED, StoreHarness
 
@@ -20,7 +20,7 @@ async def test_an_end_that_the_database_refuses_is_unwritten_and_the_others_are_
     leases = await start_many(harness)
     harness.backend.refuse(leases[2].job_id, State.COMPLETED)
     replies = await harness.store.settle([(lease, COMPLETED) for lease in leases])
-    assert replies[2] == Unwritten(why=replies[2].why if isinstance(replies[2], Unwritten) else "")
+    assert replies[2] == RefusedSettlement(why=replies[2].why if isinstance(replies[2], RefusedSettlement) else "")
     assert [reply for backend, reply in enumerate(replies) if backend != 2] == [Verdict.SETTLED] * 3
     assert (await harness.job(leases[2].job_id)).state is State.PROCESSING
     assert await harness.settle(leases[2], ERRORED) is Verdict.SETTLED
@@ -31,9 +31,9 @@ async def test_one_whose_every_end_is_refused_keeps_no_other_from_being_settled(
     leases = await start_many(harness)
     harness.backend.refuse(leases[0].job_id)
     for settlement in (COMPLETED, ERRORED, FAILED, SNOOZED):
-        assert isinstance(await harness.settle(leases[0], settlement), Unwritten)
+        assert isinstance(await harness.settle(leases[0], settlement), RefusedSettlement)
     replies = await harness.store.settle(list(zip(leases, (ERRORED, FAILED, COMPLETED, SNOOZED), strict=True)))
-    assert [isinstance(reply, Unwritten) for reply in replies] == [True, False, False, False]
+    assert [isinstance(reply, RefusedSettlement) for reply in replies] == [True, False, False, False]
     assert (await harness.job(leases[0].job_id)).state is State.PROCESSING
     assert (await harness.job(leases[3].job_id)).state is State.QUEUED
 
@@ -69,7 +69,7 @@ async def test_a_reset_takes_back_the_others_and_names_the_one_that_is_refused(h
     harness.backend.refuse(leases[1].job_id)
     taken = await harness.heartbeats.reset_worker("w1")
     assert [one.job_id for one in taken] == [lease.job_id for lease in leases if lease is not leases[1]]
-    refused: list[Refusal] = list(harness.heartbeats.refused())
+    refused: list[RefusedChange] = list(harness.heartbeats.refused())
     assert {(one.job_id, one.doing) for one in refused} in ({(leases[1].job_id, "reset")}, set())
 
 

@@ -14,7 +14,7 @@ from stowhand.errors import StoreError
 from stowhand.jobs.job import DROPPED, Job, KeyMode, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.producer import Results, Standing
+from stowhand.protocols.producer import JobStanding, Results
 from stowhand.protocols.queue_store import QueueStore, Reschedule, there
 from stowhand.stores.kernel.results import ResultPoll
 from tests.contract.needs import needs
@@ -33,7 +33,7 @@ class Counted:
         self.asked = 0
         self.min_pause, self.hear, self.retention = inner.min_pause, inner.hear, inner.retention
 
-    async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
+    async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStanding]:
         self.asked += 1
         return await self.inner.ask(job_ids)
 
@@ -52,12 +52,12 @@ def results_of(store: QueueStore) -> Results:
     return there(store, "results", store.results)
 
 
-async def heard(poll: ResultPoll, job: Job) -> Standing:
+async def heard(poll: ResultPoll, job: Job) -> JobStanding:
     async with asyncio.timeout(HEARD):
         return await poll.end(job.id, job.revision)
 
 
-async def begun(poll: ResultPoll, job: Job) -> asyncio.Task[Standing]:
+async def begun(poll: ResultPoll, job: Job) -> asyncio.Task[JobStanding]:
     """Somebody waits for it, and the store was asked."""
     waiter = asyncio.create_task(heard(poll, job))
     assert isinstance(poll.results, Counted)
@@ -131,7 +131,7 @@ async def test_who_waits_hears_of_an_end_by_hand(harness: StoreHarness, how: str
     assert standing.is_replaced(job.revision) is (how == "a newer revision")
 
 
-async def heard_of_lost(harness: StoreHarness, take_away: Callable[[], Awaitable[object]], job: Job) -> Standing:
+async def heard_of_lost(harness: StoreHarness, take_away: Callable[[], Awaitable[object]], job: Job) -> JobStanding:
     async with waiting(harness.store) as poll:
         waiter = await begun(poll, job)
         await take_away()
@@ -178,7 +178,7 @@ async def test_a_job_that_is_nowhere_is_told_from_one_that_never_was(harness: St
     job = await harness.in_state(State.CANCELED)
     await harness.store.admin.remove(job.id)
     async with waiting(harness.store) as poll:
-        assert await heard(poll, job) == Standing(job.id)
+        assert await heard(poll, job) == JobStanding(job.id)
         never = await heard(poll, msgspec.structs.replace(job, id=job.id + 1000))
         assert (never.state, never.is_known) == (None, False)
 
@@ -189,7 +189,7 @@ async def test_without_a_history_a_job_that_completed_is_nowhere(forgetful_harne
     async with waiting(harness.store) as poll:
         waiter = await begun(poll, await harness.job(lease.job_id))
         await harness.settle(lease)
-        assert await waiter == Standing(lease.job_id)
+        assert await waiter == JobStanding(lease.job_id)
         assert await poll.results.retention() is None
 
 

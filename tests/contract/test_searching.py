@@ -12,8 +12,8 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.protocols.figures import Amount
-from stowhand.protocols.searching import HISTORY, Found, Search
+from stowhand.protocols.figures import BoundedCount
+from stowhand.protocols.searching import HISTORY, Search, SearchResult
 from stowhand.protocols.store import Verdict
 from tests.contract.needs import needs
 from tests.contract.store_harness import FAILED, STATES, StoreHarness
@@ -21,12 +21,12 @@ from tests.contract.store_harness import FAILED, STATES, StoreHarness
 pytestmark = needs("inspect")
 
 
-async def search(harness: StoreHarness, **wanted: Any) -> Found:
+async def search(harness: StoreHarness, **wanted: Any) -> SearchResult:
     """With time enough."""
     return await harness.store.inspect.search(Search(**{"budget": 30.0} | wanted))
 
 
-async def walk(harness: StoreHarness, **wanted: Any) -> tuple[list[Job], list[Found]]:
+async def walk(harness: StoreHarness, **wanted: Any) -> tuple[list[Job], list[SearchResult]]:
     """To the end, answer by answer."""
     answers = [await search(harness, **wanted)]
     while answers[-1].go_on is not None:
@@ -47,7 +47,7 @@ async def test_live_jobs_come_before_the_history_the_newest_first(harness: Store
     jobs = [await harness.in_state(state) for state in (*STATES, *STATES)]
     found = await search(harness)
     assert ids(found.jobs) == in_order(jobs)
-    assert (found.looked_at, found.of, found.go_on) == (len(jobs), Amount(len(jobs)), None)
+    assert (found.looked_at, found.of, found.go_on) == (len(jobs), BoundedCount(len(jobs)), None)
     assert found.matches == len(jobs)
 
 
@@ -180,7 +180,7 @@ async def test_a_search_without_time_looks_at_a_piece_and_says_where_to_go_on(ha
     looked_at = [one.looked_at for one in answers]
     assert looked_at[-1] == 4001
     assert all(later - earlier >= 1000 for earlier, later in pairwise(looked_at[:-1]))
-    assert answers[-1].of == Amount(4001)
+    assert answers[-1].of == BoundedCount(4001)
 
 
 async def test_the_live_job_of_a_key_is_found_at_once(harness: StoreHarness) -> None:
@@ -208,7 +208,7 @@ async def test_what_is_enqueued_between_two_answers_repeats_nothing(harness: Sto
 
 async def test_nothing_is_found_where_nothing_is_or_no_name_can_be_like_that(harness: StoreHarness) -> None:
     empty = await search(harness)
-    assert (list(empty.jobs), empty.looked_at, empty.of, empty.go_on) == ([], 0, Amount(0), None)
+    assert (list(empty.jobs), empty.looked_at, empty.of, empty.go_on) == ([], 0, BoundedCount(0), None)
     await harness.add(serial="q", key="k")
     for name in ("", "a\x00", "a\udcff"):
         for field in ("task", "serial", "key", "flag", "worker"):

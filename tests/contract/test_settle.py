@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.operating import PURGE
 from stowhand.protocols.queue_store import JobFilter
-from stowhand.protocols.store import Unwritten, Verdict
+from stowhand.protocols.store import RefusedSettlement, Verdict
 from tests.contract.backends import payload_of
 from tests.contract.needs import excepted, needs
 from tests.contract.store_harness import CANCELED, ERRORED, FAILED, SETTLEMENTS, SNOOZED, StoreHarness
@@ -20,7 +20,10 @@ from tests.contract.store_harness import CANCELED, ERRORED, FAILED, SETTLEMENTS,
 async def test_completed_goes_to_the_history_with_its_result(harness: StoreHarness) -> None:
     lease = await harness.start(key="k")
     await harness.pass_time(5)
-    assert await harness.settle(lease, Settlement(State.COMPLETED, Ended.OK, result='{"sum": 3}')) is Verdict.SETTLED
+    assert (
+        await harness.settle(lease, Settlement(State.COMPLETED, AttemptOutcome.OK, result='{"sum": 3}'))
+        is Verdict.SETTLED
+    )
     job = await harness.job(lease.job_id)
     assert (job.state, job.finished_at, job.worker, job.attempts) == (State.COMPLETED, harness.now, None, 1)
     assert job.result == {"sum": 3}
@@ -60,7 +63,7 @@ async def test_errored_waits_for_its_delay_by_the_stores_clock(harness: StoreHar
 @excepted(redis="to the millisecond")
 async def test_a_delay_is_kept_to_the_microsecond(harness: StoreHarness, delay: float) -> None:
     lease = await harness.start()
-    await harness.settle(lease, Settlement(State.ERRORED, Ended.RETRY, delay=delay, error="x"))
+    await harness.settle(lease, Settlement(State.ERRORED, AttemptOutcome.RETRY, delay=delay, error="x"))
     job = await harness.job(lease.job_id)
     assert abs((job.run_at - harness.now).total_seconds() - delay) < 0.000_002
 
@@ -112,8 +115,8 @@ async def test_completing_several_at_once_takes_their_resets_back_too(harness: S
 
 
 LEFT = {
-    "errored": Settlement(State.ERRORED, Ended.RETRY, delay=60.0, error="some failed", payload='[{"n": 2}]'),
-    "failed": Settlement(State.FAILED, Ended.FAILED, error="some failed", payload='[{"n": 2}]'),
+    "errored": Settlement(State.ERRORED, AttemptOutcome.RETRY, delay=60.0, error="some failed", payload='[{"n": 2}]'),
+    "failed": Settlement(State.FAILED, AttemptOutcome.FAILED, error="some failed", payload='[{"n": 2}]'),
 }
 
 
@@ -156,7 +159,7 @@ async def test_what_is_left_of_a_batch_that_was_asked_to_cancel_is_what_comes_ba
 )
 async def test_no_other_settlement_changes_the_payload(harness: StoreHarness, state: State) -> None:
     lease = await harness.start(payload="[1, 2]")
-    await harness.settle(lease, Settlement(state, Ended.OK, payload="[]"))
+    await harness.settle(lease, Settlement(state, AttemptOutcome.OK, payload="[]"))
     job = await harness.job(lease.job_id)
     assert (job.state, payload_of(job.payload_text)) == (state, [1, 2])
 
@@ -175,9 +178,9 @@ async def test_a_rest_that_cannot_be_stored_is_unwritten_alone_and_changes_nothi
     harness: StoreHarness, payload: str
 ) -> None:
     bad, good = await harness.start(payload="[1, 2]"), await harness.start("other")
-    rest = Settlement(State.ERRORED, Ended.RETRY, error="some failed", payload=payload)
+    rest = Settlement(State.ERRORED, AttemptOutcome.RETRY, error="some failed", payload=payload)
     unwritten, settled = await harness.store.settle([(bad, rest), (good, ERRORED)])
-    assert isinstance(unwritten, Unwritten)
+    assert isinstance(unwritten, RefusedSettlement)
     assert settled is Verdict.SETTLED
     job = await harness.job(bad.job_id)
     assert (job.state, payload_of(job.payload_text)) == (State.PROCESSING, [1, 2])
@@ -220,7 +223,7 @@ async def test_a_large_batch_is_settled_whole(harness: StoreHarness) -> None:
 async def test_what_follows_is_enqueued_with_the_settlement(harness: StoreHarness) -> None:
     lease = await harness.start()
     then = (NewJob(task="next", payload='{"n": 1}', serial="q"), NewJob(task="later", delay=60.0, key="k"))
-    await harness.settle(lease, Settlement(State.COMPLETED, Ended.OK, then=then))
+    await harness.settle(lease, Settlement(State.COMPLETED, AttemptOutcome.OK, then=then))
     first, second = await harness.store.inspect.list(JobFilter())
     assert (first.task, payload_of(first.payload_text), first.serial, first.run_at) == (
         "next",
@@ -235,7 +238,7 @@ async def test_what_follows_is_enqueued_with_the_settlement(harness: StoreHarnes
 async def test_what_follows_obeys_the_rules_of_keys(harness: StoreHarness) -> None:
     waiting = await harness.add("old", key="k", run_at=harness.now + timedelta(hours=1))
     lease = await harness.start()
-    await harness.settle(lease, Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="new", key="k"),)))
+    await harness.settle(lease, Settlement(State.COMPLETED, AttemptOutcome.OK, then=(NewJob(task="new", key="k"),)))
     (job,) = await harness.store.inspect.list(JobFilter())
     assert (job.id, job.task, job.revision) == (waiting.id, "new", 1)
 
@@ -244,14 +247,14 @@ async def test_nothing_follows_a_settlement_that_was_not_accepted(harness: Store
     lease = await harness.start()
     await harness.lose(lease)
     then = (NewJob(task="next"),)
-    assert await harness.settle(lease, Settlement(State.COMPLETED, Ended.OK, then=then)) is Verdict.LOST
+    assert await harness.settle(lease, Settlement(State.COMPLETED, AttemptOutcome.OK, then=then)) is Verdict.LOST
     assert [job.task for job in await harness.everything()] == ["t"]
 
 
 @needs("follow_ups")
 async def test_a_repeated_settlement_enqueues_what_follows_once(harness: StoreHarness) -> None:
     lease = await harness.start()
-    what = Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="next"),))
+    what = Settlement(State.COMPLETED, AttemptOutcome.OK, then=(NewJob(task="next"),))
     await harness.settle(lease, what)
     assert await harness.settle(lease, what, repeat=True) is Verdict.ALREADY_SETTLED
     assert [job.task for job in await harness.everything()] == ["t", "next"]
@@ -259,12 +262,14 @@ async def test_a_repeated_settlement_enqueues_what_follows_once(harness: StoreHa
 
 UNWRITABLE = {
     "follows without a legal attempt": Settlement(
-        State.COMPLETED, Ended.OK, result="1", then=(NewJob(task="fine"), NewJob(task="next", max_attempts=0))
+        State.COMPLETED, AttemptOutcome.OK, result="1", then=(NewJob(task="fine"), NewJob(task="next", max_attempts=0))
     ),
-    "follows with an endless task name": Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="x" * 200),)),
-    "follows with a job of a built-in task": Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task=PURGE),)),
-    "follows with an endless key": Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="x", key="k" * 600),)),
-    "a lone surrogate in the result": Settlement(State.COMPLETED, Ended.OK, result='"\ud800"'),
+    "follows with an endless task name": Settlement(State.COMPLETED, AttemptOutcome.OK, then=(NewJob(task="x" * 200),)),
+    "follows with a job of a built-in task": Settlement(State.COMPLETED, AttemptOutcome.OK, then=(NewJob(task=PURGE),)),
+    "follows with an endless key": Settlement(
+        State.COMPLETED, AttemptOutcome.OK, then=(NewJob(task="x", key="k" * 600),)
+    ),
+    "a lone surrogate in the result": Settlement(State.COMPLETED, AttemptOutcome.OK, result='"\ud800"'),
 }
 
 
@@ -275,7 +280,7 @@ async def test_a_settlement_that_cannot_be_written_is_unwritten_alone(harness: S
     before, bad, after = [await harness.start(f"t{number}") for number in range(3)]
     replies = await harness.store.settle([(before, COMPLETED), (bad, UNWRITABLE[why]), (after, ERRORED)])
     assert [replies[0], replies[2]] == [Verdict.SETTLED] * 2
-    assert isinstance(replies[1], Unwritten)
+    assert isinstance(replies[1], RefusedSettlement)
     job = await harness.job(bad.job_id)
     assert (job.state, job.result_text) == (State.PROCESSING, None)
     assert (await harness.job(before.job_id)).state is State.COMPLETED
@@ -310,7 +315,7 @@ async def test_without_a_history_what_was_canceled_is_gone(forgetful_harness: St
 async def test_without_a_history_what_follows_is_enqueued_all_the_same(forgetful_harness: StoreHarness) -> None:
     harness = forgetful_harness
     lease = await harness.start()
-    await harness.settle(lease, Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="next"),)))
+    await harness.settle(lease, Settlement(State.COMPLETED, AttemptOutcome.OK, then=(NewJob(task="next"),)))
     assert [job.task for job in await harness.everything()] == ["next"]
 
 

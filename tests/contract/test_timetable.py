@@ -15,8 +15,8 @@ from stowhand.protocols.queue_store import (
     LEDGER_DAYS,
     REPORT_INTERVAL,
     SCHEDULED_FOR,
-    Entered,
     KnownItem,
+    LedgerEntry,
     QueueStore,
     Tick,
 )
@@ -185,7 +185,7 @@ async def test_a_tick_makes_its_job_and_is_remembered(harness: StoreHarness) -> 
         [tick(at, serial="q", priority=3, max_attempts=4, flags=("f",))]
     )
     job = await harness.job(entered.job_id)
-    assert entered == Entered(mine=True, job_id=job.id, spec="0 4 * * *")
+    assert entered == LedgerEntry(mine=True, job_id=job.id, spec="0 4 * * *")
     assert (job.state, job.task, payload_of(job.payload_text)) == (State.QUEUED, "t", at.isoformat())
     assert (job.serial, job.priority, job.max_attempts, job.flags) == ("q", 3, 4, ("f",))
     assert (job.run_at, job.created_at) == (harness.now, harness.now)
@@ -209,7 +209,7 @@ async def test_a_tick_is_scheduled_once_whatever_became_of_its_job(harness: Stor
     await harness.pass_time(3 * DAY)
     await harness.heartbeats.maintain()
     (again,) = await (await harness.another()).timetable.schedule([tick(at, spec="theirs")])
-    assert again == Entered(mine=False, job_id=first.job_id, spec="mine")
+    assert again == LedgerEntry(mine=False, job_id=first.job_id, spec="mine")
     assert [job.id for job in await harness.everything()] == [first.job_id] * (end in (State.QUEUED, State.FAILED))
 
 
@@ -369,7 +369,7 @@ async def test_the_ledger_is_pruned_after_its_days_and_no_tick_older_than_that_i
     await harness.heartbeats.maintain()
     assert harness.backend.ticks("report") == [at]
     (again,) = await harness.store.timetable.schedule([tick(at)])
-    assert again == Entered(mine=False, job_id=first.job_id, spec="0 4 * * *")
+    assert again == LedgerEntry(mine=False, job_id=first.job_id, spec="0 4 * * *")
     await harness.pass_time(3 * DAY)
     with pytest.raises(InvalidJob, match=f"{LEDGER_DAYS} days"):
         await harness.store.timetable.schedule([tick(minute(harness)), tick(at)])

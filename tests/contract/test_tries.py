@@ -10,7 +10,7 @@ import pytest
 from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Complete, Fail, Retry
-from stowhand.jobs.tries import BY_HAND, TIMED_OUT, TRIES_KEPT, WORKER_DIED, Try, TryEnd
+from stowhand.jobs.tries import BY_HAND, TIMED_OUT, TRIES_KEPT, WORKER_DIED, AttemptEnd, FailedAttempt
 from stowhand.protocols.operating import Ages
 from stowhand.protocols.queue_store import FAILURES_MOST, Reschedule
 from stowhand.protocols.store import DAY, Verdict
@@ -22,7 +22,7 @@ pytestmark = needs("tries")
 ERROR = "ValueError: no\n" + "".join(f'  File "app.py", line {n}, in step_{n}\n' for n in range(200)) + "  the end"
 
 
-async def tries_of(harness: StoreHarness, job_id: int) -> Sequence[Try]:
+async def tries_of(harness: StoreHarness, job_id: int) -> Sequence[FailedAttempt]:
     return await harness.store.jobs.tries(job_id)
 
 
@@ -36,13 +36,13 @@ async def test_an_error_leaves_what_is_known_of_its_attempt(harness: StoreHarnes
     await harness.pass_time(5)
     await fail_once(harness, lease, "ValueError: no")
     (entry,) = await tries_of(harness, lease.job_id)
-    assert entry == Try(
+    assert entry == FailedAttempt(
         number=1,
         round=1,
         worker="w1",
         started_at=began,
         ended_at=began + timedelta(seconds=5),
-        outcome=TryEnd.ERROR,
+        outcome=AttemptEnd.ERROR,
         error_class="ValueError",
         error="ValueError: no",
     )
@@ -69,9 +69,9 @@ async def test_each_way_to_end_says_which_it_was(harness: StoreHarness) -> None:
     await harness.settle(canceled, CANCELED)
     ends = [await tries_of(harness, lease.job_id) for lease in (timed_out, failed, canceled)]
     assert [(one.outcome, one.error_class, one.error) for (one,) in ends] == [
-        (TryEnd.TIMEOUT, TIMED_OUT, "timed out"),
-        (TryEnd.ERROR, None, "it is broken"),
-        (TryEnd.CANCELED, None, "not wanted"),
+        (AttemptEnd.TIMEOUT, TIMED_OUT, "timed out"),
+        (AttemptEnd.ERROR, None, "it is broken"),
+        (AttemptEnd.CANCELED, None, "not wanted"),
     ]
 
 
@@ -100,7 +100,7 @@ async def test_a_dead_worker_leaves_one_for_each_death(harness: StoreHarness) ->
         await harness.lose(await harness.take())
     first, last = await tries_of(harness, job.id)
     assert [(one.number, one.outcome, one.error_class, one.worker) for one in (first, last)] == [
-        (1, TryEnd.RESET, WORKER_DIED, "w1")
+        (1, AttemptEnd.RESET, WORKER_DIED, "w1")
     ] * 2
     assert (first.error, last.error) == (None, "its worker died 2 times while running it")
 
@@ -138,8 +138,8 @@ async def test_a_canceled_job_comes_back_with_its_entries(harness: StoreHarness)
     assert (await harness.job(job.id)).last_worker == "w1"
     await fail_once(harness, await harness.take())
     assert [(one.round, one.outcome) for one in await tries_of(harness, job.id)] == [
-        (1, TryEnd.CANCELED),
-        (2, TryEnd.ERROR),
+        (1, AttemptEnd.CANCELED),
+        (2, AttemptEnd.ERROR),
     ]
 
 
@@ -169,7 +169,7 @@ async def test_jobs_that_are_failed_by_hand_leave_one(harness: StoreHarness) -> 
     assert (of_held.number, of_held.worker, of_held.error) == (1, "w1", "enough")
     of_tired = (await tries_of(harness, tired.id))[-1]
     for one in (of_waiting, of_held, of_tired):
-        assert (one.outcome, one.error_class, one.ended_at) == (TryEnd.BY_HAND, BY_HAND, harness.now)
+        assert (one.outcome, one.error_class, one.ended_at) == (AttemptEnd.BY_HAND, BY_HAND, harness.now)
 
 
 async def test_jobs_that_are_taken_back_by_hand_leave_one(harness: StoreHarness) -> None:
@@ -178,8 +178,8 @@ async def test_jobs_that_are_taken_back_by_hand_leave_one(harness: StoreHarness)
     again = await harness.take(tasks=("b",))
     await harness.pass_time(100)
     await harness.store.admin.reschedule_jobs([again.job_id], Reschedule(priority=1))
-    assert [one.outcome for one in await tries_of(harness, unlocked.job_id)] == [TryEnd.RESET]
-    assert [one.outcome for one in await tries_of(harness, rescheduled.job_id)] == [TryEnd.RESET] * 2
+    assert [one.outcome for one in await tries_of(harness, unlocked.job_id)] == [AttemptEnd.RESET]
+    assert [one.outcome for one in await tries_of(harness, rescheduled.job_id)] == [AttemptEnd.RESET] * 2
 
 
 async def test_a_job_that_is_removed_takes_them_along(harness: StoreHarness) -> None:

@@ -10,7 +10,7 @@ import pytest
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED, Settlement
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.queue_store import ActionResult
 from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, FAILED, StoreHarness
 
@@ -136,7 +136,7 @@ async def ends_without_completing(harness: StoreHarness, end: str) -> None:
             await admin.cancel(job.id)
         case "running":
             lease = await harness.take()
-            assert (await admin.cancel(job.id)).done is Done.ASKED
+            assert (await admin.cancel(job.id)).done is ActionResult.ASKED
             await harness.settle(lease, ERRORED)
         case "removed":
             await admin.remove(job.id)

@@ -8,15 +8,15 @@ import msgspec
 import pytest
 
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.figures import NAMES, Amount
-from stowhand.protocols.operating import ALIVE_FOR, FORGOTTEN_AFTER, WorkerCard, WorkerList
+from stowhand.protocols.figures import NAMES, BoundedCount
+from stowhand.protocols.operating import ALIVE_FOR, FORGOTTEN_AFTER, WorkerDescription, WorkerList
 from stowhand.stores.kernel import counts
 from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness
 
 pytestmark = needs("inspect")
 
-CARD = WorkerCard(name="w1", host="h", pid=7, version="1.2", tasks=("a", "b"), concurrency=4)
+CARD = WorkerDescription(name="w1", host="h", pid=7, version="1.2", tasks=("a", "b"), concurrency=4)
 
 
 def roll(harness: StoreHarness) -> WorkerList:
@@ -55,7 +55,7 @@ async def test_one_that_says_none_is_lost_and_a_day_later_forgotten(harness: Sto
 
 
 async def test_a_task_list_of_nothing_is_not_one_of_anything(harness: StoreHarness) -> None:
-    empty = WorkerCard(name="w2", host="h\nx", pid=2**31, version="1", tasks=(), concurrency=1)
+    empty = WorkerDescription(name="w2", host="h\nx", pid=2**31, version="1", tasks=(), concurrency=1)
     await roll(harness).worker_seen(empty, {})
     (row,) = await harness.store.inspect.workers()
     assert row.card == empty
@@ -67,7 +67,7 @@ async def test_jobs_are_counted_by_task_and_by_queue_and_worker(harness: StoreHa
     await harness.add("later", delay=60.0, serial="q")
     figures = await harness.store.inspect.figures()
     t, later = (next(one for one in figures.tasks if one.name == name) for name in ("t", "later"))
-    one, none = Amount(1), Amount(0)
+    one, none = BoundedCount(1), BoundedCount(0)
     assert (t.queued, t.errored, t.due, t.processing, t.failed) == (one, one, one, one, one)
     assert (later.queued, later.errored, later.due, later.processing, later.failed) == (one, none, none, none, none)
     assert [(serial.name, serial.waiting, serial.due) for serial in figures.serials] == [("q", one, none)]
@@ -95,7 +95,7 @@ async def test_each_state_is_counted_exactly_up_to_a_number(
     for times, state in enumerate(State, start=2):
         for _ in range(times):
             await harness.in_state(state)
-        expected[state] = Amount.up_to(most, times)
+        expected[state] = BoundedCount.up_to(most, times)
     found = (await harness.store.inspect.figures(most)).states
     assert found == expected
     assert list(found) == list(State)
@@ -116,14 +116,14 @@ async def test_beyond_a_number_of_a_task_there_are_more_and_other_tasks_are_exac
         await harness.add("serial", serial=f"q{number % 2}")
     figures = await harness.store.inspect.figures(2)
     tasks = {one.name: (one.waiting, one.due, one.failed) for one in figures.tasks}
-    more, none = Amount(2, least=True), Amount(0)
+    more, none = BoundedCount(2, least=True), BoundedCount(0)
     assert tasks == {
         "many": (more, more, none),
         "fails": (none, none, more),
-        "few": (Amount(1), none, none),
+        "few": (BoundedCount(1), none, none),
         "serial": (more, more, none),
     }
-    assert {one.name: one.waiting for one in figures.serials} == {"q0": more, "q1": Amount(2), None: none}
+    assert {one.name: one.waiting for one in figures.serials} == {"q0": more, "q1": BoundedCount(2), None: none}
 
 
 async def test_what_waits_in_queues_is_counted_up_to_a_bound(
@@ -133,9 +133,9 @@ async def test_what_waits_in_queues_is_counted_up_to_a_bound(
     for _ in range(3):
         await harness.add(serial="q")
     figures = await harness.store.inspect.figures(10)
-    some = {"t": Amount(2, least=True), None: Amount(0, least=True)}
+    some = {"t": BoundedCount(2, least=True), None: BoundedCount(0, least=True)}
     assert {one.name: one.waiting for one in figures.tasks} == some
-    assert {one.name: one.waiting for one in figures.serials} == {"q": Amount(2, least=True), None: some[None]}
+    assert {one.name: one.waiting for one in figures.serials} == {"q": BoundedCount(2, least=True), None: some[None]}
 
 
 async def test_of_more_running_jobs_than_are_counted_no_name_is_exact(harness: StoreHarness) -> None:
@@ -148,9 +148,9 @@ async def test_of_more_running_jobs_than_are_counted_no_name_is_exact(harness: S
     for counted in (figures.tasks, figures.serials, figures.workers):
         assert counted[-1].name is None
         assert all(one.processing.least for one in counted)
-    assert {one.name: one.waiting for one in figures.tasks}["idle"] == Amount(1)
+    assert {one.name: one.waiting for one in figures.tasks}["idle"] == BoundedCount(1)
     exact = {one.name: one.processing for one in (await harness.store.inspect.figures(4)).tasks}
-    assert exact == {"big": Amount(3), "small": Amount(1), "idle": Amount(0)}
+    assert exact == {"big": BoundedCount(3), "small": BoundedCount(1), "idle": BoundedCount(0)}
 
 
 async def test_of_more_suspects_than_are_counted_no_name_is_exact(harness: StoreHarness) -> None:
@@ -158,13 +158,17 @@ async def test_of_more_suspects_than_are_counted_no_name_is_exact(harness: Store
         await harness.make_suspect()
     await harness.add("other")
     waiting = {one.name: one.waiting for one in (await harness.store.inspect.figures(2)).tasks}
-    assert waiting == {"killer": Amount(2, least=True), "other": Amount(1, least=True), None: Amount(0, least=True)}
+    assert waiting == {
+        "killer": BoundedCount(2, least=True),
+        "other": BoundedCount(1, least=True),
+        None: BoundedCount(0, least=True),
+    }
 
 
 async def test_nothing_is_told_of_an_empty_store(harness: StoreHarness) -> None:
     figures = await harness.store.inspect.figures()
     assert [*figures.tasks, *figures.serials, *figures.workers, *figures.paused] == []
-    assert figures.states == dict.fromkeys(State, Amount(0))
+    assert figures.states == dict.fromkeys(State, BoundedCount(0))
 
 
 async def test_beyond_the_names_that_are_told_the_others_are_summed_up(harness: StoreHarness) -> None:
@@ -172,9 +176,11 @@ async def test_beyond_the_names_that_are_told_the_others_are_summed_up(harness: 
     await harness.store.jobs.enqueue_many([NewJob(task="t1"), NewJob(task="t2")])
     tasks = (await harness.store.inspect.figures()).tasks
     assert len(tasks) == NAMES + 1
-    assert {one.name: one.queued for one in tasks} | {None: Amount(5), "t1": Amount(2), "t2": Amount(2)} == {
-        one.name: one.queued for one in tasks
-    }
+    assert {one.name: one.queued for one in tasks} | {
+        None: BoundedCount(5),
+        "t1": BoundedCount(2),
+        "t2": BoundedCount(2),
+    } == {one.name: one.queued for one in tasks}
 
 
 async def test_paused_queues_are_named_and_their_jobs_are_not_late(harness: StoreHarness) -> None:

@@ -17,7 +17,7 @@ from stowhand.cron.scheduler import Scheduler
 from stowhand.errors import InvalidJob, StoreUnreachable
 from stowhand.events import CronScheduled, Event, Events
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.queue_store import Entered, JobFilter, KnownItem, Tick
+from stowhand.protocols.queue_store import JobFilter, KnownItem, LedgerEntry, Tick
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.sqlite.queue.timetable import Timetable
 from stowhand.testing import FakeClock, MemoryStore
@@ -68,7 +68,7 @@ class PaperTimetable(Timetable):
         self._answer()
         return await super().register(items)
 
-    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
+    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[LedgerEntry]:
         self._answer()
         if self.store.gate is not None:
             await self.store.gate.wait()

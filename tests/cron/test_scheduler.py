@@ -10,7 +10,7 @@ import pytest
 
 from stowhand.cron.crontab import parse_cron_items, parse_crontab
 from stowhand.cron.item import CronDate, CronItem, CronOptions
-from stowhand.events import CronClockMoved, CronConflict, CronScheduled, CronStarted, CronTrouble
+from stowhand.events import CronClockMoved, CronConflict, CronScheduled, CronStarted, SchedulingFailed
 from tests.conftest import Run
 from tests.cron.harness import cron_of, in_harness
 
@@ -161,7 +161,7 @@ def test_an_outage_loses_no_tick_and_is_told_once(run: Run) -> None:
             harness.store.down = True
             await harness.goes_to("2030-01-01T05:00:30")
             assert await harness.jobs() == []
-            (trouble,) = harness.told(CronTrouble)
+            (trouble,) = harness.told(SchedulingFailed)
             assert "does not answer" in trouble.error
             harness.store.down = False
             await harness.clock.advance(6)
@@ -178,13 +178,13 @@ def test_trouble_that_goes_on_is_told_once_and_met_with_longer_and_longer_pauses
             await harness.start("0 4 * * * daily")
             harness.store.mute = 1000  # it answers every other question, so that each attempt begins well
             await harness.goes_to("2030-01-01T04:10:00")
-            assert len(harness.told(CronTrouble)) == 1
+            assert len(harness.told(SchedulingFailed)) == 1
             assert len(harness.store.batches) < 135, "five seconds between two attempts, in the end"
             harness.store.mute = 0
             await harness.clock.advance(60)
             harness.store.down = True
             await harness.clock.advance(120)
-            assert len(harness.told(CronTrouble)) == 2, "another time, another trouble"
+            assert len(harness.told(SchedulingFailed)) == 2, "another time, another trouble"
             assert await harness.ticks() == ["2030-01-01T04:00"]
 
     run(scenario())
@@ -364,8 +364,8 @@ def test_an_item_whose_function_raises_harms_no_other_item(run: Run) -> None:
             await harness.start(items)
             await harness.goes_to("2030-01-01T04:00:01")
             assert await harness.ticks("right") == await harness.ticks("plain") == ["2030-01-01T04:00"]
-            assert len(harness.told(CronTrouble)) == 2, "once for each of its minutes"
-            assert "ZeroDivisionError" in harness.told(CronTrouble)[0].error
+            assert len(harness.told(SchedulingFailed)) == 2, "once for each of its minutes"
+            assert "ZeroDivisionError" in harness.told(SchedulingFailed)[0].error
 
     run(scenario())
 
@@ -379,7 +379,7 @@ def test_an_item_whose_job_the_store_refuses_harms_no_other_item(run: Run) -> No
             for task in ("a", "c"):
                 assert await harness.ticks(task) == ["2030-01-01T04:00", "2030-01-01T05:00"]
             assert await harness.ticks("b") == []
-            assert [trouble.error for trouble in harness.told(CronTrouble)] == [
+            assert [trouble.error for trouble in harness.told(SchedulingFailed)] == [
                 "b: this tick is passed over: no b here"
             ] * 2
 
@@ -405,7 +405,7 @@ def test_a_function_that_raises_costs_that_minute_alone_also_among_many(run: Run
             await harness.clock.advance(60)
             minutes = [int(tick.removesuffix("*")[-2:]) for tick in await harness.ticks()]
             assert minutes == [0, 2, *range(3, 60), 0, *range(2, 60), 0, 2, 3]
-            assert len(harness.told(CronTrouble)) == 2, "once for each time that it was asked about many"
+            assert len(harness.told(SchedulingFailed)) == 2, "once for each time that it was asked about many"
 
     run(scenario())
 

@@ -25,7 +25,7 @@ from stowhand.django.database import Database
 from stowhand.django.results import result_of
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
 from stowhand.jobs.job import NewJob
-from stowhand.jobs.tries import Try, TryEnd
+from stowhand.jobs.tries import AttemptEnd, FailedAttempt
 from stowhand.protocols.store import StoreOptions
 
 
@@ -166,7 +166,7 @@ def test_workers_are_as_many_as_attempts(backend: StowhandBackend, shop: Any) ->
     enqueued = backend.database.jobs.get(int(shop.add.using(backend=backend.alias).enqueue(1).id))
     assert enqueued is not None
     job = replace(enqueued, attempts=3, last_worker="w")
-    tries = [Try(number=2, worker="v", ended_at=timezone.now(), outcome=TryEnd.ERROR)]
+    tries = [FailedAttempt(number=2, worker="v", ended_at=timezone.now(), outcome=AttemptEnd.ERROR)]
     assert result_of(job, tries, shop.add, backend.alias).worker_ids == ["unknown", "v", "w"]
 
 

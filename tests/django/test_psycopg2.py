@@ -16,7 +16,7 @@ import pytest
 from django.db import connections
 
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import Ended, Settlement
+from stowhand.jobs.lifecycle import AttemptOutcome, Settlement
 from stowhand.protocols.store import ClaimRequest, StoreOptions
 from stowhand.stores.callers.caller import call_of
 from stowhand.stores.postgres.queue.on_connection import PostgresOnConnection
@@ -62,12 +62,14 @@ def test_a_job_is_enqueued_claimed_and_settled(queue: PostgresOnConnection, conn
     connection.commit()
     (claim,) = claimed(queue)
     assert claim.lease.job_id == job.id
-    assert queue.settle(claim.lease, Settlement(State.ERRORED, Ended.RETRY, error="no", error_class="ValueError"))
+    assert queue.settle(
+        claim.lease, Settlement(State.ERRORED, AttemptOutcome.RETRY, error="no", error_class="ValueError")
+    )
     (one,) = queue.tries(job.id)
     assert (one.error_class, one.error, one.worker) == ("ValueError", "no", "w")
     (claim,) = claimed(queue)
-    assert queue.settle(claim.lease, Settlement(State.COMPLETED, Ended.OK, result="[1]"))
-    assert not queue.settle(claim.lease, Settlement(State.FAILED, Ended.FAILED, error="late"))
+    assert queue.settle(claim.lease, Settlement(State.COMPLETED, AttemptOutcome.OK, result="[1]"))
+    assert not queue.settle(claim.lease, Settlement(State.FAILED, AttemptOutcome.FAILED, error="late"))
     connection.commit()
     found = queue.get(job.id)
     assert found is not None

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from stowhand.events import CronScheduled, Events, JobEnded, JobLost, JobsReset, WorkerStarted
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
-from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.worker_metrics import WorkerMetrics
 from stowhand.protocols.figures import CronFigures, Figures
@@ -114,7 +114,7 @@ def store(*, cron: CronFigures = CronFigures(), paused: Mapping[str, datetime] |
 def failures(task: str, number: int) -> Callable[[Events], None]:
     def emit(events: Events) -> None:
         for job_id in range(number):
-            events.emit(JobEnded("w", job_id, task, 1, 1, Ended.FAILED, 0.1, "ValueError"))
+            events.emit(JobEnded("w", job_id, task, 1, 1, AttemptOutcome.FAILED, 0.1, "ValueError"))
 
     return emit
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
-from stowhand.protocols.queue_store import Done, QueueStore
+from stowhand.protocols.queue_store import ActionResult, QueueStore
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.url import open_store
 from stowhand.tasks.context import Helpers
@@ -119,7 +119,7 @@ def test_the_key_of_a_completed_job_is_nobodys(tell: Callable[[Story], None]) ->
     async def story(shop: Shop) -> None:
         first = await shop.add(1)
         await shop.work()
-        assert (await shop.store.admin.remove_key("k")).done is Done.MISSING
+        assert (await shop.store.admin.remove_key("k")).done is ActionResult.MISSING
         assert (await shop.add(2)).id != first.id
         assert await shop.work() == [("index", 2)]
 

@@ -12,7 +12,7 @@ from stowhand import NonRetryable
 from stowhand.events import Events
 from stowhand.flows import DelayError, Flow, FlowJob, FlowJobFailed, Queue, Stage
 from stowhand.flows.step_handler import WorkerFunction
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.queue_store import ActionResult
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.flows.harness import until
@@ -77,7 +77,7 @@ def reaches(flow: Flow, job: str, state: Stage) -> Callable[[], Awaitable[bool]]
     return holds
 
 
-async def cancel(flow: Flow, job: str) -> Done:
+async def cancel(flow: Flow, job: str) -> ActionResult:
     answer = await flow.cancel_job(job)
     assert answer.job_id == job
     return answer.done
@@ -99,8 +99,8 @@ def test_a_waiting_job_ends_at_once_and_can_be_retried(run: Run, make: MakeFlow,
             start(flow, name, step)
         async with flow:
             job = await flow.create_job({"n": 1}, delay=delay, key="k")
-            assert [await cancel(flow, job), await cancel(flow, job)] == [Done.DONE, Done.UNCHANGED]
-            assert await cancel(flow, job[:-4] + "0000") is Done.MISSING
+            assert [await cancel(flow, job), await cancel(flow, job)] == [ActionResult.DONE, ActionResult.UNCHANGED]
+            assert await cancel(flow, job[:-4] + "0000") is ActionResult.MISSING
             assert await stage(flow, job) == (Stage.CANCELED, "first")
             assert await is_empty(flow)
             with pytest.raises(FlowJobFailed, match=f"job {job} canceled in first: canceled"):
@@ -110,8 +110,8 @@ def test_a_waiting_job_ends_at_once_and_can_be_retried(run: Run, make: MakeFlow,
             await flow.start_all()
             assert (await flow.result(following, timeout=20))["seen"] == 2
             assert await stage(flow, job) == (Stage.CANCELED, "first")
-            assert await cancel(flow, following) is Done.REFUSED
-            assert (await flow.retry_jobs([job]))[0].done is Done.DONE
+            assert await cancel(flow, following) is ActionResult.REFUSED
+            assert (await flow.retry_jobs([job]))[0].done is ActionResult.DONE
             assert (await flow.result(job, timeout=20))["seen"] == 1
 
     run(story())
@@ -138,7 +138,7 @@ def test_a_running_job_does_not_go_on(run: Run, make: MakeFlow, end: str) -> Non
             await flow.start_all()
             job = await flow.create_job({"n": 1})
             await first.begun.wait()
-            assert [await cancel(flow, job), await cancel(flow, job)] == [Done.ASKED, Done.ASKED]
+            assert [await cancel(flow, job), await cancel(flow, job)] == [ActionResult.ASKED, ActionResult.ASKED]
             with pytest.raises(FlowJobFailed):
                 await flow.result(job, timeout=20)
             assert await stage(flow, job) == (state, "first")
@@ -160,7 +160,7 @@ def test_a_job_that_completes_its_last_queue_is_recorded_as_completed(run: Run, 
             await flow.start_all()
             job = await flow.create_job({})
             await last.begun.wait()
-            assert await cancel(flow, job) is Done.ASKED
+            assert await cancel(flow, job) is ActionResult.ASKED
             assert (await flow.result(job, timeout=20))["end"] is True
 
     run(story())
@@ -184,7 +184,7 @@ def test_a_retried_job_is_not_canceled_again(run: Run, make: MakeFlow) -> None:
             await until(reaches(flow, job, Stage.CANCELED))
             await stopping.stop()
             flow.create_workers("first", last, wait_timeout=0.2).start()
-            assert (await flow.retry_jobs([job]))[0].done is Done.DONE
+            assert (await flow.retry_jobs([job]))[0].done is ActionResult.DONE
             assert (await flow.result(job, timeout=20))["end"] is True
 
     run(story())
@@ -210,12 +210,12 @@ def test_a_cancellation_of_a_job_that_moves_on_stops_it_or_is_refused(run: Run, 
             for job, answer in answers.items():
                 state, queue = await stage(flow, job)
                 match answer:
-                    case Done.DONE:
+                    case ActionResult.DONE:
                         assert state is Stage.CANCELED
-                    case Done.ASKED:
+                    case ActionResult.ASKED:
                         assert state is Stage.CANCELED or (state, queue) == (Stage.COMPLETED, names[-1])
                     case _:
-                        assert (answer, state, queue) == (Done.REFUSED, Stage.COMPLETED, names[-1])
+                        assert (answer, state, queue) == (ActionResult.REFUSED, Stage.COMPLETED, names[-1])
             assert await is_empty(flow)
 
     run(story())
@@ -243,14 +243,14 @@ def test_to_its_parent_a_canceled_child_has_failed(run: Run, make: MakeFlow, mus
             flow.workers[0].start()
             await until(reaches(flow, job, Stage.PARKED))
             children = [child["id"] for child in await flow.get_children(job, "parent")]
-            assert await cancel(flow, children[1]) is Done.DONE
+            assert await cancel(flow, children[1]) is ActionResult.DONE
             await flow.start_all()
             await stuck.begun.wait()
-            assert await cancel(flow, children[0]) is Done.ASKED
+            assert await cancel(flow, children[0]) is ActionResult.ASKED
             if must_succeed:
                 with pytest.raises(FlowJobFailed, match="2 of 2 children failed"):
                     await flow.result(job, timeout=20)
-                assert (await flow.retry_jobs([job]))[0].done is Done.DONE
+                assert (await flow.retry_jobs([job]))[0].done is ActionResult.DONE
             await flow.result(job, timeout=20)
             assert [child.get("canceled") for child in gathered] == ([None] * 2 if must_succeed else [True, True])
 
@@ -269,7 +269,7 @@ def test_a_parent_that_waits_for_its_children_ends_at_once_and_they_go_on(run: R
             job = await flow.create_job({"children:parent:params": PARAMS})
             parents.start()
             await until(reaches(flow, job, Stage.PARKED))
-            assert await cancel(flow, job) is Done.DONE
+            assert await cancel(flow, job) is ActionResult.DONE
             kids.start()
 
             async def have_ended() -> bool:
@@ -278,7 +278,7 @@ def test_a_parent_that_waits_for_its_children_ends_at_once_and_they_go_on(run: R
             await until(have_ended)
             assert await stage(flow, job) == (Stage.CANCELED, "parent")
             assert await is_empty(flow)
-            assert (await flow.retry_jobs([job]))[0].done is Done.DONE
+            assert (await flow.retry_jobs([job]))[0].done is ActionResult.DONE
             await flow.start_all()
             results = (await flow.result(job, timeout=20))["children:parent:results"]
             assert [child["done"] for child in results] == [True, True]

@@ -10,7 +10,7 @@ import pytest
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, FlowJobFailed, Queue, Stage
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.queue_store import ActionResult
 from tests.conftest import Run
 from tests.flows.harness import until
 
@@ -47,7 +47,7 @@ class Story:
         assert (caught.value.job.state, caught.value.job.queue) == (Stage.FAILED, "parent")
         return str(caught.value.job.failure)
 
-    async def retry(self, job_id: str) -> tuple[Done, str]:
+    async def retry(self, job_id: str) -> tuple[ActionResult, str]:
         (answer,) = await self.flow.retry_jobs([job_id])
         return answer.done, answer.why
 
@@ -66,17 +66,17 @@ def test_a_parent_fails_with_a_child_and_its_retry_makes_only_the_failed_childre
             assert (await story.failure(job)).endswith(": 2 is bad")
             assert story.runs == Counter(dict.fromkeys(NUMBERS, 1))
             children = await flow.engine.failed("parent:kid", after=None, limit=9)
-            assert await story.retry(children[0]) == (Done.REFUSED, "its parent has failed; retry the parent")
+            assert await story.retry(children[0]) == (ActionResult.REFUSED, "its parent has failed; retry the parent")
 
             story.bad = {3}
-            assert (await story.retry(job))[0] is Done.DONE
+            assert (await story.retry(job))[0] is ActionResult.DONE
             assert "1 of 4 children failed" in await story.failure(job)
             assert story.runs == Counter({1: 1, 2: 2, 3: 2, 4: 1})
             assert len(await flow.engine.failed("parent:kid", after=None, limit=9)) == 1
 
             story.bad = set()
             done = [await story.retry(job), await story.retry(job)]
-            assert [each for each, _ in done] == [Done.DONE, Done.REFUSED]
+            assert [each for each, _ in done] == [ActionResult.DONE, ActionResult.REFUSED]
             await flow.result(job, timeout=20)
             assert story.runs == Counter({1: 1, 2: 2, 3: 3, 4: 1})
             assert await flow.engine.failed(None, after=None, limit=9) == []
@@ -109,7 +109,7 @@ def test_a_child_that_is_gone_has_not_succeeded_and_is_made_anew(run: Run, redis
             await client.zadd("queue:parent:parked", {job: 1})  # the sweep counts its children at its next look
             kids.start()
             assert (await story.failure(job)).endswith("its hash expired")
-            assert (await story.retry(job))[0] is Done.DONE
+            assert (await story.retry(job))[0] is ActionResult.DONE
             last.start()
             await flow.result(job, timeout=20)
             assert story.runs == Counter(dict.fromkeys(NUMBERS, 1))

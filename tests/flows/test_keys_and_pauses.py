@@ -13,7 +13,7 @@ import pytest
 from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, FlowJobFailed, Queue, Stage
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.queue_store import ActionResult
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.flows.harness import until
@@ -97,7 +97,7 @@ def test_a_retried_job_has_its_key_again(run: Run, make: Callable[..., Flow]) ->
             second = await flow.create_job({}, key="order 7")
             await flow.result(second, timeout=20)
             await flow.pause("only")
-            assert [answer.done for answer in await flow.retry_jobs([first])] == [Done.DONE]
+            assert [answer.done for answer in await flow.retry_jobs([first])] == [ActionResult.DONE]
             assert await flow.create_job({}, key="order 7") == first
             await flow.resume("only")
             await flow.result(first, timeout=20)

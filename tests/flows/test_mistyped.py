@@ -14,7 +14,7 @@ from stowhand.errors import InvalidJob
 from stowhand.events import Events
 from stowhand.flows import Flow, FlowJob, Queue
 from stowhand.jobs.lifecycle import Fail, Retry
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.queue_store import ActionResult
 from tests.conftest import Run
 
 LONE = "\ud800"
@@ -63,7 +63,7 @@ def test_an_id_that_no_job_has_is_nobodys(run: Run, flow: Flow, odd: str) -> Non
         async with flow:
             assert await flow.get_jobs([odd]) == [None]
             assert await flow.delete_job(odd) is False
-            assert [answer.done for answer in await flow.retry_jobs([odd])] == [Done.MISSING]
+            assert [answer.done for answer in await flow.retry_jobs([odd])] == [ActionResult.MISSING]
             assert await flow.get_jobs_by_key("user", odd) == []
 
     run(story())

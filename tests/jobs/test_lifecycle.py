@@ -10,9 +10,9 @@ from stowhand.jobs.durations import seconds
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import (
     COMPLETED,
+    AttemptOutcome,
     Cancel,
     Complete,
-    Ended,
     Fail,
     Outcome,
     Retry,
@@ -31,25 +31,27 @@ def judge(outcome: Outcome, attempts: int = 1, max_attempts: int = 25, **given: 
 
 def test_what_completes_with_nothing_to_add_needs_no_new_settlement() -> None:
     assert judge(Complete()) is COMPLETED
-    assert Settlement(State.COMPLETED, Ended.OK) == COMPLETED
+    assert Settlement(State.COMPLETED, AttemptOutcome.OK) == COMPLETED
 
 
 def test_a_result_and_what_follows_travel_with_the_settlement() -> None:
     then = (NewJob(task="next"),)
-    assert judge(Complete(), result="3", then=then) == Settlement(State.COMPLETED, Ended.OK, result="3", then=then)
+    assert judge(Complete(), result="3", then=then) == Settlement(
+        State.COMPLETED, AttemptOutcome.OK, result="3", then=then
+    )
     assert judge(Complete(), then=then).then == then
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 24])
 def test_a_retry_with_attempts_left_waits_for_its_backoff(attempts: int) -> None:
     settlement = judge(Retry("no"), attempts)
-    assert settlement == Settlement(State.ERRORED, Ended.RETRY, delay=100.0 + attempts, error="no")
+    assert settlement == Settlement(State.ERRORED, AttemptOutcome.RETRY, delay=100.0 + attempts, error="no")
     assert not settlement.refund
 
 
 @pytest.mark.parametrize(("attempts", "max_attempts"), [(25, 25), (1, 1), (30, 25)])
 def test_a_retry_without_attempts_left_fails(attempts: int, max_attempts: int) -> None:
-    assert judge(Retry("no"), attempts, max_attempts) == Settlement(State.FAILED, Ended.FAILED, error="no")
+    assert judge(Retry("no"), attempts, max_attempts) == Settlement(State.FAILED, AttemptOutcome.FAILED, error="no")
 
 
 @pytest.mark.parametrize(("after", "delay"), [(0, 0.0), (0.25, 0.25), (timedelta(minutes=1), 60.0)])
@@ -67,21 +69,21 @@ def test_an_own_delay_does_not_lend_another_attempt() -> None:
 
 
 def test_a_failure_is_final_whatever_attempts_are_left() -> None:
-    assert judge(Fail("never")) == Settlement(State.FAILED, Ended.FAILED, error="never")
+    assert judge(Fail("never")) == Settlement(State.FAILED, AttemptOutcome.FAILED, error="never")
 
 
 def test_poison_is_a_failure_that_is_counted_apart() -> None:
-    assert judge(Fail("never", poison=True)) == Settlement(State.FAILED, Ended.POISON, error="never")
+    assert judge(Fail("never", poison=True)) == Settlement(State.FAILED, AttemptOutcome.POISON, error="never")
 
 
 @pytest.mark.parametrize("attempts", [1, 25])
 def test_a_snooze_gives_its_attempt_back_even_the_last(attempts: int) -> None:
-    expected = Settlement(State.QUEUED, Ended.SNOOZED, delay=60.0, refund=True)
+    expected = Settlement(State.QUEUED, AttemptOutcome.SNOOZED, delay=60.0, refund=True)
     assert judge(Snooze(timedelta(minutes=1)), attempts) == expected
 
 
 def test_a_cancellation_keeps_its_reason() -> None:
-    assert judge(Cancel("stop")) == Settlement(State.CANCELED, Ended.CANCELED, error="stop")
+    assert judge(Cancel("stop")) == Settlement(State.CANCELED, AttemptOutcome.CANCELED, error="stop")
 
 
 @pytest.mark.parametrize("outcome", [Retry(), Fail(), Snooze(1), Cancel()])
@@ -100,7 +102,7 @@ def test_five_deaths_are_forgiven_and_none_where_one_attempt_is_allowed(
     assert allowed_resets(max_resets, max_attempts) == allowed
     for resets in range(allowed):
         settlement = reset(resets=resets, max_resets=max_resets, max_attempts=max_attempts)
-        assert settlement == Settlement(State.QUEUED, Ended.RETRY, refund=True)
+        assert settlement == Settlement(State.QUEUED, AttemptOutcome.RETRY, refund=True)
     assert reset(resets=allowed, max_resets=max_resets, max_attempts=max_attempts).state is State.FAILED
 
 

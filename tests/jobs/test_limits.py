@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stowhand.errors import InvalidJob
 from stowhand.jobs import limits, strict_json
 from stowhand.jobs.job import KeyMode, NewJob, State
-from stowhand.jobs.lifecycle import Ended, Settlement
+from stowhand.jobs.lifecycle import AttemptOutcome, Settlement
 
 KEPT = ": keep the data in a file or a table, and pass its path or id"
 JANUARY = datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None)
@@ -133,8 +133,8 @@ def test_whatever_is_given_the_answer_is_a_checked_job_or_invalid_job(fields: di
 
 
 def test_what_is_left_of_a_batch_is_checked_where_it_is_written_and_only_there() -> None:
-    limits.check_left(Settlement(State.ERRORED, Ended.RETRY, payload="[1]"))
-    limits.check_left(Settlement(State.COMPLETED, Ended.OK, payload="{not json"))
+    limits.check_left(Settlement(State.ERRORED, AttemptOutcome.RETRY, payload="[1]"))
+    limits.check_left(Settlement(State.COMPLETED, AttemptOutcome.OK, payload="{not json"))
     for state in (State.ERRORED, State.FAILED):
         with pytest.raises(InvalidJob, match="the payload: "):
-            limits.check_left(Settlement(state, Ended.FAILED, payload="{not json"))
+            limits.check_left(Settlement(state, AttemptOutcome.FAILED, payload="{not json"))

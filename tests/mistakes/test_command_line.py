@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.protocols.operating import WorkerCard, WorkerList
+from stowhand.protocols.operating import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
 from tests.cli.conftest import Stowhand, call, folder
 from tests.service.processes import with_store
@@ -127,7 +127,7 @@ def test_a_misspelt_task_meets_the_nearest_that_is_known(
     async def show_worker(store: QueueStore) -> None:
         heartbeats = store.heartbeats()
         assert isinstance(heartbeats, WorkerList)
-        await heartbeats.worker_seen(WorkerCard("w1", "host", 1, "1", ("send",), 4), {})
+        await heartbeats.worker_seen(WorkerDescription("w1", "host", 1, "1", ("send",), 4), {})
         await heartbeats.close()
 
     call("migrate")

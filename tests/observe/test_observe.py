@@ -15,6 +15,8 @@ import pytest
 from stowhand.events import (
     ChildDied,
     DashboardChanged,
+    DashboardStoreLost,
+    DashboardStoreRecovered,
     Event,
     Events,
     JobEnded,
@@ -23,13 +25,11 @@ from stowhand.events import (
     JobsReturned,
     JobStarted,
     JobUnknown,
-    LeaseEnding,
+    LeaseExpiring,
     LoopBlocked,
     ResultDropped,
-    StoreAway,
-    StoreBack,
+    StoreCallFailed,
     StoreRecovered,
-    StoreTrouble,
     ThreadAbandoned,
     WorkerStarted,
     WorkerStopped,
@@ -37,7 +37,7 @@ from stowhand.events import (
 )
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
-from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.jobs.queues import Queues
 from stowhand.observe.job_logger import core_logger, job_logger
 from stowhand.observe.lending import LendingListener
@@ -72,7 +72,10 @@ def written(*events: Event, level: str = "debug", fmt: str = "text") -> str:
 
 
 def ended(
-    how: Ended = Ended.OK, error: str | None = None, task: str = "hello", retry_in: float | None = None
+    how: AttemptOutcome = AttemptOutcome.OK,
+    error: str | None = None,
+    task: str = "hello",
+    retry_in: float | None = None,
 ) -> JobEnded:
     return JobEnded(W, 1, task, 2, 25, how, 0.00016, error, retry_in)
 
@@ -93,7 +96,7 @@ def test_the_lines_of_the_readme() -> None:
 
 
 def test_a_failure_says_which_attempt_and_the_first_line_of_the_error() -> None:
-    error = ended(Ended.RETRY, "ValueError: no\nTraceback …\n  deep, password=hunter2", retry_in=7.389)
+    error = ended(AttemptOutcome.RETRY, "ValueError: no\nTraceback …\n  deep, password=hunter2", retry_in=7.389)
     line = f"[worker({W})] WARNING: Failed task 1 (hello), attempt 2/25, retrying in 7.4s: ValueError: no (0.16ms)\n"
     assert written(error, level="info") == line
     assert written(error) == f"{line}    Traceback …\n      deep, password=***\n"
@@ -102,8 +105,12 @@ def test_a_failure_says_which_attempt_and_the_first_line_of_the_error() -> None:
     assert (entry["outcome"], entry["duration"], entry["max_attempts"]) == ("retry", 0.00016, 25)
 
 
-@pytest.mark.parametrize(("how", "level"), [(Ended.RETRY, logging.WARNING), (Ended.FAILED, logging.ERROR)])
-def test_the_failures_of_a_task_have_one_message_and_their_numbers_as_arguments(how: Ended, level: int) -> None:
+@pytest.mark.parametrize(
+    ("how", "level"), [(AttemptOutcome.RETRY, logging.WARNING), (AttemptOutcome.FAILED, logging.ERROR)]
+)
+def test_the_failures_of_a_task_have_one_message_and_their_numbers_as_arguments(
+    how: AttemptOutcome, level: int
+) -> None:
     """Sentry groups by the message before it is formatted, and makes an issue of each line at ERROR."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
@@ -117,7 +124,7 @@ def test_the_failures_of_a_task_have_one_message_and_their_numbers_as_arguments(
         logger.removeHandler(handler)
     one, other = records
     assert one.msg == other.msg
-    again = ("at once",) if how is Ended.RETRY else ()
+    again = ("at once",) if how is AttemptOutcome.RETRY else ()
     assert (one.levelno, one.args) == (level, ("1", 1, 25, *again, "ValueError: bad row 1 password=***", 1.0))
     assert "task 2 (50%s off)" in other.getMessage()
     assert "attempt 2/25" in other.getMessage()
@@ -155,7 +162,7 @@ def test_many_jobs_taken_back_are_one_line_with_their_number() -> None:
 
 
 def test_trouble_with_the_store_has_its_facts_in_fields() -> None:
-    entry = json.loads(written(StoreTrouble(W, "claim", "gone", 0.25), fmt="json"))
+    entry = json.loads(written(StoreCallFailed(W, "claim", "gone", 0.25), fmt="json"))
     assert (entry["doing"], entry["retry_in"], entry["error"]) == ("claim", 0.25, "gone")
 
 
@@ -172,7 +179,9 @@ def test_a_listener_that_raises_is_reported_where_nobody_logs_anything(caplog: p
 
 def test_a_traceback_is_told_by_its_last_line() -> None:
     error = 'Traceback (most recent call last):\n  File "x"\n    boom\nKeyError: 5\n'
-    assert "Permanently failed task 1 (hello), attempt 2/25: KeyError: 5 (" in written(ended(Ended.FAILED, error))
+    assert "Permanently failed task 1 (hello), attempt 2/25: KeyError: 5 (" in written(
+        ended(AttemptOutcome.FAILED, error)
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,9 +195,12 @@ def test_a_traceback_is_told_by_its_last_line() -> None:
         (WorkerStopped(W, 0), "INFO: Stopped"),
         (WorkerStopped(W, 2), "WARNING: Stopped; 2 handlers could not be ended"),
         (JobStarted(W, 1, "hello", 2), "DEBUG: Started task 1 (hello), attempt 2"),
-        (ended(Ended.SNOOZED), "Snoozed task 1"),
-        (ended(Ended.CANCELED, "by hand"), "Canceled task 1 (hello): by hand"),
-        (ended(Ended.POISON, "Poison: x"), "Permanently failed task 1 (hello): poison, attempt 2/25: Poison: x"),
+        (ended(AttemptOutcome.SNOOZED), "Snoozed task 1"),
+        (ended(AttemptOutcome.CANCELED, "by hand"), "Canceled task 1 (hello): by hand"),
+        (
+            ended(AttemptOutcome.POISON, "Poison: x"),
+            "Permanently failed task 1 (hello): poison, attempt 2/25: Poison: x",
+        ),
         (JobLost(W, 1, "hello", "late"), "WARNING: Lost the lease of task 1 (hello), nothing was recorded: late"),
         (JobUnknown(W, 1, "hello"), "the result is not known"),
         (JobsReturned(W, (1, 2), "stopping"), "Returned tasks 1, 2 to the queue, attempt not counted: stopping"),
@@ -201,9 +213,9 @@ def test_a_traceback_is_told_by_its_last_line() -> None:
             "ERROR: Permanently failed task 1 (hello): its workers died",
         ),
         (ResultDropped(1, "hello", "too large"), "its result could not be kept: too large"),
-        (StoreTrouble(W, "claim", "gone\nmore", 1.5), "ERROR: Store trouble (claim), again in 1.5s: gone\n"),
+        (StoreCallFailed(W, "claim", "gone\nmore", 1.5), "ERROR: Store trouble (claim), again in 1.5s: gone\n"),
         (StoreRecovered(W, "claim", 3), "The store is back (claim, after 3 failures)"),
-        (LeaseEnding(W, Lease(1, "t", 1), "hello"), "The lease of task 1 (hello) expires"),
+        (LeaseExpiring(W, Lease(1, "t", 1), "hello"), "The lease of task 1 (hello) expires"),
         (
             LoopBlocked(W, "hello", 1, 2.5, "  File x", True),
             "blocked for 2.5s by task 1 (hello). Stack:\n      File x",
@@ -229,7 +241,16 @@ def test_every_kind_of_event_is_listened_to() -> None:
     silent = {kind.__name__ for kind in kinds if not hub.wants(kind)}
     # For programs and metrics: a line for every look or call would drown the rest, and a deaf store is said to be in
     # trouble.
-    assert silent <= {"Claiming", "Claimed", "Settled", "Beaten", "Listening", "HookRan", "JobLeft", "StoreCalled"}
+    assert silent <= {
+        "ClaimStarted",
+        "ClaimFinished",
+        "Settled",
+        "HeartbeatFinished",
+        "Listening",
+        "HookFinished",
+        "JobLeft",
+        "StoreCalled",
+    }
 
 
 def test_nobody_listens_to_what_the_level_would_drop() -> None:
@@ -248,8 +269,8 @@ def test_nobody_listens_to_what_the_level_would_drop() -> None:
 
 def test_a_success_is_not_written_where_only_errors_are() -> None:
     assert written(ended(), level="error") == ""
-    assert "Permanently failed task" in written(ended(Ended.FAILED, "x"), level="error")
-    assert written(ended(Ended.RETRY, "x"), level="error") == ""
+    assert "Permanently failed task" in written(ended(AttemptOutcome.FAILED, "x"), level="error")
+    assert written(ended(AttemptOutcome.RETRY, "x"), level="error") == ""
 
 
 def test_json_lines_hold_the_scope_in_fields() -> None:
@@ -446,8 +467,8 @@ def test_an_outage_of_the_dashboards_store_is_a_line_and_its_end_another() -> No
     configure_logging("info", "text", stream=stream)
     events = Events()
     LendingListener(events, name="web")
-    events.emit(StoreAway("no answer of postgresql://ann:hush@db/shop\nfor long"))
-    events.emit(StoreBack(83.0))
+    events.emit(DashboardStoreLost("no answer of postgresql://ann:hush@db/shop\nfor long"))
+    events.emit(DashboardStoreRecovered(83.0))
     assert stream.getvalue().splitlines() == [
         "[web] ERROR: The store does not answer; pages say so until it does: no answer of postgresql://ann:***@db/shop",
         "[web] INFO: The store is back, after 1m 23s",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stowhand.protocols.figures import NAMES, Amount, Tallies
+from stowhand.protocols.figures import NAMES, BoundedCount, NameCounts
 
 
 @pytest.mark.parametrize(
@@ -18,54 +18,58 @@ from stowhand.protocols.figures import NAMES, Amount, Tallies
     ],
 )
 def test_an_amount_is_exact_up_to_its_limit(number: int, words: str, column: str) -> None:
-    amount = Amount.up_to(10_000, number)
+    amount = BoundedCount.up_to(10_000, number)
     assert (amount.words, str(amount)) == (words, column)
 
 
 def test_a_sum_with_more_in_it_is_more() -> None:
-    assert Amount(1) + Amount(2) == Amount(3)
-    assert (Amount(1) + Amount(10_000, least=True)).words == "more than 10,001"
+    assert BoundedCount(1) + BoundedCount(2) == BoundedCount(3)
+    assert (BoundedCount(1) + BoundedCount(10_000, least=True)).words == "more than 10,001"
 
 
 def test_the_largest_are_named_and_the_others_are_one() -> None:
-    tallies = Tallies()
+    tallies = NameCounts()
     for number in range(NAMES + 3):
         tallies.add(f"t{number:03}", "waiting", number + 1)
     tallies.add("t001", "failed", 1)
     named, others = tallies.live()[:-1], tallies.live()[-1]
     assert [one.name for one in named] == [f"t{number:03}" for number in reversed(range(3, NAMES + 3))]
-    assert (others.name, others.queued, others.failed) == (None, Amount(1 + 2 + 3), Amount(1))
+    assert (others.name, others.queued, others.failed) == (None, BoundedCount(1 + 2 + 3), BoundedCount(1))
 
 
 def test_what_waits_for_another_attempt_is_not_counted_twice() -> None:
-    tallies = Tallies()
+    tallies = NameCounts()
     tallies.add("t", "waiting", 5)
     tallies.add("t", "errored", 2)
     (one,) = tallies.live()
-    assert (one.queued, one.errored, one.waiting) == (Amount(3), Amount(2), Amount(5))
+    assert (one.queued, one.errored, one.waiting) == (BoundedCount(3), BoundedCount(2), BoundedCount(5))
 
 
 def test_what_is_queued_of_more_than_was_counted_is_more() -> None:
-    tallies = Tallies(10_000)
+    tallies = NameCounts(10_000)
     tallies.add("t", "waiting", 10_001)
     tallies.add("t", "errored", 1_196)
     (one,) = tallies.live()
-    assert (one.queued, one.errored) == (Amount(8_804, least=True), Amount(1_196))
+    assert (one.queued, one.errored) == (BoundedCount(8_804, least=True), BoundedCount(1_196))
 
 
 def test_a_sum_of_several_counts_is_exact_up_to_the_limit() -> None:
-    tallies = Tallies(10)
+    tallies = NameCounts(10)
     for _ in range(2):
         tallies.add("t", "waiting", 7)
     (one,) = tallies.live()
-    assert one.queued == Amount(10, least=True)
+    assert one.queued == BoundedCount(10, least=True)
 
 
 def test_of_a_part_that_was_not_counted_to_its_end_no_name_is_exact() -> None:
-    tallies = Tallies()
+    tallies = NameCounts()
     tallies.add("t", "processing", 3)
     tallies.add("u", "waiting", 2)
     tallies.cut("processing")
     found = {one.name: (one.processing, one.queued) for one in tallies.live()}
-    none = Amount(0, least=True)
-    assert found == {"t": (Amount(3, least=True), Amount(0)), "u": (none, Amount(2)), None: (none, Amount(0))}
+    none = BoundedCount(0, least=True)
+    assert found == {
+        "t": (BoundedCount(3, least=True), BoundedCount(0)),
+        "u": (none, BoundedCount(2)),
+        None: (none, BoundedCount(0)),
+    }

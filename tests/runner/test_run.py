@@ -17,7 +17,7 @@ import pytest
 
 from stowhand.errors import ConfigurationError, SchemaMissing, StowhandError
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.queue_store import Done, QueueStore
+from stowhand.protocols.queue_store import ActionResult, QueueStore
 from stowhand.runner import Runner, WorkerEvents, make_worker_utils, quick_add_job, run, run_migrations, run_once
 from stowhand.runner.running import Signals
 from stowhand.stores.url import open_store
@@ -491,5 +491,5 @@ async def test_a_running_job_hears_of_its_cancellation_long_before_a_heartbeat(u
         await asyncio.wait_for(begun.wait(), 30)
         async with await make_worker_utils(connection_string=url) as utils:
             answer = await utils._store.admin.cancel(job.id)
-        assert (answer.done, answer.why) == (Done.ASKED, "it is running; its worker will stop it")
+        assert (answer.done, answer.why) == (ActionResult.ASKED, "it is running; its worker will stop it")
         await asyncio.wait_for(heard.wait(), 30)

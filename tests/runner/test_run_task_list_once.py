@@ -8,7 +8,7 @@ import pytest
 
 from stowhand.app.app import App
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import Complete, Ended, Fail, Retry, Snooze
+from stowhand.jobs.lifecycle import AttemptOutcome, Complete, Fail, Retry, Snooze
 from stowhand.testing import MemoryStore, run_task_list_once
 from tests.runner.test_run import looking_at
 
@@ -30,7 +30,7 @@ async def test_every_due_job_is_run_once_and_told_in_order() -> None:
     await store.jobs.enqueue(NewJob(task="elsewhere"))
     ran = await run_task_list_once(store, {"double": double, "fail": fail})
     assert [(one.job.task, one.ended) for one in ran[:3]] == [
-        ("double", Ended.OK), ("fail", Ended.RETRY), ("fail", Ended.FAILED),
+        ("double", AttemptOutcome.OK), ("fail", AttemptOutcome.RETRY), ("fail", AttemptOutcome.FAILED),
     ]  # fmt: skip
     assert [one.outcome for one in ran if one.job.task == "double"] == [Complete(6), Complete(8), Complete(8)]
     assert isinstance(ran[1].outcome, Retry)
@@ -48,7 +48,7 @@ async def test_a_job_that_comes_back_at_once_is_not_run_twice() -> None:
 
     job = await store.jobs.enqueue(NewJob(task="again"))
     (ran,) = await run_task_list_once(store, {"again": again})
-    assert (ran.ended, ran.outcome) == (Ended.SNOOZED, Snooze(0))
+    assert (ran.ended, ran.outcome) == (AttemptOutcome.SNOOZED, Snooze(0))
     left = await store.jobs.get(job.id)
     assert left is not None
     assert (left.state, left.attempts) == (State.QUEUED, 0)
@@ -87,7 +87,7 @@ async def test_a_url_is_opened_installed_and_closed(url: str) -> None:
     async with looking_at(url) as store:
         await store.jobs.enqueue(NewJob(task="x"))
     (ran,) = await run_task_list_once(url, {"x": lambda payload: Fail("so be it")})
-    assert (ran.ended, ran.outcome, ran.error) == (Ended.FAILED, Fail("so be it"), None)
+    assert (ran.ended, ran.outcome, ran.error) == (AttemptOutcome.FAILED, Fail("so be it"), None)
 
 
 async def test_tasks_of_an_app_are_run_with_their_types() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, StowhandError
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.queue_store import ActionResult
 from stowhand.protocols.store import ClaimRequest
 from stowhand.runner import WorkerUtils, make_worker_utils, quick_add_job, run, run_once
 
@@ -142,7 +142,7 @@ async def test_administration(url: str) -> None:
         (one,) = await utils.reschedule_jobs([moved.id], work_queue="bulk")
         assert (one.queue, one.run_at) == ("bulk", later)
         assert (await utils.remove_job("d")).job_id == removed.id
-        assert (await utils.remove_job("nobody's")).done is Done.MISSING
+        assert (await utils.remove_job("nobody's")).done is ActionResult.MISSING
 
 
 async def test_the_jobs_of_dead_workers_are_taken_back(url: str) -> None:

@@ -13,7 +13,7 @@ from stowhand import App
 from stowhand.app.built_in import with_built_in
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.operating import BUILT_IN, PURGE
 from stowhand.protocols.store import DAY, ClaimRequest, StoreOptions
 from stowhand.tasks.task_list import read_task_list
@@ -21,7 +21,7 @@ from stowhand.testing import FakeClock, MemoryStore
 from tests.cli.conftest import HELLO, command
 from tests.conftest import Run
 
-FAILED = Settlement(State.FAILED, Ended.FAILED, error="no")
+FAILED = Settlement(State.FAILED, AttemptOutcome.FAILED, error="no")
 
 
 async def filled(clock: FakeClock) -> tuple[MemoryStore, dict[str, int]]:

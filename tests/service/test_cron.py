@@ -17,7 +17,7 @@ from stowhand.app.app import App
 from stowhand.clock import wall_clock
 from stowhand.cron.crontab import parse_crontab
 from stowhand.cron.scheduler import Scheduler
-from stowhand.events import CronScheduled, CronStarted, CronTrouble, Events
+from stowhand.events import CronScheduled, CronStarted, Events, SchedulingFailed
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.protocols.store import StoreOptions
@@ -139,7 +139,7 @@ def test_a_lost_reply_costs_no_tick_and_makes_none_twice(run: Run, postgres_url:
             events, started = Events(), asyncio.Event()
             said: list[object] = []
             events.on(CronStarted, lambda event: started.set())
-            for kind in (CronTrouble, CronScheduled):
+            for kind in (SchedulingFailed, CronScheduled):
                 events.on(kind, said.append)
             scheduler = Scheduler(store, parse_crontab(FILLED), events)
             running = asyncio.create_task(scheduler.run())
@@ -148,7 +148,7 @@ def test_a_lost_reply_costs_no_tick_and_makes_none_twice(run: Run, postgres_url:
             await running
             await store.close()
             assert proxy.lost.is_set()
-            assert any(isinstance(event, CronTrouble) for event in said)
+            assert any(isinstance(event, SchedulingFailed) for event in said)
             return await asyncio.to_thread(_ticks, postgres_url)
 
         ticks = run(scenario(), 60)

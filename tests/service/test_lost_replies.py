@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from stowhand.errors import StoreUnreachable
-from stowhand.events import Beaten, Event, Events, JobEnded, JobLost, JobStarted, JobUnknown, StoreTrouble
+from stowhand.events import Event, Events, HeartbeatFinished, JobEnded, JobLost, JobStarted, JobUnknown, StoreCallFailed
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import handler
@@ -69,7 +69,7 @@ async def working(direct_url: str, through_url: str, **options: Any) -> AsyncIte
     await through.open()
     told: list[Event] = []
     events = Events()
-    for kind in (Beaten, JobEnded, JobLost, JobStarted, JobUnknown, StoreTrouble):
+    for kind in (HeartbeatFinished, JobEnded, JobLost, JobStarted, JobUnknown, StoreCallFailed):
         events.on(kind, told.append)
 
     @handler
@@ -96,7 +96,7 @@ def test_a_job_whose_claim_had_no_reply_is_given_up_by_token_and_runs_once(
         async with working(postgres_url, proxy.url, lease=60.0) as bench:
             proxy.lose_next_reply("claim")
             job = await bench.direct.jobs.enqueue(NewJob(task="t"))
-            await bench.until(lambda: bool(bench.heard(StoreTrouble)))
+            await bench.until(lambda: bool(bench.heard(StoreCallFailed)))
             assert proxy.lost.is_set()
             await bench.until(lambda: bool(bench.heard(JobEnded)))  # by its token, long before its lease has ended
             found = await bench.job(job.id)
@@ -142,7 +142,7 @@ def test_a_settlement_whose_reply_was_lost_is_repeated_and_counts_once(
             await bench.until(lambda: bool(bench.heard(JobEnded)))
             assert proxy.lost.is_set()
             assert bench.runs == [job.id]
-            assert [event.doing for event in bench.heard(StoreTrouble)] == ["settle"]
+            assert [event.doing for event in bench.heard(StoreCallFailed)] == ["settle"]
             assert not bench.heard(JobLost)
             assert not bench.heard(JobUnknown)
             assert (await bench.job(job.id)).state is State.COMPLETED
@@ -163,7 +163,7 @@ def test_what_a_settlement_claimed_without_a_reply_is_given_up_and_the_queue_goe
             await bench.until(lambda: len(bench.heard(JobEnded)) == 3)  # long before a lease has ended
             assert proxy.lost.is_set()
             assert bench.runs == jobs, "each ran once"
-            assert [event.doing for event in bench.heard(StoreTrouble)] == ["settle"]
+            assert [event.doing for event in bench.heard(StoreCallFailed)] == ["settle"]
             for job_id in jobs:
                 found = await bench.job(job_id)
                 assert (found.state, found.attempts, found.resets) == (State.COMPLETED, 1, 0)
@@ -234,8 +234,8 @@ def test_a_heartbeat_connection_that_dies_without_a_word_costs_no_lease(
             await bench.until(lambda: bool(bench.runs))
             proxy.silence_next_request("heart")
             await bench.until(proxy.lost.is_set)
-            beats = len(bench.heard(Beaten))
-            await bench.until(lambda: len(bench.heard(Beaten)) > beats)  # on another connection
+            beats = len(bench.heard(HeartbeatFinished))
+            await bench.until(lambda: len(bench.heard(HeartbeatFinished)) > beats)  # on another connection
             bench.may_end.set()
             await bench.until(lambda: bool(bench.heard(JobEnded) or bench.heard(JobLost)))
             assert not bench.heard(JobLost)

@@ -25,7 +25,7 @@ from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.vocabulary import JOB_SECONDS
 from stowhand.observe.worker_metrics import MOST_KINDS, WorkerMetrics
 from stowhand.protocols.attempt import Attempt
-from stowhand.protocols.figures import COUNTED_FOR_METRICS, Amount, CronFigures, Figures, LiveCounts, Pauses
+from stowhand.protocols.figures import COUNTED_FOR_METRICS, BoundedCount, CronFigures, Figures, LiveCounts, Pauses
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.testing import MemoryStore
@@ -316,12 +316,15 @@ def test_an_empty_queue_has_series_with_zero_and_a_paused_one_is_marked(tmp_path
 
 
 def test_tasks_and_queues_beyond_the_limit_are_one_series() -> None:
-    many = [LiveCounts(name=f"t{number}", queued=Amount(2), due=Amount(1), failed=Amount(3)) for number in range(5)]
-    states = {State.QUEUED: Amount(17), State.COMPLETED: Amount(COUNTED_FOR_METRICS, least=True)}
+    many = [
+        LiveCounts(name=f"t{number}", queued=BoundedCount(2), due=BoundedCount(1), failed=BoundedCount(3))
+        for number in range(5)
+    ]
+    states = {State.QUEUED: BoundedCount(17), State.COMPLETED: BoundedCount(COUNTED_FOR_METRICS, least=True)}
     figures = Figures(
         states=states,
-        tasks=[*many, LiveCounts(name=None, queued=Amount(7), failed=Amount(1, least=True))],
-        serials=[LiveCounts(name="q", errored=Amount(1))],
+        tasks=[*many, LiveCounts(name=None, queued=BoundedCount(7), failed=BoundedCount(1, least=True))],
+        serials=[LiveCounts(name="q", errored=BoundedCount(1))],
         queues=[],
         workers=[],
         paused={"q": datetime.fromtimestamp(2000, UTC)},

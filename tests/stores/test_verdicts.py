@@ -6,13 +6,13 @@ import pytest
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
-from stowhand.protocols.store import Unwritten, Verdict
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
+from stowhand.protocols.store import RefusedSettlement, Verdict
 from stowhand.stores.verdicts import Replies, pair, recorded, recorded_before, untraced
 
-RETRY = Settlement(State.ERRORED, Ended.RETRY, delay=5.0, error="no")
-SNOOZE = Settlement(State.QUEUED, Ended.SNOOZED, delay=5.0, refund=True)
-FAIL = Settlement(State.FAILED, Ended.FAILED, error="no")
+RETRY = Settlement(State.ERRORED, AttemptOutcome.RETRY, delay=5.0, error="no")
+SNOOZE = Settlement(State.QUEUED, AttemptOutcome.SNOOZED, delay=5.0, refund=True)
+FAIL = Settlement(State.FAILED, AttemptOutcome.FAILED, error="no")
 ONE, TWO, THREE = (Lease(job_id, f"token {job_id}", 1) for job_id in (1, 2, 3))
 
 
@@ -22,8 +22,8 @@ def test_what_is_recorded_as_asked_is_settled(asked: Settlement) -> None:
 
 
 def test_what_the_row_has_made_of_it_is_the_reply_and_is_never_due() -> None:
-    assert recorded(RETRY, State.CANCELED) == Settlement(State.CANCELED, Ended.CANCELED, error="no")
-    assert recorded(RETRY, State.FAILED) == Settlement(State.FAILED, Ended.FAILED, error="no")
+    assert recorded(RETRY, State.CANCELED) == Settlement(State.CANCELED, AttemptOutcome.CANCELED, error="no")
+    assert recorded(RETRY, State.FAILED) == Settlement(State.FAILED, AttemptOutcome.FAILED, error="no")
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.ERRORED, State.PROCESSING])
@@ -33,7 +33,7 @@ def test_a_repeat_of_one_that_was_to_wait_is_known_whatever_the_job_does_now(sta
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.ERRORED, State.FAILED, State.CANCELED])
 def test_a_completion_of_what_was_settled_otherwise_reports_what_was_recorded(state: State) -> None:
-    following = Settlement(State.COMPLETED, Ended.OK, result="1", then=(NewJob(task="next"),))
+    following = Settlement(State.COMPLETED, AttemptOutcome.OK, result="1", then=(NewJob(task="next"),))
     reply = recorded_before(following, state)
     assert isinstance(reply, Settlement)
     assert (reply.state, reply.result, reply.then) == (state, None, ())
@@ -60,9 +60,9 @@ def test_no_trace_is_lost_and_after_a_call_without_a_reply_unknown() -> None:
 def test_rows_are_written_in_id_order_and_answered_in_the_order_of_the_batch() -> None:
     replies = Replies([(THREE, COMPLETED), (ONE, RETRY), (TWO, FAIL)])
     assert [lease for lease, _ in replies.entries] == [ONE, TWO, THREE]
-    replies.known = {pair((ONE, RETRY)): Verdict.SETTLED, pair((TWO, FAIL)): Unwritten("no")}
-    assert replies.in_order(repeat=False) == [Verdict.LOST, Verdict.SETTLED, Unwritten("no")]
-    assert replies.in_order(repeat=True) == [Verdict.UNKNOWN, Verdict.SETTLED, Unwritten("no")]
+    replies.known = {pair((ONE, RETRY)): Verdict.SETTLED, pair((TWO, FAIL)): RefusedSettlement("no")}
+    assert replies.in_order(repeat=False) == [Verdict.LOST, Verdict.SETTLED, RefusedSettlement("no")]
+    assert replies.in_order(repeat=True) == [Verdict.UNKNOWN, Verdict.SETTLED, RefusedSettlement("no")]
 
 
 def test_a_lease_named_twice_is_settled_as_it_was_named_first_and_answered_twice() -> None:

@@ -19,7 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stowhand.clock import SystemClock
-from stowhand.events import Events, LentChanged
+from stowhand.events import Events, RemoteCallAudited
 from stowhand.protocols.queue_store import AnyStore
 from stowhand.remote.server.authenticator import Authenticator
 from stowhand.remote.server.claims import Claims
@@ -42,8 +42,8 @@ class House:
 
     def __init__(self, store: AnyStore[Any], tokens: Path | None) -> None:
         events, clock = Events(), SystemClock()
-        self.audit: list[LentChanged] = []
-        events.on(LentChanged, self.audit.append)
+        self.audit: list[RemoteCallAudited] = []
+        events.on(RemoteCallAudited, self.audit.append)
         authenticator = Authenticator(TokenFile(tokens or Path("no-tokens-here.json")), events, clock)
         loan = SharedStore(store)
         self._store = store

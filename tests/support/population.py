@@ -17,10 +17,10 @@ from stowhand.jobs.histogram import bucket_of
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, settle
 from stowhand.protocols.attempt import Progress, ProgressKeeper
-from stowhand.protocols.operating import WorkerCard, WorkerList
+from stowhand.protocols.operating import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Claim, ClaimRequest
-from stowhand.protocols.throughput import Tally, TaskMinute, ThroughputKeeper
+from stowhand.protocols.throughput import OutcomeCounts, TaskMinute, ThroughputKeeper
 from stowhand.testing import FakeClock
 
 HOURS = 3
@@ -166,15 +166,15 @@ async def _settle(store: QueueStore, claim: Claim[Job], outcome: Outcome | None)
     await store.settle([(claim.lease, settlement)])
 
 
-def _cards(version: str) -> list[WorkerCard]:
+def _cards(version: str) -> list[WorkerDescription]:
     tasks = (*RATES, "cleanup_sessions")
     return [
-        WorkerCard("host-a:shop-1", "host-a", 4107, "0.1.0", tasks, 4, app_version=version),
-        WorkerCard("host-a:shop-2", "host-a", 4108, "0.1.0", tasks, 4, app_version=version),
-        WorkerCard(
+        WorkerDescription("host-a:shop-1", "host-a", 4107, "0.1.0", tasks, 4, app_version=version),
+        WorkerDescription("host-a:shop-2", "host-a", 4108, "0.1.0", tasks, 4, app_version=version),
+        WorkerDescription(
             "host-b:shop-3", "host-b", 812, "0.1.0", ("send_mail", LONG, "billing/invoice.v2"), 2, stopping=True
         ),
-        WorkerCard("host-c:shop-4", "host-c", 77, "0.1.0", tasks, 8, app_version=version),
+        WorkerDescription("host-c:shop-4", "host-c", 77, "0.1.0", tasks, 8, app_version=version),
     ]
 
 
@@ -196,11 +196,11 @@ def _counted(until: datetime, minutes_ago: int) -> list[TaskMinute]:
     return found
 
 
-def _tally(chance: random.Random, ended: int, bad: int, takes: float, waited: float) -> Tally:
+def _tally(chance: random.Random, ended: int, bad: int, takes: float, waited: float) -> OutcomeCounts:
     waits: dict[int, int] = {}
     runs: dict[int, int] = {}
     for _ in range(ended):
         for into, around in ((waits, waited), (runs, takes)):
             bucket = bucket_of(around * chance.lognormvariate(0, 0.7))
             into[bucket] = into.get(bucket, 0) + 1
-    return Tally(ok=ended - bad, retry=bad - bad // 3, failed=bad // 3, waits=waits, runs=runs)
+    return OutcomeCounts(ok=ended - bad, retry=bad - bad // 3, failed=bad // 3, waits=waits, runs=runs)

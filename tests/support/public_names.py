@@ -15,16 +15,16 @@ PUBLIC = {
     " UnknownTask",
     "stowhand.flows": "DelayError Flow FlowJob FlowJobFailed FlowJobView FlowMonitor FlowShape FlowWorker"
     " Layout Limiter Position Queue QueueCount Stage Status",
-    "stowhand.handler": "Attempt Claimable Handler Policy PostHandle PreHandle",
+    "stowhand.handler": "Attempt ClaimDecision Handler Policy PostHandle PreHandle",
     "stowhand.observe": "CorrelationFilter FlowMetrics LogListener QueueMetrics TableMetrics Traces WorkerMetrics",
     "stowhand.outcomes": "Complete Outcome",
-    "stowhand.query": "Ages Answer Done JobFilter Reschedule Search ids_of",
+    "stowhand.query": "Ages Answer ActionResult JobFilter Reschedule Search ids_of",
     "stowhand.remote": "HttpOptions HttpStore",
     "stowhand.retry": "constant natural",
     "stowhand.runner": "BlockingHelpers CronDate CronItem CronOptions Helpers Logger Runner WorkerEvents"
     " WorkerUtils make_worker_utils parse_cron_items parse_crontab quick_add_job run run_migrations run_once",
-    "stowhand.stores.api": "Capabilities Claim ClaimRequest Foreign Heartbeats KeyMode Lease Pulse Refusal"
-    " ResetJob Settlement Store StoreOptions Terms Unwritten Verdict open_store",
+    "stowhand.stores.api": "Capabilities Claim ClaimRequest Foreign Heartbeats KeyMode Lease Pulse RefusedChange"
+    " ResetJob Settlement Store StoreOptions Terms RefusedSettlement Verdict open_store",
     "stowhand.table": "AttemptStore Budget ExecutionLogEntry Finding Resetter ResetterOptions TableOptions"
     " TableStore Where sql",
     "stowhand.testing": "Drained FakeClock Jobs MemoryStore Ran run_task_list_once",

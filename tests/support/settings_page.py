@@ -13,7 +13,7 @@ from stowhand.app.options import StoreKeywords, WorkerKeywords
 from stowhand.app.presets import PRESETS
 from stowhand.app.settings.settings import SETTINGS, StoreSettings, WorkerSettings
 from stowhand.jobs.sizes import say_size
-from stowhand.protocols.options import Names, Option, Seconds, Size, Switch, Whole, WorkerOptions, options_of
+from stowhand.protocols.options import IntegerOption, Names, Option, Seconds, Size, Switch, WorkerOptions, options_of
 from stowhand.protocols.store import StoreOptions
 from stowhand.runner.options import RunnerOptions
 
@@ -82,7 +82,7 @@ def values(option: Option, struct: type) -> str:
         case Seconds():
             milliseconds = ", a plain number is ms" if option.unit == "ms" else ""
             return f"duration{milliseconds}{f', or `{option.none}`' if option.none else ''}"
-        case Whole():
+        case IntegerOption():
             return f"{option.least} to {option.most}"
         case Switch():
             return "`true`, `false`"

@@ -12,7 +12,7 @@ import pytest
 from stowhand.app.app import App
 from stowhand.events import JobEnded
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.jobs.lifecycle import Cancel, Ended, Fail, Retry, Snooze
+from stowhand.jobs.lifecycle import AttemptOutcome, Cancel, Fail, Retry, Snooze
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import Handler
 from stowhand.tasks.context import Context
@@ -147,7 +147,7 @@ def test_a_raised_outcome_is_no_error_for_tests_of_tasks(run: Run) -> None:
         store = await app.open()
         await app.enqueue(act.new_job())
         (ran,) = await run_task_list_once(store, {"act": act})
-        assert (ran.ended, ran.outcome, ran.error) == (Ended.RETRY, Retry("busy"), None)
+        assert (ran.ended, ran.outcome, ran.error) == (AttemptOutcome.RETRY, Retry("busy"), None)
         with app.immediate():
             job = await act.enqueue()
             assert job.state is State.ERRORED
@@ -176,7 +176,7 @@ def test_an_element_of_a_batch_may_raise_retry_or_fail(run: Run) -> None:
 def test_one_outcome_for_all_is_as_good_as_a_new_one_each_time(run: Run) -> None:
     app = App(store=MemoryStore())
     not_yet = Snooze(0)
-    ended: list[Ended] = []
+    ended: list[AttemptOutcome] = []
 
     @app.task
     def act(ctx: Context) -> str:
@@ -192,7 +192,7 @@ def test_one_outcome_for_all_is_as_good_as_a_new_one_each_time(run: Run) -> None
             await worker.run()
 
     run(go())
-    assert ended == [Ended.SNOOZED] * 3 + [Ended.OK]
+    assert ended == [AttemptOutcome.SNOOZED] * 3 + [AttemptOutcome.OK]
     assert not_yet.__traceback__ is None
 
 

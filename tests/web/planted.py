@@ -7,9 +7,9 @@ import uuid
 from typing import Any
 
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import Ended, Settlement
+from stowhand.jobs.lifecycle import AttemptOutcome, Settlement
 from stowhand.protocols.attempt import Progress, ProgressKeeper
-from stowhand.protocols.operating import WorkerCard, WorkerList
+from stowhand.protocols.operating import WorkerDescription, WorkerList
 from stowhand.protocols.store import ClaimRequest
 
 
@@ -32,14 +32,14 @@ async def plant(store: Any, text: str, *, names: str = "", error: str = "") -> l
 
     said = error or f'ValueError: {text}\n  File "{text}"\n{text}'
     for end in (
-        Settlement(State.COMPLETED, Ended.OK, result=payload),
-        Settlement(State.ERRORED, Ended.RETRY, 3600.0, said, error_class="builtins.ValueError"),
-        Settlement(State.FAILED, Ended.FAILED, error=said, error_class="builtins.ValueError"),
+        Settlement(State.COMPLETED, AttemptOutcome.OK, result=payload),
+        Settlement(State.ERRORED, AttemptOutcome.RETRY, 3600.0, said, error_class="builtins.ValueError"),
+        Settlement(State.FAILED, AttemptOutcome.FAILED, error=said, error_class="builtins.ValueError"),
     ):
         await add()
         await store.settle([(await claim(), end)])
     await add(max_attempts=1)
-    await store.settle([(await claim(), Settlement(State.FAILED, Ended.FAILED, error=said))])
+    await store.settle([(await claim(), Settlement(State.FAILED, AttemptOutcome.FAILED, error=said))])
     await store.admin.permanently_fail_jobs([await add()], said)
     await store.admin.cancel_jobs([await add()])
     await add()
@@ -49,7 +49,7 @@ async def plant(store: Any, text: str, *, names: str = "", error: str = "") -> l
         await beats.keep_progress([Progress(lease, 0.5, text)], 5.0)
     if isinstance(beats, WorkerList):
         await beats.worker_seen(
-            WorkerCard(worker, f"h{names}", 1, "0", (task, f"u{names}"), 4, False, (f"x{names}",)), {}
+            WorkerDescription(worker, f"h{names}", 1, "0", (task, f"u{names}"), 4, False, (f"x{names}",)), {}
         )
     await beats.close()
     await add(**lasting)

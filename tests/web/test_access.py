@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stowhand.errors import ConfigurationError
-from stowhand.events import DashboardChanged, Events, WrongTokens
+from stowhand.events import DashboardChanged, Events, InvalidTokensSent
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.remote.server.authenticator import WRONG_PER_MINUTE, Authenticator, Proxies
 from stowhand.remote.server.tokens import TokenFile
@@ -33,8 +33,8 @@ class Door:
 
     def __init__(self, tokens: Path, *, link: bool = False, **entrance: Any) -> None:
         self.clock, self.events = FakeClock(), Events()
-        self.wrong: list[WrongTokens] = []
-        self.events.on(WrongTokens, self.wrong.append)
+        self.wrong: list[InvalidTokensSent] = []
+        self.events.on(InvalidTokensSent, self.wrong.append)
         self.audit: list[DashboardChanged] = []
         self.events.on(DashboardChanged, self.audit.append)
         self.shown: list[str] = []

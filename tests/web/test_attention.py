@@ -8,16 +8,16 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from stowhand.protocols.figures import Amount
+from stowhand.protocols.figures import BoundedCount
 from stowhand.protocols.operating import BacklogRow, SerialRow
-from stowhand.protocols.throughput import Period, Tally
+from stowhand.protocols.throughput import OutcomeCounts, Period
 from stowhand.web.attention import Facts, concerns, erring, outlook
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
-FAILS, WORKS = Tally(retry=5), Tally(ok=5)
+FAILS, WORKS = OutcomeCounts(retry=5), OutcomeCounts(ok=5)
 
 
-def minutes(*tallies: Tally, task: str = "charge") -> list[Period]:
+def minutes(*tallies: OutcomeCounts, task: str = "charge") -> list[Period]:
     """The last of them is of this minute."""
     first = len(tallies) - 1
     return [Period(NOON - timedelta(minutes=first - at), 60, task, tally) for at, tally in enumerate(tallies)]
@@ -37,8 +37,10 @@ def test_a_task_that_fails_is_told_while_its_jobs_have_attempts_left() -> None:
 
 
 def test_it_began_where_most_failed_and_not_where_one_did() -> None:
-    nearly_well = Tally(ok=9, retry=1)
-    by_task = minutes(FAILS, nearly_well, Tally(), FAILS, Tally(), Tally(ok=2, retry=3), FAILS, WORKS)
+    nearly_well = OutcomeCounts(ok=9, retry=1)
+    by_task = minutes(
+        FAILS, nearly_well, OutcomeCounts(), FAILS, OutcomeCounts(), OutcomeCounts(ok=2, retry=3), FAILS, WORKS
+    )
     assert told([*by_task, *minutes(*[WORKS] * 9, task="other")])[1] == NOON - timedelta(minutes=4)
 
 
@@ -51,10 +53,10 @@ def test_what_failed_for_as_long_as_is_known_began_before() -> None:
 @pytest.mark.parametrize(
     "by_task",
     [
-        minutes(Tally(retry=4)),
-        minutes(Tally(ok=6, retry=5)),
-        minutes(FAILS, *[Tally()] * 10),
-        minutes(Tally(failed=9)),
+        minutes(OutcomeCounts(retry=4)),
+        minutes(OutcomeCounts(ok=6, retry=5)),
+        minutes(FAILS, *[OutcomeCounts()] * 10),
+        minutes(OutcomeCounts(failed=9)),
         minutes(FAILS, task=""),
     ],
     ids=["few", "most are well", "long ago", "for good, which is told as failures", "of others"],
@@ -64,7 +66,7 @@ def test_others_are_not_told(by_task: list[Period]) -> None:
 
 
 def row(name: str, due: int, *, serving: int = 1, paused: bool = False) -> BacklogRow:
-    none, number = Amount(), Amount(due)
+    none, number = BoundedCount(), BoundedCount(due)
     since = NOON if paused else None
     return BacklogRow(
         name=name,
@@ -82,7 +84,7 @@ def serial(due: int) -> SerialRow:
     return SerialRow("mail", NOON, None, waiting=due, due=due, running=0, failed=0)
 
 
-RATE = minutes(Tally(ok=50))
+RATE = minutes(OutcomeCounts(ok=50))
 BLOCKED = [row("paused", 4, paused=True), row("nobodys", 5, serving=0)]
 MAY, NOTHING = "jobs are due that may run now", "Nothing is due that a worker may take."
 
@@ -108,20 +110,20 @@ def test_only_what_may_run_counts_in_how_long_the_rest_takes(
 
 
 def test_more_than_was_counted_is_said_so() -> None:
-    more = msgspec.structs.replace(row("a", 0), due=Amount(10_000, least=True))
+    more = msgspec.structs.replace(row("a", 0), due=BoundedCount(10_000, least=True))
     assert outlook(Facts(now=NOON, tasks=[more], lately=())).startswith("more than 10,000 jobs are due")
 
 
 @pytest.mark.parametrize("seconds", [0, 30, 59])
 def test_a_steady_rate_is_the_same_at_every_second_of_a_minute(seconds: int) -> None:
-    lately = minutes(*[Tally(ok=60)] * 20, Tally(ok=seconds))
+    lately = minutes(*[OutcomeCounts(ok=60)] * 20, OutcomeCounts(ok=seconds))
     facts = Facts(now=NOON + timedelta(seconds=seconds), tasks=[row("a", 600)], lately=lately)
     assert outlook(facts) == "600 jobs are due; at this rate that is 10m of work."
 
 
 def test_dead_workers_lead_to_the_task_that_had_most_of_them_in_the_hour() -> None:
-    once, often = minutes(Tally(resets=5), task="once"), minutes(*[Tally(resets=3)] * 4, task="often")
-    (line,) = concerns(Facts(now=NOON, lately=minutes(Tally(resets=17)), by_task=[*once, *often]))
+    once, often = minutes(OutcomeCounts(resets=5), task="once"), minutes(*[OutcomeCounts(resets=3)] * 4, task="often")
+    (line,) = concerns(Facts(now=NOON, lately=minutes(OutcomeCounts(resets=17)), by_task=[*once, *often]))
     assert (line.what.split()[0], line.of) == ("17", {"task": "often"})
 
 

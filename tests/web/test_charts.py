@@ -11,27 +11,27 @@ from markupsafe import Markup, escape
 from stowhand.jobs.durations import say
 from stowhand.jobs.histogram import bucket_of
 from stowhand.protocols.operating import AppVersion
-from stowhand.protocols.throughput import Period, Slot, Tally, slots_of
+from stowhand.protocols.throughput import OutcomeCounts, Period, Slot, slots_of
 from stowhand.web.charts import durations, spark, throughput
 
 NOON = datetime(2030, 5, 17, 12, tzinfo=UTC)
 
 
 def waits(name: str, of: list[Slot]) -> Markup:
-    return durations(name, "Wait", of, Tally.wait)
+    return durations(name, "Wait", of, OutcomeCounts.wait)
 
 
 def runs(name: str, of: list[Slot]) -> Markup:
-    return durations(name, "Run time", of, Tally.run)
+    return durations(name, "Run time", of, OutcomeCounts.run)
 
 
-def slots(*tallies: Tally | None) -> list[Slot]:
+def slots(*tallies: OutcomeCounts | None) -> list[Slot]:
     return [Slot(NOON + timedelta(minutes=number), tally) for number, tally in enumerate(tallies)]
 
 
-def took(*seconds: float) -> Tally:
+def took(*seconds: float) -> OutcomeCounts:
     durations = {bucket: sum(bucket_of(one) == bucket for one in seconds) for bucket in map(bucket_of, seconds)}
-    return Tally(ok=len(seconds), waits=durations, runs=durations)
+    return OutcomeCounts(ok=len(seconds), waits=durations, runs=durations)
 
 
 def drawn(chart: Markup) -> ElementTree.Element:
@@ -56,14 +56,14 @@ def test_a_chart_has_as_many_columns_as_there_are(chart: object, count: int) -> 
 
 
 def test_failures_stand_on_top_of_what_ended_well() -> None:
-    chart = throughput("figure", slots(Tally(ok=6, failed=1, retry=1), None, Tally(ok=10)))
+    chart = throughput("figure", slots(OutcomeCounts(ok=6, failed=1, retry=1), None, OutcomeCounts(ok=10)))
     assert path(chart, "ok") == "M0.5 100v-60M2.5 100v-100"
     assert path(chart, "bad") == "M0.5 40v-20"
     assert "16 attempts ended well, 2 failed." in chart
 
 
 def test_one_failure_among_thousands_is_seen() -> None:
-    chart = throughput("figure", slots(Tally(ok=100_000, failed=1)))
+    chart = throughput("figure", slots(OutcomeCounts(ok=100_000, failed=1)))
     assert path(chart, "bad") == "M0.5 50v-2"
     assert "200,000" in chart
 
@@ -84,7 +84,9 @@ def test_nothing_counted_is_a_chart_without_lines() -> None:
 
 def test_a_new_version_is_a_line_with_its_name_and_cannot_be_markup() -> None:
     label = "<script>v2&\"'"
-    chart = throughput("figure", slots(Tally(ok=1), Tally(ok=1)), [AppVersion(label, NOON + timedelta(seconds=30))])
+    chart = throughput(
+        "figure", slots(OutcomeCounts(ok=1), OutcomeCounts(ok=1)), [AppVersion(label, NOON + timedelta(seconds=30))]
+    )
     assert path(chart, "mark") == "M0.50 0V100"
     assert f"<title>{escape(label)}: {say(NOON + timedelta(seconds=30))}</title>" in chart
     assert "<script" not in chart
@@ -94,13 +96,13 @@ def test_a_new_version_is_a_line_with_its_name_and_cannot_be_markup() -> None:
 
 def test_versions_that_came_up_within_one_column_stand_by_name() -> None:
     came = [AppVersion(one, NOON + timedelta(seconds=at)) for one, at in (("2.2", 61), ("2.1", 62), ("3.0", 5))]
-    chart = throughput("figure", slots(Tally(ok=1), Tally(ok=1)), came)
+    chart = throughput("figure", slots(OutcomeCounts(ok=1), OutcomeCounts(ok=1)), came)
     names = [one.text for one in drawn(chart).iter() if one.get("class") == "key mark"]
     assert names == ["3.0", "2.1", "2.2"]
 
 
 def test_many_versions_are_a_line_a_column_of_which_the_last_have_names() -> None:
-    span = slots(*[Tally(ok=1)] * 90)
+    span = slots(*[OutcomeCounts(ok=1)] * 90)
     came = [AppVersion(f"{at:0128}", NOON + timedelta(seconds=10 * at)) for at in range(540)]
     chart = throughput("figure", span, came)
     names = [one.text for one in drawn(chart).iter() if one.get("class") == "key mark"]
@@ -118,14 +120,14 @@ def test_a_chart_has_a_name_for_those_who_listen() -> None:
         "w-t": "Wait",
         "w-d": "95 of 100 within 285ms at the slowest.",
     }
-    small = drawn(spark(slots(Tally(ok=1)))).find(".//svg")
+    small = drawn(spark(slots(OutcomeCounts(ok=1)))).find(".//svg")
     assert small is not None
     assert small.get("aria-hidden") == "true", "the cells beside it say it in numbers"
 
 
 def test_what_is_counted_comes_into_its_column() -> None:
     periods = [
-        Period(NOON + timedelta(minutes=minute), 60, task, Tally(ok=1, waits={3: 1}))
+        Period(NOON + timedelta(minutes=minute), 60, task, OutcomeCounts(ok=1, waits={3: 1}))
         for minute, task in ((0, "a"), (0, "b"), (4, "a"), (9, None))
     ]
     found = slots_of(periods, NOON, NOON + timedelta(minutes=12), 300)

@@ -11,7 +11,7 @@ import pytest
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.observe.redacted_json import redacted_text
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest
@@ -109,7 +109,7 @@ async def test_a_job_tells_its_attempts_and_why_it_waits(store_at: Stores) -> No
         job = await store.jobs.enqueue(NewJob(task="send", payload='{"to":["ada",{"n":9223372036854775809}]}'))
         (lease,) = await claimed(store)
         error = 'ValueError: no "route"\nTraceback (most recent call last):\n  File "mail.py", line 3, in send'
-        end = Settlement(State.ERRORED, Ended.RETRY, 3600.0, error, error_class="ValueError")
+        end = Settlement(State.ERRORED, AttemptOutcome.RETRY, 3600.0, error, error_class="ValueError")
         await store.settle([(lease, end)])
         page = html.unescape(await Visitor(store).page(f"/job?id={job.id}"))
         assert "9223372036854775809" in page
@@ -148,7 +148,9 @@ async def test_a_finished_job_shows_its_result(store_at: Stores) -> None:
     async with store_at() as store:
         job = await store.jobs.enqueue(NewJob(task="add"))
         (lease,) = await claimed(store)
-        await store.settle([(lease, Settlement(State.COMPLETED, Ended.OK, result='{"sum": 18446744073709551617.50}'))])
+        await store.settle(
+            [(lease, Settlement(State.COMPLETED, AttemptOutcome.OK, result='{"sum": 18446744073709551617.50}'))]
+        )
         page = await Visitor(store).page(f"/job?id={job.id}")
         assert "18446744073709551617.50" in page
         assert "Completed" in page
@@ -220,7 +222,9 @@ async def test_an_open_page_has_places_for_what_a_job_leaves_behind() -> None:
     store = MemoryStore()
     job = await store.jobs.enqueue(NewJob(task="send"))
     before = await Visitor(store).page(f"/job?id={job.id}")
-    await store.settle([(one, Settlement(State.COMPLETED, Ended.OK, result="7")) for one in await claimed(store)])
+    await store.settle(
+        [(one, Settlement(State.COMPLETED, AttemptOutcome.OK, result="7")) for one in await claimed(store)]
+    )
     after = await Visitor(store).page(f"/job?id={job.id}")
     empty = re.compile(r'<section id="(\w+)" data-region[^>]*></section>')
     assert empty.findall(before) == ["error", "result", "attempts"]
@@ -241,9 +245,13 @@ async def test_a_large_payload_keeps_the_page_small_and_is_there_as_text() -> No
     job = await store.jobs.enqueue(NewJob(task="send", payload=large))
     visitor = Visitor(store)
     for _ in range(10):
-        await store.settle([(one, Settlement(State.ERRORED, Ended.RETRY, 0.0, LONG)) for one in await claimed(store)])
+        await store.settle(
+            [(one, Settlement(State.ERRORED, AttemptOutcome.RETRY, 0.0, LONG)) for one in await claimed(store)]
+        )
     assert len((await visitor.page(f"/job?id={job.id}")).encode()) < 60_000
-    await store.settle([(one, Settlement(State.COMPLETED, Ended.OK, result=ELSEWHERE)) for one in await claimed(store)])
+    await store.settle(
+        [(one, Settlement(State.COMPLETED, AttemptOutcome.OK, result=ELSEWHERE)) for one in await claimed(store)]
+    )
     assert len((await visitor.page(f"/job?id={job.id}")).encode()) < 60_000
     assert (await visitor.page(f"/job/text?id={job.id}&as=payload")).strip() == large
     assert "no way to show a job" in await visitor.page(f"/job/text?id={job.id}&as=xml", 400)

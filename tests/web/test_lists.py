@@ -11,9 +11,9 @@ import pytest
 from stowhand.events import Events
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import Fail
-from stowhand.protocols.operating import WorkerCard, WorkerList
+from stowhand.protocols.operating import WorkerDescription, WorkerList
 from stowhand.protocols.store import ClaimRequest
-from stowhand.protocols.throughput import Tally, TaskMinute, ThroughputKeeper
+from stowhand.protocols.throughput import OutcomeCounts, TaskMinute, ThroughputKeeper
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.web.actions import ActionPages
 from stowhand.web.board import Board
@@ -64,9 +64,9 @@ async def test_a_task_shows_its_rate_its_failures_and_who_can_run_it(store_at: S
         heartbeats = store.heartbeats()
         assert isinstance(heartbeats, ThroughputKeeper)
         assert isinstance(heartbeats, WorkerList)
-        await heartbeats.worker_seen(WorkerCard("w1", "host", 1, "1", ("busy",), 4), {})
+        await heartbeats.worker_seen(WorkerDescription("w1", "host", 1, "1", ("busy",), 4), {})
         minute = int((await store.timetable.now()).timestamp()) // 60
-        tally = Tally(ok=90, failed=6, retry=24, runs={20: 100}, waits={10: 100})
+        tally = OutcomeCounts(ok=90, failed=6, retry=24, runs={20: 100}, waits={10: 100})
         await heartbeats.write_throughput("w1", [TaskMinute(minute, "busy", tally)])
         await heartbeats.close()
         visitor = Visitor(store)
@@ -114,7 +114,7 @@ async def test_a_worker_shows_where_it_is_and_what_it_runs(store_at: Stores) -> 
         assert "stowhand worker" in await Visitor(store).page("/workers")
         heartbeats = store.heartbeats()
         assert isinstance(heartbeats, WorkerList)
-        card = WorkerCard("w1", "host<1>", 77, "1.2", tuple("abcdef"), 4, app_version="2.9.0")
+        card = WorkerDescription("w1", "host<1>", 77, "1.2", tuple("abcdef"), 4, app_version="2.9.0")
         await heartbeats.worker_seen(card, {})
         await heartbeats.close()
         job = await store.jobs.enqueue(NewJob(task="a"))
@@ -136,9 +136,9 @@ async def test_what_needs_attention_stands_first() -> None:
         await store.jobs.enqueue(NewJob(task="t", serial=name))
     await store.operate.pause_serial("c")
     await store.admin.permanently_fail_jobs([2])
-    await beats.worker_seen(WorkerCard("b", "host", 1, "1", None, 4), {})
+    await beats.worker_seen(WorkerDescription("b", "host", 1, "1", None, 4), {})
     await clock.advance(timedelta(minutes=5).total_seconds())
-    await beats.worker_seen(WorkerCard("a", "host", 1, "1", None, 4), {})
+    await beats.worker_seen(WorkerDescription("a", "host", 1, "1", None, 4), {})
     for path, part, names in (("queues", "serials", "cba"), ("workers", "workers", "ba")):
         page = await Visitor(store).page(f"/{path}")
         assert "".join(cells(page, f"{part}-{number + 1}")[0][0] for number in range(len(names))) == names
@@ -166,13 +166,13 @@ async def test_pages_are_small_however_many_things_there_are_and_whatever_their_
     assert isinstance(beats, ThroughputKeeper)
     minute = int((await store.timetable.now()).timestamp()) // 60
     for number in range(50):
-        card = WorkerCard(
+        card = WorkerDescription(
             name("worker", number), name("host", number)[:60], 7, "1", tuple(tasks), 8, app_version="2.9.0"
         )
         await beats.worker_seen(card, {})
         await store.claim(ClaimRequest(worker=card.name, token=new_token(), limit=4, lease=60.0))
     for one in range(60):
-        tally = Tally(ok=90 + one, failed=one % 3, retry=one % 7, runs={20: 100}, waits={10 + one % 5: 100})
+        tally = OutcomeCounts(ok=90 + one, failed=one % 3, retry=one % 7, runs={20: 100}, waits={10 + one % 5: 100})
         await beats.write_throughput("w", [TaskMinute(minute - one, task, tally) for task in tasks])
     await store.admin.permanently_fail_jobs(range(201, 251), f"ValueError: {name('error', 1) * 9}")
     visitor = Visitor(store)

@@ -11,15 +11,15 @@ from datetime import timedelta
 import pytest
 
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.operating import WorkerCard, WorkerList
+from stowhand.protocols.operating import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest, Heartbeats
-from stowhand.protocols.throughput import Tally, TaskMinute, ThroughputKeeper
+from stowhand.protocols.throughput import OutcomeCounts, TaskMinute, ThroughputKeeper
 from stowhand.testing import FakeClock, MemoryStore
 from tests.contract.store_harness import ERRORED, new_token
 from tests.web.conftest import Stores, Visitor
 
-CARD = WorkerCard("worker-1", "host", 7, "1", ("mail/x.y",), 4)
+CARD = WorkerDescription("worker-1", "host", 7, "1", ("mail/x.y",), 4)
 
 
 @asynccontextmanager
@@ -93,7 +93,7 @@ async def test_what_workers_counted_is_drawn_and_says_how_long_the_rest_takes(st
             assert isinstance(heartbeats, ThroughputKeeper)
             assert isinstance(heartbeats, WorkerList)
             await heartbeats.worker_seen(CARD, {})
-            tally = Tally(ok=60, retry=3, waits={20: 60}, runs={15: 60})
+            tally = OutcomeCounts(ok=60, retry=3, waits={20: 60}, runs={15: 60})
             await heartbeats.write_throughput("worker-1", [TaskMinute(minute, "mail/x.y", tally)])
         page = await Visitor(store).page("/")
         assert page.count("<svg") == 3
@@ -111,7 +111,10 @@ async def test_a_task_whose_attempts_fail_is_told_before_a_job_has_failed_for_go
     await store.settle([(claim.lease, ERRORED)])
     await clock.advance(1200.0)
     minute = int((await store.timetable.now()).timestamp() // 60)
-    counted = [TaskMinute(minute - 1, "charge_card", Tally(retry=42)), TaskMinute(minute, "send", Tally(ok=900))]
+    counted = [
+        TaskMinute(minute - 1, "charge_card", OutcomeCounts(retry=42)),
+        TaskMinute(minute, "send", OutcomeCounts(ok=900)),
+    ]
     await store.heartbeats().write_throughput("worker-1", counted)
     visitor = Visitor(store)
     page = await visitor.page("/")

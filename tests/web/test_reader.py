@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from stowhand.errors import SchemaTooNew, StoreError, StoreUnreachable
-from stowhand.events import Event, Events, StoreAway, StoreBack
+from stowhand.events import DashboardStoreLost, DashboardStoreRecovered, Event, Events
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.web.reader import Reader
 
@@ -96,7 +96,7 @@ def test_an_outage_is_told_once_and_its_end() -> None:
     async def run() -> list[Event]:
         told: list[Event] = []
         events, store = Events(), MemoryStore()
-        for kind in (StoreAway, StoreBack):
+        for kind in (DashboardStoreLost, DashboardStoreRecovered):
             events.on(kind, told.append)
 
         async def opened() -> MemoryStore:
@@ -114,8 +114,8 @@ def test_an_outage_is_told_once_and_its_end() -> None:
         return told
 
     away, back = asyncio.run(run())
-    assert away == StoreAway("no route")
-    assert isinstance(back, StoreBack)
+    assert away == DashboardStoreLost("no route")
+    assert isinstance(back, DashboardStoreRecovered)
     assert 0 <= back.seconds < 60
 
 

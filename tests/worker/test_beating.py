@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 
-from stowhand.events import JobEnded, JobLost, LeaseEnding, StoreRecovered, StoreTrouble
+from stowhand.events import JobEnded, JobLost, LeaseExpiring, StoreCallFailed, StoreRecovered
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt import Attempt, control_of
@@ -79,7 +79,7 @@ async def test_one_failed_beat_cancels_nothing() -> None:
         harness.store.mute.append("beat")
         await clock.advance(41)
         assert (await harness.job(job_id)).state is State.COMPLETED
-        assert [event.doing for event in harness.events(StoreTrouble)] == ["beat"]
+        assert [event.doing for event in harness.events(StoreCallFailed)] == ["beat"]
         assert [event.doing for event in harness.events(StoreRecovered)] == ["beat"]
 
 
@@ -125,7 +125,7 @@ async def test_without_beats_a_handler_is_stopped_before_its_job_may_be_given_aw
         await clock.advance(60)
         assert len(stopped) == 1
         assert sent + 25 < stopped[0] < sent + 30, "counted from the sending of the last good beat"
-        assert [event.lease.job_id for event in harness.events(LeaseEnding)] == [job_id]
+        assert [event.lease.job_id for event in harness.events(LeaseExpiring)] == [job_id]
         assert [event.job_id for event in harness.events(JobLost)] == [job_id]
         assert harness.store.called("settle") == []
         job = await harness.job(job_id)
@@ -184,12 +184,12 @@ async def test_a_handler_that_ignores_a_lost_lease_brings_nothing_back_to_life()
         job_id = await harness.add()
         harness.store.down.update({"beat", "foreign"})
         await clock.advance(29.9)
-        assert len(harness.events(LeaseEnding)) == 1
+        assert len(harness.events(LeaseExpiring)) == 1
         harness.store.down.clear()
         harness.store.calls.clear()
         await clock.advance(10)  # taken back meanwhile, and claimed anew: that lease is not due to be renewed yet
         assert job_id not in [one for ids in harness.store.called("beat") for one in ids]
-        assert len(harness.events(LeaseEnding)) == 1
+        assert len(harness.events(LeaseExpiring)) == 1
         await clock.advance(400)
         assert harness.store.called("settle") == [([job_id], False)], "only the second claim's outcome is written"
         assert [event.job_id for event in harness.events(JobLost)] == [job_id]

@@ -12,7 +12,7 @@ from stowhand.events import JobStarted
 from stowhand.jobs.conditions import Where, sql
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.attempt import Attempt, AttemptLogger
-from stowhand.protocols.handler import Asking, Claimable
+from stowhand.protocols.handler import ClaimContext, ClaimDecision
 from stowhand.testing import FakeClock
 from stowhand.worker.admission import Budget
 from tests.worker.worker_harness import ChoosyStore, at_work, taking
@@ -86,7 +86,7 @@ class Inner:
     def __init__(self, answer: Any) -> None:
         self.answer = answer
 
-    async def pre_claim(self, ctx: Asking) -> Any:
+    async def pre_claim(self, ctx: ClaimContext) -> Any:
         return self.answer
 
     async def handle(self, ctx: Attempt[Job], record: Job) -> None:
@@ -97,17 +97,17 @@ class Inner:
     ("theirs", "both"),
     [
         (False, False),
-        (True, Claimable((FITS,))),
-        (sql("x = {}", 1), Claimable((FITS, sql("x = {}", 1)))),
-        ([Where("a", "=", 1)], Claimable((FITS, Where("a", "=", 1)))),
-        (Claimable(limit=3), Claimable((FITS,), limit=3)),
-        (Claimable(limit=9), Claimable((FITS,), limit=5)),
+        (True, ClaimDecision((FITS,))),
+        (sql("x = {}", 1), ClaimDecision((FITS, sql("x = {}", 1)))),
+        ([Where("a", "=", 1)], ClaimDecision((FITS, Where("a", "=", 1)))),
+        (ClaimDecision(limit=3), ClaimDecision((FITS,), limit=3)),
+        (ClaimDecision(limit=9), ClaimDecision((FITS,), limit=5)),
     ],
 )
 async def test_the_handlers_own_pre_claim_counts_too(theirs: Any, both: Any) -> None:
     budget = Budget(10, cost=cost, column="size")
     handler: Any = budget.around(Inner(theirs))
-    asking = Asking("w", free=5, running=0, logger=AttemptLogger.mute())
+    asking = ClaimContext("w", free=5, running=0, logger=AttemptLogger.mute())
     assert await handler.pre_claim(asking) == both
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stowhand.errors import StoreUnreachable
-from stowhand.events import JobEnded, JobsReturned, StoreRecovered, StoreTrouble
+from stowhand.events import JobEnded, JobsReturned, StoreCallFailed, StoreRecovered
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Retry, Snooze
 from stowhand.protocols.attempt import Attempt
@@ -211,8 +211,8 @@ async def test_a_store_that_hears_nothing_is_polled_and_that_is_said_once() -> N
     store.is_listening = False
     async with at_work(nothing, store=store, clock=clock) as harness:
         await clock.advance(60)
-        assert [trouble.doing for trouble in harness.events(StoreTrouble)] == ["listen"]
-        assert "polling" in harness.events(StoreTrouble)[0].error
+        assert [trouble.doing for trouble in harness.events(StoreCallFailed)] == ["listen"]
+        assert "polling" in harness.events(StoreCallFailed)[0].error
         store.is_listening = True
         await clock.advance(60)
         assert [recovered.doing for recovered in harness.events(StoreRecovered)] == ["listen"]
@@ -441,7 +441,7 @@ async def test_a_claim_whose_reply_was_lost_is_abandoned_and_its_jobs_come_back_
         assert harness.store.called("abandon")
         assert first is not None
         assert (job.state, job.attempts) == (State.COMPLETED, 1)
-        assert [event.doing for event in harness.events(StoreTrouble)] == ["claim"]
+        assert [event.doing for event in harness.events(StoreCallFailed)] == ["claim"]
         assert [event.doing for event in harness.events(StoreRecovered)] == ["claim"]
 
 

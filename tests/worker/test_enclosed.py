@@ -11,7 +11,7 @@ from stowhand.clock import Clock
 from stowhand.errors import StoreUnreachable
 from stowhand.events import Events, JobEnded, JobStarted, JobUnknown
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.jobs.lifecycle import Ended, Retry, Settlement, settle
+from stowhand.jobs.lifecycle import AttemptOutcome, Retry, Settlement, settle
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.store import Reply, Verdict
 from stowhand.testing import FakeClock
@@ -76,7 +76,7 @@ async def test_the_event_says_what_stands_in_the_record() -> None:
     async with at_work(nothing, clock=clock, store=store) as harness:
         assert (await harness.does()).state is State.ERRORED
         assert [(told.ended, told.error) for told in harness.events(JobEnded)] == [
-            (Ended.RETRY, "could not be committed")
+            (AttemptOutcome.RETRY, "could not be committed")
         ]
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from stowhand.events import (
-    Claimed,
-    Claiming,
+    ClaimFinished,
+    ClaimStarted,
     Event,
     Events,
-    HookRan,
+    HookFinished,
     JobEnded,
     JobLeft,
     JobStarted,
@@ -61,9 +61,9 @@ async def test_a_listener_that_raises_harms_neither_the_job_nor_other_listeners(
     await worker.Worker(store, handler_of(nothing), WorkerOptions(once=True), clock=clock, events=events).run()
     assert {row.state for row in store.rows()} == {State.COMPLETED}
     assert [event.__class__.__name__ for event in heard] == troubles
-    calls = (Claiming, Claimed, Settled)
+    calls = (ClaimStarted, ClaimFinished, Settled)
     assert [type(event) for event in heard if not isinstance(event, calls)] == [
-        WorkerStarted, JobStarted, HookRan, JobLeft, JobEnded, WorkerStopped,
+        WorkerStarted, JobStarted, HookFinished, JobLeft, JobEnded, WorkerStopped,
     ]  # fmt: skip
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from stowhand.app.app import App
 from stowhand.errors import ConfigurationError, StowhandError
-from stowhand.events import Claimed, Claiming, JobEnded, StoreRecovered, StoreTrouble
+from stowhand.events import ClaimFinished, ClaimStarted, JobEnded, StoreCallFailed, StoreRecovered
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.attempt import Attempt
-from stowhand.protocols.handler import Asking
+from stowhand.protocols.handler import ClaimContext
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.admission import FLAGS_PATIENCE
@@ -220,7 +220,7 @@ async def test_while_a_function_fails_nothing_is_claimed_and_it_is_asked_ever_mo
     async with at_work(nothing, jobs=flagged(""), forbidden_flags=forbidden) as harness:
         await harness.clock.advance(60)
         assert not harness.store.called("claim")
-        told = harness.events(StoreTrouble)
+        told = harness.events(StoreCallFailed)
         assert {event.doing for event in told} == {"forbidden flags"}
         assert "no such table" in told[0].error if how == "raises" else "forbidden flags: " in told[0].error
         pauses = [event.retry_in for event in told]
@@ -254,7 +254,7 @@ async def test_once_ends_when_the_code_before_a_claim_keeps_failing(code: str) -
     class Handler:
         async def handle(self, attempt: Attempt[Job], record: Job) -> None: ...
 
-        async def pre_claim(self, asking: Asking) -> bool:
+        async def pre_claim(self, asking: ClaimContext) -> bool:
             return True if code == "flags" else fails()
 
     flags = fails if code == "flags" else ()
@@ -276,7 +276,7 @@ async def test_a_function_that_never_answers_is_given_up_and_asked_again() -> No
 
     async with at_work(nothing, jobs=flagged(""), forbidden_flags=forbidden) as harness:
         await harness.clock.advance(FLAGS_PATIENCE + 0.05)
-        assert "no answer within 10 s" in harness.events(StoreTrouble)[0].error
+        assert "no answer within 10 s" in harness.events(StoreCallFailed)[0].error
         await harness.clock.advance(FLAGS_PATIENCE * 2)
         assert len(ended) >= 2
 
@@ -299,10 +299,10 @@ async def test_each_claim_is_told_before_and_after() -> None:
         await harness.add(count=2)
         await harness.clock.advance(1)
         asked = [request.limit for request in harness.store.called("claim")]
-        assert [event.limit for event in harness.events(Claiming)] == asked
-        assert len(harness.events(Claimed)) == len(asked)
-        assert sum(event.jobs for event in harness.events(Claimed)) == 2
-        assert harness.events(Claimed)[-1].jobs == 0
+        assert [event.limit for event in harness.events(ClaimStarted)] == asked
+        assert len(harness.events(ClaimFinished)) == len(asked)
+        assert sum(event.jobs for event in harness.events(ClaimFinished)) == 2
+        assert harness.events(ClaimFinished)[-1].jobs == 0
 
 
 async def test_a_claim_that_failed_is_told_as_begun_and_as_trouble() -> None:
@@ -310,8 +310,8 @@ async def test_a_claim_that_failed_is_told_as_begun_and_as_trouble() -> None:
         harness.store.down.add("claim")
         await harness.add()
         await harness.clock.advance(0.05)
-        assert len(harness.events(Claiming)) == len(harness.events(Claimed)) + 1
-        assert harness.events(StoreTrouble)[0].doing == "claim"
+        assert len(harness.events(ClaimStarted)) == len(harness.events(ClaimFinished)) + 1
+        assert harness.events(StoreCallFailed)[0].doing == "claim"
 
 
 async def test_tasks_may_change_while_a_worker_runs() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from stowhand.errors import ConfigurationError
-from stowhand.events import HookFailed, HookRan, JobSaid
+from stowhand.events import HookFailed, HookFinished, JobLogged
 from stowhand.jobs.conditions import Where, sql
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.attempt import Attempt
-from stowhand.protocols.handler import Asking, Claimable, handler_of
+from stowhand.protocols.handler import ClaimContext, ClaimDecision, handler_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker.admission import read_answer
@@ -30,9 +30,9 @@ class Recorder:
         self.harness: WorkerHarness | None = None
         self.states: list[State] = []
         self.answers: list[Any] = []
-        self.asked: list[Asking] = []
+        self.asked: list[ClaimContext] = []
 
-    async def pre_claim(self, ctx: Asking) -> Any:
+    async def pre_claim(self, ctx: ClaimContext) -> Any:
         self.asked.append(ctx)
         answer = self.answers.pop(0) if self.answers else True
         if isinstance(answer, Exception):
@@ -154,7 +154,7 @@ async def test_each_pre_claim_waits_until_the_last_pre_handle_has_returned() -> 
         await clock.sleep(1)
         order.append(f"prepared {record.id}")
 
-    async def asks(ctx: Asking) -> bool:
+    async def asks(ctx: ClaimContext) -> bool:
         order.append(f"asked, {ctx.running} running, {ctx.free} free")
         return True
 
@@ -173,7 +173,7 @@ async def test_each_pre_claim_waits_until_the_last_pre_handle_has_returned() -> 
 
 async def test_pre_claim_may_take_several_at_once() -> None:
     recorder = Recorder(taking(clock := FakeClock(), 5))
-    recorder.answers = [False] + [Claimable(limit=2)] * 9
+    recorder.answers = [False] + [ClaimDecision(limit=2)] * 9
     async with at_work(recorder, clock=clock, concurrency=3, poll_interval=1.0) as harness:
         await harness.add(count=3)
         await clock.advance(2)
@@ -193,7 +193,7 @@ async def test_a_no_of_pre_claim_claims_nothing_for_an_interval() -> None:
         assert harness.store.called("claim") != []
 
 
-@pytest.mark.parametrize("answer", [ValueError("no"), None, "size < 10", 7, Claimable(limit=0)])
+@pytest.mark.parametrize("answer", [ValueError("no"), None, "size < 10", 7, ClaimDecision(limit=0)])
 async def test_a_pre_claim_that_raises_or_says_nothing_is_told_and_asked_again_after_an_interval(
     answer: Any,
 ) -> None:
@@ -224,7 +224,7 @@ async def test_conditions_travel_with_the_claim_also_for_suspects() -> None:
         (True, ()),
         (Where("a", "=", 1), (Where("a", "=", 1),)),
         ([Where("a", "=", 1), sql("b = {}", 2)], (Where("a", "=", 1), sql("b = {}", 2))),
-        (Claimable((Where("a", "=", 1),), 3), (Where("a", "=", 1),)),
+        (ClaimDecision((Where("a", "=", 1),), 3), (Where("a", "=", 1),)),
         ((), ()),
     ],
 )
@@ -254,7 +254,7 @@ async def test_the_handlers_logger_bears_the_job() -> None:
 
     async with at_work(says) as harness:
         job = await harness.does("tidy")
-        (said,) = harness.events(JobSaid)
+        (said,) = harness.events(JobLogged)
         assert (said.job_id, said.task, said.level) == (job.id, "tidy", "warning")
         assert (said.message, said.facts) == ("disk is nearly full", {"left": 7})
 
@@ -268,7 +268,7 @@ async def test_hooks_are_timed_whether_they_end_well_or_not() -> None:
 
     async with at_work(Recorder(slow_failure), clock=clock) as harness:
         await harness.does(seconds=3)
-        told = [event for event in harness.events(HookRan) if event.hook != "pre_claim"]
+        told = [event for event in harness.events(HookFinished) if event.hook != "pre_claim"]
         assert [(event.hook, event.failed) for event in told] == [
             ("pre_handle", False), ("handle", True), ("post_handle", False),
         ]  # fmt: skip
@@ -340,7 +340,7 @@ async def test_stopping_while_pre_claim_thinks_is_prompt() -> None:
     clock = FakeClock()
 
     class Slow(Recorder):
-        async def pre_claim(self, ctx: Asking) -> bool:
+        async def pre_claim(self, ctx: ClaimContext) -> bool:
             await asyncio.Event().wait()
             return True
 

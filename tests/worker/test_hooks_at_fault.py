@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 
 from stowhand.errors import ConfigurationError, LeaseLost, Poison
-from stowhand.events import Events, HookFailed, HookRan, JobEnded, JobLeft, JobLost, JobStarted
+from stowhand.events import Events, HookFailed, HookFinished, JobEnded, JobLeft, JobLost, JobStarted
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Unreadable
-from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.protocols.attempt import Attempt, control_of
-from stowhand.protocols.handler import Asking, Claimable, handler_of
+from stowhand.protocols.handler import ClaimContext, ClaimDecision, handler_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
 from stowhand.worker.worker import Worker
@@ -99,7 +99,7 @@ async def test_a_deaf_post_handle_is_left_behind_when_the_worker_stops() -> None
 
 async def test_a_deaf_pre_claim_is_left_behind_when_the_worker_stops() -> None:
     class Deaf(Recorder):
-        async def pre_claim(self, ctx: Asking) -> bool:
+        async def pre_claim(self, ctx: ClaimContext) -> bool:
             await deaf()
             return True
 
@@ -114,7 +114,7 @@ async def test_a_deaf_pre_claim_is_left_behind_when_the_worker_stops() -> None:
 async def test_a_pre_claim_that_raises_what_is_no_exception_is_asked_again_as_well(error: Any) -> None:
     recorder, clock = Recorder(), FakeClock()
 
-    async def asks(ctx: Asking) -> bool:
+    async def asks(ctx: ClaimContext) -> bool:
         recorder.asked.append(ctx)
         if len(recorder.asked) == 1:
             raise error
@@ -127,7 +127,10 @@ async def test_a_pre_claim_that_raises_what_is_no_exception_is_asked_again_as_we
         assert [event.hook for event in harness.events(HookFailed)] == ["pre_claim"]
         await clock.advance(0.2)
         assert (await harness.job(1)).state is State.COMPLETED
-        assert [event.failed for event in harness.events(HookRan) if event.hook == "pre_claim"][:2] == [True, False]
+        assert [event.failed for event in harness.events(HookFinished) if event.hook == "pre_claim"][:2] == [
+            True,
+            False,
+        ]
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
@@ -148,7 +151,7 @@ async def test_pre_claim_is_asked_again_when_post_handle_has_given_back_what_it_
     clock, taken = FakeClock(), set[int]()
 
     class Counts(Recorder):
-        async def pre_claim(self, ctx: Asking) -> bool:
+        async def pre_claim(self, ctx: ClaimContext) -> bool:
             return not taken
 
         async def pre_handle(self, ctx: Attempt[Job], record: Job) -> None:
@@ -192,7 +195,7 @@ async def test_conditions_are_refused_by_a_store_that_takes_none() -> None:
 async def test_the_number_of_jobs_holds_also_when_pre_claim_lets_many_in() -> None:
     clock = FakeClock()
     recorder = Recorder(taking(clock, 1))
-    recorder.answers = [Claimable(limit=10)] * 50
+    recorder.answers = [ClaimDecision(limit=10)] * 50
     jobs = [NewJob(task="act")] * 20
     async with at_work(recorder, clock=clock, concurrency=10, max_jobs=3, jobs=jobs) as harness:
         await harness.ended()
@@ -319,7 +322,7 @@ async def test_a_hopeless_error_that_is_poison_is_counted_as_such() -> None:
     recorder.retryable = lambda error: False  # type: ignore[attr-defined]
     async with at_work(recorder) as harness:
         await harness.does()
-        assert [event.ended for event in harness.events(JobEnded)] == [Ended.POISON]
+        assert [event.ended for event in harness.events(JobEnded)] == [AttemptOutcome.POISON]
 
 
 async def test_a_retryable_that_raises_is_the_attempts_error_with_both_texts() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from stowhand.errors import NonRetryable, Poison, UndecodablePayload
-from stowhand.events import HookRan, JobEnded, ResultDropped
+from stowhand.events import HookFinished, JobEnded, ResultDropped
 from stowhand.jobs.job import DROPPED, Job, NewJob, State
-from stowhand.jobs.lifecycle import Cancel, Complete, Ended, Fail, Outcome, Retry, Snooze
+from stowhand.jobs.lifecycle import AttemptOutcome, Cancel, Complete, Fail, Outcome, Retry, Snooze
 from stowhand.jobs.outcomes import describe, from_error, from_returned
 from stowhand.jobs.text import ERROR_LIMIT
 from stowhand.protocols.attempt import Attempt
@@ -71,17 +71,17 @@ class UnprintableError(Exception):
 @pytest.mark.parametrize(
     ("value", "state", "ended"),
     [
-        (None, State.COMPLETED, Ended.OK),
-        ({"any": "thing"}, State.COMPLETED, Ended.OK),
-        (Complete(), State.COMPLETED, Ended.OK),
-        (Retry("later"), State.ERRORED, Ended.RETRY),
-        (Fail("never"), State.FAILED, Ended.FAILED),
-        (Fail("never", poison=True), State.FAILED, Ended.POISON),
-        (Snooze(60), State.QUEUED, Ended.SNOOZED),
-        (Cancel("no longer"), State.CANCELED, Ended.CANCELED),
+        (None, State.COMPLETED, AttemptOutcome.OK),
+        ({"any": "thing"}, State.COMPLETED, AttemptOutcome.OK),
+        (Complete(), State.COMPLETED, AttemptOutcome.OK),
+        (Retry("later"), State.ERRORED, AttemptOutcome.RETRY),
+        (Fail("never"), State.FAILED, AttemptOutcome.FAILED),
+        (Fail("never", poison=True), State.FAILED, AttemptOutcome.POISON),
+        (Snooze(60), State.QUEUED, AttemptOutcome.SNOOZED),
+        (Cancel("no longer"), State.CANCELED, AttemptOutcome.CANCELED),
     ],
 )
-async def test_a_returned_outcome_decides_the_state(value: object, state: State, ended: Ended) -> None:
+async def test_a_returned_outcome_decides_the_state(value: object, state: State, ended: AttemptOutcome) -> None:
     async with at_work(returning(value)) as harness:
         job = await harness.does()
         assert job.state is state
@@ -199,9 +199,9 @@ def grouped(error: Exception) -> Exception:
 
 
 @pytest.mark.parametrize("wrap", [lambda error: error, caused, in_context, grouped])
-@pytest.mark.parametrize(("kind", "ended"), [(NonRetryable, Ended.FAILED), (Poison, Ended.POISON)])
+@pytest.mark.parametrize(("kind", "ended"), [(NonRetryable, AttemptOutcome.FAILED), (Poison, AttemptOutcome.POISON)])
 async def test_a_non_retryable_anywhere_among_the_causes_fails_at_once(
-    wrap: Callable[[Exception], Exception], kind: type[Exception], ended: Ended
+    wrap: Callable[[Exception], Exception], kind: type[Exception], ended: AttemptOutcome
 ) -> None:
     async with at_work(raising(lambda: wrap(kind("gone")))) as harness:
         assert (await harness.does()).state is State.FAILED
@@ -288,12 +288,12 @@ def test_an_undecodable_payload_is_told_without_a_traceback() -> None:
 # -- raised outcomes -------------------------------------------------------------------------------
 
 
-RAISED: list[tuple[Exception, State, Ended]] = [
-    (Retry("later"), State.ERRORED, Ended.RETRY),
-    (Fail("never"), State.FAILED, Ended.FAILED),
-    (Fail("never", poison=True), State.FAILED, Ended.POISON),
-    (Snooze(60), State.QUEUED, Ended.SNOOZED),
-    (Cancel("no longer"), State.CANCELED, Ended.CANCELED),
+RAISED: list[tuple[Exception, State, AttemptOutcome]] = [
+    (Retry("later"), State.ERRORED, AttemptOutcome.RETRY),
+    (Fail("never"), State.FAILED, AttemptOutcome.FAILED),
+    (Fail("never", poison=True), State.FAILED, AttemptOutcome.POISON),
+    (Snooze(60), State.QUEUED, AttemptOutcome.SNOOZED),
+    (Cancel("no longer"), State.CANCELED, AttemptOutcome.CANCELED),
 ]
 
 
@@ -309,7 +309,9 @@ def shown(job: Job, events: list[JobEnded]) -> list[object]:
 
 
 @pytest.mark.parametrize(("outcome", "state", "ended"), RAISED, ids=repr)
-async def test_a_raised_outcome_is_recorded_as_the_returned_one(outcome: Exception, state: State, ended: Ended) -> None:
+async def test_a_raised_outcome_is_recorded_as_the_returned_one(
+    outcome: Exception, state: State, ended: AttemptOutcome
+) -> None:
     async def later(attempt: Attempt[Job]) -> object:
         await asyncio.sleep(0)
         raise outcome
@@ -345,7 +347,7 @@ async def test_an_outcome_that_is_a_cause_or_in_a_group_is_an_error_like_any_oth
     outcome: Exception, wrap: Callable[[Exception], Exception]
 ) -> None:
     job, events = await recorded(raising(lambda: wrap(outcome)))
-    assert (job.state, job.attempts, [one.ended for one in events]) == (State.ERRORED, 1, [Ended.RETRY])
+    assert (job.state, job.attempts, [one.ended for one in events]) == (State.ERRORED, 1, [AttemptOutcome.RETRY])
     assert "outer" in str(job.last_error).splitlines()[0]
 
 
@@ -465,13 +467,13 @@ class Hooked:
 )
 @pytest.mark.parametrize(("outcome", "state", "ended"), RAISED, ids=repr)
 async def test_a_hook_or_a_handler_may_raise_an_outcome_and_post_handle_follows(
-    place: str, called: list[str], outcome: Exception, state: State, ended: Ended
+    place: str, called: list[str], outcome: Exception, state: State, ended: AttemptOutcome
 ) -> None:
     hooked = Hooked(place, outcome)
     async with at_work(hooked) as harness:
         job = await harness.does()
         assert (job.state, [one.ended for one in harness.events(JobEnded)]) == (state, [ended])
-        assert [one.failed for one in harness.events(HookRan)] == [False] * len(called)
+        assert [one.failed for one in harness.events(HookFinished)] == [False] * len(called)
     assert (hooked.called, hooked.asked) == (called, [])
 
 

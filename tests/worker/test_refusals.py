@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from stowhand.errors import NonRetryable
-from stowhand.events import ChangeRefused, JobEnded, JobLost, JobsReset, StoreTrouble
+from stowhand.events import ChangeRefused, JobEnded, JobLost, JobsReset, StoreCallFailed
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.protocols.attempt import Attempt
 from stowhand.testing import FakeClock
 from tests.support.memory_rows import allow, refuse
@@ -19,7 +19,7 @@ def refusing(clock: FakeClock, *states: State) -> FaultyStore:
     return store
 
 
-def ends(harness: WorkerHarness) -> list[tuple[int, Ended]]:
+def ends(harness: WorkerHarness) -> list[tuple[int, AttemptOutcome]]:
     return [(told.job_id, told.ended) for told in harness.events(JobEnded)]
 
 
@@ -29,7 +29,7 @@ async def test_a_refused_end_is_an_error_of_the_attempt_and_tried_again_by_the_r
         job = await harness.does()
         assert (job.state, job.attempts) == (State.ERRORED, 1)
         assert job.last_error == "its settlement could not be written: the store cannot write it: a trigger says no"
-        assert ends(harness) == [(1, Ended.RETRY)]
+        assert ends(harness) == [(1, AttemptOutcome.RETRY)]
         assert harness.events(JobEnded)[0].error == job.last_error
         allow(store)
         await clock.advance(5)
@@ -40,7 +40,7 @@ async def test_without_attempts_left_it_is_failed() -> None:
     store = refusing(clock := FakeClock(), State.COMPLETED)
     async with at_work(nothing, clock=clock, store=store) as harness:
         job = await harness.does(max_attempts=1)
-        assert (job.state, ends(harness)) == (State.FAILED, [(1, Ended.FAILED)])
+        assert (job.state, ends(harness)) == (State.FAILED, [(1, AttemptOutcome.FAILED)])
 
 
 async def test_where_an_error_is_refused_too_it_is_failed_and_the_task_s_own_error_is_told_before() -> None:
@@ -56,7 +56,7 @@ async def test_where_an_error_is_refused_too_it_is_failed_and_the_task_s_own_err
     store = refusing(clock := FakeClock(), State.COMPLETED, State.ERRORED)
     async with at_work(nothing, clock=clock, store=store) as harness:
         assert (await harness.does()).state is State.FAILED
-        assert ends(harness) == [(1, Ended.FAILED)]
+        assert ends(harness) == [(1, AttemptOutcome.FAILED)]
 
 
 async def test_one_that_may_not_end_at_all_is_let_go_to_its_lease_and_named_once_and_the_others_go_on() -> None:
@@ -64,14 +64,14 @@ async def test_one_that_may_not_end_at_all_is_let_go_to_its_lease_and_named_once
     async with at_work(nothing, clock=clock, store=store, concurrency=6) as harness:
         await harness.add(count=6)
         await clock.advance(1)
-        assert ends(harness) == [(number, Ended.OK) for number in range(2, 7)]
+        assert ends(harness) == [(number, AttemptOutcome.OK) for number in range(2, 7)]
         (lost,) = harness.events(JobLost)
         assert (lost.job_id, "refuses every settlement" in lost.why) == (1, True)
         await clock.advance(120)
-        assert harness.events(StoreTrouble) == []
+        assert harness.events(StoreCallFailed) == []
         assert [(told.job_id, told.doing) for told in harness.events(ChangeRefused)] == [(1, "reset")]
         await harness.does()
-        assert ends(harness)[-1] == (7, Ended.OK)
+        assert ends(harness)[-1] == (7, AttemptOutcome.OK)
         allow(store)
         await clock.advance(120)
         assert [one.job_id for told in harness.events(JobsReset) for one in told.jobs] == [1]
@@ -82,8 +82,8 @@ async def test_a_beat_that_is_refused_for_one_renews_the_others() -> None:
     async with at_work(taking(clock, 100), clock=clock, store=store, concurrency=3) as harness:
         await harness.add(count=3)
         await clock.advance(110)
-        assert harness.events(StoreTrouble) == []
-        assert sorted(ends(harness)) == [(2, Ended.OK), (3, Ended.OK)]
+        assert harness.events(StoreCallFailed) == []
+        assert sorted(ends(harness)) == [(2, AttemptOutcome.OK), (3, AttemptOutcome.OK)]
         first = harness.events(ChangeRefused)[0]
         assert (first.job_id, first.doing) == (1, "beat")
 
@@ -110,4 +110,4 @@ async def test_a_job_whose_key_was_taken_while_it_ran_is_told_as_failed() -> Non
         await clock.advance(1)
         await harness.add(key="k", delay=1000.0)
         await clock.advance(5)
-        assert (harness.row(1).state, ends(harness)) == (State.FAILED, [(1, Ended.FAILED)])
+        assert (harness.row(1).state, ends(harness)) == (State.FAILED, [(1, AttemptOutcome.FAILED)])

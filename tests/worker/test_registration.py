@@ -10,8 +10,8 @@ from typing import NoReturn
 import pytest
 
 import stowhand
-from stowhand.events import StoreRecovered, StoreTrouble
-from stowhand.protocols.operating import SEEN_EVERY, WorkerCard
+from stowhand.events import StoreCallFailed, StoreRecovered
+from stowhand.protocols.operating import SEEN_EVERY, WorkerDescription
 from stowhand.testing import FakeClock
 from stowhand.worker.reports import RETRY_AFTER
 from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, nothing, taking
@@ -20,7 +20,7 @@ from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, 
 class CountingHeart(FaultyHeartbeats):
     """Its entries go through the store's gate like every other call."""
 
-    async def worker_seen(self, card: WorkerCard, task_queues: Mapping[str, str]) -> None:
+    async def worker_seen(self, card: WorkerDescription, task_queues: Mapping[str, str]) -> None:
         self._faulty.before("worker_seen", card)
         await super().worker_seen(card, task_queues)
 
@@ -92,7 +92,7 @@ async def test_a_store_that_takes_no_entry_is_back_when_it_takes_one() -> None:
     async with at_work(nothing, store=store, clock=clock) as harness:
         store.down.add("worker_seen")  # and nothing else is to be written
         await clock.advance(SEEN_EVERY + 20)
-        assert [event.retry_in for event in harness.events(StoreTrouble)[:1]] == [RETRY_AFTER]
+        assert [event.retry_in for event in harness.events(StoreCallFailed)[:1]] == [RETRY_AFTER]
         assert harness.events(StoreRecovered) == []
         assert harness.worker.internals.liveness.refused()["heartbeat"] >= 19
         store.down.clear()

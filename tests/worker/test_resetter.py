@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stowhand.errors import ConfigurationError, SchemaTooNew
-from stowhand.events import Event, Events, JobsReset, StoreRecovered, StoreTrouble
+from stowhand.events import Event, Events, JobsReset, StoreCallFailed, StoreRecovered
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.store import ClaimRequest, Foreign
 from stowhand.testing import FakeClock
@@ -51,7 +51,7 @@ class ResetterHarness:
 async def at_work(kind: type[FaultyStore] = FaultyStore, **options: Any) -> AsyncIterator[ResetterHarness]:
     clock, emitted, events = RestingClock(), list[Event](), Events()
     store = kind(clock)
-    for told in (JobsReset, StoreTrouble, StoreRecovered):
+    for told in (JobsReset, StoreCallFailed, StoreRecovered):
         events.on(told, emitted.append)
     resetter = Resetter(store, ResetterOptions(name="r", **options), clock=clock, events=events)
     harness = ResetterHarness(store, clock, resetter, emitted)
@@ -206,7 +206,7 @@ async def test_an_outage_is_told_and_waited_out() -> None:
     async with at_work(interval=5.0) as harness:
         harness.store.down.add("foreign")
         await harness.until(2)
-        assert {type(event) for event in harness.emitted} == {StoreTrouble}
+        assert {type(event) for event in harness.emitted} == {StoreCallFailed}
         harness.store.down.clear()
         await harness.until(4)
         assert any(isinstance(event, StoreRecovered) for event in harness.emitted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from stowhand.events import Events, JobEnded, JobLost, JobUnknown, StoreRecovered, StoreTrouble
+from stowhand.events import Events, JobEnded, JobLost, JobUnknown, StoreCallFailed, StoreRecovered
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Retry
 from stowhand.protocols.attempt import Attempt
@@ -63,7 +63,7 @@ async def test_a_settlement_without_answer_is_repeated_as_it_is_until_there_is_o
         calls = harness.store.called("settle")
         assert [repeat for _, repeat in calls] == [False] + [True] * (len(calls) - 1)
         assert len(calls) < 12, "with growing pauses"
-        assert len(harness.events(StoreTrouble)) == len(calls) - 1
+        assert len(harness.events(StoreCallFailed)) == len(calls) - 1
         assert [event.failures for event in harness.events(StoreRecovered)] == [len(calls) - 1]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stowhand.app.app import App, task_handler
-from stowhand.events import LeaseEnding, ThreadAbandoned, ThreadEnded, ThreadsExhausted
+from stowhand.events import LeaseExpiring, ThreadAbandoned, ThreadEnded, ThreadsExhausted
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lifecycle import Cancel, Fail, Retry, Snooze
 from stowhand.tasks.context import Context
@@ -129,7 +129,7 @@ async def test_a_canceled_thread_that_ends_in_time_overlaps_no_job_of_its_serial
         await harness.clock.advance(3.9)
         assert harness.row(job_id).state is State.PROCESSING
         assert harness.row(following).state is State.QUEUED
-        assert harness.events(LeaseEnding) == [], "the lease, shorter than the pause, is renewed"
+        assert harness.events(LeaseExpiring) == [], "the lease, shorter than the pause, is renewed"
         work.may_end.set()
         await ended(harness, job_id)
         await harness.clock.advance(3)
@@ -200,5 +200,5 @@ async def test_a_lost_lease_ends_the_wait_for_a_canceled_thread() -> None:
         await canceled(harness, work)
         harness.store.down.add("beat")
         await harness.clock.advance(3)
-        assert len(harness.events(LeaseEnding)) == len(harness.events(ThreadAbandoned)) == 1
+        assert len(harness.events(LeaseExpiring)) == len(harness.events(ThreadAbandoned)) == 1
         harness.store.down.clear()

@@ -22,7 +22,7 @@ from stowhand.events import (
     WorkerStopping,
 )
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
@@ -342,7 +342,7 @@ async def test_what_had_ended_and_could_not_be_recorded_is_told_at_the_stop(trou
         harness.worker.stop()
         await harness.ended()
         (told,) = harness.events(JobUnknown)
-        assert (told.job_id, told.ended) == (job_id, Ended.OK)
+        assert (told.job_id, told.ended) == (job_id, AttemptOutcome.OK)
         assert harness.row(job_id).state is State.PROCESSING
 
 

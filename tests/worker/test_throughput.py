@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from itertools import pairwise
 
-from stowhand.events import StoreRecovered, StoreTrouble
+from stowhand.events import StoreCallFailed, StoreRecovered
 from stowhand.jobs.histogram import bucket_of
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import Fail
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import StoreOptions
-from stowhand.protocols.throughput import Tally, TaskMinute, total
+from stowhand.protocols.throughput import OutcomeCounts, TaskMinute, total
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.reports import WRITE_EVERY_SECONDS
 from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, WorkerHarness, at_work, nothing, taking
@@ -35,7 +35,7 @@ class CountingStore(FaultyStore):
         return CountingHeart(self)
 
 
-async def counted(store: MemoryStore, clock: FakeClock) -> Tally:
+async def counted(store: MemoryStore, clock: FakeClock) -> OutcomeCounts:
     until = clock.now() + timedelta(days=1)
     return total(await store.inspect.throughput(until - timedelta(days=3), until))
 
@@ -114,7 +114,7 @@ async def test_a_store_that_takes_no_figures_is_told_once_and_hinders_nothing() 
     async with at_work(nothing, store=store, clock=clock) as harness:
         store.down.add("write_throughput")
         await ended_after(harness, 5 * WRITE_EVERY_SECONDS)
-        assert [event.doing for event in harness.events(StoreTrouble)] == ["throughput"]
+        assert [event.doing for event in harness.events(StoreCallFailed)] == ["throughput"]
         assert harness.worker.internals.liveness.refused() == {}
         store.down.clear()
         await clock.advance(WRITE_EVERY_SECONDS + 1)

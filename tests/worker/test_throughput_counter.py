@@ -9,16 +9,16 @@ import pytest
 from stowhand.jobs.histogram import bucket_of
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lease import Lease, ResetJob
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.store import Claim
-from stowhand.protocols.throughput import MOST_TASKS, OTHERS, Tally
+from stowhand.protocols.throughput import MOST_TASKS, OTHERS, OutcomeCounts
 from stowhand.worker.leases import Held
 from stowhand.worker.reports import KEPT, ThroughputCounter
 
 START = datetime(2031, 5, 6, 7, 8, tzinfo=UTC)
 MINUTE = int(START.timestamp()) // 60
-FAILED = Settlement(State.FAILED, Ended.FAILED)
-WITH_RESULT = Settlement(State.COMPLETED, Ended.OK, result="1")
+FAILED = Settlement(State.FAILED, AttemptOutcome.FAILED)
+WITH_RESULT = Settlement(State.COMPLETED, AttemptOutcome.OK, result="1")
 
 
 class Paper:
@@ -46,7 +46,7 @@ class Paper:
         held.settlement = settlement
         return held
 
-    def take(self) -> dict[tuple[int, str], Tally]:
+    def take(self) -> dict[tuple[int, str], OutcomeCounts]:
         """Taken, and written."""
         taken = self.book.take()
         self.book.written(taken, [])

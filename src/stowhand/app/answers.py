@@ -12,7 +12,7 @@ import msgspec
 
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.flow_tables import is_step
-from stowhand.protocols.queue_store import Answer, Done, JobFilter, QueueStore, Reschedule
+from stowhand.protocols.queue_store import ActionResult, Answer, JobFilter, QueueStore, Reschedule
 
 PAGE = 500
 """Jobs read in one call: with their payloads, 500 MiB at most."""
@@ -33,7 +33,7 @@ async def ids_of(store: QueueStore, wanted: JobFilter) -> list[int]:
 
 def answer_for(job: Job) -> Answer:
     """Return the answer for a job that was changed."""
-    return Answer(job.id, Done.DONE, f"it is {job.state}")
+    return Answer(job.id, ActionResult.DONE, f"it is {job.state}")
 
 
 async def answers_of(
@@ -49,7 +49,9 @@ async def fail(store: QueueStore, job_ids: Sequence[int], reason: str | None = N
 
     def answer(job: Job) -> Answer:
         is_new = job.finished_at == job.updated_at
-        return Answer(job.id, Done.DONE, "it is failed" if is_new else "it has failed already; its error is new")
+        return Answer(
+            job.id, ActionResult.DONE, "it is failed" if is_new else "it has failed already; its error is new"
+        )
 
     return await answers_of(store, job_ids, lambda store, ids: store.admin.permanently_fail_jobs(ids, reason), answer)
 
@@ -58,7 +60,7 @@ async def retry_failed(store: QueueStore, job_ids: Sequence[int]) -> list[Answer
     """Retry jobs that are still failed. Others may have been retried or canceled while a user was asked."""
     retried = set(await store.admin.retry_failed(job_ids))
     return [
-        Answer(job_id, Done.DONE) if job_id in retried else _not_failed(job_id, await store.jobs.get(job_id))
+        Answer(job_id, ActionResult.DONE) if job_id in retried else _not_failed(job_id, await store.jobs.get(job_id))
         for job_id in job_ids
     ]
 
@@ -74,19 +76,19 @@ async def reschedule(
 
 def _not_failed(job_id: int, job: Job | None) -> Answer:
     if job is None:
-        return Answer(job_id, Done.MISSING)
-    return Answer(job_id, Done.REFUSED, f"it is {job.state.value} by now")
+        return Answer(job_id, ActionResult.MISSING)
+    return Answer(job_id, ActionResult.REFUSED, f"it is {job.state.value} by now")
 
 
 def _skipped(job_id: int, job: Job | None) -> Answer:
     """Explain why a job was not changed, as far as can be seen a moment later."""
     if job is None:
-        return Answer(job_id, Done.MISSING)
+        return Answer(job_id, ActionResult.MISSING)
     if job.state is State.PROCESSING:
-        return Answer(job_id, Done.REFUSED, f"it is running, held by {job.worker}")
+        return Answer(job_id, ActionResult.REFUSED, f"it is running, held by {job.worker}")
     if job.state in (State.COMPLETED, State.CANCELED):
-        return Answer(job_id, Done.REFUSED, f"it is {job.state} already")
+        return Answer(job_id, ActionResult.REFUSED, f"it is {job.state} already")
     if is_step(job.task, job.key):
         why = "it is a step of a flow: completed by hand, it would leave out the next queue"
-        return Answer(job_id, Done.REFUSED, why)
-    return Answer(job_id, Done.REFUSED, "it was running; try again")
+        return Answer(job_id, ActionResult.REFUSED, why)
+    return Answer(job_id, ActionResult.REFUSED, "it was running; try again")

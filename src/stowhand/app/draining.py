@@ -19,7 +19,7 @@ from stowhand.cron.scheduler import Entering
 from stowhand.events import Events, JobEnded
 from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.jobs.job import Job
-from stowhand.jobs.lifecycle import Ended, Outcome, RaisableOutcome
+from stowhand.jobs.lifecycle import AttemptOutcome, Outcome, RaisableOutcome
 from stowhand.jobs.outcomes import from_raised, from_returned
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import HOOKS, Function, Handler
@@ -42,7 +42,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
     job: Job
     """As it was claimed."""
-    ended: Ended
+    ended: AttemptOutcome
     """The recorded end: ``ok``, ``retry``, ``failed``, …"""
     outcome: Outcome
     """The outcome that the task returned or raised, or that follows from its error."""
@@ -76,7 +76,7 @@ class Recorder:
         """Add the attempt, whose outcome the store has written."""
         if event.job_id in self._unrecorded:
             job, outcome, error = self._unrecorded.pop(event.job_id)
-            if event.ended in (Ended.RETRY, Ended.FAILED) and isinstance(error, CancelledError):
+            if event.ended in (AttemptOutcome.RETRY, AttemptOutcome.FAILED) and isinstance(error, CancelledError):
                 error = TimeoutError((event.error or "").partition("\n")[0])
             self.ran.append(Ran(job=job, ended=event.ended, outcome=outcome, error=error))
 
@@ -148,7 +148,7 @@ class AtOnce:
         async with aclosing(Drain(self._app, retries=False)) as drain:
             ran = await drain.run(most)
         for one in ran:
-            if one.error is not None and one.ended not in (Ended.OK, Ended.CANCELED):
+            if one.error is not None and one.ended not in (AttemptOutcome.OK, AttemptOutcome.CANCELED):
                 raise one.error
         if len(ran) >= most:
             raise RuntimeError(f"{MOST} jobs followed one that was enqueued: {ran[-1].job.task!r} does so for ever?")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stowhand.app.presets import SERVICE
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, suggest
-from stowhand.events import Events, Listening, StoreWarned
+from stowhand.events import Events, Listening, StoreWarning
 from stowhand.jobs.durations import say_duration
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import DEFAULT_QUEUE
@@ -111,7 +111,7 @@ def report_listening(store: QueueStore, events: Events, worker: str) -> None:
 def report_warnings(store: QueueStore, events: Events) -> None:
     """Emit an event when the store warns."""
     description = store.description
-    store.notices.on_warning(lambda warning, mend: events.emit(StoreWarned(description, warning, mend)))
+    store.notices.on_warning(lambda warning, mend: events.emit(StoreWarning(description, warning, mend)))
 
 
 def report(running: asyncio.Task[None]) -> None:

@@ -20,7 +20,7 @@ from stowhand.jobs.durations import iso, say
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import columns as width_of
 from stowhand.observe.safe_text import escape, escape_lines, fit, telling_line
-from stowhand.protocols.figures import Amount
+from stowhand.protocols.figures import BoundedCount
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ def page(columns: Sequence[Column[T]], row: T) -> str:
 def fields(columns: Sequence[Column[T]], row: T) -> dict[str, Any]:
     """The object that a row is in JSON. Amounts of which there are more are named in ``more_than``."""
     values = {column.key: column.value_of(row) for column in columns if column.key}
-    more = [key for key, value in values.items() if isinstance(value, Amount) and value.least]
+    more = [key for key, value in values.items() if isinstance(value, BoundedCount) and value.least]
     return values | ({"more_than": more} if more else {})
 
 
@@ -122,7 +122,7 @@ def _plain(value: object) -> Any:
     match value:
         case datetime():
             return iso(value)
-        case Amount():
+        case BoundedCount():
             return value.number
         case _:
             return msgspec.structs.asdict(value)  # type: ignore[arg-type]

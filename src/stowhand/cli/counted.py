@@ -11,7 +11,7 @@ import msgspec
 from stowhand.cli.columns import Column, fields
 from stowhand.jobs.durations import say_brief
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.protocols.throughput import Period, Tally, tally_of
+from stowhand.protocols.throughput import OutcomeCounts, Period, tally_of
 
 MINUTES = 4
 """Whole minutes before this one, for the figures by task."""
@@ -23,7 +23,7 @@ OTHERS = "(others)"
 class Ended(msgspec.Struct, frozen=True):
     """Counts in a span of time that ends now, by the store's clock."""
 
-    tally: Tally
+    tally: OutcomeCounts
     seconds: float
 
     @property
@@ -61,7 +61,7 @@ async def read_counted(store: QueueStore) -> Counted:
     tasks = {task: ended(MINUTES, some) for task, some in of_task.items()}
     busiest = sorted(tasks, key=lambda task: (-tasks[task].tally.ended, task or ""))
     return Counted(
-        {task: tasks[task] for task in busiest if tasks[task].tally != Tally()},
+        {task: tasks[task] for task in busiest if tasks[task].tally != OutcomeCounts()},
         {minutes: ended(minutes, periods) for minutes in SPANS},
     )
 

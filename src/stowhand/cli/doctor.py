@@ -29,7 +29,7 @@ from stowhand.errors import SchemaError, SchemaMissing, StowhandError
 from stowhand.jobs.durations import say
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
-from stowhand.protocols.figures import Amount, CronFigures, LiveCounts
+from stowhand.protocols.figures import BoundedCount, CronFigures, LiveCounts
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.exit_codes import FAILURE, OK, SCHEMA_UNSUITABLE, STORE_UNREACHABLE, exit_code
 from stowhand.service.opening import attempts_apart
@@ -201,9 +201,12 @@ def _tasks(settings: WorkerSettings) -> Iterator[Finding]:
 def examine_work(stats: Stats) -> Iterator[Finding]:
     """Report workers, pauses and jobs, the most important first."""
     figures, alive = stats.figures, _alive(stats)
-    due = sum((one.due for one in figures.tasks), Amount())
+    due = sum((one.due for one in figures.tasks), BoundedCount())
     if alive:
-        busy, slots = sum((line.busy for line in alive), Amount()), sum(line.row.card.concurrency for line in alive)
+        busy, slots = (
+            sum((line.busy for line in alive), BoundedCount()),
+            sum(line.row.card.concurrency for line in alive),
+        )
         yield ok("workers", f"{len(alive)} alive, {busy} of {slots} slots busy, {due} jobs due")
         if orphaned := _due(one for one in figures.tasks if one.name and not _has(alive, one.name)):
             yield warn("tasks", f"due, and no live worker has it (or claims it: --task, --exclude-task): {orphaned}")

@@ -15,7 +15,7 @@ from stowhand.cli.options import completing, otel_option, settings_of, store_opt
 from stowhand.cli.session import with_store
 from stowhand.errors import InvalidJob, StoreError, hint
 from stowhand.jobs import limits
-from stowhand.jobs.durations import When, parse_duration, read_when
+from stowhand.jobs.durations import RunTime, parse_duration, read_when
 from stowhand.jobs.fields import OPTIONS, RULES, Field, Kind, flag_of
 from stowhand.jobs.job import Job, KeyMode
 from stowhand.jobs.strict_json import SIZE_LIMIT
@@ -35,7 +35,7 @@ when_option = click.option(
     "when",
     metavar="WHEN",
     type=Read(read_when),
-    default=When,
+    default=RunTime,
     help="2030-01-31T09:00:00Z, or a delay: +5m.",
 )
 
@@ -79,7 +79,7 @@ PAYLOAD = """the arguments of the task are one JSON value, in quotes: stowhand e
 def command(
     task: str,
     payload: str,
-    when: When,
+    when: RunTime,
     key_mode: KeyMode | None,
     **typed: Any,
 ) -> None:

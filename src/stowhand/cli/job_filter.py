@@ -10,7 +10,7 @@ import msgspec
 from stowhand.app.answers import ids_of
 from stowhand.cli.input import Read, with_options
 from stowhand.cli.options import completing
-from stowhand.jobs.durations import Past, read_past
+from stowhand.jobs.durations import PastTime, read_past
 from stowhand.jobs.job import State
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.options import one_of
@@ -26,8 +26,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     serial: str | None = None
     worker: str | None = None
     error: str | None = None
-    since: Past | None = None
-    until: Past | None = None
+    since: PastTime | None = None
+    until: PastTime | None = None
 
     async def filter(self, store: QueueStore, **more: Any) -> JobFilter:
         """Return the filter for a store, by its clock."""

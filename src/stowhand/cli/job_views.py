@@ -13,7 +13,7 @@ from stowhand.jobs.durations import say
 from stowhand.jobs.fields import ATTRIBUTES, FIELDS, Field, Kind
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.jobs.tries import Try
+from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.queue_store import Failures
 
 STATE_COLORS = {"failed": "red", "errored": "yellow", "processing": "cyan", "completed": "green", "canceled": "blue"}
@@ -43,7 +43,7 @@ def _decoded(text: str | None) -> Any:
 
 JOB = {field.name: _column(field) for field in FIELDS}
 ATTEMPTS: Column[Job] = Column(heading="ATTEMPTS", text=lambda job: f"{job.attempts}/{job.max_attempts}", right=True)
-TRY: list[Column[Try]] = [
+TRY: list[Column[FailedAttempt]] = [
     Column("round", "ROUND", right=True),
     Column("number", "ATTEMPT", right=True),
     Column("ended_at", "ENDED"),
@@ -78,7 +78,7 @@ def job_fields(job: Job) -> dict[str, Any]:
     return fields([*JOB.values()], job)
 
 
-def job_page(job: Job, tries: Sequence[Try]) -> str:
+def job_page(job: Job, tries: Sequence[FailedAttempt]) -> str:
     """Every field on a line of its own; payload and errors whole. Below, a line for each try."""
     lines = page([*JOB.values()], job)
     return "\n".join([lines, "", *table(TRY, tries)]) if tries else lines

@@ -22,11 +22,11 @@ from stowhand.cli.program import as_called
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.session import with_store
 from stowhand.errors import hint
-from stowhand.jobs.durations import When, parse_duration
+from stowhand.jobs.durations import RunTime, parse_duration
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.tries import Try
+from stowhand.jobs.tries import FailedAttempt
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.figures import Amount
+from stowhand.protocols.figures import BoundedCount
 from stowhand.protocols.operating import PURGE_COUNTED, Ages, Explanation
 from stowhand.protocols.queue_store import Answer, FailureGroups, QueueStore, Reschedule
 from stowhand.protocols.validation import validate_reschedule
@@ -161,13 +161,13 @@ def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
     Attempts that did not complete are listed below it.
     """
 
-    async def find(store: QueueStore) -> tuple[Job, Sequence[Try]] | None:
+    async def find(store: QueueStore) -> tuple[Job, Sequence[FailedAttempt]] | None:
         job = await store.jobs.get(job_id)
         return None if job is None else (job, await store.jobs.tries(job_id))
 
     found = with_store(settings_of(typed).store, find)
 
-    def show(both: tuple[Job, Sequence[Try]]) -> str:
+    def show(both: tuple[Job, Sequence[FailedAttempt]]) -> str:
         job, tries = both
         return json_line(job_fields(job) | {"tries": tries}) if as_json else job_page(job, tries)
 
@@ -250,7 +250,7 @@ def fail_jobs(reason: str | None, **typed: Any) -> int:
 @click.option("--to-queue", metavar="QUEUE", help="Move them to this queue.")
 @selection_options
 def reschedule_jobs(
-    when: When,
+    when: RunTime,
     priority: int | None,
     attempts: int | None,
     max_attempts: int | None,
@@ -333,7 +333,8 @@ def purge_jobs(
         click.echo(json.dumps({"dry_run": dry_run} | counts))
     else:
         amounts = {
-            name: Amount.up_to(PURGE_COUNTED, number) if dry_run else Amount(number) for name, number in counts.items()
+            name: BoundedCount.up_to(PURGE_COUNTED, number) if dry_run else BoundedCount(number)
+            for name, number in counts.items()
         }
         said = ", ".join(f"{amount.words} {name}" for name, amount in amounts.items())
         click.echo(f"{'Would delete' if dry_run else 'Deleted'}: {said}")

@@ -9,7 +9,7 @@ import click
 
 from stowhand.cli.columns import Column, fields, json_line, table
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.queue_store import Answer, Done
+from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.service.exit_codes import FAILURE, OK
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ def show_answers(answers: Iterable[Answer], *, as_json: bool) -> int:
     for answer in answers:
         name = "-" if answer.job_id is None else str(answer.job_id)
         show_answer(name, {"id": answer.job_id}, answer.done.value, answer.why, as_json=as_json)
-        if answer.done in (Done.REFUSED, Done.MISSING):
+        if answer.done in (ActionResult.REFUSED, ActionResult.MISSING):
             code = FAILURE
     return code
 

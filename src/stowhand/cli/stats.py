@@ -22,8 +22,8 @@ from stowhand.jobs.durations import ago, say_span
 from stowhand.jobs.job import State
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.figures import Amount, Figures, LiveCounts
-from stowhand.protocols.operating import WorkerCard, WorkerRow
+from stowhand.protocols.figures import BoundedCount, Figures, LiveCounts
+from stowhand.protocols.operating import WorkerDescription, WorkerRow
 from stowhand.protocols.queue_store import QueueStore
 
 T = TypeVar("T")
@@ -33,19 +33,19 @@ class WorkerLine(msgspec.Struct, frozen=True):
     """A worker, and what it holds."""
 
     row: WorkerRow
-    held: Amount
+    held: BoundedCount
     """Jobs that it has claimed."""
 
     @property
-    def busy(self) -> Amount:
+    def busy(self) -> BoundedCount:
         """Slots with a job in them: a worker runs no more at once."""
         slots = self.row.card.concurrency
-        return Amount(min(self.held.number, slots), self.held.least and self.held.number < slots)
+        return BoundedCount(min(self.held.number, slots), self.held.least and self.held.number < slots)
 
     @property
-    def ahead(self) -> Amount:
+    def ahead(self) -> BoundedCount:
         """Jobs that it has claimed and not begun."""
-        return Amount(self.held.number - self.busy.number, self.held.least)
+        return BoundedCount(self.held.number - self.busy.number, self.held.least)
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,9 +61,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Moment of the read, by this machine's clock."""
 
     @property
-    def ahead(self) -> Amount:
+    def ahead(self) -> BoundedCount:
         """Jobs that are claimed and not begun."""
-        return sum((line.ahead for line in self.workers), Amount())
+        return sum((line.ahead for line in self.workers), BoundedCount())
 
 
 @click.command(cls=Command)
@@ -84,7 +84,7 @@ async def read_stats(store: QueueStore) -> Stats:
     """Read the figures with a few questions, one after the other."""
     figures, workers = await store.inspect.figures(), await store.inspect.workers()
     held = {one.name: one.processing for one in figures.workers}
-    unlisted = Amount(0, least=None in held)
+    unlisted = BoundedCount(0, least=None in held)
     return Stats(
         figures=figures,
         oldest_due=max((await store.inspect.oldest_due()).values(), default=0.0),
@@ -229,4 +229,4 @@ def worker_columns(now: datetime) -> list[Column[WorkerLine]]:
         Column("alive", value=lambda line: line.row.alive),
     ]
     keys = {column.key for column in shown}
-    return [*shown, *(card(name) for name in WorkerCard.__struct_fields__ if name not in keys)]
+    return [*shown, *(card(name) for name in WorkerDescription.__struct_fields__ if name not in keys)]

@@ -14,7 +14,7 @@ from stowhand.errors import a_type
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import NewJob
-from stowhand.jobs.struct import Suggesting
+from stowhand.jobs.struct import SuggestingMeta
 
 HORIZON = 40 * 366 * DAY
 """Minutes that ``next_after`` looks ahead."""
@@ -38,7 +38,7 @@ class CronDate(msgspec.Struct, frozen=True):
 Match = Callable[[CronDate], bool]
 
 
-class CronOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
+class CronOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
     """Options of an item. ``None``: the default of any job."""
 
     backfill_period: Duration = 0
@@ -55,7 +55,7 @@ class CronOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggestin
     """``replace`` or ``preserve_run_at``; with a ``job_key`` only."""
 
 
-class CronItem(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
+class CronItem(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
     """A recurring job, written by people and their scripts. `parse_cron_items` checks it."""
 
     task: str

@@ -22,10 +22,10 @@ from stowhand.clock import Clock, SystemClock
 from stowhand.cron.agenda import MINUTE, Agenda, Due, in_order, next_minute, this_minute
 from stowhand.cron.item import ParsedItem
 from stowhand.errors import InvalidJob
-from stowhand.events import CronClockMoved, CronConflict, CronScheduled, CronStarted, CronTrouble, Events
+from stowhand.events import CronClockMoved, CronConflict, CronScheduled, CronStarted, Events, SchedulingFailed
 from stowhand.jobs.job import NewJob
 from stowhand.protocols.options import OUTAGE
-from stowhand.protocols.queue_store import Entered, KnownItem, QueueStore, Tick
+from stowhand.protocols.queue_store import KnownItem, LedgerEntry, QueueStore, Tick
 
 MOVED = 10.0
 """Seconds by which the store's clock may differ from what it should show before that is reported."""
@@ -130,7 +130,7 @@ class Scheduler:
                 self._failures += 1
                 pause = OUTAGE(self._failures)
                 if self._failures == 1:
-                    self._events.emit(CronTrouble(f"{type(error).__name__}: {error}", pause))
+                    self._events.emit(SchedulingFailed(f"{type(error).__name__}: {error}", pause))
                 self._busy_since = None
                 await self._clock.sleep(pause)
 
@@ -215,7 +215,7 @@ class Scheduler:
                 timer.cancel()
 
     def _item_failed(self, item: ParsedItem, error: Exception) -> None:
-        self._events.emit(CronTrouble(f"{item.identifier}: {type(error).__name__}: {error}", 0.0))
+        self._events.emit(SchedulingFailed(f"{item.identifier}: {type(error).__name__}: {error}", 0.0))
 
 
 def fill_from(item: ParsedItem, known: KnownItem, start: datetime) -> datetime:
@@ -285,7 +285,7 @@ class Entering:
             else:
                 yield item, Tick(identifier=item.identifier, at=at, job=job, spec=item.spec, backfilled=backfilled)
 
-    def _tell(self, item: ParsedItem, tick: Tick, entered: Entered, now: datetime) -> None:
+    def _tell(self, item: ParsedItem, tick: Tick, entered: LedgerEntry, now: datetime) -> None:
         if entered.mine:
             if self._events.wants(CronScheduled):
                 late = max((now - tick.at).total_seconds(), 0.0)
@@ -305,4 +305,4 @@ class Entering:
     def _refused(self, item: ParsedItem, error: Exception) -> None:
         """Report each tick that will never be a job."""
         why = str(error) if isinstance(error, InvalidJob) else f"{type(error).__name__}: {error}"
-        self._events.emit(CronTrouble(f"{item.identifier}: this tick is passed over: {why}", 0.0))
+        self._events.emit(SchedulingFailed(f"{item.identifier}: this tick is passed over: {why}", 0.0))

@@ -15,7 +15,7 @@ from stowhand.errors import UndecodablePayload
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, seconds
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.outcomes import describe
-from stowhand.jobs.tries import BY_HAND, TIMED_OUT, WORKER_DIED, Try, TryEnd
+from stowhand.jobs.tries import BY_HAND, TIMED_OUT, WORKER_DIED, AttemptEnd, FailedAttempt
 
 Status = base.TaskResultStatus
 _STATUS = {
@@ -56,7 +56,7 @@ class JobFailed(Exception):
 _OURS = {WORKER_DIED: WorkerDied, TIMED_OUT: AttemptTimedOut, BY_HAND: FailedByHand}
 
 
-def result_of(job: Job, tries: Sequence[Try], task: base.Task, backend: str) -> base.TaskResult:
+def result_of(job: Job, tries: Sequence[FailedAttempt], task: base.Task, backend: str) -> base.TaskResult:
     """``task``: as it is declared. Errors are those since the job was last retried by hand."""
     args, kwargs = arguments_of(job)
     current = [one for one in tries if one.round == max(each.round for each in tries)]
@@ -139,14 +139,14 @@ def _changed(task: base.Task, changes: Mapping[str, Any]) -> base.Task:
         return task
 
 
-def _first_start(job: Job, tries: Sequence[Try]) -> Any:
+def _first_start(job: Job, tries: Sequence[FailedAttempt]) -> Any:
     starts = [one.started_at for one in tries if one.started_at is not None]
     return min(starts) if starts else job.started_at
 
 
-def _errors(job: Job, tries: Sequence[Try]) -> list[base.TaskError]:
+def _errors(job: Job, tries: Sequence[FailedAttempt]) -> list[base.TaskError]:
     """The newest has its whole text in the job. An attempt that canceled the job is what canceled it."""
-    tries = [one for one in tries if one.outcome is not TryEnd.CANCELED]
+    tries = [one for one in tries if one.outcome is not AttemptEnd.CANCELED]
     errors = [base.TaskError(exception_class_path=_path(one), traceback=_traceback(_text(one))) for one in tries]
     if job.state is State.CANCELED:
         errors.append(_error(JobCanceled, job.last_error or "canceled"))
@@ -156,7 +156,7 @@ def _errors(job: Job, tries: Sequence[Try]) -> list[base.TaskError]:
     return errors
 
 
-def _text(one: Try) -> str:
+def _text(one: FailedAttempt) -> str:
     if one.error is None and one.error_class == WORKER_DIED:
         return f"the worker {one.worker or UNNAMED} died while running it"
     return one.error or ""
@@ -177,7 +177,7 @@ def _traceback(text: str) -> str:
     return f"{(mark + rest).strip() or text.rstrip()}\n"
 
 
-def _path(one: Try) -> str:
+def _path(one: FailedAttempt) -> str:
     """Of a built-in class we keep the name alone."""
     if one.error_class is None:
         return _class_path(JobFailed)
@@ -190,7 +190,7 @@ def _class_path(kind: type[BaseException]) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _workers(job: Job, tries: Sequence[Try]) -> list[str]:
+def _workers(job: Job, tries: Sequence[FailedAttempt]) -> list[str]:
     """One for each attempt, the last one's last. What no name was kept of is filled up: their number is Django's count
     of attempts."""
     names = {one.number: one.worker for one in tries if one.worker}

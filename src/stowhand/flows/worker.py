@@ -11,7 +11,7 @@ import msgspec
 
 from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError, SchemaError, StoreError
-from stowhand.events import Events, StoreTrouble
+from stowhand.events import Events, StoreCallFailed
 from stowhand.flows.engine import Engine
 from stowhand.flows.step_handler import StepHandler
 from stowhand.observe.propagation import bound_correlation_id
@@ -161,7 +161,7 @@ class FlowWorker:
     async def _recover(self, error: Exception, failures: int) -> None:
         pause = OUTAGE(failures)
         text = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
-        self._events.emit(StoreTrouble(self.id, "work", text, pause))
+        self._events.emit(StoreCallFailed(self.id, "work", text, pause))
         waiting = asyncio.ensure_future(self._stop_requested.wait())
         resting = asyncio.ensure_future(self._clock.sleep(pause))
         try:

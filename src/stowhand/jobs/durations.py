@@ -107,27 +107,27 @@ def away(moment: datetime, now: datetime) -> str:
     return f"{say_span(seconds)} ago" if seconds > 0 else f"in {say_span(-seconds)}"
 
 
-class When(msgspec.Struct, frozen=True):
+class RunTime(msgspec.Struct, frozen=True):
     """A moment, or a delay by the store's clock, or neither: now."""
 
     run_at: datetime | None = None
     delay: float | None = None
 
 
-def read_when(text: str) -> When:
+def read_when(text: str) -> RunTime:
     """``2030-01-31T09:00:00Z``, ``2030-01-31T09:00+01:00``, or ``+5m``. Raises ValueError with a sentence."""
     if text.startswith("+"):
-        return When(delay=parse_duration(text[1:]))
+        return RunTime(delay=parse_duration(text[1:]))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{text!r} is neither a moment (2030-01-31T09:00:00Z) nor a delay (+5m)") from None
     if moment.utcoffset() is None:
         raise ValueError(f"{text!r} does not say in which time zone; add Z for UTC, or an offset such as +01:00")
-    return When(run_at=moment)
+    return RunTime(run_at=moment)
 
 
-class Past(msgspec.Struct, frozen=True):
+class PastTime(msgspec.Struct, frozen=True):
     """A moment, or so many seconds before now by the store's clock."""
 
     at: datetime | None = None
@@ -141,13 +141,13 @@ class Past(msgspec.Struct, frozen=True):
         return f"{say_span(self.ago)} ago" if self.at is None else self.at.isoformat()
 
 
-def read_past(text: str) -> Past:
+def read_past(text: str) -> PastTime:
     """``2h`` (ago), or ``2030-01-31T09:00:00Z``; without an offset in UTC. Raises ValueError with a sentence."""
     try:
-        return Past(ago=parse_duration(text))
+        return PastTime(ago=parse_duration(text))
     except ValueError as not_long_ago:
         try:
             at = datetime.fromisoformat(text)
         except ValueError:
             raise ValueError(f"{not_long_ago}; or a moment: 2030-01-31T09:00:00Z") from None
-    return Past(at=at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+    return PastTime(at=at if at.tzinfo is not None else at.replace(tzinfo=UTC))

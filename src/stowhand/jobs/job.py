@@ -11,7 +11,7 @@ import msgspec
 
 from stowhand.jobs import strict_json
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.jobs.struct import Suggesting
+from stowhand.jobs.struct import SuggestingMeta
 
 
 class State(StrEnum):
@@ -52,7 +52,7 @@ MAX_ATTEMPTS = 25
 """The default, where the store's schema has no other."""
 
 
-class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, metaclass=Suggesting):
+class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, metaclass=SuggestingMeta):
     """A job to enqueue. ``None`` means the store's default."""
 
     task: str

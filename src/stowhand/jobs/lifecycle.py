@@ -233,7 +233,7 @@ Raisable = Retry | Fail | Snooze | Cancel
 Outcome = Complete | Retry | Fail | Snooze | Cancel
 
 
-class Ended(StrEnum):
+class AttemptOutcome(StrEnum):
     """How an attempt ended; the values are those of the metrics."""
 
     OK = "ok"
@@ -248,7 +248,7 @@ class Settlement(msgspec.Struct, frozen=True):
     """What a store writes when a job leaves ``processing``. Stores never decide; they record."""
 
     state: State
-    ended: Ended
+    ended: AttemptOutcome
     delay: float = 0.0
     """Seconds from now, by the store's clock, until it is due again (``errored``, ``queued``)."""
     error: str | None = None
@@ -265,7 +265,7 @@ class Settlement(msgspec.Struct, frozen=True):
     """Of ``errored`` and ``failed``: as ``tries.Try`` keeps it; at most 200 characters."""
 
 
-COMPLETED = Settlement(State.COMPLETED, Ended.OK)
+COMPLETED = Settlement(State.COMPLETED, AttemptOutcome.OK)
 """The settlement of a job that completed without a result; by far the most common one, so it is made once."""
 
 
@@ -274,11 +274,11 @@ WAITING = (State.QUEUED, State.ERRORED)
 PAYLOAD_CHANGES = (State.ERRORED, State.FAILED)
 """States that a settlement with a payload of its own may name, whatever the row then becomes (``way_back``)."""
 _ENDED = {
-    State.COMPLETED: Ended.OK,
-    State.ERRORED: Ended.RETRY,
-    State.FAILED: Ended.FAILED,
-    State.QUEUED: Ended.SNOOZED,
-    State.CANCELED: Ended.CANCELED,
+    State.COMPLETED: AttemptOutcome.OK,
+    State.ERRORED: AttemptOutcome.RETRY,
+    State.FAILED: AttemptOutcome.FAILED,
+    State.QUEUED: AttemptOutcome.SNOOZED,
+    State.CANCELED: AttemptOutcome.CANCELED,
 }
 
 
@@ -296,19 +296,19 @@ def settle(
         case Complete():
             if result is None and not then:
                 return COMPLETED
-            return Settlement(State.COMPLETED, Ended.OK, result=result, then=then)
+            return Settlement(State.COMPLETED, AttemptOutcome.OK, result=result, then=then)
         case Retry(error, delay, payload, kind) if attempts < max_attempts:
             delay = max(backoff(attempts), 0.0) if delay is None else delay
-            return Settlement(State.ERRORED, Ended.RETRY, delay, error, payload=payload, error_class=kind)
+            return Settlement(State.ERRORED, AttemptOutcome.RETRY, delay, error, payload=payload, error_class=kind)
         case Retry(error, _, payload, kind):
-            return Settlement(State.FAILED, Ended.FAILED, error=error, payload=payload, error_class=kind)
+            return Settlement(State.FAILED, AttemptOutcome.FAILED, error=error, payload=payload, error_class=kind)
         case Fail(error, poison, payload, kind):
-            ended = Ended.POISON if poison else Ended.FAILED
+            ended = AttemptOutcome.POISON if poison else AttemptOutcome.FAILED
             return Settlement(State.FAILED, ended, error=error, payload=payload, error_class=kind)
         case Snooze(delay):
-            return Settlement(State.QUEUED, Ended.SNOOZED, delay=delay, refund=True)
+            return Settlement(State.QUEUED, AttemptOutcome.SNOOZED, delay=delay, refund=True)
         case Cancel(reason):
-            return Settlement(State.CANCELED, Ended.CANCELED, error=reason)
+            return Settlement(State.CANCELED, AttemptOutcome.CANCELED, error=reason)
 
 
 def way_back(state: State, *, cancel_requested: bool, loses_retries: str | None, continues: bool = False) -> State:
@@ -339,9 +339,9 @@ def turned(asked: Settlement, state: State) -> Settlement:
 def reset(*, resets: int, max_resets: int | None, max_attempts: int) -> Settlement:
     """Judge a job whose worker died while running it. ``resets``: the count before this death."""
     if resets < allowed_resets(max_resets, max_attempts):
-        return Settlement(State.QUEUED, Ended.RETRY, refund=True)
+        return Settlement(State.QUEUED, AttemptOutcome.RETRY, refund=True)
     times = f"{resets + 1} time" if resets == 0 else f"{resets + 1} times"
-    return Settlement(State.FAILED, Ended.FAILED, error=f"its worker died {times} while running it")
+    return Settlement(State.FAILED, AttemptOutcome.FAILED, error=f"its worker died {times} while running it")
 
 
 def allowed_resets(max_resets: int | None, max_attempts: int) -> int:

@@ -9,7 +9,7 @@ import msgspec
 from stowhand.errors import suggest
 
 
-class Suggesting(msgspec.StructMeta):
+class SuggestingMeta(msgspec.StructMeta):
     """Metaclass of structs that suggest the nearest field for an unknown one."""
 
     if not TYPE_CHECKING:  # a checker would read the arguments of every such struct from here: any

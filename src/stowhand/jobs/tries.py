@@ -22,7 +22,7 @@ _HEAD = 160
 _TAIL = 800
 
 
-class TryEnd(StrEnum):
+class AttemptEnd(StrEnum):
     """How an attempt ended."""
 
     ERROR = "error"
@@ -34,7 +34,7 @@ class TryEnd(StrEnum):
     """The job was failed by a call that acts on jobs: ``number`` attempts had begun until then."""
 
 
-class Try(msgspec.Struct, frozen=True, kw_only=True):
+class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt that did not complete. Snoozes and returned attempts leave none."""
 
     number: int
@@ -45,7 +45,7 @@ class Try(msgspec.Struct, frozen=True, kw_only=True):
     """``None``: nobody ran it when it ended."""
     started_at: datetime | None = None
     ended_at: datetime
-    outcome: TryEnd
+    outcome: AttemptEnd
     error_class: str | None = None
     """The dotted path of the exception's class; ``WORKER_DIED``, ``BY_HAND``, ``TIMED_OUT``; ``None``: it is not known,
     as where a handler returned ``Fail``."""
@@ -53,11 +53,11 @@ class Try(msgspec.Struct, frozen=True, kw_only=True):
     """The error's first line, and the end of its traceback. The newest whole text is the job's ``last_error``."""
 
 
-def end_of_try(state: str, error_class: str | None) -> TryEnd:
+def end_of_try(state: str, error_class: str | None) -> AttemptEnd:
     """``state``: of the settlement, as the worker asked for it: errored, failed or canceled."""
     if state == "canceled":
-        return TryEnd.CANCELED
-    return TryEnd.TIMEOUT if error_class == TIMED_OUT else TryEnd.ERROR
+        return AttemptEnd.CANCELED
+    return AttemptEnd.TIMEOUT if error_class == TIMED_OUT else AttemptEnd.ERROR
 
 
 def error_title(error: BaseException) -> str:

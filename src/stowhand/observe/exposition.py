@@ -27,7 +27,7 @@ from stowhand.observe.prometheus import (
 )
 from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.protocols.figures import NAMES, CronFigures, Figures
-from stowhand.protocols.store import Recorded
+from stowhand.protocols.store import RecordedSettlement
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SUMS = ("counter", "histogram", "summary")
@@ -116,7 +116,7 @@ class LendingMetrics:
         """This many records were lent."""
         self._records.inc(number)
 
-    def settled(self, found: Sequence[Recorded]) -> None:
+    def settled(self, found: Sequence[RecordedSettlement]) -> None:
         """This was recorded for a batch of settlements."""
         for verdict, number in Counter(one.verdict.value for one in found).items():
             self._verdicts.labels(verdict).inc(number)

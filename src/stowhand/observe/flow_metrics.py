@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from stowhand.events import Events, JobEnded, JobLost, JobsReset
 from stowhand.jobs.job import State
-from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.observe import vocabulary
 from stowhand.observe.prometheus import REGISTRY, CollectorRegistry
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
@@ -93,7 +93,7 @@ class FlowMetrics:
         self._resets.labels(flow)
         for queue in queues:
             self._seconds.labels(flow, queue)
-            for outcome in (*Ended, vocabulary.LOST):
+            for outcome in (*AttemptOutcome, vocabulary.LOST):
                 self._jobs.labels(flow, queue, str(outcome))
 
     def _count(self, flow: str, queues: Mapping[str, str], events: Events) -> None:

@@ -9,17 +9,17 @@ from typing import Any
 
 from stowhand.events import (
     DashboardChanged,
+    DashboardStoreLost,
+    DashboardStoreRecovered,
     Event,
     Events,
+    InvalidTokensSent,
     LendingStarted,
     LendingStopping,
-    LentChanged,
+    RemoteCallAudited,
     RequestAnswered,
     RequestBroken,
-    StoreAway,
-    StoreBack,
-    TokensTrouble,
-    WrongTokens,
+    TokenFileUnreadable,
 )
 from stowhand.jobs.durations import say_span
 from stowhand.observe.job_logger import LineLogger, ScopedLogger
@@ -30,7 +30,7 @@ WIDTH = 200
 """Characters of a name that a client has chosen."""
 
 
-AUDITS = (LentChanged, DashboardChanged)
+AUDITS = (RemoteCallAudited, DashboardChanged)
 
 
 class LendingListener:
@@ -47,12 +47,12 @@ class LendingListener:
             LendingStarted: ("warning", self._started),
             LendingStopping: ("info", self._stopping),
             RequestAnswered: ("debug", self._answered),
-            LentChanged: ("info", self._changed),
+            RemoteCallAudited: ("info", self._changed),
             DashboardChanged: ("info", self._acted),
-            WrongTokens: ("warning", self._wrong),
-            TokensTrouble: ("error", self._trouble),
-            StoreAway: ("error", self._away),
-            StoreBack: ("info", self._back),
+            InvalidTokensSent: ("warning", self._wrong),
+            TokenFileUnreadable: ("error", self._trouble),
+            DashboardStoreLost: ("error", self._away),
+            DashboardStoreRecovered: ("info", self._back),
             RequestBroken: ("error", self._broken),
         }
         for kind, (level, listener) in listeners.items():
@@ -77,7 +77,7 @@ class LendingListener:
         who = f" {_name(event.who)}" if event.who else ""
         self._log.debug(f"{event.call} {event.status} ({event.seconds * 1000:.1f}ms){who} {_name(event.address)}")
 
-    def _changed(self, event: LentChanged) -> None:
+    def _changed(self, event: RemoteCallAudited) -> None:
         worker = f", worker {_name(event.worker)}" if event.worker else ""
         what = _pairs(event.ids, event.verdicts)
         self._audit.info(f"{event.call} by {_name(event.who) or 'anybody'} from {_name(event.address)}{worker}: {what}")
@@ -87,19 +87,19 @@ class LendingListener:
         what = _pairs(event.ids, event.answers)
         self._audit.info(f"{event.action} by {_name(event.who) or 'anybody'} from {_name(event.address)}: {what}")
 
-    def _wrong(self, event: WrongTokens) -> None:
+    def _wrong(self, event: InvalidTokensSent) -> None:
         self._log.warning(
             f"{event.count} wrong tokens within a minute from {_name(event.address)}; it is refused for a minute"
         )
 
-    def _trouble(self, event: TokensTrouble) -> None:
+    def _trouble(self, event: TokenFileUnreadable) -> None:
         self._log.error(f"The file of tokens cannot be read, so the tokens known before still hold: {event.error}")
 
-    def _away(self, event: StoreAway) -> None:
+    def _away(self, event: DashboardStoreLost) -> None:
         error = _name(scrub(telling_line(event.error)))
         self._log.error(f"The store does not answer; pages say so until it does: {error}")
 
-    def _back(self, event: StoreBack) -> None:
+    def _back(self, event: DashboardStoreRecovered) -> None:
         self._log.info(f"The store is back, after {say_span(event.seconds)}")
 
     def _broken(self, event: RequestBroken) -> None:

@@ -22,28 +22,28 @@ from stowhand.events import (
     CronReloaded,
     CronScheduled,
     CronStarted,
-    CronTrouble,
     Event,
     Events,
     HookFailed,
     JobEnded,
+    JobLogged,
     JobLost,
-    JobSaid,
     JobsReset,
     JobsReturned,
     JobStarted,
     JobUnknown,
-    LeaseEnding,
+    LeaseExpiring,
     LoopBlocked,
     ResultDropped,
+    SchedulingFailed,
+    StoreCallFailed,
     StoreRecovered,
-    StoreTrouble,
-    StoreWarned,
+    StoreWarning,
     TasksReloaded,
     ThreadAbandoned,
     ThreadEnded,
     ThreadsExhausted,
-    WorkerQuieted,
+    WorkerQuietChanged,
     WorkerRenewed,
     WorkerStarted,
     WorkerStopped,
@@ -52,7 +52,7 @@ from stowhand.events import (
 from stowhand.jobs.durations import say_brief
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
-from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.jobs.outcomes import describe
 from stowhand.observe.about import about_job_of
 from stowhand.observe.job_logger import LineLogger, ScopedLogger, core_logger
@@ -110,14 +110,14 @@ class LogListener:
             JobUnknown: ("error", self._job_unknown),
             JobsReturned: ("info", self._returned),
             JobsReset: ("warning", self._reset),
-            JobSaid: ("error", self._said),
+            JobLogged: ("error", self._said),
             HookFailed: ("error", self._hook_failed),
             ResultDropped: ("warning", self._result_dropped),
             ChangeRefused: ("warning", self._change_refused),
-            StoreTrouble: ("error", self._trouble),
+            StoreCallFailed: ("error", self._trouble),
             StoreRecovered: ("info", self._recovered),
-            StoreWarned: ("warning", self._warned),
-            LeaseEnding: ("error", self._lease_ending),
+            StoreWarning: ("warning", self._warned),
+            LeaseExpiring: ("error", self._lease_ending),
             LoopBlocked: ("warning", self._blocked),
             ThreadAbandoned: ("warning", self._thread_abandoned),
             ThreadEnded: ("info", self._thread_ended),
@@ -129,11 +129,11 @@ class LogListener:
             CronScheduled: ("info", self._cron_scheduled),
             CronConflict: ("warning", self._cron_conflict),
             CronClockMoved: ("warning", self._cron_clock_moved),
-            CronTrouble: ("error", self._cron_trouble),
+            SchedulingFailed: ("error", self._cron_trouble),
             CronReloaded: ("error", self._cron_reloaded),
             WorkerStopping: ("info", self._stopping),
             WorkerRenewed: ("info", self._renewed),
-            WorkerQuieted: ("info", self._quieted),
+            WorkerQuietChanged: ("info", self._quieted),
             WorkerStopped: ("warning", self._stopped),
         }
 
@@ -152,18 +152,18 @@ class LogListener:
     def _job_ended(self, event: JobEnded) -> None:
         task = f"%s ({escape(event.task).replace('%', '%%')})"
         match event.ended:
-            case Ended.OK:
+            case AttemptOutcome.OK:
                 self._log_end("info", event, f"Completed task {task} with success")
-            case Ended.SNOOZED:
+            case AttemptOutcome.SNOOZED:
                 self._log_end("info", event, f"Snoozed task {task}")
-            case Ended.CANCELED:
+            case AttemptOutcome.CANCELED:
                 self._log_end("info", event, f"Canceled task {task}", because=event.error)
-            case Ended.RETRY:
+            case AttemptOutcome.RETRY:
                 words = f"Failed task {task}, attempt %d/%d, retrying %s"
                 again = f"in {say_brief(event.retry_in)}" if event.retry_in else "at once"
                 self._log_end("warning", event, words, event.attempt, event.max_attempts, again, because=event.error)
-            case Ended.FAILED | Ended.POISON:
-                poison = ": poison" if event.ended is Ended.POISON else ""
+            case AttemptOutcome.FAILED | AttemptOutcome.POISON:
+                poison = ": poison" if event.ended is AttemptOutcome.POISON else ""
                 words = f"Permanently failed task {task}{poison}, attempt %d/%d"
                 self._log_end("error", event, words, event.attempt, event.max_attempts, because=event.error)
 
@@ -184,7 +184,7 @@ class LogListener:
 
     def _job_unknown(self, event: JobUnknown) -> None:
         if event.ended is not None:
-            how = "ended well" if event.ended is Ended.OK else f"ended ({event.ended})"
+            how = "ended well" if event.ended is AttemptOutcome.OK else f"ended ({event.ended})"
             words = "the worker stopped before its end was recorded; it is reset when its lease expires"
             self._worker(event.worker).error(f"Not recorded: task {job(event)} {how}, but {words}")
             return
@@ -223,7 +223,7 @@ class LogListener:
         facts = {"outcome": "reset", "jobs": len(event.jobs), "failed": len(failed)}
         self._core.log_event("error" if failed else "warning", words, facts)
 
-    def _said(self, event: JobSaid) -> None:
+    def _said(self, event: JobLogged) -> None:
         if event.job_id is None:
             logger = self._worker(event.worker)
         else:
@@ -242,7 +242,7 @@ class LogListener:
         why = short(telling_line(event.why))
         self._core.warning(f"The database refuses to {what}; its lease will expire, and other jobs go on: {why}")
 
-    def _trouble(self, event: StoreTrouble) -> None:
+    def _trouble(self, event: StoreCallFailed) -> None:
         error = shorten(telling_line(event.error), ERROR_WIDTH)
         what = "No answer about forbidden flags" if event.doing == FLAGS else f"Store trouble ({event.doing})"
         facts = {"doing": event.doing, "retry_in": round(event.retry_in, 3), "error": event.error}
@@ -254,11 +254,11 @@ class LogListener:
         facts = {"doing": event.doing, "failures": event.failures}
         self._worker(event.worker).log_event("info", f"{who} is back ({event.doing}, after {times})", facts)
 
-    def _warned(self, event: StoreWarned) -> None:
+    def _warned(self, event: StoreWarning) -> None:
         fix = f"; fix it with:\n{event.mend.rstrip()}" if event.mend else ""
         self._core.warning(f"{escape(event.store)}: {event.warning}{fix}")
 
-    def _lease_ending(self, event: LeaseEnding) -> None:
+    def _lease_ending(self, event: LeaseExpiring) -> None:
         self._worker(event.worker).error(
             f"The lease of task {escape(str(event.lease.job_id))} ({escape(event.task)}) expires, because no heartbeat"
             " reached the store; the attempt is stopped here, and the job will run again"
@@ -329,7 +329,7 @@ class LogListener:
             words = f"went forward by {event.seconds:.0f}s, or this process slept; what was missed is scheduled now"
         self._core.warning(f"The store's clock {words}")
 
-    def _cron_trouble(self, event: CronTrouble) -> None:
+    def _cron_trouble(self, event: SchedulingFailed) -> None:
         again = f", again in {event.retry_in:.1f}s" if event.retry_in else ""
         self._core.error(f"Trouble with recurring tasks{again}: {short(telling_line(event.error))}")
 
@@ -341,7 +341,7 @@ class LogListener:
             for line in event.problem.splitlines():
                 self._core.error(f"  {short(line)}")
 
-    def _quieted(self, event: WorkerQuieted) -> None:
+    def _quieted(self, event: WorkerQuietChanged) -> None:
         words = f"Quiet: claiming nothing new; running: {event.running}" if event.quiet else "Claiming jobs again"
         self._worker(event.worker).info(words)
 

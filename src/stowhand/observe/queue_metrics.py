@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.observe import vocabulary
 from stowhand.observe.prometheus import REGISTRY, Collector, CollectorRegistry, Metric
-from stowhand.protocols.figures import NAMES, Amount, CronFigures, Figures, LiveCounts
+from stowhand.protocols.figures import NAMES, BoundedCount, CronFigures, Figures, LiveCounts
 
 COUNTED = (
     vocabulary.QUEUE_JOBS,
@@ -98,7 +98,7 @@ class QueueMetrics(Collector):
 def _numbers(counts: Sequence[LiveCounts], labels: int) -> dict[tuple[str, str], int]:
     """By name and part: so many by name, and the others as one. What was not counted to its end is left out."""
     named = [one.name for one in counts if one.name is not None][:labels]
-    amounts: defaultdict[tuple[str, str], Amount] = defaultdict(Amount)
+    amounts: defaultdict[tuple[str, str], BoundedCount] = defaultdict(BoundedCount)
     for one in counts:
         name = vocabulary.OTHER if one.name is None or one.name not in named else one.name
         parts = {"waiting": one.waiting, "due": one.due, "running": one.processing, "failed": one.failed}

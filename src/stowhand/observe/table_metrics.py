@@ -16,7 +16,7 @@ from typing import Protocol
 
 from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError, StoreError
-from stowhand.events import Events, HookRan, JobLeft, JobsReset, JobStarted, StoreCalled, StoreTrouble
+from stowhand.events import Events, HookFinished, JobLeft, JobsReset, JobStarted, StoreCalled, StoreCallFailed
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import State
 from stowhand.observe import vocabulary
@@ -67,10 +67,10 @@ class TableMetrics:
         """
         running = _Most(self._handlers.labels(worker), self._clock)
 
-        def ran(event: HookRan) -> None:
+        def ran(event: HookFinished) -> None:
             self._worker.count(worker, event.hook, event.seconds, failed=event.failed)
 
-        events.on(HookRan, ran)
+        events.on(HookFinished, ran)
         events.on(JobStarted, lambda event: running.more())
         events.on(JobLeft, lambda event: running.less())
         self.of_resetter(worker, events)
@@ -85,12 +85,12 @@ class TableMetrics:
             for job in event.jobs:
                 (self._failures if job.state is State.FAILED else self._resets).labels(resetter).inc()
 
-        def trouble(event: StoreTrouble) -> None:
+        def trouble(event: StoreCallFailed) -> None:
             if event.doing == "reset":
                 self._errors.labels(resetter).inc()
 
         events.on(JobsReset, reset)
-        events.on(StoreTrouble, trouble)
+        events.on(StoreCallFailed, trouble)
         return events
 
     def of_store(self, events: Events) -> Events:

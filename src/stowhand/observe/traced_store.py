@@ -14,7 +14,7 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.observe.enqueue_span import EnqueueSpan
 from stowhand.observe.propagation import CORRELATION, load
 from stowhand.protocols.producer import Producer, Transactions
-from stowhand.protocols.queue_store import Administrator, Entered, QueueStore, Tick, Timetable
+from stowhand.protocols.queue_store import Administrator, LedgerEntry, QueueStore, Tick, Timetable
 
 T = TypeVar("T")
 Carry = Callable[[NewJob], NewJob]
@@ -119,14 +119,14 @@ class TracedAdministrator(_Traced[Administrator]):
 class TracedTimetable(_Traced[Timetable]):
     """Each tick is a span."""
 
-    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
+    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[LedgerEntry]:
         """A span for each tick, a trace of its own. Another scheduler's job is another's span: ours is never ended."""
         spans = [_begin(self._tracer, tick.job, Context(), _cron(tick)) for tick in ticks]
         loaded = [
             msgspec.structs.replace(tick, job=load(tick.job, span.carried() | {CORRELATION: None}))
             for tick, span in zip(ticks, spans, strict=True)
         ]
-        entered: Sequence[Entered] = await self._inner.schedule(loaded)
+        entered: Sequence[LedgerEntry] = await self._inner.schedule(loaded)
         for span, one in zip(spans, entered, strict=True):
             if one.mine:
                 span.made(one.job_id)

@@ -20,7 +20,7 @@ from weakref import WeakSet
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, JobEnded, JobLost, JobsReturned, JobUnknown, WorkerStopped
 from stowhand.jobs.lease import JobId
-from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.observe.safe_text import scrub, shorten, telling_line
 from stowhand.protocols.operating import own_version
 
@@ -37,7 +37,7 @@ STATUS_WIDTH = 500
 """Characters of a span's status."""
 FLUSH = 1.0
 """Seconds that a process which exits at once gives its last spans."""
-_FAILED = (Ended.RETRY, Ended.FAILED, Ended.POISON)
+_FAILED = (AttemptOutcome.RETRY, AttemptOutcome.FAILED, AttemptOutcome.POISON)
 
 
 class Traces:

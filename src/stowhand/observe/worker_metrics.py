@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stowhand.events import (
-    Beaten,
-    Claimed,
+    ClaimFinished,
     CronScheduled,
     Events,
+    HeartbeatFinished,
     JobEnded,
     JobLeft,
     JobLost,
@@ -31,7 +31,7 @@ from stowhand.events import (
 )
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
-from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.observe import vocabulary
 from stowhand.observe.prometheus import REGISTRY, CollectorRegistry
 from stowhand.protocols.operating import own_version
@@ -73,9 +73,9 @@ class WorkerMetrics:
         events.on(JobEnded, self._ended)
         events.on(JobLost, self._was_lost)
         events.on(JobUnknown, lambda event: self._count(event.task, vocabulary.UNKNOWN))
-        events.on(Claimed, lambda event: self._claim.count(event.jobs, event.seconds))
+        events.on(ClaimFinished, lambda event: self._claim.count(event.jobs, event.seconds))
         events.on(Settled, lambda event: self._settle.count(event.jobs, event.seconds))
-        events.on(Beaten, lambda event: self._beat.count(event.jobs, event.seconds))
+        events.on(HeartbeatFinished, lambda event: self._beat.count(event.jobs, event.seconds))
         events.on(JobsReset, self._reset)
         events.on(ThreadAbandoned, lambda _: self._abandoned.inc())
         events.on(ThreadEnded, lambda _: self._abandoned.dec())
@@ -93,7 +93,7 @@ class WorkerMetrics:
     def _learn(self, tasks: tuple[str, ...] | None) -> None:
         self._kinds.learn(tasks)
         for task in (tasks or ())[: self._kinds.most]:
-            for ended in (Ended.OK, Ended.RETRY, Ended.FAILED, Ended.POISON):
+            for ended in (AttemptOutcome.OK, AttemptOutcome.RETRY, AttemptOutcome.FAILED, AttemptOutcome.POISON):
                 self._processed.labels(task, ended.value)
 
     def _count(self, task: str, outcome: str) -> None:

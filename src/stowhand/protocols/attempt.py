@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_check
 import msgspec
 
 from stowhand.errors import ConfigurationError, LeaseLost, a_type
-from stowhand.events import Event, JobSaid
+from stowhand.events import Event, JobLogged
 from stowhand.jobs import limits
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import NewJob
@@ -66,7 +66,7 @@ def read_progress(lease: Lease, done: object, text: object) -> Progress:
 
 
 class AttemptLogger:
-    """A logger of one job: each line is a ``JobSaid`` event, which ``observe/`` prints."""
+    """A logger of one job: each line is a ``JobLogged`` event, which ``observe/`` prints."""
 
     __slots__ = ("_emit", "_job_id", "_task", "_worker")
 
@@ -99,7 +99,7 @@ class AttemptLogger:
 
     def _say(self, level: str, message: object, facts: dict[str, Any]) -> None:
         if self._emit is not None:
-            self._emit(JobSaid(self._worker, self._job_id, self._task, level, str(message), facts))
+            self._emit(JobLogged(self._worker, self._job_id, self._task, level, str(message), facts))
 
 
 class Transaction(Protocol):
@@ -108,9 +108,9 @@ class Transaction(Protocol):
     async def settle(self, settlement: Settlement) -> Reply:
         """Write how the attempt ended, and commit.
 
-        What the handler did is kept if the record is completed or goes back to queued, and rolled back otherwise. Where
-        the reply is ``Unwritten`` it is called again, with another settlement. Raises nothing but StoreError; then it
-        is not known whether it was written.
+        What the handler did is kept if the record is completed or goes back to queued, and rolled back otherwise.
+        After the reply ``RefusedSettlement`` it is called again, with another settlement. It raises only StoreError;
+        then it is not known whether the settlement was written.
         """
 
     async def rollback(self) -> None:

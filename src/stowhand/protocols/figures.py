@@ -18,19 +18,19 @@ COUNTED_FOR_METRICS = 1_000_000
 """The same for metrics, which have no sample of what is more."""
 
 
-class Amount(msgspec.Struct, frozen=True):
+class BoundedCount(msgspec.Struct, frozen=True):
     """A number of jobs: exact, or, if it is ``least``, there are more."""
 
     number: int = 0
     least: bool = False
 
     @classmethod
-    def up_to(cls, most: int, number: int) -> Amount:
+    def up_to(cls, most: int, number: int) -> BoundedCount:
         """From a count that ended at one more than ``most``."""
         return cls(min(number, most), number > most)
 
-    def __add__(self, other: Amount) -> Amount:
-        return Amount(self.number + other.number, self.least or other.least)
+    def __add__(self, other: BoundedCount) -> BoundedCount:
+        return BoundedCount(self.number + other.number, self.least or other.least)
 
     @property
     def words(self) -> str:
@@ -45,15 +45,15 @@ class LiveCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Live jobs of one task, serial key or worker. ``name`` ``None``: of all that are not listed by name."""
 
     name: str | None
-    queued: Amount = Amount()
-    errored: Amount = Amount()
-    due: Amount = Amount()
+    queued: BoundedCount = BoundedCount()
+    errored: BoundedCount = BoundedCount()
+    due: BoundedCount = BoundedCount()
     """Of those two, jobs that could run now; pauses are not considered."""
-    processing: Amount = Amount()
-    failed: Amount = Amount()
+    processing: BoundedCount = BoundedCount()
+    failed: BoundedCount = BoundedCount()
 
     @property
-    def waiting(self) -> Amount:
+    def waiting(self) -> BoundedCount:
         """Queued, and waiting for another attempt."""
         return self.queued + self.errored
 
@@ -74,7 +74,7 @@ class Pauses(msgspec.Struct, frozen=True, kw_only=True):
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """The counts of a queue store, which it can give fast at any size."""
 
-    states: Mapping[State, Amount]
+    states: Mapping[State, BoundedCount]
     """Every state is a key."""
     tasks: Sequence[LiveCounts]
     serials: Sequence[LiveCounts]
@@ -101,7 +101,7 @@ class CronFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Those that missed a tick within the last day and have not ticked since; and which tick."""
 
 
-class Tallies:
+class NameCounts:
     """Numbers of jobs by name and part, added row by row, and exact up to ``most``.
 
     ``part``: a field of LiveCounts, or ``waiting``: queued and errored together.
@@ -134,8 +134,8 @@ class Tallies:
     def _live(self, name: str | None, numbers: Counter[str]) -> LiveCounts:
         amounts = {part: self._amount(part, numbers[part]) for part in ("errored", "due", "processing", "failed")}
         waiting, errored = self._amount("waiting", numbers["waiting"]), amounts["errored"]
-        queued = Amount(max(waiting.number - errored.number, 0), waiting.least or errored.least)
+        queued = BoundedCount(max(waiting.number - errored.number, 0), waiting.least or errored.least)
         return LiveCounts(name=name, queued=queued, **amounts)
 
-    def _amount(self, part: str, number: int) -> Amount:
-        return Amount(min(number, self._most), part in self._cut or number > self._most)
+    def _amount(self, part: str, number: int) -> BoundedCount:
+        return BoundedCount(min(number, self._most), part in self._cut or number > self._most)

@@ -19,7 +19,7 @@ from stowhand.errors import ConfigurationError, a_type, suggest
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.lifecycle import allowed_resets
 from stowhand.jobs.limits import check_name
-from stowhand.jobs.struct import Suggesting
+from stowhand.jobs.struct import SuggestingMeta
 from stowhand.retry import AnyBackoff, takes_error
 
 NAME_LIMIT = 40
@@ -39,7 +39,7 @@ class Layout(StrEnum):
     """Its later keys: priorities, and queues that several flows share."""
 
 
-class Limiter(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
+class Limiter(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
     """So many jobs in so much time; the others wait for a later window."""
 
     reservoir: int
@@ -64,7 +64,7 @@ class Limiter(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
                 _name(f"limiter: {field}", getattr(self, field), 512)
 
 
-class Queue(msgspec.Struct, frozen=True, metaclass=Suggesting):
+class Queue(msgspec.Struct, frozen=True, metaclass=SuggestingMeta):
     """One step of a flow."""
 
     name: str
@@ -177,7 +177,7 @@ class FlowQueue(msgspec.Struct, frozen=True):
         return bool(self.declared.children)
 
 
-class FlowShape(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
+class FlowShape(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
     """A whole flow, checked: names are unique, and every queue that is named exists."""
 
     name: str

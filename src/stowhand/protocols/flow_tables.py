@@ -47,7 +47,7 @@ class NewFlow(msgspec.Struct, frozen=True, kw_only=True):
     """Long attributes that its step does not carry: (id, JSON text)."""
 
 
-class Woken(StrEnum):
+class ParentWakeup(StrEnum):
     """The result of waking a parent."""
 
     WOKEN = "woken"
@@ -60,7 +60,7 @@ class Woken(StrEnum):
     """It is not waiting for children."""
 
 
-class Spending(msgspec.Struct, frozen=True, kw_only=True):
+class RateLimitRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to a limiter."""
 
     limiter: str
@@ -131,10 +131,10 @@ class FlowTables(Protocol):
     async def delete(self, flow: str, job_id: str, keys: Sequence[str]) -> bool:
         """Delete the job, and every step with one of these keys; a running one loses its key. False: there was none."""
 
-    async def wake(self, key: str) -> Woken:
+    async def wake(self, key: str) -> ParentWakeup:
         """Make the parked step with this key due, if all of its children have ended."""
 
-    async def spend(self, asked: Spending) -> float:
+    async def spend(self, asked: RateLimitRequest) -> float:
         """0: it passes; else the seconds until the holder should ask again."""
 
     async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
@@ -147,7 +147,7 @@ class FlowTables(Protocol):
         """Keys of failed steps after the key ``after``, in order."""
 
 
-class Spent(NamedTuple):
+class RateLimitReply(NamedTuple):
     """The state of one part of a limiter, and how long the holder is to wait."""
 
     slot: int
@@ -165,7 +165,7 @@ def is_step(task: str, key: str | None) -> bool:
     return "/" in task and key is not None and key.startswith(PREFIX)
 
 
-def spend(at: float, before: Spent, asked: Spending, *, came_back: bool) -> Spent:
+def spend(at: float, before: RateLimitReply, asked: RateLimitRequest, *, came_back: bool) -> RateLimitReply:
     """One more request, at this moment (seconds). ``came_back``: the holder was asked to wait before.
 
     Exact after any pause: an overdue holder passes as soon as a window has room, and takes a new ticket otherwise, so
@@ -175,6 +175,6 @@ def spend(at: float, before: Spent, asked: Spending, *, came_back: bool) -> Spen
     calls = before.calls if before.slot == here else 0
     later = (here + 1) * asked.reservoir
     if calls < asked.reservoir and (came_back or before.following <= later):
-        return Spent(here, calls + 1, before.following)
+        return RateLimitReply(here, calls + 1, before.following)
     ticket = max(before.following, later)
-    return Spent(here, calls, ticket + 1, max(ticket // asked.reservoir * asked.interval - at, SHORTEST_WAIT))
+    return RateLimitReply(here, calls, ticket + 1, max(ticket // asked.reservoir * asked.interval - at, SHORTEST_WAIT))

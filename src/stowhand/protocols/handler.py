@@ -33,7 +33,7 @@ class EnclosingStore(Protocol):
     async def validate(self, events: Events | None = None) -> None:
         """Called once before a worker's first claim. Raises what makes the store unfit to be worked on.
 
-        ``events``: receives what a person should know of the store (``StoreWarned``), now and while it is worked on.
+        ``events``: receives what a person should know of the store (``StoreWarning``), now and while it is worked on.
         """
 
     def around(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None] | None:
@@ -45,7 +45,7 @@ class EnclosingStore(Protocol):
         """
 
 
-class Asking(msgspec.Struct, frozen=True):
+class ClaimContext(msgspec.Struct, frozen=True):
     """The ``ctx`` of ``pre_claim``."""
 
     worker: str
@@ -55,7 +55,7 @@ class Asking(msgspec.Struct, frozen=True):
     logger: AttemptLogger
 
 
-class Claimable(msgspec.Struct, frozen=True):
+class ClaimDecision(msgspec.Struct, frozen=True):
     """The full answer of ``pre_claim``: claim up to ``limit`` records, with these conditions."""
 
     conditions: tuple[Any, ...] = ()
@@ -69,8 +69,8 @@ class Handler(Protocol[Given]):
     what it raises is a ``Retry``, or a ``Fail`` when ``NonRetryable`` is in its chain of causes.
 
     A handler may also have:
-        ``async pre_claim(ctx)``              before each claim: False (not now), True, conditions, or ``Claimable``;
-                                              one record is claimed at a time then, unless ``Claimable`` says more
+        ``async pre_claim(ctx)``              before each claim: False (not now), True, conditions or ``ClaimDecision``;
+                                              one record is claimed at a time then, unless ``ClaimDecision`` says more
         ``async pre_handle(ctx, record)``     before ``handle``
         ``async post_handle(ctx, record)``    after every ``pre_handle``, when the record has been marked
         ``policy(claim) -> Policy``           timeout and backoff for this record

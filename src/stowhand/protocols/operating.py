@@ -19,7 +19,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, seconds
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import ALL_QUEUES, Queues
-from stowhand.protocols.figures import Amount
+from stowhand.protocols.figures import BoundedCount
 
 PURGE = limits.PURGE
 BUILT_IN = limits.RESERVED
@@ -112,7 +112,7 @@ class Ages(msgspec.Struct, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, name, age)
 
 
-class Purged(msgspec.Struct, frozen=True, kw_only=True):
+class PurgeResult(msgspec.Struct, frozen=True, kw_only=True):
     """How many jobs were deleted, or would be: in a dry run ``PURGE_COUNTED`` + 1 means that there are more."""
 
     completed: int = 0
@@ -125,7 +125,7 @@ def own_version() -> str:
     return str(vars(sys.modules["stowhand"])["__version__"])
 
 
-class WorkerCard(msgspec.Struct, frozen=True):
+class WorkerDescription(msgspec.Struct, frozen=True):
     """How a worker describes itself."""
 
     name: str
@@ -152,7 +152,7 @@ class WorkerCard(msgspec.Struct, frozen=True):
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """A worker in the list. For people: no lease and no claim depends on it."""
 
-    card: WorkerCard
+    card: WorkerDescription
     started_at: datetime
     seen_at: datetime
     alive: bool
@@ -168,11 +168,11 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
         return "stopping" if self.card.stopping else "alive"
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class HeldJobs(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker has under its leases, jobs that it has claimed ahead included."""
 
     worker: str
-    jobs: Amount
+    jobs: BoundedCount
     longest: Sequence[Job]
     """Those that it has held longest; without payload, and of the last error its first line."""
 
@@ -193,11 +193,11 @@ class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     paused_since: datetime | None
-    waiting: Amount
-    due: Amount
+    waiting: BoundedCount
+    due: BoundedCount
     """Of those that are waiting."""
-    running: Amount
-    failed: Amount
+    running: BoundedCount
+    failed: BoundedCount
     serving: int
     """Workers that are alive and take its jobs."""
     workers: tuple[str, ...]
@@ -251,7 +251,7 @@ class Operator(Protocol):
     async def resume_queue(self, name: str) -> QueueChange:
         """Let its jobs be claimed again; workers are woken."""
 
-    async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
+    async def purge(self, ages: Ages, *, dry_run: bool = False) -> PurgeResult:
         """Delete jobs that ended longer ago than ``ages``, page by page; ``dry_run``: only count, up to
         ``PURGE_COUNTED`` of each state. May be repeated."""
 
@@ -260,7 +260,7 @@ class Operator(Protocol):
 class WorkerList(Protocol):
     """Heartbeats that keep the list of workers. Raises StoreUnreachable."""
 
-    async def worker_seen(self, card: WorkerCard, task_queues: Mapping[str, str]) -> None:
+    async def worker_seen(self, card: WorkerDescription, task_queues: Mapping[str, str]) -> None:
         """Register the worker, or update its entry: it is alive now.
 
         ``task_queues``: the queue that each of its tasks declares. The first call of these heartbeats declares them: of
@@ -289,7 +289,7 @@ def read_queue(name: str) -> str:
     return limits.check_queue("queue", name)
 
 
-def worker_row(card: WorkerCard, started_at: datetime, seen_at: datetime, now: datetime) -> WorkerRow:
+def worker_row(card: WorkerDescription, started_at: datetime, seen_at: datetime, now: datetime) -> WorkerRow:
     """Whether it is alive is decided by the store's clock."""
     alive = now - seen_at < timedelta(seconds=ALIVE_FOR)
     return WorkerRow(card=card, started_at=started_at, seen_at=seen_at, alive=alive)

@@ -21,7 +21,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, parse_duration, say_duration, seconds
 from stowhand.jobs.lifecycle import Backoff
 from stowhand.jobs.sizes import parse_size, say_size
-from stowhand.jobs.struct import Suggesting
+from stowhand.jobs.struct import SuggestingMeta
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.retry import AnyBackoff, exponential, named, natural
 
@@ -134,7 +134,7 @@ class Seconds(Option, frozen=True):
         return self.none if value is None else say_duration(value)
 
 
-class Whole(Option, frozen=True):
+class IntegerOption(Option, frozen=True):
     """A whole number within limits."""
 
     least: int = 1
@@ -223,7 +223,7 @@ class Names(Option, frozen=True):
         return ",".join(value)
 
 
-class Wait(Option, frozen=True):
+class BackoffOption(Option, frozen=True):
     """How long to wait before the next attempt: a function, or one of its names."""
 
     words: tuple[str, ...] = tuple(BACKOFFS)
@@ -240,7 +240,7 @@ class Wait(Option, frozen=True):
         return next(name for name, policy in BACKOFFS.items() if policy is value)
 
 
-class Made(Option, frozen=True):
+class ObjectOption(Option, frozen=True):
     """An object that the program makes."""
 
     of: Any = object
@@ -330,7 +330,7 @@ SHORTEST_LEASE = 1.0
 """Seconds. With less, a short pause of the machine would count as a death."""
 
 
-class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
     """Durations are seconds; a ``timedelta``, or a phrase such as "30s", is accepted too."""
 
     name: Annotated[
@@ -366,7 +366,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         ),
     ] = ()
     concurrency: Annotated[
-        int, Whole("How many jobs to run at once, in each process.", short=("-j", "--jobs", "--workers"))
+        int, IntegerOption("How many jobs to run at once, in each process.", short=("-j", "--jobs", "--workers"))
     ] = 4
     poll_interval: Annotated[
         float | None,
@@ -405,7 +405,9 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     ] = None
     backoff: Annotated[
         AnyBackoff,
-        Wait(f"How long to wait between attempts, where the task does not say: {', '.join(BACKOFFS)}.", metavar="NAME"),
+        BackoffOption(
+            f"How long to wait between attempts, where the task does not say: {', '.join(BACKOFFS)}.", metavar="NAME"
+        ),
     ] = natural
     forbidden_flags: Annotated[
         tuple[str, ...] | Flags,
@@ -435,7 +437,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     once: Annotated[bool, Switch("Run until nothing is due, then end.")] = False
     look_ahead: Annotated[
         int,
-        Whole(
+        IntegerOption(
             "Jobs claimed ahead of free slots at most, and never more than 250 ms of work; 0: never.",
             least=0,
             on="python",
@@ -443,7 +445,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     ] = 500
     max_jobs: Annotated[
         int | None,
-        Whole(
+        IntegerOption(
             "Start so many jobs, and end when the last of them has ended; with --processes another process takes its"
             " place.",
             most=1_000_000_000,

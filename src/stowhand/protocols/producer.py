@@ -15,7 +15,7 @@ import msgspec
 from stowhand.jobs.job import DROPPED, Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.jobs.tries import Try
+from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.store import Claim, ClaimRequest
 
 
@@ -38,7 +38,7 @@ class Producer(Enqueuer, Protocol):
     async def get(self, job_id: int) -> Job | None:
         """Live, or in the history."""
 
-    async def tries(self, job_id: int) -> Sequence[Try]:
+    async def tries(self, job_id: int) -> Sequence[FailedAttempt]:
         """What its last ten attempts left that did not complete, in the order in which they ended."""
 
 
@@ -108,7 +108,7 @@ class JobsOnConnection(Protocol):
     def get(self, job_id: int) -> Job | None:
         """Live, or in the history."""
 
-    def tries(self, job_id: int) -> Sequence[Try]:
+    def tries(self, job_id: int) -> Sequence[FailedAttempt]:
         """What its last ten attempts left that did not complete."""
 
     def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
@@ -130,7 +130,7 @@ class JobsOnConnection(Protocol):
         """Remove all that ``install`` has made, jobs included."""
 
 
-class Standing(msgspec.Struct, frozen=True):
+class JobStanding(msgspec.Struct, frozen=True):
     """How a job stands that has ended, that has made place for another one under its key, or that is nowhere."""
 
     job_id: int
@@ -193,5 +193,5 @@ class Results(Protocol):
     async def retention(self) -> float | None:
         """Seconds for which completed and canceled jobs are kept; ``None``: not at all."""
 
-    async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
+    async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStanding]:
         """Those of them that have ended, have made place for another job, or are nowhere; in any order."""

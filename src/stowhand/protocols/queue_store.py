@@ -30,8 +30,8 @@ import msgspec
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import JobId
-from stowhand.jobs.struct import Suggesting
-from stowhand.protocols.figures import COUNTED, Amount, Figures, Pauses
+from stowhand.jobs.struct import SuggestingMeta
+from stowhand.protocols.figures import COUNTED, BoundedCount, Figures, Pauses
 from stowhand.protocols.flow_tables import FlowTables
 from stowhand.protocols.operating import (
     HELD_SHOWN,
@@ -39,13 +39,13 @@ from stowhand.protocols.operating import (
     AppVersion,
     BacklogRow,
     Explanation,
-    Held,
+    HeldJobs,
     Operator,
     SerialRow,
     WorkerRow,
 )
 from stowhand.protocols.producer import Producer, Results, Transactions
-from stowhand.protocols.searching import ANY, Found, Search
+from stowhand.protocols.searching import ANY, Search, SearchResult
 from stowhand.protocols.store import DOING, Store
 from stowhand.protocols.throughput import Period
 
@@ -53,7 +53,7 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 
-class JobFilter(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
     """Which jobs to list. Live and failed ones, unless a state says otherwise."""
 
     states: tuple[State, ...] = ()
@@ -80,7 +80,7 @@ NEWEST = JobFilter(newest_first=True)
 """The default: the newest hundred, live and failed."""
 
 
-class Done(StrEnum):
+class ActionResult(StrEnum):
     """The result of an action on a job."""
 
     DONE = "done"
@@ -97,7 +97,7 @@ class Answer(msgspec.Struct, frozen=True):
     """What became of one requested action."""
 
     job_id: JobId | None
-    done: Done
+    done: ActionResult
     why: str = ""
 
 
@@ -137,13 +137,13 @@ class Inspector(FailureGroups, Protocol):
     async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
         """In order of ids, ascending unless the filter says ``newest_first``."""
 
-    async def search(self, wanted: Search = ANY) -> Found:
+    async def search(self, wanted: Search = ANY) -> SearchResult:
         """Search for a limited time; the answer says where to go on. Raises InvalidJob."""
 
     async def counts(self) -> dict[State, int]:
         """Live jobs and history by state; every state is a key."""
 
-    async def amounts(self) -> Mapping[State, Amount]:
+    async def amounts(self) -> Mapping[State, BoundedCount]:
         """As ``counts``, within a moment: exact up to 10,000; beyond it, that there are more."""
 
     async def oldest_due(self) -> Mapping[str, float]:
@@ -185,7 +185,7 @@ class Inspector(FailureGroups, Protocol):
     async def workers(self) -> Sequence[WorkerRow]:
         """Workers that are registered, those that died within a day included, by name."""
 
-    async def held(self, each: int = HELD_SHOWN) -> Sequence[Held]:
+    async def held(self, each: int = HELD_SHOWN) -> Sequence[HeldJobs]:
         """What each worker has under its leases, by name; of each so many jobs. It looks at 10,000 jobs."""
 
     async def app_versions(self) -> Sequence[AppVersion]:
@@ -276,7 +276,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     backfilled: bool = False
 
 
-class Entered(msgspec.Struct, frozen=True):
+class LedgerEntry(msgspec.Struct, frozen=True):
     """The ledger's entry of a tick, after ``schedule``."""
 
     mine: bool
@@ -326,7 +326,7 @@ class Timetable(Protocol):
         ``None``).
         """
 
-    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
+    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[LedgerEntry]:
         """Enter the ticks into the ledger and enqueue their jobs, in one transaction; each tick at most once ever."""
 
     async def report(self, identifiers: Sequence[str], scheduler: str) -> None:

@@ -16,8 +16,8 @@ import msgspec
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.struct import Suggesting
-from stowhand.protocols.figures import Amount
+from stowhand.jobs.struct import SuggestingMeta
+from stowhand.protocols.figures import BoundedCount
 
 BUDGET = 0.06
 """Seconds for which a search looks, by default."""
@@ -37,7 +37,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Search(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
+class Search(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
     """Which jobs are searched for."""
 
     states: tuple[State, ...] = ()
@@ -84,7 +84,7 @@ ANY = Search()
 """The newest hundred."""
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a search has found."""
 
     jobs: Sequence[Job]
@@ -93,17 +93,17 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """Rows examined, including those of the searches that this one continues."""
     matches: int
     """Jobs found, including those of the searches that this one continues."""
-    of: Amount
+    of: BoundedCount
     """How many rows there are to look at, in all."""
     go_on: str | None
     """Where to go on; ``None``: there is no more."""
 
 
-NOTHING = Found(jobs=(), looked_at=0, matches=0, of=Amount(), go_on=None)
+NOTHING = SearchResult(jobs=(), looked_at=0, matches=0, of=BoundedCount(), go_on=None)
 """For a search that cannot find anything."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class SearchPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Position of a search in its order."""
 
     in_history: bool = False
@@ -123,18 +123,18 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return ".".join(map(str, numbers if self.at is None else (*numbers, self.at)))
 
 
-def place_of(wanted: Search) -> Place:
+def place_of(wanted: Search) -> SearchPosition:
     """Return where the search starts. Raise InvalidJob for a text that is no position in its order."""
     if not wanted.go_on:
         in_history = not wanted.wanted & set(LIVE)
-        return Place(in_history=in_history, at=ABOVE_ALL if wanted.by_failure else None)
+        return SearchPosition(in_history=in_history, at=ABOVE_ALL if wanted.by_failure else None)
     parts = wanted.go_on.split(".")
     if len(parts) != 4 + wanted.by_failure or not all(part.isascii() and part.isdigit() for part in parts):
         raise _not_a_place(wanted.go_on)
     table, job_id, looked_at, matches, *at = (int(part[:20]) for part in parts)
     if max(job_id, looked_at, matches) > ABOVE_ALL or max(at, default=0) > LATEST or table > 1:
         raise _not_a_place(wanted.go_on)
-    return Place(
+    return SearchPosition(
         in_history=table == 1,
         id=job_id,
         at=at[0] if at else None,

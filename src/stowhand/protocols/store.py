@@ -25,8 +25,8 @@ from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import JobId, Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.queues import ALL_QUEUES, Queues
-from stowhand.jobs.struct import Suggesting
-from stowhand.protocols.options import Option, Seconds, Switch, Text, Whole, read_fields
+from stowhand.jobs.struct import SuggestingMeta
+from stowhand.protocols.options import IntegerOption, Option, Seconds, Switch, Text, read_fields
 from stowhand.retry import AnyBackoff
 
 if TYPE_CHECKING:
@@ -83,10 +83,10 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"
     """A repeat after a cut connection found no trace of the first call. Counted; never reported as a success."""
     UNWRITTEN = "unwritten"
-    """The store refuses to write it; nothing was changed. Stores reply with ``Unwritten``, which has the reason."""
+    """The store refuses to write it; nothing was changed. Stores reply with ``RefusedSettlement``, with the reason."""
 
 
-class Unwritten(msgspec.Struct, frozen=True):
+class RefusedSettlement(msgspec.Struct, frozen=True):
     """The database refuses to write this settlement (a CHECK, a trigger, a value that it cannot hold).
 
     Nothing was changed, and the lease is still valid. The worker decides what is settled instead: stores never decide.
@@ -95,11 +95,11 @@ class Unwritten(msgspec.Struct, frozen=True):
     why: str
 
 
-Reply = Verdict | Settlement | Unwritten
+Reply = Verdict | Settlement | RefusedSettlement
 """What became of one settlement. A ``Settlement``: this was recorded instead of the requested one."""
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class RecordedSettlement(msgspec.Struct, frozen=True):
     """What a store has recorded for one settlement.
 
     Events, metrics, throughput, the audit and HTTP replies report a settlement from this alone. It may differ from what
@@ -113,12 +113,12 @@ class Recorded(msgspec.Struct, frozen=True):
     """The reason, if the store refused to write the settlement."""
 
     @classmethod
-    def of(cls, sent: Settlement, reply: Reply) -> Recorded:
+    def of(cls, sent: Settlement, reply: Reply) -> RecordedSettlement:
         """The meaning of a store's reply."""
         match reply:
             case Settlement():
                 return cls(Verdict.SETTLED, reply)
-            case Unwritten(why):
+            case RefusedSettlement(why):
                 return cls(Verdict.UNWRITTEN, why=why)
             case Verdict.SETTLED | Verdict.ALREADY_SETTLED:
                 return cls(reply, sent)
@@ -138,7 +138,7 @@ class Pulse(msgspec.Struct, frozen=True):
     """Valid, but the database refuses to renew it: left to its lease (``Heartbeats.refused`` says why)."""
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class RefusedChange(msgspec.Struct, frozen=True):
     """The database refuses to change one job; the others of the call are not affected."""
 
     job_id: JobId
@@ -253,10 +253,10 @@ class Store(Protocol[R]):
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Record how jobs left processing; replies in the order of the batch.
 
-        One settlement never fails another: for a job that the store cannot write the reply is ``Unwritten``, with the
-        reason. Only the row knows that its cancellation was requested or that its key is gone: then the reply is the
-        settlement that was written instead. ``repeat``: an earlier call had no reply, so *no trace* means UNKNOWN and
-        not LOST.
+        One settlement never fails another: for a job that the store cannot write, the reply is ``RefusedSettlement``
+        with the reason. Only the row knows that its cancellation was requested or that its key is gone: then the reply
+        is the settlement that was written instead. ``repeat``: an earlier call had no reply, so *no trace* means
+        UNKNOWN and not LOST.
         Raises StoreUnreachable when the outcome of the call is not known; the same call may be repeated.
         """
 
@@ -311,7 +311,7 @@ class Heartbeats(Protocol):
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back this one job: the child that ran it died."""
 
-    def refused(self) -> Sequence[Refusal]:
+    def refused(self) -> Sequence[RefusedChange]:
         """What the database refused to change since the last call of this. Each job appears once per kind of call."""
 
     async def check(self) -> None:
@@ -444,7 +444,7 @@ def name_of_schema(text: str) -> str:
     return text
 
 
-class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
+class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
     """How a queue store is opened. A store ignores the options that it has no use for; the docs say which."""
 
     token: Annotated[
@@ -495,7 +495,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
     ] = None
     pool_size: Annotated[
         int | None,
-        Whole(
+        IntegerOption(
             "PostgreSQL: connections of one process at most, opened as they are needed,"
             f" the {RESERVED_CONNECTIONS} that a worker keeps for itself included: with a worker"
             f" {RESERVED_CONNECTIONS + 1} or more.",
@@ -515,7 +515,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
     ] = None
     max_attempts: Annotated[
         int | None,
-        Whole(
+        IntegerOption(
             "How often a job is tried, where neither its enqueuer nor its task says.",
             unset="the schema's own, or 25",
             most=INT32,

@@ -34,7 +34,7 @@ MINUTE, HOUR = 60, 3600
 """The lengths of rows, in seconds."""
 
 
-class Tally(msgspec.Struct):
+class OutcomeCounts(msgspec.Struct):
     """How many attempts ended, by outcome, as the store recorded them; and how many jobs were reset."""
 
     ok: int = 0
@@ -92,7 +92,7 @@ _WAITS, _RUNS = ({f"{kind}{bucket}": bucket for bucket in range(BUCKETS)} for ki
 COUNTS = ("ok", "retry", "failed", "poison", "snoozed", "canceled", "resets", "late")
 
 
-def tally_of(stored: Iterable[Mapping[str, int]]) -> Tally:
+def tally_of(stored: Iterable[Mapping[str, int]]) -> OutcomeCounts:
     """The sum of what ``Tally.numbers`` gave; names of newer versions are passed over."""
     sums: dict[str, int] = {}
     for numbers in stored:
@@ -111,7 +111,7 @@ def tally_of(stored: Iterable[Mapping[str, int]]) -> Tally:
             runs[_RUNS[name]] = number
         elif name in COUNTS:
             counts[name] = number
-    return Tally(**counts, waits=waits, runs=runs)
+    return OutcomeCounts(**counts, waits=waits, runs=runs)
 
 
 class TaskMinute(msgspec.Struct, frozen=True):
@@ -121,7 +121,7 @@ class TaskMinute(msgspec.Struct, frozen=True):
     """Since 1970, by the store's clock."""
     task: str
     """Or ``OTHERS``."""
-    tally: Tally
+    tally: OutcomeCounts
 
 
 class Period(msgspec.Struct, frozen=True):
@@ -133,14 +133,14 @@ class Period(msgspec.Struct, frozen=True):
     """Its length."""
     task: str | None
     """``None``: of all that have no rows of their own."""
-    tally: Tally
+    tally: OutcomeCounts
 
 
 class Slot(msgspec.Struct, frozen=True):
     """A span of time, and what was counted in it; ``None``: nothing was."""
 
     at: datetime
-    tally: Tally | None = None
+    tally: OutcomeCounts | None = None
 
 
 @runtime_checkable
@@ -166,6 +166,6 @@ def slots_of(periods: Iterable[Period], since: datetime, until: datetime, step: 
     ]
 
 
-def total(periods: Iterable[Period]) -> Tally:
+def total(periods: Iterable[Period]) -> OutcomeCounts:
     """The sum of them."""
     return tally_of(period.tally.numbers() for period in periods)

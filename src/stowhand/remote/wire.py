@@ -24,8 +24,8 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.queues import ALL_QUEUES, Queues
-from stowhand.jobs.tries import Try
-from stowhand.protocols.producer import Standing
+from stowhand.jobs.tries import FailedAttempt
+from stowhand.protocols.producer import JobStanding
 from stowhand.protocols.queue_store import Failures
 
 LONGEST_WAIT = 30.0
@@ -263,7 +263,7 @@ class EndsAsked(Message, frozen=True):
 
 
 class Ends(Message, frozen=True):
-    ended: tuple[Standing, ...] = ()
+    ended: tuple[JobStanding, ...] = ()
     """Those that have ended, have made place for another job, or are nowhere."""
     left_out: tuple[int, ...] = ()
     """Ids of others that have ended, for which the answer has no room: ask about these again."""
@@ -360,7 +360,7 @@ ENQUEUE = Verb("enqueue", "/v1/enqueue", Enqueue, Enqueued, (Scope.ENQUEUE,))
 DUE = Verb("due", "/v1/due", DueAsked, Due, (Scope.CLAIM,))
 ENDS = Verb("ends", "/v1/ends", EndsAsked, Ends, (Scope.READ, Scope.PAYLOAD))
 JOB: Verb[None, Job] = Verb("jobs", "/v1/jobs/{id}", None, Job, (Scope.READ,))
-TRIES: Verb[None, list[Try]] = Verb("tries", "/v1/jobs/{id}/tries", None, list[Try], (Scope.READ,))
+TRIES: Verb[None, list[FailedAttempt]] = Verb("tries", "/v1/jobs/{id}/tries", None, list[FailedAttempt], (Scope.READ,))
 FAILURES: Verb[None, list[Failures]] = Verb("failures", "/v1/failures", None, list[Failures], (Scope.READ,))
 TERMS: Verb[None, TermsOffered] = Verb("terms", "/v1/terms", None, TermsOffered)
 

@@ -21,7 +21,7 @@ from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.observe.log_factory import Logger
 from stowhand.observe.logs import Scope
 from stowhand.observe.traces import Traces
-from stowhand.protocols.options import Made, Switch, Text, WorkerOptions, complaint, options_of
+from stowhand.protocols.options import ObjectOption, Switch, Text, WorkerOptions, complaint, options_of
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions, pool_refusal
 from stowhand.runner.events import WorkerEvents
@@ -61,7 +61,7 @@ class RunnerOptions(KeptKeywords, WorkKeywords, total=False):
     slots and those, at least 10. Not with ``pg_pool``."""
     traces: Annotated[
         Traces | None,
-        Made(
+        ObjectOption(
             "Makes spans of what is enqueued, and of what a runner executes.",
             of=Traces,
             what="a stowhand.observe.traces.Traces()",
@@ -70,20 +70,23 @@ class RunnerOptions(KeptKeywords, WorkKeywords, total=False):
     task_list: TaskList | None
     """Functions by name, ``(payload)`` or ``(payload, helpers)``, or tasks that an ``App`` declares."""
     task_directory: Annotated[
-        str | Path | None, Made("A folder of tasks.", of=(str, PathLike), what="a path", check=_path)
+        str | Path | None, ObjectOption("A folder of tasks.", of=(str, PathLike), what="a path", check=_path)
     ]
     no_handle_signals: Annotated[bool, Switch("Leave signals to the program.")]
-    logger: Annotated[Logger | None, Made("Where lines go.", of=Logger, what="a stowhand.runner.Logger(log_factory)")]
+    logger: Annotated[
+        Logger | None, ObjectOption("Where lines go.", of=Logger, what="a stowhand.runner.Logger(log_factory)")
+    ]
     events: Annotated[
-        WorkerEvents | None, Made("Calls its listeners.", of=WorkerEvents, what="a stowhand.runner.WorkerEvents")
+        WorkerEvents | None,
+        ObjectOption("Calls its listeners.", of=WorkerEvents, what="a stowhand.runner.WorkerEvents"),
     ]
     crontab: Annotated[str | None, Text("The text of a crontab.")]
     crontab_file: Annotated[
-        str | Path | None, Made("A file of that text.", of=(str, PathLike), what="a path", check=_path)
+        str | Path | None, ObjectOption("A file of that text.", of=(str, PathLike), what="a path", check=_path)
     ]
     parsed_cron_items: Annotated[
         Sequence[ParsedItem] | None,
-        Made("Of either of the two.", of=Iterable, what="what parse_crontab or parse_cron_items returns"),
+        ObjectOption("Of either of the two.", of=Iterable, what="what parse_crontab or parse_cron_items returns"),
     ]
 
 

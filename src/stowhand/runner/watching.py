@@ -13,8 +13,8 @@ import msgspec
 
 from stowhand.errors import StoreError
 from stowhand.events import (
-    Claimed,
-    Claiming,
+    ClaimFinished,
+    ClaimStarted,
     Event,
     Events,
     JobEnded,
@@ -22,11 +22,11 @@ from stowhand.events import (
     JobsReturned,
     JobUnknown,
     Listening,
-    StoreTrouble,
+    StoreCallFailed,
     WorkerStopping,
 )
 from stowhand.jobs.job import Job
-from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import Handler
 from stowhand.protocols.queue_store import QueueStore
@@ -50,9 +50,9 @@ class RunObserver:
         """Report the pool and its workers, and start to listen."""
         listeners: dict[type[Event], Callable[[Any], None]] = {
             WorkerStopping: lambda event: self._release(),
-            Claiming: lambda event: self._of_worker("worker:getJob:start"),
-            Claimed: self._claimed,
-            StoreTrouble: self._trouble,
+            ClaimStarted: lambda event: self._of_worker("worker:getJob:start"),
+            ClaimFinished: self._claimed,
+            StoreCallFailed: self._trouble,
             JobEnded: self._ended,
             JobLost: self._forget,
             JobUnknown: self._forget,
@@ -116,11 +116,11 @@ class RunObserver:
     def _of_worker(self, name: str) -> None:
         self._emitter.emit(name, self._pool.idle_worker())
 
-    def _claimed(self, event: Claimed) -> None:
+    def _claimed(self, event: ClaimFinished) -> None:
         if not event.jobs:
             self._of_worker("worker:getJob:empty")
 
-    def _trouble(self, event: StoreTrouble) -> None:
+    def _trouble(self, event: StoreCallFailed) -> None:
         if event.doing == "claim":
             error = StoreError(event.error)
             self._emitter.emit("worker:getJob:error", self._pool.idle_worker(), error)
@@ -149,13 +149,13 @@ class RunObserver:
             return
         emit, worker, job = self._emitter.emit, run.worker, run.job
         error: BaseException | None = None
-        if event.ended is Ended.OK:
+        if event.ended is AttemptOutcome.OK:
             emit("job:success", worker, job)
-        elif event.ended is not Ended.SNOOZED:
+        elif event.ended is not AttemptOutcome.SNOOZED:
             error = run.why(event.error)
-        if error is not None and event.ended is not Ended.CANCELED:
+        if error is not None and event.ended is not AttemptOutcome.CANCELED:
             emit("job:error", worker, job, error)
-            if event.ended in (Ended.FAILED, Ended.POISON):
+            if event.ended in (AttemptOutcome.FAILED, AttemptOutcome.POISON):
                 emit("job:failed", worker, job, error)
         emit("job:complete", worker, job, error)
 

@@ -13,8 +13,8 @@ from stowhand.protocols.throughput import (
     MOST_TASKS,
     OPEN_FOR,
     OTHERS,
+    OutcomeCounts,
     Period,
-    Tally,
     tally_of,
 )
 
@@ -39,7 +39,7 @@ def newest_old_hour(now: float) -> int:
     return (int(now - MINUTES_FOR) // HOUR - 1) * HOUR
 
 
-def regrouped(rows: Iterable[tuple[str, Numbers]]) -> dict[str, Tally]:
+def regrouped(rows: Iterable[tuple[str, Numbers]]) -> dict[str, OutcomeCounts]:
     """The rows of one period by task, those of several workers added up: the largest, and the sum of the others."""
     of_task: defaultdict[str, list[Numbers]] = defaultdict(list)
     for task, numbers in rows:

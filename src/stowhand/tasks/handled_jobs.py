@@ -11,7 +11,7 @@ from stowhand.events import Settled
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
-from stowhand.jobs.tries import Try
+from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.queue_store import Answer, QueueStore, there
 from stowhand.stores.kernel.results import LoopPolls, ResultPoll
 from stowhand.tasks.job_handle import JobHandle
@@ -52,7 +52,7 @@ class HandledJobs:
         """Cancel the job: at once, or by its worker. Raises ConfigurationError where the store does not act on jobs."""
         return await (await self._open()).admin.cancel(job_id)
 
-    async def tries(self, job_id: int) -> Sequence[Try]:
+    async def tries(self, job_id: int) -> Sequence[FailedAttempt]:
         """Return the recorded attempts that did not complete."""
         return await (await self._open()).jobs.tries(job_id)
 

@@ -23,8 +23,8 @@ from stowhand.errors import (
 )
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import EXPIRED, Job, State
-from stowhand.jobs.tries import Try
-from stowhand.protocols.producer import Standing
+from stowhand.jobs.tries import FailedAttempt
+from stowhand.protocols.producer import JobStanding
 from stowhand.protocols.queue_store import Answer
 from stowhand.tasks.needs_loop import needs_loop
 from stowhand.worker.host import refuse_inside
@@ -149,7 +149,7 @@ class JobHandle(JobFields, Generic[R_co]):
         self._jobs, self._read, self._is_open = jobs, read, is_open
         self._revision = 0 if isinstance(job, Unseen) else job.revision
         self._seen_at = stopwatch()
-        self._standing: Standing | None = None
+        self._standing: JobStanding | None = None
         """``None``: it is not known how the job ended."""
 
     @needs_loop("app.sync.job({0.id}).result(…)")
@@ -223,7 +223,7 @@ class JobHandle(JobFields, Generic[R_co]):
             end.cancel()
             await asyncio.gather(end, return_exceptions=True)
 
-    async def _end(self, timeout: Duration | None, what: str) -> Standing:
+    async def _end(self, timeout: Duration | None, what: str) -> JobStanding:
         refuse_inside(f"{what}()")
         if self._standing is not None:
             return self._standing
@@ -247,7 +247,7 @@ class JobHandle(JobFields, Generic[R_co]):
         self.seen, self._standing = standing.applied(self.job), standing
         return standing
 
-    def _refuse_absent(self, standing: Standing, retention: float | None) -> None:
+    def _refuse_absent(self, standing: JobStanding, retention: float | None) -> None:
         """Raise the error for a job that was replaced, removed, or is not kept."""
         unseen = isinstance(self.seen, Unseen)
         if not unseen and standing.is_replaced(self._revision):
@@ -276,7 +276,7 @@ class JobHandle(JobFields, Generic[R_co]):
         """Return whether the store would still keep a job that ended after it was last read."""
         return retention is not None and stopwatch() - self._seen_at < retention
 
-    def _failure(self, tries: Sequence[Try]) -> JobFailed:
+    def _failure(self, tries: Sequence[FailedAttempt]) -> JobFailed:
         error = self.job.last_error or ""
         title = error.partition("\n")[0]
         return JobFailed(

@@ -27,7 +27,7 @@ from stowhand.app.presets import PRESETS
 from stowhand.errors import InvalidJob, a_type
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import Job
-from stowhand.jobs.lifecycle import WAITING, Complete, Ended
+from stowhand.jobs.lifecycle import WAITING, AttemptOutcome, Complete
 from stowhand.protocols.store import StoreOptions
 from stowhand.tasks.resource import AnyContextManager
 from stowhand.tasks.task import ConfiguredTask, refuse_foreign
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 PACKAGE = Path(__file__).parent.parent
-FAILURES = (Ended.RETRY, Ended.FAILED, Ended.POISON)
+FAILURES = (AttemptOutcome.RETRY, AttemptOutcome.FAILED, AttemptOutcome.POISON)
 
 
 class Drained(msgspec.Struct, frozen=True):
@@ -300,7 +300,7 @@ def judged(drained: Drained, *, raises: bool) -> Drained:
     __tracebackhide__ = True
     for failed in drained.failures if raises else ():
         assert failed.error is not None
-        again = "; it is tried again" if failed.ended is Ended.RETRY else ""
+        again = "; it is tried again" if failed.ended is AttemptOutcome.RETRY else ""
         others = len(drained.failures) - 1
         failed.error.add_note(
             f"raised by {called(failed.job)}, attempt {failed.job.attempts} of {failed.job.max_attempts}{again}"

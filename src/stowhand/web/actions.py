@@ -22,7 +22,7 @@ from stowhand.clock import stopwatch
 from stowhand.errors import InvalidJob, SchemaError, StoreError, StoreRefused
 from stowhand.events import DashboardChanged, Events
 from stowhand.jobs import limits
-from stowhand.jobs.durations import When, read_when
+from stowhand.jobs.durations import RunTime, read_when
 from stowhand.jobs.fields import OPTIONS
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.observe.propagation import without
@@ -30,7 +30,7 @@ from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.operating import Operator, QueueChange, SerialChange, TaskChange
 from stowhand.protocols.options import one_of, whole
-from stowhand.protocols.queue_store import Answer, Done, QueueStore, Reschedule
+from stowhand.protocols.queue_store import ActionResult, Answer, QueueStore, Reschedule
 from stowhand.protocols.searching import MOST_FOUND, Search
 from stowhand.web.access import page_of
 from stowhand.web.job import job_of, read_id
@@ -73,13 +73,13 @@ class Action(msgspec.Struct, frozen=True):
 
 async def _reschedule(store: QueueStore, ids: Sequence[int], request: Request) -> Sequence[Answer]:
     when, priority = _when(request), _number(request, "priority")
-    if when == When() and priority is None:
+    if when == RunTime() and priority is None:
         raise Malformed("Reschedule: say when (2030-01-31T09:00:00Z, or +5m), or the priority (smaller runs first)")
-    return await _put_off(store, ids, Reschedule(run_at=when.run_at, priority=priority), when.delay, Done.DONE)
+    return await _put_off(store, ids, Reschedule(run_at=when.run_at, priority=priority), when.delay, ActionResult.DONE)
 
 
 async def _put_off(
-    store: QueueStore, ids: Sequence[int], to: Reschedule, delay: float | None, of_failed: Done
+    store: QueueStore, ids: Sequence[int], to: Reschedule, delay: float | None, of_failed: ActionResult
 ) -> Sequence[Answer]:
     """Change when jobs run. ``of_failed``: the answer for a failed job, which takes the change and stays failed."""
 
@@ -95,7 +95,9 @@ _WAITING = frozenset({State.QUEUED, State.ERRORED})
 ACTIONS = {
     # The first is what the enter key does in a field of the form.
     "reschedule": Action("Reschedule", _reschedule, _WAITING),
-    "run": Action("Run now", lambda store, ids, _: _put_off(store, ids, Reschedule(), 0.0, Done.REFUSED), _WAITING),
+    "run": Action(
+        "Run now", lambda store, ids, _: _put_off(store, ids, Reschedule(), 0.0, ActionResult.REFUSED), _WAITING
+    ),
     "retry": Action(
         "Retry",
         lambda store, ids, _: store.admin.retry_jobs(ids),
@@ -152,7 +154,7 @@ class ActionPages:
             name = request.sent(word)
             pausing = reader.act(lambda store: PAUSES[word](store.operate, name))
             change = await self._done(request, word, [name], pausing)
-            done = Done.DONE if change.changed else Done.UNCHANGED
+            done = ActionResult.DONE if change.changed else ActionResult.UNCHANGED
             self._audit(request, word, [name], [done])
             return _back(request, [f"{word.capitalize()} {name}".rstrip() + f": {done}"])
         if (action := ACTIONS.get(word)) is None:
@@ -263,8 +265,8 @@ def declared_by(app: App) -> Callable[[NewJob], NewJob]:
     return declared
 
 
-def _when(request: Request) -> When:
-    return read("When", request.sent("when").strip(), read_when) or When()
+def _when(request: Request) -> RunTime:
+    return read("When", request.sent("when").strip(), read_when) or RunTime()
 
 
 def _number(request: Request, name: str) -> int | None:

@@ -16,8 +16,8 @@ import msgspec
 from stowhand.jobs.durations import say_span
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.tries import BY_HAND
-from stowhand.protocols.figures import Amount, Pauses
-from stowhand.protocols.operating import BacklogRow, Held, SerialRow, WorkerRow
+from stowhand.protocols.figures import BoundedCount, Pauses
+from stowhand.protocols.operating import BacklogRow, HeldJobs, SerialRow, WorkerRow
 from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.throughput import Period, total
 
@@ -90,8 +90,8 @@ def outlook(facts: Facts) -> str:
     Only jobs that may run are counted. A task's jobs may have a serial key that is paused, and a key's jobs may be of a
     task that is: where both are, the most that may run is told.
     """
-    every = sum((row.due for row in facts.tasks), Amount())
-    due = sum((row.due for row in facts.tasks if row.paused_since is None and row.serving), Amount())
+    every = sum((row.due for row in facts.tasks), BoundedCount())
+    due = sum((row.due for row in facts.tasks if row.paused_since is None and row.serving), BoundedCount())
     stuck = {job.serial for job in facts.holders}
     behind = sum(row.due for row in facts.serials if row.paused_since is not None or row.name in stuck)
     least, most = max(due.number - behind, 0), min(due.number, max(every.number - behind, 0))
@@ -107,7 +107,7 @@ def outlook(facts: Facts) -> str:
     return f"{what}; at this rate that is {left} of work."
 
 
-def holders_of(held: Sequence[Held], now: datetime) -> list[Job]:
+def holders_of(held: Sequence[HeldJobs], now: datetime) -> list[Job]:
     """Jobs that have held their serial key for long; the longest first."""
     found = [
         (job.started_at, job.id, job)
@@ -144,12 +144,12 @@ def erring(by_task: Sequence[Period], now: datetime) -> dict[str, tuple[int, int
 def _paused(facts: Facts) -> Iterator[Concern]:
     for row in facts.serials:
         if row.paused_since is not None:
-            what = f"Serial key {_apart(row.name)} is paused; {_jobs(Amount(row.waiting))} waiting"
+            what = f"Serial key {_apart(row.name)} is paused; {_jobs(BoundedCount(row.waiting))} waiting"
             todo = f"{RESUME} {shlex.quote(row.name)}"
             yield Concern(what=what, of={"serial": row.name, "state": WAITING}, todo=todo, is_bad=False)
     waiting = {row.name: row.waiting for row in facts.tasks}
     for name in facts.pauses.tasks:
-        what = f"Task {_apart(name)} is paused; {_jobs(waiting.get(name, Amount()))} waiting"
+        what = f"Task {_apart(name)} is paused; {_jobs(waiting.get(name, BoundedCount()))} waiting"
         of = {"task": name, "state": WAITING}
         yield Concern(what=what, of=of, todo=f"{RESUME} --task {shlex.quote(name)}", is_bad=False)
     for name in facts.pauses.queues:
@@ -163,7 +163,7 @@ def _held(facts: Facts) -> Iterator[Concern]:
     rows = {row.held_by: row for row in facts.serials if row.due and row.paused_since is None}
     for job in facts.holders:
         if (row := rows.get(job.id)) is not None:
-            behind = f"{_jobs(Amount(row.due))} due behind it"
+            behind = f"{_jobs(BoundedCount(row.due))} due behind it"
             what = f"Serial key {_apart(row.name)} is held by job {job.id} of {_apart(job.task)}; {behind}; it started"
             todo = f"If it is stuck: stowhand jobs cancel {job.id}"
             yield Concern(what=what, since=job.started_at, page="job", of={"id": job.id}, todo=todo, is_bad=False)
@@ -257,7 +257,7 @@ def _few(found: Iterable[Concern], others: str) -> Iterator[Concern]:
         yield Concern(what=f"and {len(every) - EACH:,} more like these", page=others, is_bad=every[0].is_bad)
 
 
-def _jobs(amount: Amount) -> str:
+def _jobs(amount: BoundedCount) -> str:
     return f"{amount.words} {'job is' if amount.number == 1 else 'jobs are'}"
 
 

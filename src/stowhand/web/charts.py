@@ -16,7 +16,7 @@ from markupsafe import Markup
 from stowhand.jobs.durations import iso, say, say_brief
 from stowhand.observe.safe_text import shorten
 from stowhand.protocols.operating import AppVersion
-from stowhand.protocols.throughput import Slot, Tally
+from stowhand.protocols.throughput import OutcomeCounts, Slot
 
 HEIGHT, NAMED = 100, 3
 NONE = Markup("")
@@ -50,7 +50,7 @@ def spark(slots: Slots) -> Markup:
 
 
 def durations(
-    name: str, title: str, slots: Slots, of: Callable[[Tally, float], float | None], marks: Marks = ()
+    name: str, title: str, slots: Slots, of: Callable[[OutcomeCounts, float], float | None], marks: Marks = ()
 ) -> Markup:
     """How long something took: a line below which half stayed, and one below which 95 of 100 did."""
     half, most = ([None if slot.tally is None else of(slot.tally, share) for slot in slots] for share in (0.5, 0.95))
@@ -122,7 +122,7 @@ def _time(at: datetime, width: timedelta) -> Markup:
 
 def _ended(slots: Iterable[Slot]) -> tuple[list[int], list[int], int]:
     """What ended well, what failed, and the most of both in one column."""
-    tallies = [slot.tally or Tally() for slot in slots]
+    tallies = [slot.tally or OutcomeCounts() for slot in slots]
     bad = [tally.errors for tally in tallies]
     fine = [tally.ended - failed for tally, failed in zip(tallies, bad, strict=True)]
     return fine, bad, max((tally.ended for tally in tallies), default=0)

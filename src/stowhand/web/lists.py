@@ -12,7 +12,7 @@ import msgspec
 from stowhand.jobs.job import State
 from stowhand.protocols.operating import BacklogRow
 from stowhand.protocols.options import whole
-from stowhand.protocols.throughput import Period, Slot, Tally, slots_of, total
+from stowhand.protocols.throughput import OutcomeCounts, Period, Slot, slots_of, total
 from stowhand.web.reader import Reader
 from stowhand.web.request import Request, View, read
 
@@ -29,7 +29,7 @@ class TaskLine(msgspec.Struct, frozen=True):
     """A task: what stands, and what ended in the last hour."""
 
     row: BacklogRow
-    tally: Tally
+    tally: OutcomeCounts
     slots: Sequence[Slot]
 
     @property

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.figures import Pauses
 from stowhand.protocols.operating import SerialRow
-from stowhand.protocols.throughput import Period, Tally, slots_of
+from stowhand.protocols.throughput import OutcomeCounts, Period, slots_of
 from stowhand.web import attention, charts
 from stowhand.web.attention import NEW, Facts
 from stowhand.web.reader import Reader
@@ -92,6 +92,6 @@ async def _drawn(reader: Reader, ends: datetime, span: str, marks: charts.Marks)
     slots = slots_of(found, since, ends, step)
     return [
         charts.throughput("chart-throughput", slots, marks),
-        charts.durations("chart-waits", "Wait", slots, Tally.wait, marks),
-        charts.durations("chart-runs", "Run time", slots, Tally.run, marks),
+        charts.durations("chart-waits", "Wait", slots, OutcomeCounts.wait, marks),
+        charts.durations("chart-runs", "Run time", slots, OutcomeCounts.run, marks),
     ]

@@ -15,12 +15,12 @@ import msgspec
 
 from stowhand.clock import Clock, SystemClock, wall_clock
 from stowhand.errors import ConfigurationError, StoreUnreachable
-from stowhand.events import Events, StoreAway, StoreBack
+from stowhand.events import DashboardStoreLost, DashboardStoreRecovered, Events
 from stowhand.jobs.job import Job
-from stowhand.jobs.tries import Try
-from stowhand.protocols.operating import Held, Reason
+from stowhand.jobs.tries import FailedAttempt
+from stowhand.protocols.operating import HeldJobs, Reason
 from stowhand.protocols.queue_store import Failures, Inspector, QueueStore
-from stowhand.protocols.searching import Found, Search
+from stowhand.protocols.searching import Search, SearchResult
 from stowhand.protocols.throughput import Period
 from stowhand.web.request import Forbidden, Right, Who
 
@@ -84,12 +84,12 @@ class Reader:
         job = await self.ask(lambda store: store.jobs.get(job_id))
         return None if job is None else seen_by(who, job)
 
-    async def tries(self, who: Who, job_id: int) -> Sequence[Try]:
+    async def tries(self, who: Who, job_id: int) -> Sequence[FailedAttempt]:
         """What its attempts left that did not complete."""
         tries = await self.ask(lambda store: store.jobs.tries(job_id))
         return tries if who.may(Right.PAYLOADS) else [msgspec.structs.replace(one, error=None) for one in tries]
 
-    async def search(self, who: Who, wanted: Search) -> Found | None:
+    async def search(self, who: Who, wanted: Search) -> SearchResult | None:
         """Who may not see payloads cannot ask by what is in them."""
         if (wanted.error or wanted.key) and not who.may(Right.PAYLOADS):
             raise Forbidden("error, key: to search by them needs the right “payloads”, which you do not have here")
@@ -121,7 +121,7 @@ class Reader:
     _held = _for_all(lambda inspect: inspect.held())
     _failures = _for_all(lambda inspect: inspect.failures())
 
-    async def held(self, who: Who) -> Sequence[Held] | None:
+    async def held(self, who: Who) -> Sequence[HeldJobs] | None:
         """What each worker has under its leases."""
         found = await self._held()
         if found is None:
@@ -166,10 +166,10 @@ class Reader:
             words = str(error) or f"the store has not answered for {PATIENCE:.0f} s"
             if self.away_since is None:
                 self.away_since = wall_clock()
-                self._events.emit(StoreAway(words))
+                self._events.emit(DashboardStoreLost(words))
             raise StoreUnreachable(words) from error
         if self.away_since is not None:
-            self._events.emit(StoreBack((wall_clock() - self.away_since).total_seconds()))
+            self._events.emit(DashboardStoreRecovered((wall_clock() - self.away_since).total_seconds()))
             self.away_since = None
         return answer
 

@@ -19,18 +19,18 @@ import msgspec
 
 from stowhand.clock import Clock
 from stowhand.errors import ConfigurationError, InvalidJob, NonRetryable, StowhandError, a_type
-from stowhand.events import HookFailed, HookRan, StoreRecovered, StoreTrouble
+from stowhand.events import HookFailed, HookFinished, StoreCallFailed, StoreRecovered
 from stowhand.jobs import limits
 from stowhand.jobs.conditions import TOGETHER, Condition, Where
 from stowhand.jobs.outcomes import awaitable, describe
 from stowhand.protocols.attempt import Attempt, AttemptLogger
-from stowhand.protocols.handler import Asking, Claimable, Function, Handler, handler_of
+from stowhand.protocols.handler import ClaimContext, ClaimDecision, Function, Handler, handler_of
 from stowhand.protocols.options import ONCE_PATIENCE, OUTAGE, Flags
 from stowhand.worker.state import LAST_WORDS, WorkerState
 
 FLAGS_PATIENCE = 10.0
 """Seconds that an asynchronous function for the forbidden flags may take."""
-PreClaim = Callable[[Asking], Awaitable[object]]
+PreClaim = Callable[[ClaimContext], Awaitable[object]]
 
 
 class Permit(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ class Admission:
             except FlagsUnknown as error:
                 self._refusals += 1
                 pause = OUTAGE(self._refusals)
-                self._events.emit(StoreTrouble(self._worker, "forbidden flags", str(error), pause))
+                self._events.emit(StoreCallFailed(self._worker, "forbidden flags", str(error), pause))
                 if self._gives_up(self._refusals):
                     raise
                 return Pause(pause)
@@ -89,7 +89,7 @@ class Admission:
         if self._pre_claim is None:
             return Permit(limit, flags)
         answer = await self._call_apart(
-            self._pre_claim, Asking(self._worker, self._state.free, len(self._state.running), self._logger)
+            self._pre_claim, ClaimContext(self._worker, self._state.free, len(self._state.running), self._logger)
         )
         if isinstance(answer, BaseException):
             self._events.emit(HookFailed(self._worker, "pre_claim", None, describe(answer)))
@@ -105,7 +105,7 @@ class Admission:
     def _gives_up(self, failures: int) -> bool:
         return self._state.options.once and failures > ONCE_PATIENCE and not self._state.running
 
-    async def _call_apart(self, pre_claim: PreClaim, asking: Asking) -> Claimable | BaseException | None:
+    async def _call_apart(self, pre_claim: PreClaim, asking: ClaimContext) -> ClaimDecision | BaseException | None:
         """Return the answer of ``pre_claim``, or what it raises.
 
         It runs in a task of its own: it can neither cancel this one nor ignore its end.
@@ -119,7 +119,7 @@ class Admission:
                 task.cancel()
                 await asyncio.wait((task,), timeout=LAST_WORDS)
 
-    async def _call(self, pre_claim: PreClaim, asking: Asking) -> Claimable | BaseException | None:
+    async def _call(self, pre_claim: PreClaim, asking: ClaimContext) -> ClaimDecision | BaseException | None:
         began, failed = self._state.clock.monotonic(), True
         try:
             answer = read_answer(await awaitable(pre_claim(asking), "pre_claim"))
@@ -128,24 +128,24 @@ class Admission:
         except BaseException as error:  # noqa: BLE001 - boundary: reported in an event, and called again after a pause
             return error
         finally:
-            if self._events.wants(HookRan):
+            if self._events.wants(HookFinished):
                 took = self._state.clock.monotonic() - began
-                self._events.emit(HookRan(self._worker, "pre_claim", "pre_claim", took, failed))
+                self._events.emit(HookFinished(self._worker, "pre_claim", "pre_claim", took, failed))
 
 
-def read_answer(answer: object) -> Claimable | None:
+def read_answer(answer: object) -> ClaimDecision | None:
     """Read the answer of ``pre_claim``. ``None``: not now. Raises ConfigurationError for what is no answer."""
     match answer:
         case True:
-            return Claimable()
+            return ClaimDecision()
         case False:
             return None
-        case Claimable(conditions=conditions, limit=limit):
+        case ClaimDecision(conditions=conditions, limit=limit):
             if type(limit) is not int or limit < 1:
                 raise ConfigurationError(f"pre_claim: a limit of {limit!r}; give a whole number of 1 or more")
-            return Claimable(_conditions(conditions), limit)
+            return ClaimDecision(_conditions(conditions), limit)
         case _:
-            return Claimable(_conditions(answer if isinstance(answer, list | tuple) else (answer,)))
+            return ClaimDecision(_conditions(answer if isinstance(answer, list | tuple) else (answer,)))
 
 
 def _conditions(given: object) -> tuple[Any, ...]:
@@ -158,7 +158,7 @@ def _conditions(given: object) -> tuple[Any, ...]:
             )
         if one is None or isinstance(one, bool | int | float | dict):
             raise ConfigurationError(
-                f"pre_claim: {one!r} is no answer; return True, False, conditions (Where, sql), or Claimable(…)"
+                f"pre_claim: {one!r} is no answer; return True, False, conditions (Where, sql), or ClaimDecision(…)"
             )
     return conditions
 
@@ -256,13 +256,13 @@ class Budget(Generic[R]):
         """Capacity that is not taken."""
         return self.capacity - self.taken
 
-    async def pre_claim(self, ctx: Asking) -> Claimable | bool:
+    async def pre_claim(self, ctx: ClaimContext) -> ClaimDecision | bool:
         """Only records that fit into what is left; nothing when nothing is left."""
         if self.left <= 0:
             return False
         if callable(self._column):
-            return Claimable((self._column(self.left),))
-        return Claimable((Where(self._column, TOGETHER, self.left),), limit=max(ctx.free, 1))
+            return ClaimDecision((self._column(self.left),))
+        return ClaimDecision((Where(self._column, TOGETHER, self.left),), limit=max(ctx.free, 1))
 
     async def pre_handle(self, ctx: Attempt[R], record: R) -> None:
         """Take the record's cost.
@@ -302,10 +302,10 @@ class _Budgeted:
         for name in ("policy", "encode", "retryable"):
             if hasattr(inner, name):
                 setattr(self, name, getattr(inner, name))
-        self._inner_pre_claim: Callable[[Asking], Awaitable[Any]] | None = getattr(inner, "pre_claim", None)
+        self._inner_pre_claim: Callable[[ClaimContext], Awaitable[Any]] | None = getattr(inner, "pre_claim", None)
         self._begun: set[tuple[Any, str]] = set()
 
-    async def pre_claim(self, ctx: Asking) -> object:
+    async def pre_claim(self, ctx: ClaimContext) -> object:
         own = await self._budget.pre_claim(ctx)
         if isinstance(own, bool) or self._inner_pre_claim is None:
             return own
@@ -313,7 +313,7 @@ class _Budgeted:
         if answer is None:
             return False
         # A budget within this one, or a limit, may say that several come at once.
-        return Claimable((*own.conditions, *answer.conditions), min(own.limit, answer.limit))
+        return ClaimDecision((*own.conditions, *answer.conditions), min(own.limit, answer.limit))
 
     async def pre_handle(self, ctx: Attempt[Any], record: Any) -> None:
         await self._budget.pre_handle(ctx, record)

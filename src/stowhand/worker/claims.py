@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stowhand.errors import SchemaError, StoreError
-from stowhand.events import Claimed, Claiming, StoreRecovered, StoreTrouble
+from stowhand.events import ClaimFinished, ClaimStarted, StoreCallFailed, StoreRecovered
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Settlement
 from stowhand.protocols.options import ONCE_PATIENCE, OUTAGE
@@ -68,8 +68,8 @@ class Claims:
             conditions=permit.conditions,
             ours=None if suspects else self._own_leases(),
         )
-        if self._events.wants(Claiming):
-            self._events.emit(Claiming(state.worker, request.limit))
+        if self._events.wants(ClaimStarted):
+            self._events.emit(ClaimStarted(state.worker, request.limit))
         sent = state.clock.monotonic()
         self._limit = request.limit
         try:
@@ -82,8 +82,8 @@ class Claims:
             await self._recover(error)
             return []
         self.ordinary += not suspects
-        if self._events.wants(Claimed):
-            self._events.emit(Claimed(state.worker, len(claims), self.call.seconds))
+        if self._events.wants(ClaimFinished):
+            self._events.emit(ClaimFinished(state.worker, len(claims), self.call.seconds))
         if self._failures:
             self._events.emit(StoreRecovered(state.worker, "claim", self._failures))
             self._failures = 0
@@ -142,7 +142,7 @@ class Claims:
         if state.options.once and self._failures > ONCE_PATIENCE and not state.is_at_work:
             raise error  # a run that is to end by itself does not wait for the end of an outage
         pause = OUTAGE(self._failures)
-        self._events.emit(StoreTrouble(state.worker, "claim", str(error), pause))
+        self._events.emit(StoreCallFailed(state.worker, "claim", str(error), pause))
         beats = self._heartbeater.beats
         self._heartbeater.beat_soon()
         await state.until(lambda: state.is_ending, pause)
@@ -191,13 +191,13 @@ class Wakeups:
         elif self._failures == 0:
             self._failures = 1
             poll = state.options.poll(is_listening=False)
-            state.events.emit(StoreTrouble(state.worker, "listen", "no wake-ups are heard: polling instead", poll))
+            state.events.emit(StoreCallFailed(state.worker, "listen", "no wake-ups are heard: polling instead", poll))
 
     async def _pause(self, error: StoreError) -> None:
         self._failures += 1
         pause = OUTAGE(self._failures)
         if self._failures == 1:
-            self._state.events.emit(StoreTrouble(self._state.worker, "listen", str(error), pause))
+            self._state.events.emit(StoreCallFailed(self._state.worker, "listen", str(error), pause))
         await self._state.clock.sleep(pause)
 
 
@@ -267,8 +267,8 @@ class Successors:
     async def settle(self, entries: Entries, request: ClaimRequest, call: Call) -> tuple[Sequence[Reply], set[str]]:
         """The replies, and the serial keys that go on. Raises StoreError; then the request is to be abandoned."""
         state, events = self._state, self._state.events
-        if events.wants(Claiming):
-            events.emit(Claiming(state.worker, request.limit))
+        if events.wants(ClaimStarted):
+            events.emit(ClaimStarted(state.worker, request.limit))
         sent = state.clock.monotonic()  # a lease may begin at any moment from here on
         try:
             with call:
@@ -276,8 +276,8 @@ class Successors:
         except asyncio.CancelledError:
             self._heartbeater.abandon(request.token)
             raise
-        if events.wants(Claimed):
-            events.emit(Claimed(state.worker, len(claims), call.seconds))
+        if events.wants(ClaimFinished):
+            events.emit(ClaimFinished(state.worker, len(claims), call.seconds))
         if claims:
             self._take(claims, request, sent)
         return replies, {claim.serial for claim in claims if claim.serial is not None}

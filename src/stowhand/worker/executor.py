@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from stowhand.errors import StoreError
-from stowhand.events import JobLeft, JobLost, JobSaid, JobStarted
+from stowhand.events import JobLeft, JobLogged, JobLost, JobStarted
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt import Attempt, AttemptLogger, Stop, Transaction, control_of, known_control_of
@@ -173,7 +173,7 @@ class Executor:
             self._state.recount()
 
     def _logger(self, claim: Claim[Any]) -> AttemptLogger:
-        if self._events.wants(JobSaid):
+        if self._events.wants(JobLogged):
             return AttemptLogger(self._events.emit, self._worker, claim.task, claim.lease.job_id)
         return AttemptLogger.mute()
 

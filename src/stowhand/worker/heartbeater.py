@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from stowhand.clock import Clock, Ticker
 from stowhand.errors import SchemaTooNew, StoreError
-from stowhand.events import Beaten, JobsReturned, StoreRecovered, StoreTrouble
+from stowhand.events import HeartbeatFinished, JobsReturned, StoreCallFailed, StoreRecovered
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import slack
 from stowhand.protocols.attempt import ProgressKeeper, Stop
@@ -227,7 +227,7 @@ class Heartbeater:
         pause = float(min(OUTAGE(self._failures), self._options.every_beat / 2, 2.0))
         if self._failures == 1 or self._failures % 10 == 0:
             again = pause if self._is_written else max(pause, RETRY_AFTER)
-            self._events.emit(StoreTrouble(self._worker, "beat", str(error), again))
+            self._events.emit(StoreCallFailed(self._worker, "beat", str(error), again))
         return pause
 
     @property
@@ -268,8 +268,8 @@ class Heartbeater:
     async def _renew(self, due: list[Held]) -> None:
         sent = self._clock.monotonic()  # before the await: the store may count the new lease from any moment after it
         pulse = await self._heartbeats.beat(leases_of(due), self._options.lease)
-        if self._events.wants(Beaten):
-            self._events.emit(Beaten(self._worker, len(due), self._clock.monotonic() - sent))
+        if self._events.wants(HeartbeatFinished):
+            self._events.emit(HeartbeatFinished(self._worker, len(due), self._clock.monotonic() - sent))
         self._sweeper.refusals.report()
         not_renewed = pulse.lost | pulse.busy | pulse.refused
         self._leases.renewed((held for held in due if held.claim.lease.pair not in not_renewed), sent)

@@ -20,7 +20,7 @@ from contextvars import copy_context
 from typing import Any
 
 from stowhand.errors import LeaseLost, StoreError
-from stowhand.events import Events, HookFailed, HookRan
+from stowhand.events import Events, HookFailed, HookFinished
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import Unreadable
 from stowhand.jobs.lifecycle import RaisableOutcome, Retry, Snooze
@@ -58,7 +58,7 @@ class Hooks:
         wraps = self.holds_slots or self._retryable is not None or getattr(handler, "pre_claim", None) is not None
         is_async = inspect.iscoroutinefunction(handler.handle) or getattr(handler, "gives_coroutines", False)
         run: Run = self._handle
-        if is_async and not wraps and not state.events.wants(HookRan):
+        if is_async and not wraps and not state.events.wants(HookFinished):
             run = handler.handle if self._around is None else self._handle_prepared
         self._wraps = wraps
         self.handle: Run = enclosed(run, state.events, state.worker)
@@ -164,9 +164,9 @@ class Hooks:
             failed = hook == "post_handle"  # the end of the attempt is recorded already
             raise
         finally:
-            if self._events.wants(HookRan) and not self._supervisor.is_closed:
+            if self._events.wants(HookFinished) and not self._supervisor.is_closed:
                 task = attempt.claim.task
-                self._events.emit(HookRan(self._worker, task, hook, self._clock.monotonic() - began, failed))
+                self._events.emit(HookFinished(self._worker, task, hook, self._clock.monotonic() - began, failed))
 
     async def post(self, attempt: Attempt[Any]) -> None:
         """Call post_handle: the attempt's end is recorded, or will not be."""

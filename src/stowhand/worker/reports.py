@@ -21,13 +21,13 @@ from functools import partial
 import msgspec
 
 from stowhand.errors import SchemaTooNew, StoreError
-from stowhand.events import Events, StoreRecovered, StoreTrouble
+from stowhand.events import Events, StoreCallFailed, StoreRecovered
 from stowhand.jobs.histogram import BOUNDS, BUCKETS, Histogram
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Pair, ResetJob
-from stowhand.jobs.lifecycle import COMPLETED, Ended
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome
 from stowhand.protocols.attempt import Progress, ProgressKeeper
-from stowhand.protocols.operating import SEEN_EVERY, WorkerCard, WorkerList, own_version
+from stowhand.protocols.operating import SEEN_EVERY, WorkerDescription, WorkerList, own_version
 from stowhand.protocols.store import Heartbeats
 from stowhand.protocols.throughput import (
     COUNTS,
@@ -35,7 +35,7 @@ from stowhand.protocols.throughput import (
     MOST_TASKS,
     OPEN_FOR,
     OTHERS,
-    Tally,
+    OutcomeCounts,
     TaskMinute,
     ThroughputKeeper,
 )
@@ -63,7 +63,7 @@ class Registration:
         self.recorded = True
         """The store has accepted the last entry."""
         self._written_at = float("-inf")
-        self._written: WorkerCard | None = None
+        self._written: WorkerDescription | None = None
 
     def remove(self) -> None:
         """Remove the entry at the next tick."""
@@ -89,9 +89,9 @@ class Registration:
             await self._worker_list.worker_seen(self._written, self._state.task_queues)
             self.recorded = True
 
-    def _card(self) -> WorkerCard:
+    def _card(self) -> WorkerDescription:
         state = self._state
-        return WorkerCard(
+        return WorkerDescription(
             name=state.worker,
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -152,15 +152,15 @@ class _Count(msgspec.Struct):
     written: int = 0
     """How many ends of it the store has accepted, or are counted as late elsewhere."""
 
-    def tally(self) -> Tally:
+    def tally(self) -> OutcomeCounts:
         counts = {name: self.counts[name] for name in COUNTS}
-        return Tally(**counts, waits=_histogram(self.waits), runs=_histogram(self.runs))
+        return OutcomeCounts(**counts, waits=_histogram(self.waits), runs=_histogram(self.runs))
 
     def change(self) -> None:
         """Have it taken out at the next write."""
         self.changed = True
 
-    def take(self) -> Tally:
+    def take(self) -> OutcomeCounts:
         """Take out the whole count, and note that it is taken."""
         self.changed = False
         return self.tally()
@@ -236,7 +236,7 @@ class ThroughputCounter:
                     waited = bisect_left(BOUNDS, (start - due).total_seconds())
                 alike += 1
                 of_task.append(held.seconds)
-                if held.settlement is not COMPLETED and held.settlement.ended is not Ended.OK:
+                if held.settlement is not COMPLETED and held.settlement.ended is not AttemptOutcome.OK:
                     count.add_other(held.settlement.ended.value)
             count.waits[waited] += alike
             for task, some in seconds.items():
@@ -372,7 +372,7 @@ class ThroughputWriter:
                 raise
             self._failures += 1
             if self._failures == 1 or self._failures % 10 == 0:
-                self._events.emit(StoreTrouble(self._worker, "throughput", str(error), WRITE_EVERY_SECONDS))
+                self._events.emit(StoreCallFailed(self._worker, "throughput", str(error), WRITE_EVERY_SECONDS))
             return
         self._counter.written(taken, closed)
         if self._failures:

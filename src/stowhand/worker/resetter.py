@@ -21,11 +21,11 @@ import msgspec
 
 from stowhand.clock import Clock, SystemClock, Ticker
 from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
-from stowhand.events import ChangeRefused, Events, JobsReset, StoreRecovered, StoreTrouble
+from stowhand.events import ChangeRefused, Events, JobsReset, StoreCallFailed, StoreRecovered
 from stowhand.jobs.lease import JobId, Lease, ResetJob
-from stowhand.jobs.struct import Suggesting
+from stowhand.jobs.struct import SuggestingMeta
 from stowhand.protocols.options import Seconds, Switch, Text, one_line, read_fields
-from stowhand.protocols.store import Foreign, Heartbeats, Refusal, Store, check_made, heartbeats_of
+from stowhand.protocols.store import Foreign, Heartbeats, RefusedChange, Store, check_made, heartbeats_of
 from stowhand.worker.host import log_by_default
 
 IDLE_FACTOR = 6
@@ -160,7 +160,7 @@ class Refusals:
         self._name = name
         self._reported: dict[tuple[JobId, str], None] = {}
 
-    def report(self) -> Sequence[Refusal]:
+    def report(self) -> Sequence[RefusedChange]:
         """What was refused since the last call of this; an event for each that is new."""
         refused = self._heartbeats.refused()
         for one in refused:
@@ -177,7 +177,7 @@ STOP_PATIENCE = 5.0
 """Seconds that a call on its way may take when the resetter stops."""
 
 
-class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
+class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
     """Seconds, or a ``timedelta``."""
 
     name: Annotated[str, Text("In logs and metrics.", check=one_line)] = "resetter"
@@ -285,7 +285,7 @@ class Resetter:
             raise  # nothing that this version does there is right any more
         except StoreError as error:
             self._failures += 1
-            self.events.emit(StoreTrouble(self.options.name, "reset", str(error), self.options.interval))
+            self.events.emit(StoreCallFailed(self.options.name, "reset", str(error), self.options.interval))
         else:
             if self._failures:
                 self.events.emit(StoreRecovered(self.options.name, "reset", self._failures))

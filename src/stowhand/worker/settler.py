@@ -11,11 +11,11 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from stowhand.errors import StoreError
-from stowhand.events import JobEnded, JobLost, JobUnknown, Settled, StoreRecovered, StoreTrouble
-from stowhand.jobs.lifecycle import COMPLETED, Ended
+from stowhand.events import JobEnded, JobLost, JobUnknown, Settled, StoreCallFailed, StoreRecovered
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome
 from stowhand.protocols.attempt import Transaction, known_control_of
 from stowhand.protocols.options import OUTAGE
-from stowhand.protocols.store import Recorded, Reply, Store, Verdict
+from stowhand.protocols.store import RecordedSettlement, Reply, Store, Verdict
 from stowhand.worker.claims import MAX_CHAINED, Successors
 from stowhand.worker.host import Call
 from stowhand.worker.leases import Held, Leases
@@ -77,7 +77,7 @@ class Settler:
             try:
                 reply = await transaction.settle(held.settlement)
             except StoreError as error:
-                self._events.emit(StoreTrouble(self._worker, "settle", str(error), 0.0))
+                self._events.emit(StoreCallFailed(self._worker, "settle", str(error), 0.0))
                 reply = Verdict.UNKNOWN
             self._apart.discard(held)
             self._answer([held], [reply])
@@ -179,7 +179,7 @@ class Settler:
         self._failures += 1
         self._state.look_again()  # slots that were left to settlements are the claimer's now
         pause = OUTAGE(self._failures)
-        self._events.emit(StoreTrouble(self._worker, "settle", str(error), pause))
+        self._events.emit(StoreCallFailed(self._worker, "settle", str(error), pause))
         await self._clock.sleep(pause)
 
     def _answer(self, batch: list[Held], replies: Sequence[Reply], goes_on: Container[str | None] = ()) -> None:
@@ -190,7 +190,7 @@ class Settler:
         claimable = False
         report, report_success = self._events.wants(JobEnded), self._events.wants(JobEnded, success=True)
         for held, reply in zip(batch, replies, strict=True):
-            found = Recorded.of(held.settlement, reply)
+            found = RecordedSettlement.of(held.settlement, reply)
             if found.verdict is Verdict.BUSY:
                 busy.append(held)
                 continue
@@ -238,7 +238,7 @@ class Settler:
 
         self._clock.call_later(BUSY_PAUSE, again)
 
-    def _unsettled(self, held: Held, found: Recorded) -> None:
+    def _unsettled(self, held: Held, found: RecordedSettlement) -> None:
         claim = held.claim
         if found.verdict is Verdict.UNWRITTEN:
             why = f"the store refuses every settlement of it, so its lease will expire ({found.why})"
@@ -260,7 +260,7 @@ class Settler:
             ended=settlement.ended,
             seconds=held.seconds,
             error=settlement.error,
-            retry_in=settlement.delay if settlement.ended is Ended.RETRY else None,
+            retry_in=settlement.delay if settlement.ended is AttemptOutcome.RETRY else None,
         )
 
 

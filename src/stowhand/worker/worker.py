@@ -28,7 +28,7 @@ from typing import TypeVar
 
 from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError
-from stowhand.events import Events, LeaseEnding, WorkerQuieted, WorkerStarted, WorkerStopped, WorkerStopping
+from stowhand.events import Events, LeaseExpiring, WorkerQuietChanged, WorkerStarted, WorkerStopped, WorkerStopping
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt import Stop
 from stowhand.protocols.handler import Function, Handler, handler_of
@@ -219,7 +219,7 @@ class Worker:
             self._limits.look()
             for held in self._leases.expired(self._clock.monotonic()):
                 if held.phase is Phase.RUNNING:
-                    self.events.emit(LeaseEnding(self.id, held.claim.lease, held.claim.task))
+                    self.events.emit(LeaseExpiring(self.id, held.claim.lease, held.claim.task))
                 self._leases.lose(held)
             await self._clock.sleep(self._watchdog.interval)
 
@@ -256,7 +256,7 @@ class Worker:
     def _quiet(self, on: bool) -> None:
         if on == self._state.is_quiet or self._state.is_stopping:
             return
-        self.events.emit(WorkerQuieted(self.id, self.running, on))
+        self.events.emit(WorkerQuietChanged(self.id, self.running, on))
         self._state.quiet(on=on)
         self._slots.resume()  # no slot is kept free for a suspect that will not be claimed
         if on:

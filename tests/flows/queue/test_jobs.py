@@ -13,7 +13,7 @@ from stowhand.flows.queue import QueueEngine
 from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.flow_shape import FlowShape, Queue
 from stowhand.protocols.flow_tables import NewFlow
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.queue_store import ActionResult
 from stowhand.protocols.store import Verdict
 from tests.conftest import Run
 from tests.flows.queue.harness import Harness, MakeHarness
@@ -227,7 +227,10 @@ def test_a_failed_job_of_a_queue_that_is_gone_stays_failed(harness: MakeHarness,
             await at.step("gone", refuse)
             at.engine.shape = FlowShape(name="demo", queues=(Queue("first"),))
             (answer,) = await at.engine.retry([job_id])
-            assert (answer.done, answer.why) == (Done.REFUSED, "it failed in 'gone', which is no queue of this flow")
+            assert (answer.done, answer.why) == (
+                ActionResult.REFUSED,
+                "it failed in 'gone', which is no queue of this flow",
+            )
             assert (await at.read(job_id) or {})["failedQueue"] == "gone"
 
     run(story())

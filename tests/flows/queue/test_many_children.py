@@ -10,16 +10,16 @@ import pytest
 from stowhand.flows.queue import parents
 from stowhand.flows.queue.step import Brood, key_of
 from stowhand.jobs.job import State
-from stowhand.jobs.lifecycle import Ended, Settlement, Snooze
+from stowhand.jobs.lifecycle import AttemptOutcome, Settlement, Snooze
 from stowhand.protocols.flow_shape import Queue
-from stowhand.protocols.flow_tables import Woken
+from stowhand.protocols.flow_tables import ParentWakeup
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
 from tests.flows.queue.harness import Harness, MakeHarness, noting
 
 MANY = 8_500
 PARAMS, NAMES = "children:parent:params", "children:parent:jobs"
-COMPLETED = Settlement(state=State.COMPLETED, ended=Ended.OK)
+COMPLETED = Settlement(state=State.COMPLETED, ended=AttemptOutcome.OK)
 KIDS = (Queue("kid"), Queue("other"))
 LONG = [{"childName": "kid", "text": "x" * 70_000}]
 
@@ -64,11 +64,11 @@ def test_a_parent_of_children_of_two_kinds_goes_on_when_none_of_either_is_open(h
             await at.step("parent")
             wake, key = at.engine._tables.wake, key_of("demo", job_id)
             assert await end(at, "parent:kid", 9) == 3
-            assert await wake(key) is Woken.OPEN
+            assert await wake(key) is ParentWakeup.OPEN
             at.time.move(2.0)
             assert isinstance((await at.step("parent")).outcome, Snooze), "it looks by itself"
             assert await end(at, "parent:other", 9) == 1
-            assert await wake(key) is Woken.WOKEN
+            assert await wake(key) is ParentWakeup.WOKEN
             await at.step("parent")
             assert (await at.read(job_id) or {})["completed-queue"] == "parent"
 

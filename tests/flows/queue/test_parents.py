@@ -12,8 +12,8 @@ from stowhand.flows.queue.parents import Children
 from stowhand.flows.queue.step import Above
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.flow_shape import FlowShape, Limiter, Queue
-from stowhand.protocols.flow_tables import PARKED, FlowTables, Woken
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.flow_tables import PARKED, FlowTables, ParentWakeup
+from stowhand.protocols.queue_store import ActionResult
 from stowhand.protocols.store import Verdict
 from tests.conftest import Run
 from tests.flows.queue.harness import Harness, MakeHarness, noting
@@ -93,7 +93,7 @@ def test_a_child_that_fails_for_good_is_gathered_with_its_reason(harness: MakeHa
             failed = {"done": True, "failed": True, "failedQueue": "parent:kid", "failedErrorMsg": "one is bad"}
             assert result.items() >= failed.items()
             (answer,) = await at.engine.retry([child])
-            assert (answer.done, answer.why) == (Done.REFUSED, "its parent has gone on without it")
+            assert (answer.done, answer.why) == (ActionResult.REFUSED, "its parent has gone on without it")
 
     run(story())
 
@@ -105,7 +105,7 @@ def test_a_failed_child_may_be_retried_while_its_parent_waits(harness: MakeHarne
             await at.step("parent")
             await at.step("parent:other", lambda job: {"next_queue": "a child has none"})
             (child,) = await at.engine.failed("parent:other", after=None, limit=9)
-            assert [answer.done for answer in await at.engine.retry([child])] == [Done.DONE]
+            assert [answer.done for answer in await at.engine.retry([child])] == [ActionResult.DONE]
             for _ in range(2):
                 await at.step("parent:other")
             await at.step("parent")
@@ -301,10 +301,10 @@ def test_the_ends_of_many_children_are_few_questions_about_their_parent(run: Run
     asked: list[str] = []
 
     class Slow:
-        async def wake(self, key: str) -> Woken:
+        async def wake(self, key: str) -> ParentWakeup:
             asked.append(key)
             await asyncio.sleep(0.01)
-            return Woken.OPEN
+            return ParentWakeup.OPEN
 
     async def story() -> None:
         children = Children(FlowShape(name="f", queues=(Queue("q"),)), cast("FlowTables", Slow()), Ids())

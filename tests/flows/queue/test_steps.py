@@ -11,7 +11,7 @@ from stowhand.flows.step_handler import DelayError
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import Fail, Snooze
 from stowhand.protocols.flow_shape import Layout, Queue
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.queue_store import ActionResult
 from stowhand.protocols.store import StoreOptions, Verdict
 from stowhand.testing import MemoryStore
 from tests.conftest import Run
@@ -133,7 +133,11 @@ def test_a_failed_job_says_where_and_why_and_can_be_retried_there(harness: MakeH
             assert await at.engine.failed("second", after=job_id, limit=9) == []
             assert await at.engine.failed("first", after=None, limit=9) == []
             answers = await at.engine.retry([job_id, other, "none"])
-            assert [answer.done for answer in answers] == [Done.DONE, Done.REFUSED, Done.MISSING]
+            assert [answer.done for answer in answers] == [
+                ActionResult.DONE,
+                ActionResult.REFUSED,
+                ActionResult.MISSING,
+            ]
             job = await at.read(job_id)
             assert job is not None
             assert not job.keys() & {*failed, "retries:second"}
@@ -155,7 +159,7 @@ def test_a_job_canceled_by_hand_has_failed_and_can_be_retried(harness: MakeHarne
             assert job is not None
             assert job["canceled"]
             assert job["failedQueue"] == "second"
-            assert [answer.done for answer in await at.engine.retry([job_id])] == [Done.DONE]
+            assert [answer.done for answer in await at.engine.retry([job_id])] == [ActionResult.DONE]
             await at.step("second")
             assert await at.due("third") == 1
 

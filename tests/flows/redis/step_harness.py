@@ -18,7 +18,7 @@ from stowhand.flows.redis.settlements import NewChild, StepEnd, encode_end
 from stowhand.flows.redis.store import FlowRecord, FlowStore
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
-from stowhand.jobs.lifecycle import Cancel, Ended, Fail, Outcome, Retry, Settlement, Snooze, settle
+from stowhand.jobs.lifecycle import AttemptOutcome, Cancel, Fail, Outcome, Retry, Settlement, Snooze, settle
 from stowhand.protocols.flow_shape import FlowShape, Layout, Limiter, Queue
 from stowhand.protocols.store import Claim, ClaimRequest, Pulse, Reply, Verdict
 from tests.support.flow_keys import FlowKeys
@@ -246,7 +246,7 @@ def new_token() -> str:
 def ended(next_queue: str | None = None, **fields: Any) -> Settlement:
     """A step that ended well."""
     raw = {name: raw_of(value) for name, value in fields.items()}
-    return Settlement(State.COMPLETED, Ended.OK, result=encode_end(StepEnd(fields=raw, next=next_queue)))
+    return Settlement(State.COMPLETED, AttemptOutcome.OK, result=encode_end(StepEnd(fields=raw, next=next_queue)))
 
 
 def raw_of(value: Any) -> Any:
@@ -285,7 +285,7 @@ def park(
         for number, (queue, child_id, _) in enumerate(made)
     ]
     fields = {"children:parent:jobs": raw_of([key for _, _, key in made])}
-    end = Settlement(State.COMPLETED, Ended.OK, result=encode_end(StepEnd(fields=fields, children=children)))
+    end = Settlement(State.COMPLETED, AttemptOutcome.OK, result=encode_end(StepEnd(fields=fields, children=children)))
     told: object = harness.settle(lease, end, "parent")
     assert getattr(told, "state", told) is recorded
     return [(queue, child_id) for queue, child_id, _ in made]

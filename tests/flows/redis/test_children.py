@@ -9,7 +9,7 @@ import pytest
 
 from stowhand.flows.redis.settlements import StepEnd, encode_end
 from stowhand.jobs.job import State
-from stowhand.jobs.lifecycle import Ended, Settlement
+from stowhand.jobs.lifecycle import AttemptOutcome, Settlement
 from stowhand.protocols.store import Verdict
 from tests.flows.redis.step_harness import CANCELED, FAILED, Harness, ended, park
 
@@ -18,7 +18,7 @@ OPEN = "children:parent:open"
 
 def wait_on() -> Settlement:
     """A parent that has looked, and waits on."""
-    return Settlement(State.COMPLETED, Ended.OK, result=encode_end(StepEnd(children=[])))
+    return Settlement(State.COMPLETED, AttemptOutcome.OK, result=encode_end(StepEnd(children=[])))
 
 
 def test_a_parent_fans_out_and_is_parked(harness: Harness) -> None:

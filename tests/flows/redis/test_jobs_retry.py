@@ -10,7 +10,7 @@ import redis
 
 from stowhand.flows.job import FlowJob, Stage
 from stowhand.jobs.lifecycle import Cancel
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.queue_store import ActionResult
 from stowhand.protocols.store import Claim
 from tests.conftest import Run
 from tests.support.flow_bench import SHAPES, FlowBench, Queue, flow_bench, shape
@@ -37,7 +37,7 @@ def refuse(job: FlowJob) -> object:
     raise ValueError("no")
 
 
-async def retried(bench: FlowBench, job: str) -> tuple[Done, str]:
+async def retried(bench: FlowBench, job: str) -> tuple[ActionResult, str]:
     """What became of it, and why."""
     (answer,) = await bench.engine.retry([job])
     assert answer.job_id == job
@@ -59,12 +59,12 @@ def test_a_failed_job_begins_anew_in_its_queue(run: Run, redis_url: str, look: r
             for key in (bench.hash_key(job), bench.key("job:demo:k:1")):
                 look.expire(key, 100)
 
-            assert await retried(bench, job) == (Done.DONE, "")
+            assert await retried(bench, job) == (ActionResult.DONE, "")
             assert bench.hash(job) == before
             assert bench.members("first", "waiting") == [behind, job]
             for key in (bench.hash_key(job), bench.key("job:demo:k:1")):
                 assert bench.lives(key)
-            assert await retried(bench, job) == (Done.REFUSED, "it has not failed: it is waiting")
+            assert await retried(bench, job) == (ActionResult.REFUSED, "it has not failed: it is waiting")
             for _ in range(2):
                 await bench.work("first", refuse)
             assert bench.value(job, "failed") is True
@@ -78,7 +78,7 @@ def test_a_canceled_job_may_be_wanted_again_at_its_priority(run: Run, redis_url:
             job = await bench.create({}, priority=2)
             await bench.work("first", lambda _: Cancel("not wanted"))
             assert bench.value(job, "canceled") is True
-            assert await retried(bench, job) == (Done.DONE, "")
+            assert await retried(bench, job) == (ActionResult.DONE, "")
             assert bench.value(job, "canceled") is None
             assert bench.members("first", "waiting", 2) == [job]
 
@@ -94,7 +94,7 @@ def test_what_the_original_wrote_in_quotes_has_failed_too(run: Run, redis_url: s
             (known,) = await bench.engine.views([job])
             assert known is not None
             assert (known.state, known.queue) == (Stage.FAILED, "last")
-            assert await retried(bench, job) == (Done.DONE, "")
+            assert await retried(bench, job) == (ActionResult.DONE, "")
             assert bench.members("last", "waiting") == [job]
 
     run(check())
@@ -109,7 +109,12 @@ def test_what_has_not_failed_or_is_not_there_is_said(run: Run, redis_url: str, l
             look.hset(bench.hash_key(strange), mapping={"failed": "true", "failedQueue": '"parent:kid"'})
             before = {key: look.dump(key) for key in bench.all_keys()}
             answers = await bench.engine.retry([waiting, "no-such", "demo:none", strange])
-            assert [answer.done for answer in answers] == [Done.REFUSED, Done.MISSING, Done.MISSING, Done.REFUSED]
+            assert [answer.done for answer in answers] == [
+                ActionResult.REFUSED,
+                ActionResult.MISSING,
+                ActionResult.MISSING,
+                ActionResult.REFUSED,
+            ]
             assert "no queue of this flow that it can be in" in answers[3].why
             assert {key: look.dump(key) for key in bench.all_keys()} == before
 
@@ -128,7 +133,7 @@ def test_of_two_who_put_it_back_one_does(run: Run, redis_url: str, look: redis.R
             assert read is not None
             spot, known = read
             answers = [await jobs._put_back(spot, queue, known, is_lost=False) for _ in range(2)]
-            assert [answer.done for answer in answers] == [Done.DONE, Done.REFUSED]
+            assert [answer.done for answer in answers] == [ActionResult.DONE, ActionResult.REFUSED]
             assert bench.members("first", "waiting") == [job]
 
     run(check())
@@ -153,7 +158,7 @@ def test_a_failed_child_is_waited_for_again(run: Run, redis_url: str, look: redi
     async def check() -> None:
         async with flow_bench(redis_url, shape(FLOW, layout), look) as bench:
             parent, _, second, running = await fan_out(bench)
-            assert await retried(bench, second) == (Done.DONE, "")
+            assert await retried(bench, second) == (ActionResult.DONE, "")
             await bench.end("parent:kid", running, lambda _: None)
             assert bench.members("parent", "parked") == [parent]
             assert await bench.work("parent:kid", lambda _: {"x": 1}) == 1
@@ -173,7 +178,7 @@ def test_a_parent_that_was_woken_waits_on_for_a_child_that_was_put_back(
             parent, _, second, running = await fan_out(bench)
             await bench.end("parent:kid", running, lambda _: None)
             assert bench.members("parent", "waiting") == [parent]
-            assert await retried(bench, second) == (Done.DONE, "")
+            assert await retried(bench, second) == (ActionResult.DONE, "")
             await bench.work("parent")
             assert bench.members("parent", "parked") == [parent]
             await bench.work("parent:kid", lambda _: None)
@@ -193,14 +198,14 @@ def test_a_child_whose_parent_has_gone_on_is_not_put_back(
             await bench.end("parent:kid", running, lambda _: None)
             (claim,) = await bench.claim("parent")
             assert await retried(bench, second) == (
-                Done.REFUSED, "the job that waits for it is at work just now; try again"
+                ActionResult.REFUSED, "the job that waits for it is at work just now; try again"
             )  # fmt: skip
             await bench.end("parent", claim)
             assert "has gone on" in (await retried(bench, second))[1]
             look.hdel(bench.hash_key(second), "parent")
             assert "not known which job waits" in (await retried(bench, second))[1]
             look.hset(bench.hash_key(second), "parent", '"gone"')
-            assert await retried(bench, second) == (Done.REFUSED, "the job that waited for it is gone")
+            assert await retried(bench, second) == (ActionResult.REFUSED, "the job that waited for it is gone")
             assert bench.members("parent:kid", "waiting") == []
             assert bench.members("last", "waiting") == [parent]
 
@@ -218,7 +223,7 @@ def test_the_children_live_as_long_as_a_parent_that_is_put_back(
             look.zrem(bench.queue("parent", "parked"), parent)
             for child in children:
                 look.expire(bench.hash_key(child), 100)
-            assert await retried(bench, parent) == (Done.DONE, "")
+            assert await retried(bench, parent) == (ActionResult.DONE, "")
             assert all(bench.lives(bench.hash_key(child)) for child in children)
 
     run(check())

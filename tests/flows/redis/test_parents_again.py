@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from stowhand.flows import FlowJob, FlowShape, Queue
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.queue_store import ActionResult
 from tests.conftest import Run
 from tests.support.flow_bench import flow_bench
 from tests.support.valkey import LiveRedis
@@ -116,7 +116,7 @@ def test_a_child_of_an_earlier_time_is_not_put_back(
             before = await bench.engine.retry([old])
             await bench.work("parent")
             for answer in (*before, *await bench.engine.retry([old])):
-                assert (answer.done, "has gone on" in answer.why) == (Done.REFUSED, True)
+                assert (answer.done, "has gone on" in answer.why) == (ActionResult.REFUSED, True)
             assert bench.value(job, "children:parent:open") == 1
             assert bench.value(old, "failed") is True
 

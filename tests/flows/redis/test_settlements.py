@@ -10,7 +10,7 @@ import pytest
 from stowhand.flows.redis.settlements import BATCH, digest_of
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.store import Reply, Verdict
 from tests.flows.redis.step_harness import (
     CANCELED,
@@ -254,14 +254,14 @@ def test_a_repeat_whose_mark_may_have_expired_is_unknown(plain_harness: Harness)
 
 UNWRITABLE = {
     "no step's end": COMPLETED,
-    "no object": Settlement(State.COMPLETED, Ended.OK, result="[1]"),
-    "no JSON": Settlement(State.COMPLETED, Ended.OK, result='{"fields": {"x": nan}}'),
-    "a lone surrogate": Settlement(State.COMPLETED, Ended.OK, result='{"fields": {"x": "\ud800"}}'),
-    "a lone surrogate in a name": Settlement(State.COMPLETED, Ended.OK, result='{"fields": {"\\ud800": 1}}'),
-    "jobs that follow": Settlement(State.COMPLETED, Ended.OK, result="{}", then=(NewJob(task="t"),)),
-    "the rest of a batch": Settlement(State.ERRORED, Ended.RETRY, payload="[]"),
+    "no object": Settlement(State.COMPLETED, AttemptOutcome.OK, result="[1]"),
+    "no JSON": Settlement(State.COMPLETED, AttemptOutcome.OK, result='{"fields": {"x": nan}}'),
+    "a lone surrogate": Settlement(State.COMPLETED, AttemptOutcome.OK, result='{"fields": {"x": "\ud800"}}'),
+    "a lone surrogate in a name": Settlement(State.COMPLETED, AttemptOutcome.OK, result='{"fields": {"\\ud800": 1}}'),
+    "jobs that follow": Settlement(State.COMPLETED, AttemptOutcome.OK, result="{}", then=(NewJob(task="t"),)),
+    "the rest of a batch": Settlement(State.ERRORED, AttemptOutcome.RETRY, payload="[]"),
     "a stranger as child": Settlement(
-        State.COMPLETED, Ended.OK, result='{"children": [{"queue": "parent:kid", "id": "x", "fields": {}}]}'
+        State.COMPLETED, AttemptOutcome.OK, result='{"children": [{"queue": "parent:kid", "id": "x", "fields": {}}]}'
     ),
 }
 
@@ -279,7 +279,7 @@ def test_what_cannot_be_written_fails_that_job_alone(plain_harness: Harness, why
 def test_a_message_with_anything_in_it_is_kept(plain_harness: Harness) -> None:
     lease = plain_harness.start()
     said = 'line\n"quoted" \\ ü €'
-    plain_harness.settle(lease, Settlement(State.FAILED, Ended.FAILED, error=said))
+    plain_harness.settle(lease, Settlement(State.FAILED, AttemptOutcome.FAILED, error=said))
     assert plain_harness.values(lease.job_id)["failedErrorMsg"] == said
 
 

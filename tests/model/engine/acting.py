@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.tries import BY_HAND, WORKER_DIED, TryEnd
+from stowhand.jobs.tries import BY_HAND, WORKER_DIED, AttemptEnd
 from stowhand.protocols.flow_tables import is_step
-from stowhand.protocols.queue_store import Answer, Done, Reschedule
+from stowhand.protocols.queue_store import ActionResult, Answer, Reschedule
 from stowhand.protocols.validation import (
     validate_id,
     validate_ids,
@@ -44,9 +44,9 @@ class Administrator:
             assert row is not None
             if row.state is State.PROCESSING:
                 row.cancel_requested = True
-                return Answer(job_id, Done.ASKED, "it is running; its worker will stop it")
+                return Answer(job_id, ActionResult.ASKED, "it is running; its worker will stop it")
             rows.finish(row, State.CANCELED)
-            return Answer(job_id, Done.DONE)
+            return Answer(job_id, ActionResult.DONE)
 
     async def remove(self, job_id: int) -> Answer:
         with self._transaction() as rows:
@@ -71,7 +71,7 @@ class Administrator:
         with self._transaction() as rows:
             changed = actionable(rows, job_ids)
             for row in changed:
-                rows.keep_try(row, TryEnd.BY_HAND, BY_HAND, why)
+                rows.keep_try(row, AttemptEnd.BY_HAND, BY_HAND, why)
                 fence_out(row)
                 row.attempts, row.last_error, row.updated_at = row.max_attempts, why, rows.now
                 is_new = row.state is not State.FAILED
@@ -117,7 +117,7 @@ def retry(rows: Rows, job_id: int) -> Answer:
     rows.begin_round(row)
     row.attempts, row.resets, row.expires_at = 0, 0, None
     row.cancel_requested, row.loses_retries = False, None
-    return Answer(job_id, Done.DONE, "" if keeps_key else "its key belongs to another job now, so it has none")
+    return Answer(job_id, ActionResult.DONE, "" if keeps_key else "its key belongs to another job now, so it has none")
 
 
 def remove(rows: Rows, job_id: int) -> Answer:
@@ -127,19 +127,19 @@ def remove(rows: Rows, job_id: int) -> Answer:
         return refused
     assert row is not None
     rows.forget([row])
-    return Answer(job_id, Done.DONE)
+    return Answer(job_id, ActionResult.DONE)
 
 
 def remove_key(rows: Rows, key: str) -> Answer:
     """Delete the holder of a key; a running one loses the key and will not run again."""
     row = rows.holder(validate_key(key))
     if row is None:
-        return Answer(None, Done.MISSING, f"no live job has the key {key!r}")
+        return Answer(None, ActionResult.MISSING, f"no live job has the key {key!r}")
     if row.state is not State.PROCESSING:
         return remove(rows, row.id)
     rows.free_key(row)
     row.key, row.loses_retries = None, "removed"
-    return Answer(row.id, Done.DONE, "it is running; it ends without its key and will not run again")
+    return Answer(row.id, ActionResult.DONE, "it is running; it ends without its key and will not run again")
 
 
 def set_details(rows: Rows, row: Row, to: Reschedule) -> None:
@@ -147,7 +147,7 @@ def set_details(rows: Rows, row: Row, to: Reschedule) -> None:
     most = row.max_attempts if to.max_attempts is None else to.max_attempts
     attempts = min(row.attempts if to.attempts is None else to.attempts, most)
     if attempts >= most and row.waits():
-        rows.keep_try(row, TryEnd.BY_HAND, BY_HAND, None)
+        rows.keep_try(row, AttemptEnd.BY_HAND, BY_HAND, None)
     if row.expires_at is not None and to.run_at is not None:
         row.expires_at += to.run_at - row.run_at
     row.run_at = row.run_at if to.run_at is None else to.run_at

@@ -12,7 +12,7 @@ from stowhand.jobs.failure import job_of
 from stowhand.jobs.job import EXPIRED, Job, KeyMode, NewJob, State
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.jobs.strict_json import SIZE_LIMIT
-from stowhand.jobs.tries import Try
+from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.validation import validate_id
 from tests.model.engine.replies import appended
 from tests.model.engine.rows import Row, Rows, Taken, Transaction
@@ -44,7 +44,7 @@ class Producer:
             row = rows.find(validate_id(job_id))
             return row.job() if row is not None else None
 
-    async def tries(self, job_id: int) -> Sequence[Try]:
+    async def tries(self, job_id: int) -> Sequence[FailedAttempt]:
         with self._transaction() as rows:
             return tuple(rows.tries.get(validate_id(job_id), ()))
 

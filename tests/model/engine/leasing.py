@@ -12,8 +12,8 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, QUARANTINE_AFTER, WAITING, Settlement
 from stowhand.jobs.text import clean
-from stowhand.jobs.tries import WORKER_DIED, TryEnd, end_of_try
-from stowhand.protocols.store import ClaimRequest, Reply, Unwritten, Verdict
+from stowhand.jobs.tries import WORKER_DIED, AttemptEnd, end_of_try
+from stowhand.protocols.store import ClaimRequest, RefusedSettlement, Reply, Verdict
 from tests.model.engine import enqueueing
 from tests.model.engine.replies import continues, recorded, recorded_before
 from tests.model.engine.rows import IN_TURN, Row, Rows
@@ -94,7 +94,7 @@ def settle(rows: Rows, lease: Lease, settlement: Settlement, *, repeat: bool) ->
             for job in settlement.then if state is settlement.state else ():
                 enqueueing.add(rows, limits.check(job))
     except InvalidJob as error:
-        return Unwritten(clean(str(error)))
+        return RefusedSettlement(clean(str(error)))
     return recorded(settlement, state)
 
 
@@ -173,7 +173,7 @@ def reset(rows: Rows, leases: Sequence[Lease], *, tells: bool = True) -> list[Re
             continue
         worker = row.worker
         decided = lifecycle.reset(resets=row.resets, max_resets=row.max_resets, max_attempts=row.max_attempts)
-        rows.keep_try(row, TryEnd.RESET, WORKER_DIED, decided.error)
+        rows.keep_try(row, AttemptEnd.RESET, WORKER_DIED, decided.error)
         row.resets += 1
         row.epoch += 1
         row.expires_at = None

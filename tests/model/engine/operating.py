@@ -5,7 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 from stowhand.jobs.job import State
-from stowhand.protocols.operating import PURGE_COUNTED, Ages, Purged, QueueChange, SerialChange, SerialRow, read_serial
+from stowhand.protocols.operating import (
+    PURGE_COUNTED,
+    Ages,
+    PurgeResult,
+    QueueChange,
+    SerialChange,
+    SerialRow,
+    read_serial,
+)
 from tests.model.engine.rows import Row, Rows, Transaction
 
 OVER = (State.COMPLETED, State.FAILED, State.CANCELED)
@@ -39,14 +47,14 @@ class Operator:
             rows.paused_queues.discard(name)
             return QueueChange(name, was_paused)
 
-    async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
+    async def purge(self, ages: Ages, *, dry_run: bool = False) -> PurgeResult:
         """Delete what ended longer ago than the age for its state; ``dry_run``: only count it."""
         with self._transaction() as rows:
             old = {state: old_rows(rows, state, getattr(ages, state.value)) for state in OVER}
             if dry_run:
-                return Purged(**{state.value: min(len(some), PURGE_COUNTED + 1) for state, some in old.items()})
+                return PurgeResult(**{state.value: min(len(some), PURGE_COUNTED + 1) for state, some in old.items()})
             rows.forget(row for some in old.values() for row in some)
-            return Purged(**{state.value: len(some) for state, some in old.items()})
+            return PurgeResult(**{state.value: len(some) for state, some in old.items()})
 
 
 def old_rows(rows: Rows, state: State, age: float | None) -> list[Row]:

@@ -7,7 +7,7 @@ import msgspec
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import WAITING, Settlement, turned
 from stowhand.protocols.flow_tables import is_step
-from stowhand.protocols.queue_store import Answer, Done
+from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.protocols.store import Reply, Verdict
 
 _WHY = {
@@ -24,9 +24,9 @@ _WHY = {
 def refusal(doing: str, job_id: int, state: State | None) -> Answer | None:
     """Why a job in this state (``None``: there is no such job) is left as it is."""
     if state is None:
-        return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
+        return Answer(job_id, ActionResult.MISSING, f"there is no job {job_id}")
     why = _WHY.get((doing, state))
-    done = Done.UNCHANGED if state is State.CANCELED else Done.REFUSED
+    done = ActionResult.UNCHANGED if state is State.CANCELED else ActionResult.REFUSED
     return None if why is None else Answer(job_id, done, why)
 
 

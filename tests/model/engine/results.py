@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stowhand.jobs.job import State
-from stowhand.protocols.producer import Standing
+from stowhand.protocols.producer import JobStanding
 from tests.model.engine.rows import Rows, Transaction
 
 
@@ -15,21 +15,21 @@ class Results:
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
 
-    async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
+    async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStanding]:
         with self._transaction() as rows:
             return standings(rows, job_ids)
 
 
-def standings(rows: Rows, job_ids: Sequence[int]) -> list[Standing]:
+def standings(rows: Rows, job_ids: Sequence[int]) -> list[JobStanding]:
     """Of those that have ended, have made place for another job, or are nowhere."""
     found = []
     for job_id in job_ids:
         row = rows.find(job_id)
         if row is None:
-            found.append(Standing(job_id, is_known=job_id <= rows.last_id))
+            found.append(JobStanding(job_id, is_known=job_id <= rows.last_id))
         elif row.state.terminal or row.replaced is not None:
             found.append(
-                Standing(
+                JobStanding(
                     job_id,
                     row.state,
                     attempts=row.attempts,

@@ -14,8 +14,8 @@ from stowhand.jobs.job import MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import WAITING
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.jobs.tries import CLASS_LIMIT, TRIES_KEPT, Try, TryEnd, last_frames
-from stowhand.protocols.queue_store import Entered, KnownItem
+from stowhand.jobs.tries import CLASS_LIMIT, TRIES_KEPT, AttemptEnd, FailedAttempt, last_frames
+from stowhand.protocols.queue_store import KnownItem, LedgerEntry
 from stowhand.protocols.store import DAY
 
 IN_TURN = attrgetter("priority", "run_at", "id")
@@ -103,7 +103,7 @@ class Rows:
         """The time of the transaction that is open, or was last."""
         self.live: dict[int, Row] = {}
         self.history: dict[int, Row] = {}
-        self.tries: dict[int, list[Try]] = {}
+        self.tries: dict[int, list[FailedAttempt]] = {}
         """By job, live or in the history: what its last attempts left that did not complete."""
         self.last_id = 0
         self.expiring: set[int] = set()
@@ -115,7 +115,7 @@ class Rows:
 
         self.known: dict[str, KnownItem] = {}
         """The items of crontabs, by identifier."""
-        self.ledger: dict[tuple[str, datetime], Entered] = {}
+        self.ledger: dict[tuple[str, datetime], LedgerEntry] = {}
         """Every tick that was scheduled: one entry, and so one job, for each (identifier, moment)."""
         self.paused_serials: dict[str, datetime] = {}
         self.paused_queues: set[str] = set()
@@ -199,9 +199,9 @@ class Rows:
         else:
             self.tries.pop(row.id, None)
 
-    def keep_try(self, row: Row, outcome: TryEnd, error_class: str | None, error: str | None) -> None:
+    def keep_try(self, row: Row, outcome: AttemptEnd, error_class: str | None, error: str | None) -> None:
         """Of a row that its end has not changed yet."""
-        entry = Try(
+        entry = FailedAttempt(
             number=row.attempts,
             round=row.round,
             worker=row.worker,

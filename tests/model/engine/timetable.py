@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from stowhand.protocols.queue_store import Entered, KnownItem, Tick
+from stowhand.protocols.queue_store import KnownItem, LedgerEntry, Tick
 from stowhand.protocols.validation import validate_ticks
 from tests.model.engine import enqueueing
 from tests.model.engine.rows import Rows, Transaction
@@ -19,7 +19,7 @@ class Timetable:
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
 
-    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
+    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[LedgerEntry]:
         """All of them, or none."""
         with self._transaction() as rows, rows.all_or_nothing():
             return [enter(rows, tick) for tick in validate_ticks(ticks, rows.now)]
@@ -34,14 +34,14 @@ class Timetable:
             return sorted(at for name, at in rows.ledger if name == identifier)
 
 
-def enter(rows: Rows, tick: Tick) -> Entered:
+def enter(rows: Rows, tick: Tick) -> LedgerEntry:
     """One line of the ledger, and its job; or what the ledger says already."""
     place = (tick.identifier, tick.at.astimezone(UTC))
     earlier = rows.ledger.get(place)
     if earlier is not None:
         return msgspec.structs.replace(earlier, mine=False)
     job_id = enqueueing.add(rows, tick.job).id
-    entered = rows.ledger[place] = Entered(mine=True, job_id=job_id, spec=tick.spec)
+    entered = rows.ledger[place] = LedgerEntry(mine=True, job_id=job_id, spec=tick.spec)
     known = known_or_new(rows, tick.identifier, tick.spec)
     latest = max(known.last_tick or place[1], place[1])
     rows.known[tick.identifier] = msgspec.structs.replace(known, last_tick=latest)

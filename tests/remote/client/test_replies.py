@@ -17,9 +17,9 @@ from stowhand.errors import ConfigurationError, InvalidJob, OutcomeUnknown, Stor
 from stowhand.jobs.conditions import Where, sql
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.attempt import Progress, ProgressKeeper
-from stowhand.protocols.store import ClaimRequest, Unwritten, Verdict
+from stowhand.protocols.store import ClaimRequest, RefusedSettlement, Verdict
 from stowhand.remote import HttpOptions, HttpStore
 from stowhand.remote.client.http_caller import CONNECTIONS, NoReply
 from stowhand.remote.wire import BODY_LIMIT, VERBS, Trouble
@@ -228,7 +228,7 @@ def test_one_settlement_that_is_refused_does_not_sink_the_others(run: Run) -> No
         store = HttpStore(server.url)
         first, second = await store.settle(batch)
         assert first is Verdict.SETTLED
-        assert isinstance(second, Unwritten)
+        assert isinstance(second, RefusedSettlement)
         assert "delay: -1" in second.why
         await store.close()
 
@@ -240,13 +240,13 @@ def test_one_settlement_that_is_refused_does_not_sink_the_others(run: Run) -> No
 
 @pytest.mark.parametrize("result", ['"' + "x" * 1024 * 1024 + '"', '"\ud800"'])
 def test_a_settlement_that_no_request_can_carry_is_not_sent(run: Run, result: str) -> None:
-    big = Settlement(State.COMPLETED, Ended.OK, result=result)
+    big = Settlement(State.COMPLETED, AttemptOutcome.OK, result=result)
     batch = [(Lease(1, "t", 1), big), (Lease(2, "t", 1), COMPLETED)]
 
     async def go(server: Canned) -> None:
         store = HttpStore(server.url)
         first, second = await store.settle(batch)
-        assert isinstance(first, Unwritten)
+        assert isinstance(first, RefusedSettlement)
         assert second is Verdict.SETTLED
         await store.close()
 
@@ -259,14 +259,14 @@ def test_a_settlement_that_no_request_can_carry_is_not_sent(run: Run, result: st
 def test_what_the_server_recorded_otherwise_is_the_reply(run: Run) -> None:
     recorded = {"state": "canceled", "ended": "canceled", "error": "it failed"}
     differences = [{"place": 0, "recorded": recorded}, {"place": 1, "unwritten": "a trigger says no"}]
-    asked = Settlement(State.ERRORED, Ended.RETRY, error="it failed")
+    asked = Settlement(State.ERRORED, AttemptOutcome.RETRY, error="it failed")
     batch = [(Lease(n, "t", 1), asked) for n in (1, 2)]
 
     async def go(server: Canned) -> None:
         store = HttpStore(server.url)
         assert await store.settle(batch) == [
-            Settlement(State.CANCELED, Ended.CANCELED, error="it failed"),
-            Unwritten("a trigger says no"),
+            Settlement(State.CANCELED, AttemptOutcome.CANCELED, error="it failed"),
+            RefusedSettlement("a trigger says no"),
         ]
         await store.close()
 
@@ -278,7 +278,7 @@ def test_what_is_much_goes_in_several_requests_below_the_limit(run: Run) -> None
     async def go(server: Canned) -> None:
         store = HttpStore(server.url)
         result = '"' + "x" * 300_000 + '"'
-        batch = [(Lease(n, "t", 1), Settlement(State.COMPLETED, Ended.OK, result=result)) for n in range(7)]
+        batch = [(Lease(n, "t", 1), Settlement(State.COMPLETED, AttemptOutcome.OK, result=result)) for n in range(7)]
         assert len(await store.settle(batch)) == 7
         await store.close()
 

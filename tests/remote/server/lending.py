@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 from stowhand.events import (
     Event,
     Events,
+    InvalidTokensSent,
     JobsReset,
-    LentChanged,
+    RemoteCallAudited,
     RequestAnswered,
-    StoreTrouble,
-    TokensTrouble,
-    WrongTokens,
+    StoreCallFailed,
+    TokenFileUnreadable,
 )
 from stowhand.http_server import Serving
 from stowhand.jobs.job import NewJob
@@ -36,7 +36,7 @@ from stowhand.remote.server.tokens import TokenFile, TokenRecord, new_token
 T = TypeVar("T")
 PATIENCE = 60.0
 """Seconds until a test gives up; longer than any request waits."""
-KINDS = (LentChanged, RequestAnswered, StoreTrouble, TokensTrouble, WrongTokens)
+KINDS = (RemoteCallAudited, RequestAnswered, StoreCallFailed, TokenFileUnreadable, InvalidTokensSent)
 
 
 class Reply:

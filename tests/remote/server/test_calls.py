@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from stowhand.errors import StoreError, StoreUnreachable
-from stowhand.events import LentChanged, StoreTrouble
+from stowhand.events import RemoteCallAudited, StoreCallFailed
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.attempt import Progress
@@ -407,7 +407,7 @@ def test_every_change_is_audited_without_secrets(lend: Lend) -> None:
     (claim,) = client.claim()
     client.settle(claim, result='"hush"')
     client.post("enqueue", jobs=[{"task": "t", "payload": '"hush"'}])
-    told = lending.heard(LentChanged)
+    told = lending.heard(RemoteCallAudited)
     assert [(event.call, event.ids, event.verdicts) for event in told] == [
         ("claim", (str(job_id),), ()),
         ("settle", (str(job_id),), ("completed: settled",)),
@@ -501,7 +501,7 @@ def test_tasks_that_cannot_be_are_refused_and_are_no_outage(lend: Lend, name: st
     client = lending.client()
     for call, body in (("claim", claiming(tasks=[name])), ("due", {"tasks": [name]})):
         assert client.post(call, **body).refused(400, "invalid job").startswith("tasks: ")
-    assert lending.heard(StoreTrouble) == []
+    assert lending.heard(StoreCallFailed) == []
 
 
 class Broken(MemoryStore):
@@ -521,4 +521,4 @@ def test_an_error_that_no_store_sent_is_a_bug_and_not_an_outage(lend: Lend) -> N
     reply = lending.client().post("due")
     reply.refused(500, "broken")
     assert "retry-after" not in reply.headers
-    assert len(lending.heard(StoreTrouble)) == 1
+    assert len(lending.heard(StoreCallFailed)) == 1

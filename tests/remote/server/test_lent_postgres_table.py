@@ -17,12 +17,12 @@ import pytest
 
 from stowhand.commands import Command, CommandHandler
 from stowhand.errors import ConfigurationError, InvalidJob
-from stowhand.events import StoreTrouble
+from stowhand.events import StoreCallFailed
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.job import State
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.queue_store import Answer, Done
+from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.protocols.store import ClaimRequest
 from stowhand.remote import HttpOptions, HttpStore
 from stowhand.table import TableOptions, TableStore
@@ -177,7 +177,7 @@ def test_a_handler_far_away_puts_its_own_record_back_and_no_other(run: Run, uplo
         again.append(path)
         after = {"a": None, "b": timedelta(hours=1), "c": datetime.now(UTC) + timedelta(hours=2)}[path]
         answer = await ctx.store.requeue(record if path == "a" else UUID(record["id"]), after)
-        assert answer == Answer(record["id"], Done.DONE)
+        assert answer == Answer(record["id"], ActionResult.DONE)
 
     run(uploads.work(handle, max_num_retries=0))
     rows = uploads.sql(
@@ -195,10 +195,12 @@ def test_a_condition_that_the_database_refuses_is_the_clients_mistake(lend: Lend
         reply = client.post("claim", **claiming(conditions=[{"column": column, "op": op, "value": value}]))
         assert f"cannot compare so ({column})" in reply.refused(400, "malformed")
         assert b"postgres" not in reply.raw
-    assert [event.doing for event in lending.heard(StoreTrouble)] == ["claim"] * 2, "NUL is never sent to the database"
+    assert [event.doing for event in lending.heard(StoreCallFailed)] == ["claim"] * 2, (
+        "NUL is never sent to the database"
+    )
     uploads.sql("DROP TABLE uploads")
     client.post("claim", **claiming()).refused(503, "unreachable")
-    assert "uploads" in lending.heard(StoreTrouble)[-1].error
+    assert "uploads" in lending.heard(StoreCallFailed)[-1].error
 
 
 def test_conditions_are_those_of_the_token_and_a_stranger_changes_nothing(run: Run, uploads: Uploads) -> None:

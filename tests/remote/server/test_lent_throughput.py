@@ -10,9 +10,9 @@ from typing import Any
 from stowhand.events import Events, JobsReset
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease, ResetJob
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.store import Claim, ClaimRequest, Recorded, Reply, Verdict
+from stowhand.protocols.store import Claim, ClaimRequest, RecordedSettlement, Reply, Verdict
 from stowhand.protocols.throughput import total
 from stowhand.remote import HttpOptions, HttpStore
 from stowhand.remote.server.lender import ServerOptions, running
@@ -22,7 +22,7 @@ from stowhand.worker.heartbeat_thread import HeartbeatThread
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 
-FAILED = Settlement(State.FAILED, Ended.FAILED)
+FAILED = Settlement(State.FAILED, AttemptOutcome.FAILED)
 
 
 class Lender:
@@ -59,11 +59,13 @@ def test_what_was_recorded_is_counted_once_whatever_is_repeated(run: Run) -> Non
         settlements = (COMPLETED, FAILED, COMPLETED, COMPLETED)
         leases = [claim.lease for claim in claims]
         await lender.clock.advance(2)
-        turned = Settlement(State.CANCELED, Ended.CANCELED)
+        turned = Settlement(State.CANCELED, AttemptOutcome.CANCELED)
         replies: tuple[Reply, ...] = (Verdict.SETTLED, Verdict.ALREADY_SETTLED, Verdict.LOST, turned)
-        found = [Recorded.of(sent, reply) for sent, reply in zip(settlements, replies, strict=True)]
+        found = [RecordedSettlement.of(sent, reply) for sent, reply in zip(settlements, replies, strict=True)]
         lender.throughput.settled(leases, found)
-        lender.throughput.settled(leases[:2], [Recorded(Verdict.ALREADY_SETTLED, one) for one in settlements[:2]])
+        lender.throughput.settled(
+            leases[:2], [RecordedSettlement(Verdict.ALREADY_SETTLED, one) for one in settlements[:2]]
+        )
         tally = (await lender.written())["t"]
         assert (tally.ok, tally.failed, tally.canceled, tally.ended) == (1, 1, 1, 3)
         assert 1.4 < tally.run(0.5) < 2.9
@@ -76,7 +78,7 @@ def test_of_what_another_server_lent_only_the_number_is_known(run: Run) -> None:
     async def lend() -> None:
         lender = Lender()
         await lender.claim()
-        lender.throughput.settled([Lease(9, "y", 1)], [Recorded(Verdict.SETTLED, COMPLETED)])
+        lender.throughput.settled([Lease(9, "y", 1)], [RecordedSettlement(Verdict.SETTLED, COMPLETED)])
         tally = (await lender.written())[None]
         assert (tally.ok, tally.runs, tally.waits) == (1, {}, {})
 
@@ -97,7 +99,7 @@ def test_of_a_table_nothing_is_counted(run: Run) -> None:
     async def lend() -> None:
         lender = Lender(is_kept=False)
         (claim,) = await lender.claim()
-        lender.throughput.settled([claim.lease], [Recorded(Verdict.SETTLED, COMPLETED)])
+        lender.throughput.settled([claim.lease], [RecordedSettlement(Verdict.SETTLED, COMPLETED)])
         assert await lender.written() == {}
 
     run(lend())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stowhand.errors import ConfigurationError
-from stowhand.events import RequestAnswered, WrongTokens
+from stowhand.events import InvalidTokensSent, RequestAnswered
 from stowhand.remote.server.authenticator import WRONG_PER_MINUTE, Proxies
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import token_of
@@ -64,4 +64,4 @@ def test_a_proxy_that_was_named_says_who_asked(lend: Lend, tokens: Path) -> None
     ]
     assert statuses[-1] == 429
     assert client.ask("GET", "/v1/terms", x_forwarded_for="10.0.0.2").status == 401
-    assert [event.address for event in lending.heard(WrongTokens)] == ["10.0.0.1"]
+    assert [event.address for event in lending.heard(InvalidTokensSent)] == ["10.0.0.1"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stowhand.events import LentChanged
+from stowhand.events import RemoteCallAudited
 from stowhand.jobs.job import State
 from stowhand.testing import MemoryStore
 from tests.remote.server.conftest import Lend
@@ -16,7 +16,7 @@ COMPLETED = {"state": "completed", "ended": "ok"}
 
 
 def audit(lending: Lending) -> list[str]:
-    return [word for event in lending.heard(LentChanged) if event.call == "settle" for word in event.verdicts]
+    return [word for event in lending.heard(RemoteCallAudited) if event.call == "settle" for word in event.verdicts]
 
 
 def test_what_was_recorded_is_replied_audited_and_counted(lend: Lend) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from stowhand import App, Failure
 from stowhand.errors import ConfigurationError
-from stowhand.events import LentChanged, RequestAnswered, TokensTrouble, WrongTokens
+from stowhand.events import InvalidTokensSent, RemoteCallAudited, RequestAnswered, TokenFileUnreadable
 from stowhand.remote.server.tokens import TokenFile
 from stowhand.testing import MemoryStore
 from tests.remote.server.conftest import Lend
@@ -90,7 +90,7 @@ def test_tokens_known_before_hold_when_the_file_is_spoilt(lend: Lend, tokens: Pa
     lending = lend()
     tokens.write_text("{")
     assert lending.client(token).claim() == []
-    assert len(lending.heard(TokensTrouble)) == 1
+    assert len(lending.heard(TokenFileUnreadable)) == 1
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_stolen_lease_changes_nothing(lend: Lend, tokens: Path) -> None:
     assert other.settle(claim) == ["lost"]
     assert other.post("heartbeat", leases=[stolen], lease=30.0).body["lost"] == [pair]
     assert other.post("release", leases=[stolen]).body["lost"] == [pair]
-    (audited,) = [event.verdicts for event in lending.heard(LentChanged) if event.call == "release"]
+    (audited,) = [event.verdicts for event in lending.heard(RemoteCallAudited) if event.call == "release"]
     assert audited == ("nothing: lost",)
     other.post("release", token=token)
     other.post("logs", proof=stolen).refused(409, "lease lost")
@@ -284,7 +284,7 @@ def test_wrong_tokens_from_one_address_are_told_to_wait_and_good_ones_are_not(le
     assert statuses == [401] * 10 + [429] * 2
     assert int(client.get("/v1/terms").headers["retry-after"]) > 0
     assert lending.client(good).get("/v1/terms").status == 200
-    assert len(lending.heard(WrongTokens)) == 1
+    assert len(lending.heard(InvalidTokensSent)) == 1
 
 
 def test_no_secret_is_told_or_kept(lend: Lend, tokens: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_file_that_was_refused_for_its_mode_counts_when_that_is_mended(lend: L
     spread.chmod(0o644)
     spread.replace(tokens)
     assert client.get("/v1/terms").status == 200  # what was known before still holds
-    assert len(lending.heard(TokensTrouble)) == 1
+    assert len(lending.heard(TokenFileUnreadable)) == 1
     tokens.chmod(0o600)
     client.get("/v1/terms").refused(401, "unauthorized")
 

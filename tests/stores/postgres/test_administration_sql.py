@@ -15,7 +15,7 @@ import pytest
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs import lifecycle
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.queue_store import LEDGER_DAYS
 from stowhand.protocols.store import Verdict
 from stowhand.protocols.validation import MANUALLY_FAILED
@@ -179,7 +179,7 @@ def test_the_token_of_whoever_settled_a_job_is_not_given_to_an_administrator(
 
     async def story() -> None:
         await store.jobs.enqueue(NewJob(task="t"))
-        await store.settle([(await take(store), Settlement(State.ERRORED, Ended.RETRY, error="x", delay=0.0))])
+        await store.settle([(await take(store), Settlement(State.ERRORED, AttemptOutcome.RETRY, error="x", delay=0.0))])
         await store.close()
 
     run(story())
@@ -262,8 +262,8 @@ def test_ids_beyond_32_bits_live_like_others(postgres_url: str, sql: Sql, run: A
         heartbeats = store.heartbeats()
         assert (await heartbeats.beat(leases, 30.0)).lost == frozenset()
         await heartbeats.close()
-        errored = Settlement(State.ERRORED, Ended.RETRY, error="x", delay=0.0)
-        failed = Settlement(State.FAILED, Ended.FAILED, error="x")
+        errored = Settlement(State.ERRORED, AttemptOutcome.RETRY, error="x", delay=0.0)
+        failed = Settlement(State.FAILED, AttemptOutcome.FAILED, error="x")
         verdicts = await store.settle(list(zip(leases, (errored, COMPLETED, failed), strict=True)))
         assert set(verdicts) == {Verdict.SETTLED}
         assert [job.id for job in await store.admin.complete_jobs([leases[0].job_id, leases[2].job_id])] == sorted(

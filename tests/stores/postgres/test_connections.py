@@ -12,7 +12,7 @@ from psycopg_pool import AsyncConnectionPool
 from stowhand.errors import ConfigurationError, StoreError, StoreTooSlow, StoreUnreachable
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.queue_store import ActionResult
 from stowhand.protocols.store import StoreOptions, Verdict
 from stowhand.stores.database.address import Address
 from stowhand.stores.postgres.queue import PostgresStore
@@ -251,7 +251,7 @@ def test_a_borrowed_connection_is_read_only_for_the_statement_alone(
                 with pytest.raises(StoreTooSlow, match=r"no answer within 0\.2 s"):
                     await reader.jobs.get(job.id)
             assert await reader.jobs.get(job.id) == job
-            assert (await writer.admin.cancel(job.id)).done is Done.DONE
+            assert (await writer.admin.cancel(job.id)).done is ActionResult.DONE
             async with pool.connection() as borrowed:
                 await (cursor := borrowed.cursor()).execute("show transaction_read_only")
                 assert await cursor.fetchone() == ("off",)

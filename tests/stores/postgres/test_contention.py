@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from stowhand.events import Claimed, Events
+from stowhand.events import ClaimFinished, Events
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.queue_store import Answer, Done
+from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
@@ -134,7 +134,7 @@ def test_a_job_that_somebody_holds_is_refused_and_the_others_of_the_call_are_can
         answers = run(cancel())
     finally:
         sql("alter function stowhand.cancel set lock_timeout = '5s'")
-    done, refused = Done.DONE, Done.REFUSED
+    done, refused = ActionResult.DONE, ActionResult.REFUSED
     assert [answer.done for answer in answers] == [done, refused, done, done, done]
     assert "transaction holds" in answers[1].why
     assert sql("select count(*) from stowhand.live") == [(1,)]
@@ -153,7 +153,7 @@ def test_a_job_whose_row_is_locked_for_a_moment_does_not_wait_for_the_next_poll(
 
     async def story() -> None:
         events = Events()
-        events.on(Claimed, lambda event: claims.put_nowait(event.jobs))
+        events.on(ClaimFinished, lambda event: claims.put_nowait(event.jobs))
         worker = Worker(store, handler_of(act), WorkerOptions(poll_interval=600.0), events=events)
         running = asyncio.create_task(worker.run())
         async with asyncio.timeout(30):

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from stowhand.jobs.job import State
-from stowhand.protocols.figures import Amount
+from stowhand.protocols.figures import BoundedCount
 from stowhand.protocols.queue_store import Inspector
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.kernel import counts, due, workers
@@ -85,8 +85,8 @@ def test_counts_are_the_same_after_a_vacuum(large: Sql, inspect: Ask) -> None:
     before = inspect(lambda store: store.figures())
     large("vacuum stowhand.live")
     assert inspect(lambda store: store.figures()) == before
-    assert before.states[State.QUEUED] == Amount(10_000, least=True)
-    assert before.states[State.ERRORED] == Amount(2_000)
+    assert before.states[State.QUEUED] == BoundedCount(10_000, least=True)
+    assert before.states[State.ERRORED] == BoundedCount(2_000)
 
 
 def test_counting_reads_indexes_and_no_more_than_the_limit(

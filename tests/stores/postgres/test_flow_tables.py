@@ -13,11 +13,11 @@ from stowhand.errors import OutcomeUnknown, StoreRefused
 from stowhand.flows.engine import NewFlowJob
 from stowhand.flows.queue import QueueEngine
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowShape, Limiter, Queue
-from stowhand.protocols.flow_tables import NewFlow, Spending
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.flow_tables import NewFlow, RateLimitRequest
+from stowhand.protocols.queue_store import ActionResult
 from stowhand.protocols.store import ClaimRequest, StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.stores.postgres.queue.context import ROLES
@@ -129,7 +129,8 @@ def test_a_limiter_asked_by_many_at_once_lets_exactly_its_reservoir_pass(url: st
         store = PostgresStore(url, StoreOptions(pinned=lambda: moment))
         tables = store.flows
         asked = [
-            Spending(limiter="l", part="p", holder=str(number), reservoir=7, interval=3600.0) for number in range(60)
+            RateLimitRequest(limiter="l", part="p", holder=str(number), reservoir=7, interval=3600.0)
+            for number in range(60)
         ]
         waits = await asyncio.gather(*(tables.spend(one) for one in asked))
         assert sum(wait == 0 for wait in waits) == 7
@@ -157,7 +158,9 @@ def test_each_role_may_do_its_part_of_a_flow(postgres_server: Databases, run: Ru
         )
         job = worker.job(line, Attempt(claim, 0.0), claim.record)
         assert await worker.check_start(line, job) is None
-        await worker.store(line, 60.0, 3.0).settle([(claim.lease, Settlement(State.FAILED, Ended.FAILED, error="no"))])
+        await worker.store(line, 60.0, 3.0).settle(
+            [(claim.lease, Settlement(State.FAILED, AttemptOutcome.FAILED, error="no"))]
+        )
         for role in ("worker", "reader", "admin"):
             assert (await engines[role].read([job_id], resolve_children=True))[0] is not None
             assert await engines[role].ids("n", "1") == [job_id]
@@ -165,7 +168,7 @@ def test_each_role_may_do_its_part_of_a_flow(postgres_server: Databases, run: Ru
             assert [each.failed for each in await engines[role].counts()] == [1]
         with pytest.raises(StoreRefused, match="permission denied"):
             await engines["reader"].delete(job_id)
-        assert (await engines["admin"].retry([job_id]))[0].done is Done.DONE
+        assert (await engines["admin"].retry([job_id]))[0].done is ActionResult.DONE
         assert await engines["worker"].delete(job_id)
         for engine, store in zip(engines.values(), stores.values(), strict=True):
             await engine.close()

@@ -9,7 +9,7 @@ import pytest
 from stowhand.errors import StoreError
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.store import Unwritten, Verdict
+from stowhand.protocols.store import RefusedSettlement, Verdict
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim
@@ -44,7 +44,7 @@ def test_the_others_are_renewed_and_settled(store: PostgresStore, sql: Sql, run:
         assert pulse.refused == {leases[2].pair}
         assert not pulse.lost | pulse.busy
         replies = await store.settle([(one, COMPLETED) for one in leases])
-        assert isinstance(replies[2], Unwritten)
+        assert isinstance(replies[2], RefusedSettlement)
         assert {reply for number, reply in enumerate(replies) if number != 2} == {Verdict.SETTLED}
         await heartbeats.close()
         await store.close()

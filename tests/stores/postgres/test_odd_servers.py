@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.store import StoreOptions, Verdict
 from stowhand.stores.database.link import Dialer
 from stowhand.stores.postgres.queue import PostgresStore
@@ -29,7 +29,7 @@ async def everything(store: PostgresStore) -> None:
     heartbeats = store.heartbeats()
     leases = [each.lease for each in claims]
     assert not (await heartbeats.beat(leases, 30.0)).lost
-    ends = [COMPLETED, *(Settlement(State.COMPLETED, Ended.OK, result="1") for _ in leases[1:])]
+    ends = [COMPLETED, *(Settlement(State.COMPLETED, AttemptOutcome.OK, result="1") for _ in leases[1:])]
     assert set(await store.settle(list(zip(leases, ends, strict=True)))) == {Verdict.SETTLED}
     assert len(leases) == 3, "one of a serial key"
     await heartbeats.maintain()

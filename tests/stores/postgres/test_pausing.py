@@ -13,7 +13,7 @@ import pytest
 
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.store import Claim, Verdict
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
@@ -75,7 +75,7 @@ def test_a_claim_that_meets_a_pause_takes_nothing_and_waits_for_nobody(
             resuming.execute("select stowhand.resume_serial('q')")
 
 
-@pytest.mark.parametrize("settlement", [COMPLETED, Settlement(State.FAILED, Ended.FAILED, error="no")])
+@pytest.mark.parametrize("settlement", [COMPLETED, Settlement(State.FAILED, AttemptOutcome.FAILED, error="no")])
 def test_a_pause_that_is_not_committed_holds_up_its_own_queue_and_nothing_else(
     store: PostgresStore, sql: Sql, postgres_url: str, run: Any, settlement: Settlement
 ) -> None:

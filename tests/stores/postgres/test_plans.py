@@ -7,7 +7,7 @@ import uuid
 import psycopg
 
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.store import ClaimRequest, StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.conftest import Run
@@ -18,7 +18,7 @@ BATCH = 100
 READS_PER_JOB = 30
 """Index entries of the primary key that a job may cost from claim to history: about ten, and never the table's size."""
 
-RETRY = Settlement(State.ERRORED, Ended.RETRY, delay=3600.0, error="no")
+RETRY = Settlement(State.ERRORED, AttemptOutcome.RETRY, delay=3600.0, error="no")
 
 
 async def work_off(store: PostgresStore, settlement: Settlement) -> None:

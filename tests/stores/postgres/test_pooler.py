@@ -17,12 +17,12 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from stowhand.app.app import App
 from stowhand.cli.program import run as run_program
 from stowhand.errors import StoreError
-from stowhand.events import Event, Events, Listening, StoreTrouble
+from stowhand.events import Event, Events, Listening, StoreCallFailed
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.queue_store import Done, JobFilter, Reschedule
+from stowhand.protocols.queue_store import ActionResult, JobFilter, Reschedule
 from stowhand.protocols.store import StoreOptions, Verdict
 from stowhand.service.exit_codes import FAILURE, exit_code
 from stowhand.stores.postgres.queue import PostgresStore
@@ -68,12 +68,12 @@ def test_every_call_of_a_store_works_through_the_pooler(bouncer: PgBouncer, opti
             keyed = await store.jobs.enqueue(NewJob(task="k", key="k", payload=f"[{turn}]"))
             assert keyed.payload_text == f"[{turn}]"
             assert (await store.jobs.enqueue(NewJob(task="k", key="k", payload="[9]"))).payload_text == f"[{turn},9]"
-            assert (await store.admin.remove_key("k")).done is Done.DONE
+            assert (await store.admin.remove_key("k")).done is ActionResult.DONE
             ids = await store.jobs.enqueue_many([NewJob(task="t", serial="q"), NewJob(task="t"), NewJob(task="t")])
-            assert (await store.admin.cancel(ids[2])).done is Done.DONE
+            assert (await store.admin.cancel(ids[2])).done is ActionResult.DONE
             first, second = sorted(await claim(store, 9), key=lambda claimed: claimed.record.id)
             assert not (await heartbeats.beat([first.lease, second.lease], 30.0)).lost
-            assert (await store.admin.cancel(ids[0])).done is Done.ASKED
+            assert (await store.admin.cancel(ids[0])).done is ActionResult.ASKED
             assert (await heartbeats.beat([first.lease], 30.0)).canceled == {(first.lease.job_id, first.lease.token)}
             assert await store.settle([(first.lease, COMPLETED)]) == [Verdict.SETTLED]
             (reset,) = await heartbeats.reset_lease(second.lease)
@@ -130,7 +130,7 @@ def test_a_worker_without_a_direct_address_says_so_and_polls(
     listening = [event for event in told if isinstance(event, Listening)]
     assert {event.state for event in listening} == {"connecting", "error"}
     assert any("--listen-url" in (event.error or "") for event in listening)
-    assert [event.error for event in told if isinstance(event, StoreTrouble)] == [POLLING]
+    assert [event.error for event in told if isinstance(event, StoreCallFailed)] == [POLLING]
 
 
 def test_a_worker_with_a_direct_address_hears(
@@ -256,7 +256,7 @@ def test_where_nothing_is_heard_the_reason_is_told_and_jobs_are_found_by_polling
 
     run(story())
     assert {event.state for event in told if isinstance(event, Listening)} == {"connecting", "error"}
-    assert [event.error for event in told if isinstance(event, StoreTrouble)] == [POLLING]
+    assert [event.error for event in told if isinstance(event, StoreCallFailed)] == [POLLING]
 
 
 async def _nothing(ctx: Attempt[Job], job: Job) -> None:
@@ -276,7 +276,7 @@ def app_on(url: str, **options: Any) -> App:
 def watched(told: list[Event]) -> Events:
     """What is said about listening goes into the list."""
     events = Events()
-    for kind in (Listening, StoreTrouble):
+    for kind in (Listening, StoreCallFailed):
         events.on(kind, told.append)
     return events
 

@@ -8,7 +8,7 @@ import psycopg
 
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.operating import Ages, Purged
+from stowhand.protocols.operating import Ages, PurgeResult
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim
@@ -29,8 +29,8 @@ def test_what_somebody_has_locked_stays_and_goes_with_the_next_purge(
         sql(OLD.format(table="history"))
         with psycopg.connect(postgres_url) as locking:
             locking.execute("select from stowhand.history where id = 3 for update")
-            assert await store.operate.purge(Ages(completed=60)) == Purged(completed=4)
-        assert await store.operate.purge(Ages(completed=60)) == Purged(completed=1)
+            assert await store.operate.purge(Ages(completed=60)) == PurgeResult(completed=4)
+        assert await store.operate.purge(Ages(completed=60)) == PurgeResult(completed=1)
         await store.close()
 
     run(story())
@@ -50,7 +50,7 @@ def test_a_page_reads_neither_young_days_nor_the_rest_of_the_old_ones(store: Pos
     read = plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]
     assert read < 2000, f"{read} blocks for a page of a hundred"
     assert sql("select count(*) from stowhand.history") == [(19_900,)]
-    assert run(purged(store)) == Purged(completed=9900)
+    assert run(purged(store)) == PurgeResult(completed=9900)
 
 
 def test_failed_jobs_are_found_by_their_age(sql: Sql) -> None:
@@ -66,7 +66,7 @@ def test_failed_jobs_are_found_by_their_age(sql: Sql) -> None:
     assert 19_980 < left <= 19_991
 
 
-async def purged(store: PostgresStore) -> Purged:
+async def purged(store: PostgresStore) -> PurgeResult:
     found = await store.operate.purge(Ages(completed=86_400))
     await store.close()
     return found

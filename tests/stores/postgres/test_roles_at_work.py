@@ -15,7 +15,7 @@ from stowhand.app.app import App
 from stowhand.errors import StoreError, StoreRefused
 from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.queue_store import Done, JobFilter, Reschedule, Tick
+from stowhand.protocols.queue_store import ActionResult, JobFilter, Reschedule, Tick
 from stowhand.protocols.store import StoreOptions, Verdict
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.stores.postgres.queue.context import ROLES, role_names
@@ -66,7 +66,7 @@ def test_every_way_to_enqueue_is_open_to_an_enqueuer(logins: Logins, store: Stor
         assert len(await enqueuer.jobs.enqueue_many([NewJob(task="many"), NewJob(task="many", key="m")])) == 2
         added = await enqueuer.jobs.add_jobs([NewJob(task="a"), NewJob(task="b", key="b")])
         assert [job.task for job in added] == ["a", "b"]
-        assert (await enqueuer.admin.remove_key("k")).done is Done.DONE
+        assert (await enqueuer.admin.remove_key("k")).done is ActionResult.DONE
         async with await psycopg.AsyncConnection.connect(logins.url("enqueuer")) as connection:
             await as_awaitable(enqueuer.transactions.enqueue_in(connection, NewJob(task="rolled back")))
             await connection.rollback()
@@ -213,10 +213,10 @@ def test_an_admin_administers_and_does_not_work(store: Store, run: Run) -> None:
     async def story() -> None:
         worker, admin = store("worker"), store("admin")
         ids = await admin.jobs.enqueue_many([NewJob(task="t")] * 6 + [NewJob(task="t", key="k")])
-        assert (await admin.admin.cancel(ids[0])).done is Done.DONE
-        assert (await admin.admin.retry(ids[0])).done is Done.DONE
-        assert (await admin.admin.remove(ids[0])).done is Done.DONE
-        assert (await admin.admin.remove_key("k")).done is Done.DONE
+        assert (await admin.admin.cancel(ids[0])).done is ActionResult.DONE
+        assert (await admin.admin.retry(ids[0])).done is ActionResult.DONE
+        assert (await admin.admin.remove(ids[0])).done is ActionResult.DONE
+        assert (await admin.admin.remove_key("k")).done is ActionResult.DONE
         assert [job.id for job in await admin.admin.complete_jobs([ids[1]])] == [ids[1]]
         assert [job.state for job in await admin.admin.permanently_fail_jobs([ids[2]])] == [State.FAILED]
         assert [job.priority for job in await admin.admin.reschedule_jobs([ids[3]], Reschedule(priority=-1))] == [-1]

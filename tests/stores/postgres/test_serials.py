@@ -13,7 +13,7 @@ import pytest
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.store import Heartbeats, Verdict
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
@@ -35,7 +35,7 @@ WRONGLY_HELD = """
     select j.serial from stowhand.live j left join stowhand.serials q on q.holder_id = j.id and q.name = j.serial
     where j.serial is not null and j.state = 'processing' and q.name is null
 """
-RETRY_AT_ONCE = Settlement(State.ERRORED, Ended.RETRY, delay=0.0, error="again")
+RETRY_AT_ONCE = Settlement(State.ERRORED, AttemptOutcome.RETRY, delay=0.0, error="again")
 
 
 def test_six_claimers_never_run_two_jobs_of_a_queue_at_once(postgres_url: str, run: Any) -> None:

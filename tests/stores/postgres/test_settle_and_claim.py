@@ -17,7 +17,7 @@ import pytest
 
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.store import Claim, Heartbeats, Reply, Verdict
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.worker.heartbeat_thread import HeartbeatThread
@@ -258,7 +258,7 @@ def test_a_job_that_cannot_be_claimed_leaves_the_settlement_as_it_is(own_url: st
 def test_other_ends_than_plain_ones_are_settled_without_a_claim(store: PostgresStore, run: Any) -> None:
     async def story() -> None:
         await add(store, 2)
-        again = Settlement(State.ERRORED, Ended.RETRY, delay=60.0, error="again")
+        again = Settlement(State.ERRORED, AttemptOutcome.RETRY, delay=60.0, error="again")
         replies, claims = await settle_and_claim(store, await take(store), how=again)
         assert (list(replies), list(claims)) == ([Verdict.SETTLED], [])
         assert len(await claim(store)) == 1

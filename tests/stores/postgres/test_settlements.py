@@ -10,16 +10,16 @@ import pytest
 
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.queue_store import JobFilter
-from stowhand.protocols.store import Unwritten, Verdict
+from stowhand.protocols.store import RefusedSettlement, Verdict
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim, cut_off, take
 
 
 def completed(result: str | None = None, *then: NewJob) -> Settlement:
-    return Settlement(State.COMPLETED, Ended.OK, result=result, then=then)
+    return Settlement(State.COMPLETED, AttemptOutcome.OK, result=result, then=then)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def completed(result: str | None = None, *then: NewJob) -> Settlement:
         completed('"\ud800"'),
         completed("1", NewJob(task="")),
         completed("1", NewJob(task="t", payload="{not json")),
-        Settlement(State.ERRORED, Ended.RETRY, error="NUL \x00"),
+        Settlement(State.ERRORED, AttemptOutcome.RETRY, error="NUL \x00"),
     ],
     ids=["result", "surrogate", "then", "then payload", "error"],
 )
@@ -41,7 +41,7 @@ def test_one_bad_settlement_in_a_hundred_is_unwritten_alone(store: PostgresStore
         verdicts = await store.settle(
             [(each.lease, bad if number == 42 else good) for number, each in enumerate(claims)]
         )
-        assert isinstance(verdicts[42], Unwritten)
+        assert isinstance(verdicts[42], RefusedSettlement)
         assert {reply for place, reply in enumerate(verdicts) if place != 42} == {Verdict.SETTLED}
         unwritten = await store.jobs.get(claims[42].lease.job_id)
         assert unwritten is not None
@@ -61,7 +61,7 @@ def test_values_that_cannot_be_sent_are_never_the_servers_fault(store: PostgresS
         await store.jobs.enqueue_many(NewJob(task="t") for _ in range(2))
         bad = completed('"\ud800"')
         replies = await store.settle([(each.lease, bad) for each in await claim(store, 2)])
-        assert all(isinstance(reply, Unwritten) for reply in replies)
+        assert all(isinstance(reply, RefusedSettlement) for reply in replies)
         await store.close()
 
     run(story())
@@ -89,7 +89,9 @@ def test_a_row_that_an_application_holds_is_busy_and_settled_afterwards(
     run(story())
 
 
-@pytest.mark.parametrize("settlement", [COMPLETED, completed("1"), Settlement(State.FAILED, Ended.FAILED, error="x")])
+@pytest.mark.parametrize(
+    "settlement", [COMPLETED, completed("1"), Settlement(State.FAILED, AttemptOutcome.FAILED, error="x")]
+)
 def test_a_settlement_repeated_after_a_cut_connection_is_known_as_one(
     store: PostgresStore, connection: psycopg.Connection[Any], run: Any, settlement: Settlement
 ) -> None:

@@ -8,7 +8,7 @@ import random
 import psycopg
 import pytest
 
-from stowhand.protocols.throughput import Tally, TaskMinute, ThroughputKeeper, total
+from stowhand.protocols.throughput import OutcomeCounts, TaskMinute, ThroughputKeeper, total
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 from tests.conftest import Run
@@ -26,7 +26,7 @@ def test_eight_writers_of_thirty_tasks_never_deadlock(postgres_url: str, sql: Sq
         draw = random.Random(number)
         try:
             for round_ in range(1, ROUNDS + 1):
-                rows = [TaskMinute(minute, f"t{task}", Tally(ok=round_)) for task in range(TASKS)]
+                rows = [TaskMinute(minute, f"t{task}", OutcomeCounts(ok=round_)) for task in range(TASKS)]
                 draw.shuffle(rows)
 
                 async def send(heartbeats: object, rows: list[TaskMinute] = rows) -> None:

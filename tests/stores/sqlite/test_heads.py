@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.store import Claim, ClaimRequest, StoreOptions
 from stowhand.stores.sqlite.queue import SqliteStore, claim
 from tests.conftest import Run
 from tests.model.engine.store import ModelStore
 from tests.stores.sqlite.programs import request
 
-ERRORED = Settlement(State.ERRORED, Ended.RETRY, delay=7.0, error="x")
+ERRORED = Settlement(State.ERRORED, AttemptOutcome.RETRY, delay=7.0, error="x")
 
 
 @pytest.mark.parametrize("seed", range(6))

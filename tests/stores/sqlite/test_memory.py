@@ -16,7 +16,7 @@ import pytest
 
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs.job import KeyMode, NewJob, State
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.sqlite.queue import schema
 from stowhand.testing import MemoryStore
@@ -25,7 +25,7 @@ from tests.support import forked
 from tests.support.child_does import CHILD_DOES
 from tests.support.memory_rows import raw_of, refuse, rows_of
 
-ERRORED = Settlement(State.ERRORED, Ended.RETRY, delay=7.0, error="x")
+ERRORED = Settlement(State.ERRORED, AttemptOutcome.RETRY, delay=7.0, error="x")
 Act = Callable[[MemoryStore], Coroutine[Any, Any, object]]
 
 

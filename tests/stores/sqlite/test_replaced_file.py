@@ -12,7 +12,7 @@ import pytest
 
 from stowhand.app.start import report_listening
 from stowhand.errors import SchemaError, SchemaMissing
-from stowhand.events import Events, JobEnded, StoreTrouble, StoreWarned
+from stowhand.events import Events, JobEnded, StoreCallFailed, StoreWarning
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
@@ -52,11 +52,11 @@ class AtWork:
     def __init__(self, path: Path) -> None:
         self.store, events = SqliteStore(path), Events()
         self.done: asyncio.Queue[int | str] = asyncio.Queue()
-        self.warned: list[StoreWarned] = []
+        self.warned: list[StoreWarning] = []
         self.trouble: asyncio.Queue[str] = asyncio.Queue()
         events.on(JobEnded, lambda event: self.done.put_nowait(event.job_id))
-        events.on(StoreWarned, self.warned.append)
-        events.on(StoreTrouble, lambda event: self.trouble.put_nowait(event.error))
+        events.on(StoreWarning, self.warned.append)
+        events.on(StoreCallFailed, lambda event: self.trouble.put_nowait(event.error))
         self.worker = Worker(self.store, _nothing, WorkerOptions(poll_interval=60), events=events)
         report_listening(self.store, events, self.worker.id)
 

@@ -15,7 +15,7 @@ from stowhand.jobs.execution_log import OUT_LIMIT
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.attempt import Attempt, control_of
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.queue_store import ActionResult
 from stowhand.stores.table import attempt_store
 from stowhand.table import ExecutionLogEntry, TableStore, Where
 from stowhand.worker import hooks
@@ -29,7 +29,7 @@ def test_a_handler_puts_its_own_record_back_by_returning(place: Place, run: Run)
 
     async def handle(ctx: Attempt[Any], record: Upload) -> None:
         answer = await ctx.store.requeue(record, timedelta(hours=1))
-        assert answer.done is Done.DONE
+        assert answer.done is ActionResult.DONE
         assert ctx.store.requeued == 3600
 
     async def main() -> None:
@@ -81,9 +81,9 @@ def test_a_handler_requeues_counts_and_looks_for_others(place: Place, run: Run) 
     async def main() -> None:
         async with opened(place) as store:
             made, its = await attempt(store)
-            assert (await its.requeue(2, 60)).done is Done.DONE
-            assert (await its.requeue(3)).done is Done.REFUSED
-            assert (await its.requeue(99)).done is Done.MISSING
+            assert (await its.requeue(2, 60)).done is ActionResult.DONE
+            assert (await its.requeue(3)).done is ActionResult.REFUSED
+            assert (await its.requeue(99)).done is ActionResult.MISSING
             assert control_of(made).decided is None
             assert await its.exists("completed")
             assert not await its.exists("completed", conditions=Where("path", "=", "a.py"))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from stowhand.errors import TableUnsuitable
-from stowhand.events import Event, Events, JobEnded, StoreTrouble, StoreWarned
+from stowhand.events import Event, Events, JobEnded, StoreCallFailed, StoreWarning
 from stowhand.jobs.conditions import sql
-from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.worker.worker import Worker
@@ -70,7 +70,7 @@ def test_the_bad_one_is_an_error_alone_with_its_id_and_the_reason_and_the_others
     assert "record 2" in message
     assert WHY[how if how == "twice" else place.kind] in message
     assert failures == 2
-    assert [event.ended for event in ended if event.job_id == 2] == [Ended.RETRY, Ended.FAILED]
+    assert [event.ended for event in ended if event.job_id == 2] == [AttemptOutcome.RETRY, AttemptOutcome.FAILED]
 
 
 def test_a_wrong_join_pauses_claims_says_so_and_fails_nobody(run: Run, place: Place) -> None:
@@ -78,7 +78,7 @@ def test_a_wrong_join_pauses_claims_says_so_and_fails_nobody(run: Run, place: Pl
     place.add("a", "b", "c")
     place.sql("INSERT INTO parts VALUES (1), (1), (2), (2), (3), (3)")
     events, told, ran = Events(), list[Event](), list[Any]()
-    events.on(StoreTrouble, told.append)
+    events.on(StoreCallFailed, told.append)
 
     async def act(ctx: Attempt[Any], record: Any) -> None:
         ran.append(record["id"])
@@ -92,7 +92,7 @@ def test_a_wrong_join_pauses_claims_says_so_and_fails_nobody(run: Run, place: Pl
                     await claimed(store, limit=limit)
             worker = Worker(store, act, WorkerOptions(concurrency=1, poll_interval=0.05), events=events)
             working = asyncio.ensure_future(worker.run())
-            await until(lambda: any(isinstance(event, StoreTrouble) for event in told))
+            await until(lambda: any(isinstance(event, StoreCallFailed) for event in told))
             assert place.states() == ["queued"] * 3
             assert place.sql("SELECT sum(num_failures) FROM uploads")[0][0] == 0
             place.sql("DELETE FROM parts")
@@ -127,8 +127,8 @@ def test_a_record_that_its_table_will_not_let_be_claimed_is_passed_over_and_name
         place.sql(statement)
     place.add("kept", size=size)
     place.add("a", "b")
-    events, told, ran = Events(), list[StoreWarned](), list[Any]()
-    events.on(StoreWarned, told.append)
+    events, told, ran = Events(), list[StoreWarning](), list[Any]()
+    events.on(StoreWarning, told.append)
 
     async def act(ctx: Attempt[Any], record: Any) -> None:
         ran.append(record.id)
@@ -173,9 +173,9 @@ INDEXES = {
 def test_a_worker_on_a_table_without_indexes_says_so_with_the_ddl_and_with_them_nothing(run: Run, place: Place) -> None:
     place.add("a")
 
-    async def told() -> list[StoreWarned]:
-        events, said = Events(), list[StoreWarned]()
-        events.on(StoreWarned, said.append)
+    async def told() -> list[StoreWarning]:
+        events, said = Events(), list[StoreWarning]()
+        events.on(StoreWarning, said.append)
         async with opened(place) as store:
             await Worker(store, nothing, WorkerOptions(once=True), events=events).run()
         return said

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from stowhand.errors import LeaseLost, LogRefused, StoreError
-from stowhand.events import Events, StoreWarned
+from stowhand.events import Events, StoreWarning
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Claim, Store, Verdict
 from stowhand.remote import HttpStore
@@ -26,10 +26,10 @@ from tests.support.lent import SharedServer
 
 ENDS = [
     COMPLETED,
-    Settlement(State.ERRORED, Ended.RETRY, error="once more"),
-    Settlement(State.FAILED, Ended.FAILED, error="no"),
-    Settlement(State.QUEUED, Ended.SNOOZED, delay=1.0, refund=True),
-    Settlement(State.CANCELED, Ended.CANCELED, error="no"),
+    Settlement(State.ERRORED, AttemptOutcome.RETRY, error="once more"),
+    Settlement(State.FAILED, AttemptOutcome.FAILED, error="no"),
+    Settlement(State.QUEUED, AttemptOutcome.SNOOZED, delay=1.0, refund=True),
+    Settlement(State.CANCELED, AttemptOutcome.CANCELED, error="no"),
 ]
 THEIR_RESET = "UPDATE uploads SET state = 'queued', num_resets = num_resets + 1"
 THEIR_CLAIM = "UPDATE uploads SET state = 'processing', started_at = {now}, last_heartbeat_at = {now}{host}"
@@ -219,8 +219,8 @@ def test_a_record_whose_mark_a_trigger_changes_is_not_claimed_and_the_column_is_
     given = mapped(place) if column == "holder" else {}
     place.add("a", "b", "c")
     change(place, column, "'web-1'", "NEW.id = 2")
-    events, told = Events(), list[StoreWarned]()
-    events.on(StoreWarned, told.append)
+    events, told = Events(), list[StoreWarning]()
+    events.on(StoreWarning, told.append)
 
     async def scenario() -> None:
         async with opened(place, **given) as store:
@@ -265,10 +265,10 @@ def test_a_trigger_whose_definition_names_the_column_is_warned_of(
     assert [f"the trigger stamps: a trigger sets {named}," in one for one in warnings] == ([True] if named else [])
 
 
-async def warned(place: Place) -> list[StoreWarned]:
+async def warned(place: Place) -> list[StoreWarning]:
     """What a starting worker says of triggers."""
-    events, told = Events(), list[StoreWarned]()
-    events.on(StoreWarned, told.append)
+    events, told = Events(), list[StoreWarning]()
+    events.on(StoreWarning, told.append)
     async with opened(place) as store:
         await store.validate(events)
     return [event for event in told if "trigger" in event.warning]

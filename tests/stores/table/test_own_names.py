@@ -8,7 +8,7 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.protocols.attempt import control_of
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.queue_store import ActionResult
 from stowhand.table import TableOptions, TableStore, Where, sql
 from tests.conftest import Run
 from tests.stores.table.conftest import Place
@@ -32,7 +32,7 @@ def test_a_key_may_be_text(place: Place, run: Run, key: str) -> None:
             assert store.record_id(made.record) in (value, made.record["id"])
             assert (await its.requeue(made.record, 5)).job_id == value
             assert control_of(made).decided is not None
-            assert (await store.requeue(made.record)).done is Done.DONE
+            assert (await store.requeue(made.record)).done is ActionResult.DONE
             with pytest.raises(InvalidJob, match="id: an int given; the key is "):
                 await store.requeue(7)
 

@@ -13,7 +13,7 @@ import pytest
 from stowhand.errors import ConfigurationError, TableUnsuitable
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Claim, Verdict
 from stowhand.table import TableStore, Where, sql
@@ -117,7 +117,7 @@ def test_a_type_whose_fields_are_not_selected_is_refused_before_any_claim(place:
 
 def test_settlements_and_their_repeats_have_verdicts(place: Place, run: Run) -> None:
     place.add("a.py", "b.py")
-    failed = Settlement(State.FAILED, Ended.FAILED, error="no")
+    failed = Settlement(State.FAILED, AttemptOutcome.FAILED, error="no")
 
     async def main() -> None:
         async with opened(place) as store:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stowhand.errors import ConfigurationError
-from stowhand.events import Claimed, Events
+from stowhand.events import ClaimFinished, Events
 from stowhand.jobs.conditions import Where
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
@@ -86,7 +86,7 @@ def test_a_budget_claims_several_at_once_and_holds(run: Run, place: Place) -> No
     added(place, *[3] * 12)
     budget: Budget[Any] = Budget(10, cost=lambda record: record["size"], column="size")
     events, claims = Events(), list[int]()
-    events.on(Claimed, lambda event: claims.append(event.jobs))
+    events.on(ClaimFinished, lambda event: claims.append(event.jobs))
     running = list[asyncio.Event]()
 
     def end_together() -> None:

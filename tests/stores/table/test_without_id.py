@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stowhand.events import Events, StoreWarned
+from stowhand.events import Events, StoreWarning
 from stowhand.jobs.job import State
 from stowhand.protocols.attempt import Attempt
 from stowhand.stores.table.backend import Finding
@@ -65,8 +65,8 @@ async def nothing(_ctx: Attempt[Any], _record: Any) -> None:
 
 def told(place: Place, run: Run, **given: Any) -> tuple[list[Finding], list[str]]:
     """What a check finds of ids, and what a worker is warned of."""
-    events, warned = Events(), list[StoreWarned]()
-    events.on(StoreWarned, warned.append)
+    events, warned = Events(), list[StoreWarning]()
+    events.on(StoreWarning, warned.append)
 
     async def scenario() -> list[Finding]:
         async with opened(place, **given) as store:

@@ -13,7 +13,7 @@ import pytest
 from stowhand.clock import sleep_blocking, stopwatch, wall_clock
 from stowhand.errors import ConfigurationError, LeaseLost, NonRetryable, TableUnsuitable
 from stowhand.events import Event, Events, JobEnded, JobLost, JobsReset, JobStarted
-from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Heartbeats
@@ -129,7 +129,7 @@ def test_errors_are_retried_as_often_as_the_table_says_and_hopeless_ones_never(r
         place.add("hopeless", "unlucky")
         async with at_work(place, handle, table={"max_num_retries": 2, "retry_after": 0.05}) as served:
             await until(lambda: place.states() == ["failed", "failed"])
-            assert [event.ended for event in served.told(JobEnded)].count(Ended.RETRY) == 2
+            assert [event.ended for event in served.told(JobEnded)].count(AttemptOutcome.RETRY) == 2
         assert sorted(tried) == ["hopeless"] + ["unlucky"] * 3
         assert place.sql("SELECT num_failures FROM uploads ORDER BY id") == [(1,), (3,)]
 

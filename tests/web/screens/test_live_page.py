@@ -9,7 +9,7 @@ from playwright.async_api import Page, expect
 
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import Ended, Settlement
+from stowhand.jobs.lifecycle import AttemptOutcome, Settlement
 from stowhand.protocols.store import ClaimRequest
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
@@ -205,7 +205,7 @@ async def test_times_are_local_with_utc_beside_them(site: Site, page: Page) -> N
 
 async def attempted(site: Site, error: str) -> None:
     (claim,) = await site.store.claim(ClaimRequest(worker="w", token=new_token(), limit=1, lease=60.0))
-    await site.store.settle([(claim.lease, Settlement(State.ERRORED, Ended.RETRY, 0.0, error))])
+    await site.store.settle([(claim.lease, Settlement(State.ERRORED, AttemptOutcome.RETRY, 0.0, error))])
 
 
 async def test_many_windows_of_one_browser_are_live(site: Site, chromium: Chromium) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from stowhand.app.own_store import ResolvedStore
 from stowhand.app.presets import PRESETS
 from stowhand.app.settings.addresses import http_address
-from stowhand.protocols.options import Names, Option, Switch, Text, Whole, WorkerOptions, options_of
+from stowhand.protocols.options import IntegerOption, Names, Option, Switch, Text, WorkerOptions, options_of
 from stowhand.protocols.store import RESERVED_CONNECTIONS, StoreOptions, pool_shortage
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.worker.host import Timings
@@ -94,7 +94,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             metavar="FILE",
         ),
     ] = None
-    processes: Annotated[int, Whole("How many worker processes.", most=256)] = 1
+    processes: Annotated[int, IntegerOption("How many worker processes.", most=256)] = 1
     preset: Annotated[
         str,
         Text(
@@ -131,7 +131,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     metrics_labels: Annotated[
         int,
-        Whole(
+        IntegerOption(
             "So many tasks, and so many serial keys, have series of their own in /metrics; the others are one, named"
             " 'other'. Of how long the queue is, at most 100 of each."
         ),

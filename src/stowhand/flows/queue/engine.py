@@ -36,9 +36,9 @@ from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.observe.propagation import load
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
-from stowhand.protocols.flow_tables import NewFlow, Spending, StepState
+from stowhand.protocols.flow_tables import NewFlow, RateLimitRequest, StepState
 from stowhand.protocols.options import LEASE, WorkerOptions
-from stowhand.protocols.queue_store import Answer, AnyStore, Done, QueueStore, there
+from stowhand.protocols.queue_store import ActionResult, Answer, AnyStore, QueueStore, there
 from stowhand.protocols.store import DAY, Store, StoreOptions, Terms
 from stowhand.protocols.validation import is_storable
 from stowhand.stores.url import open_store
@@ -198,21 +198,23 @@ class QueueEngine:
 
     async def _retry(self, job_id: str, job: Job | None) -> Answer:
         if job is None:
-            return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
+            return Answer(job_id, ActionResult.MISSING, f"there is no job {job_id}")
         if job.state not in (State.FAILED, State.CANCELED):
-            return Answer(job_id, Done.REFUSED, f"it has not failed: it is {job.state}")
+            return Answer(job_id, ActionResult.REFUSED, f"it has not failed: it is {job.state}")
         if queue_of(job.task) not in {queue.name for queue in self.shape.all_queues()}:
-            return Answer(job_id, Done.REFUSED, f"it failed in {queue_of(job.task)!r}, which is no queue of this flow")
+            return Answer(
+                job_id, ActionResult.REFUSED, f"it failed in {queue_of(job.task)!r}, which is no queue of this flow"
+            )
         step = step_of(job)
         if step is not None and step.parent is not None:
             (above,) = await self._tables.latest([self._key(step.parent.id)])
             if above is not None and above.state is State.FAILED:
-                return Answer(job_id, Done.REFUSED, "its parent has failed; retry the parent")
+                return Answer(job_id, ActionResult.REFUSED, "its parent has failed; retry the parent")
             waiting = None if above is None or above.state.terminal else step_of(above)
             if waiting is None or not waiting.awaits(job_id):
-                return Answer(job_id, Done.REFUSED, "its parent has gone on without it")
+                return Answer(job_id, ActionResult.REFUSED, "its parent has gone on without it")
         answer = await self._store.admin.retry(job.id)
-        why = f"there is no job {job_id}" if answer.done is Done.MISSING else answer.why  # it names the step
+        why = f"there is no job {job_id}" if answer.done is ActionResult.MISSING else answer.why  # it names the step
         return Answer(job_id, answer.done, why)
 
     async def cancel(self, job_id: str) -> Answer:
@@ -220,15 +222,15 @@ class QueueEngine:
         (job,) = await self._existing([job_id])
         while job is not None:
             answer = await self._store.admin.cancel(job.id)
-            if answer.done is Done.DONE:
+            if answer.done is ActionResult.DONE:
                 await self._wake_parent(job)
-            if answer.done not in (Done.REFUSED, Done.MISSING):
+            if answer.done not in (ActionResult.REFUSED, ActionResult.MISSING):
                 return Answer(job_id, answer.done, answer.why)
             step = job.id
             (job,) = await self._existing([job_id])
             if job is not None and job.id == step:
                 return Answer(job_id, answer.done, answer.why)
-        return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
+        return Answer(job_id, ActionResult.MISSING, f"there is no job {job_id}")
 
     async def _wake_parent(self, child: Job) -> None:
         """If the child was the last that its parent waits for."""
@@ -336,7 +338,7 @@ class QueueEngine:
         value = None if limiter.group_by is None else job.step.values.get(limiter.group_by)
         part = "default" if value is None else bytes(value).decode()
         return await self._tables.spend(
-            Spending(
+            RateLimitRequest(
                 limiter=limiter.id or self.task(queue),
                 part=_lookup_value(part),
                 holder=job.id,

@@ -34,7 +34,7 @@ from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.observe.propagation import bound_correlation_id
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
-from stowhand.protocols.flow_tables import PARKED, FlowTables, Woken
+from stowhand.protocols.flow_tables import PARKED, FlowTables, ParentWakeup
 
 PAGE = 1000
 """Children whose results are read at a time."""
@@ -141,7 +141,7 @@ class Children:
         """The children's results as attributes of the parent; or an outcome that keeps it waiting."""
         if job.step.waits_for is None:
             return {results_at(queue.name): "[]", jobs_at(queue.name): "[]"}
-        if await self._tables.wake(key_of(job.flow, job.id)) is Woken.OPEN:
+        if await self._tables.wake(key_of(job.flow, job.id)) is ParentWakeup.OPEN:
             return Snooze(_pause(job.ctx))
         if refused := await self._refused(queue, job):
             return refused
@@ -197,7 +197,7 @@ class Children:
     async def _ask(self, parent: Above) -> None:
         """Repeated while the parent is running: its own check may have missed this child."""
         for _ in range(PATIENCE):
-            if await self._tables.wake(key_of(self._shape.name, parent.id)) is not Woken.RUNNING:
+            if await self._tables.wake(key_of(self._shape.name, parent.id)) is not ParentWakeup.RUNNING:
                 return
             await self._clock.sleep(SOON)
 

@@ -10,7 +10,7 @@ from stowhand.flows.redis.layout import QueueAt
 from stowhand.flows.redis.server import Server
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
-from stowhand.protocols.store import Foreign, Pulse, Refusal
+from stowhand.protocols.store import Foreign, Pulse, RefusedChange
 
 PAGE = 1000
 PAGES = 20
@@ -87,7 +87,7 @@ class RedisHeartbeats:
         """Take back this one."""
         return resets_of(self._queue, await self._run("reset", "lease", lease.job_id, lease.token), None)
 
-    def refused(self) -> Sequence[Refusal]:
+    def refused(self) -> Sequence[RefusedChange]:
         """Nothing: there are no rules of an application there."""
         return ()
 

@@ -17,7 +17,7 @@ from stowhand.flows.redis.trouble import NoReply, translated
 from stowhand.flows.redis.values import KEY, STATE, Found, state_of
 from stowhand.jobs import strict_json
 from stowhand.observe.propagation import TRACE_PARENT
-from stowhand.protocols.queue_store import Answer, Done
+from stowhand.protocols.queue_store import ActionResult, Answer
 
 BATCH = 200
 """Jobs that one script creates; the server does nothing else meanwhile."""
@@ -28,10 +28,10 @@ MOST_WAITING = 1_000_000
 MAX_LOOKS = 40
 """A job may move on between a look and the script that cancels it."""
 _NOT_CANCELED = {
-    Stage.COMPLETED: (Done.REFUSED, "it has completed already"),
-    Stage.FAILED: (Done.REFUSED, "it has failed already; delete it, or retry it"),
-    Stage.CANCELED: (Done.UNCHANGED, "it is canceled already"),
-    Stage.LOST: (Done.REFUSED, "no list of its queue has it; delete it, or retry it"),
+    Stage.COMPLETED: (ActionResult.REFUSED, "it has completed already"),
+    Stage.FAILED: (ActionResult.REFUSED, "it has failed already; delete it, or retry it"),
+    Stage.CANCELED: (ActionResult.UNCHANGED, "it is canceled already"),
+    Stage.LOST: (ActionResult.REFUSED, "no list of its queue has it; delete it, or retry it"),
 }
 _NOT_RETRIED = {
     "changed": "it has changed just now; look again",
@@ -144,15 +144,15 @@ class RedisJobs:
         """To the end of the queue in which it failed or was lost, with all its retries and its life renewed."""
         job = await self._inspector.find(job_id)
         if job is None:
-            return Answer(job_id, Done.MISSING, "there is no such job, or it has expired")
+            return Answer(job_id, ActionResult.MISSING, "there is no such job, or it has expired")
         spot, found = job
         stage, name = state_of(self._shape, found)
         if stage not in (Stage.FAILED, Stage.CANCELED, Stage.LOST):
-            return Answer(job_id, Done.REFUSED, f"it has not failed: it is {stage}")
+            return Answer(job_id, ActionResult.REFUSED, f"it has not failed: it is {stage}")
         queue = self._queues.get(name or "")
         if queue is None or not _may_be_in(spot, queue):
             why = f"it failed in {name!r}, which is no queue of this flow that it can be in"
-            return Answer(job_id, Done.REFUSED, why)
+            return Answer(job_id, ActionResult.REFUSED, why)
         return await self._put_back(spot, queue, found, is_lost=stage is Stage.LOST)
 
     async def _put_back(self, spot: Spot, queue: QueueAt, found: Found, *, is_lost: bool) -> Answer:
@@ -162,28 +162,28 @@ class RedisJobs:
         text = msgspec.json.encode({**read, "lost": is_lost}).decode()
         result = await self._server.run("retry", (spot.hash,), queue.text, spot.listed, text)
         if result == "retried":
-            return Answer(spot.job_id, Done.DONE)
-        return Answer(spot.job_id, Done.REFUSED, _NOT_RETRIED[result])
+            return Answer(spot.job_id, ActionResult.DONE)
+        return Answer(spot.job_id, ActionResult.REFUSED, _NOT_RETRIED[result])
 
     async def cancel(self, job_id: str) -> Answer:
         """At once if it waits; a running one is asked to stop. A repeat does the same again."""
         for _ in range(MAX_LOOKS):
             job = await self._inspector.find(job_id)
             if job is None:
-                return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
+                return Answer(job_id, ActionResult.MISSING, f"there is no job {job_id}")
             spot, found = job
             stage, name = state_of(self._shape, found)
             if stage in _NOT_CANCELED:
                 return Answer(job_id, *_NOT_CANCELED[stage])
             queue = self._queues.get(name or "")
             if queue is None:
-                return Answer(job_id, Done.REFUSED, f"it is in {name!r}, which is no queue of this flow")
+                return Answer(job_id, ActionResult.REFUSED, f"it is in {name!r}, which is no queue of this flow")
             match await self._server.run("cancel", (spot.hash,), queue.text, spot.listed, unanswered=True):
                 case "canceled":
-                    return Answer(job_id, Done.DONE)
+                    return Answer(job_id, ActionResult.DONE)
                 case "asked":
-                    return Answer(job_id, Done.ASKED, "it is running; its worker will stop it")
-        return Answer(job_id, Done.REFUSED, "it has changed just now; try again")
+                    return Answer(job_id, ActionResult.ASKED, "it is running; its worker will stop it")
+        return Answer(job_id, ActionResult.REFUSED, "it has changed just now; try again")
 
 
 def _batches(jobs: Sequence[tuple[str, NewFlowJob]]) -> Iterator[list[tuple[str, NewFlowJob]]]:

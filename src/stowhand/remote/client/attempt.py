@@ -15,7 +15,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.jobs.limits import read_delay
 from stowhand.protocols.attempt import Attempt, control_of
-from stowhand.protocols.queue_store import Answer, Done
+from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.remote.client.claims import HeldProofs
 from stowhand.remote.client.http_caller import CallRefused, HttpCaller
 from stowhand.remote.wire import LOGS, Kind, LogChange
@@ -48,7 +48,7 @@ class RemoteAttempt:
                 " Do it where the table is: TableStore.requeue"
             )
         control_of(self._attempt).decide(Snooze(_delay(after)))
-        return Answer(job_id, Done.DONE)
+        return Answer(job_id, ActionResult.DONE)
 
     async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
         """Append to the record's execution log; the entry's number: 1, 2, …

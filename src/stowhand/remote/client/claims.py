@@ -15,7 +15,7 @@ from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease, Pair, Unreadable
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.text import clean
-from stowhand.protocols.store import Claim, ClaimRequest, Reply, Unwritten, Verdict, whole_batch
+from stowhand.protocols.store import Claim, ClaimRequest, RefusedSettlement, Reply, Verdict, whole_batch
 from stowhand.remote.client.http_caller import ROOM, CallRefused, HttpCaller, NoReply, parts
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.wire import CLAIM, SETTLE, ClaimAsked, Difference, Kind, Lent, Proof, SettlementSent
@@ -72,8 +72,8 @@ class HttpClaims:
         """
         batch = whole_batch(batch, self._max_attempts)
         sealed = [self._sealed(lease, settlement) for lease, settlement in batch]
-        replies: list[Reply] = [one if isinstance(one, Unwritten) else Verdict.LOST for one in sealed]
-        sent = [(place, one) for place, one in enumerate(sealed) if not isinstance(one, Unwritten)]
+        replies: list[Reply] = [one if isinstance(one, RefusedSettlement) else Verdict.LOST for one in sealed]
+        sent = [(place, one) for place, one in enumerate(sealed) if not isinstance(one, RefusedSettlement)]
         for part in parts([text for _, text in sent]):
             found = await self._settle([sent[at][1] for at in part], repeat=repeat)
             for at, reply in zip(part, found, strict=True):
@@ -81,7 +81,7 @@ class HttpClaims:
         self._proofs.end(
             lease.pair
             for (lease, _), reply in zip(batch, replies, strict=True)
-            if reply is not Verdict.BUSY and not isinstance(reply, Unwritten)
+            if reply is not Verdict.BUSY and not isinstance(reply, RefusedSettlement)
         )
         return replies
 
@@ -94,7 +94,7 @@ class HttpClaims:
             if refused.kind not in _CAUSED_BY_ONE:
                 raise
             if len(batch) == 1:
-                return [Unwritten(_one_line(refused.server_message))]
+                return [RefusedSettlement(_one_line(refused.server_message))]
             return [(await self._settle([one], repeat=repeat))[0] for one in batch]
         if len(reply.verdicts) != len(batch):
             raise StoreError(f"{self._http.base} answers {len(batch)} settlements with {len(reply.verdicts)} verdicts")
@@ -104,15 +104,15 @@ class HttpClaims:
         except ValueError as error:
             raise StoreError(f"{self._http.base} answers a settlement with {error}") from None
 
-    def _sealed(self, lease: Lease, settlement: Settlement) -> bytes | Unwritten:
+    def _sealed(self, lease: Lease, settlement: Settlement) -> bytes | RefusedSettlement:
         """Return a settlement encoded with its proof, or why it cannot be encoded."""
         sent = SettlementSent(proof=self._proofs.of(lease), settlement=settlement)
         try:
             text = msgspec.json.encode(sent)
         except (UnicodeError, TypeError, ValueError) as error:
-            return Unwritten(_one_line(str(error)))
+            return RefusedSettlement(_one_line(str(error)))
         if len(text) > ROOM:
-            return Unwritten(f"it is {len(text)} bytes as a request, the server takes at most {ROOM}")
+            return RefusedSettlement(f"it is {len(text)} bytes as a request, the server takes at most {ROOM}")
         return text
 
     def _read(self, lent: Lent) -> Claim[Any]:
@@ -198,7 +198,7 @@ def _reply(word: str, change: Difference | None) -> Reply:
     verdict = Verdict(word)
     if verdict is Verdict.UNWRITTEN:
         why = None if change is None else change.unwritten
-        return Unwritten(_one_line(why or "the server gives no reason"))
+        return RefusedSettlement(_one_line(why or "the server gives no reason"))
     return verdict
 
 

@@ -13,8 +13,8 @@ from stowhand.clock import SystemClock
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.protocols.attempt import Progress
-from stowhand.protocols.operating import WorkerCard
-from stowhand.protocols.store import Foreign, Pulse, Refusal
+from stowhand.protocols.operating import WorkerDescription
+from stowhand.protocols.store import Foreign, Pulse, RefusedChange
 from stowhand.remote.client.claims import HeldProofs
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.options import HttpOptions
@@ -92,7 +92,7 @@ class HttpHeartbeats:
         self._proofs.end([lease.pair])
         return done.jobs
 
-    def refused(self) -> Sequence[Refusal]:
+    def refused(self) -> Sequence[RefusedChange]:
         """Nothing: the server reports them."""
         return ()
 
@@ -119,7 +119,7 @@ class QueueHeartbeats(HttpHeartbeats):
 
     _has_declared = False
 
-    async def worker_seen(self, card: WorkerCard, task_queues: Mapping[str, str]) -> None:
+    async def worker_seen(self, card: WorkerDescription, task_queues: Mapping[str, str]) -> None:
         """Declare the queues of its tasks, once."""
         if not self._has_declared:
             await self.declare_queues(task_queues)

@@ -15,8 +15,8 @@ import msgspec
 from stowhand.errors import ConfigurationError, InvalidJob, OutcomeUnknown, StoreError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
-from stowhand.jobs.tries import Try
-from stowhand.protocols.producer import Standing
+from stowhand.jobs.tries import FailedAttempt
+from stowhand.protocols.producer import JobStanding
 from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.store import DOING, whole
 from stowhand.protocols.validation import validate_id
@@ -52,7 +52,7 @@ class HttpJobs:
         """Return the job, without payload and result unless the token has the scope payload."""
         return await self._find(JOB, job_id)
 
-    async def tries(self, job_id: int) -> Sequence[Try]:
+    async def tries(self, job_id: int) -> Sequence[FailedAttempt]:
         """Return the attempts that did not complete; none if there is no such job."""
         return await self._find(TRIES, job_id) or []
 
@@ -136,9 +136,9 @@ class HttpResults:
         last = self._last or await self._ends(())
         return last.retention
 
-    async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
+    async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStanding]:
         """Return how jobs ended: one request for 1000 jobs, more if their results are large."""
-        standings: list[Standing] = []
+        standings: list[JobStanding] = []
         left = list(job_ids)
         while left:
             ends = await self._ends(left[:MOST_ITEMS])

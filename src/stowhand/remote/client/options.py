@@ -12,13 +12,13 @@ import msgspec
 
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.durations import seconds
-from stowhand.jobs.struct import Suggesting
+from stowhand.jobs.struct import SuggestingMeta
 
 LONGEST_TIMEOUT = 300.0
 _TOKEN = re.compile(r"[\x21-\x7e]{1,1024}")
 
 
-class HttpOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesting):
+class HttpOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
     """Options of a connection to a lent store."""
 
     token: str | None = None

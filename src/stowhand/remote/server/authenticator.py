@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from stowhand.clock import Clock, wall_clock
 from stowhand.errors import ConfigurationError
-from stowhand.events import Events, TokensTrouble, WrongTokens
+from stowhand.events import Events, InvalidTokensSent, TokenFileUnreadable
 from stowhand.remote.server.refusals import Refused, forbidden
 from stowhand.remote.server.tokens import EVERYTHING, Grant, TokenFile, TokenRecord, hash_of, id_of
 from stowhand.remote.wire import Kind
@@ -98,7 +98,7 @@ class Authenticator:
         """Count a wrong token, and return its refusal."""
         count = self._wrong.add(address)
         if count == WRONG_PER_MINUTE:
-            self._events.emit(WrongTokens(address, count))
+            self._events.emit(InvalidTokensSent(address, count))
         if count > WRONG_PER_MINUTE:
             return Refused(
                 Kind.TOO_MANY, "too many wrong tokens from this address; wait a minute", _MAKE, retry_after=60
@@ -110,7 +110,7 @@ class Authenticator:
             try:
                 self._read()
             except ConfigurationError as error:  # a broken file, edited by hand: the tokens read before stay valid
-                self._events.emit(TokensTrouble(str(error)))
+                self._events.emit(TokenFileUnreadable(str(error)))
 
     def _read(self) -> None:
         # The stamp first: a change during the reading is read again.

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from stowhand.clock import Clock
-from stowhand.events import Events, StoreTrouble
+from stowhand.events import Events, StoreCallFailed
 from stowhand.remote.server.shared_store import QUEUE, SharedStore
 from stowhand.remote.server.wake_broadcast import NAME, WakeBroadcast
 
@@ -57,5 +57,5 @@ class Health:
                 await self._shared_store.store.next_due(None)
                 return True
         except Exception as error:  # noqa: BLE001 - boundary: any error means not ready; the log says why
-            self._events.emit(StoreTrouble(NAME, "ready", str(error) or type(error).__name__, FRESH))
+            self._events.emit(StoreCallFailed(NAME, "ready", str(error) or type(error).__name__, FRESH))
             return False

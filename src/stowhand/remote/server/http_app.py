@@ -25,8 +25,8 @@ from stowhand.errors import (
     StoreError,
     StoreUnreachable,
 )
-from stowhand.events import Events, LentChanged, RequestAnswered, RequestBroken, StoreTrouble
-from stowhand.protocols.store import Recorded
+from stowhand.events import Events, RemoteCallAudited, RequestAnswered, RequestBroken, StoreCallFailed
+from stowhand.protocols.store import RecordedSettlement
 from stowhand.remote import wire
 from stowhand.remote.server.authenticator import Authenticator, Proxies
 from stowhand.remote.server.bodies import check_head, read
@@ -149,7 +149,7 @@ class HttpApp:
             found = await call.run(grant, *given, *ends)
             if self._metrics is not None:
                 call.count(self._metrics, found)
-            if self._events.wants(LentChanged) and (told := call.audit(asked, found)) is not None:
+            if self._events.wants(RemoteCallAudited) and (told := call.audit(asked, found)) is not None:
                 self._audit(request, verb, grant, told)
             return Response(msgspec.json.encode(call.reply(asked, found)), media_type="application/json")
 
@@ -187,7 +187,7 @@ class HttpApp:
     def _audit(self, request: Request, verb: Verb[Any, Any], grant: Grant, audited: Audited) -> None:
         ids = tuple(str(job_id)[:ID_WIDTH] for job_id in audited.ids[:IDS_SHOWN])
         verdicts = tuple(audited.verdicts[:IDS_SHOWN])
-        self._events.emit(LentChanged(verb.name, grant.id, audited.worker, ids, verdicts, _address(request)))
+        self._events.emit(RemoteCallAudited(verb.name, grant.id, audited.worker, ids, verdicts, _address(request)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI. Turns errors into replies, and emits an event for every request."""
@@ -224,7 +224,7 @@ class HttpApp:
         refused = _refused(error)
         trouble = error.__cause__ if isinstance(error, Refused) else error
         if isinstance(trouble, StoreError) and not isinstance(trouble, _NOT_REPORTED):
-            self._events.emit(StoreTrouble(NAME, _call_of(scope), str(trouble), RETRY_AFTER))
+            self._events.emit(StoreCallFailed(NAME, _call_of(scope), str(trouble), RETRY_AFTER))
         if refused is None:
             self._events.emit(RequestBroken(_call_of(scope), "".join(traceback.format_exception(error))))
             refused = Refused(Kind.BROKEN, "the server has a bug; its log says more", "tell its administrator")
@@ -303,7 +303,7 @@ def _count_lent(metrics: LendingMetrics, sent: Sequence[Sent]) -> None:
     metrics.lent(len(sent))
 
 
-def _count_settled(metrics: LendingMetrics, found: Sequence[Recorded]) -> None:
+def _count_settled(metrics: LendingMetrics, found: Sequence[RecordedSettlement]) -> None:
     metrics.settled(found)
 
 
@@ -311,7 +311,7 @@ def _audit_claim(asked: ClaimAsked, sent: Sequence[Sent]) -> Audited | None:
     return Audited([one.lease.job_id for one in sent], worker=asked.worker) if sent else None
 
 
-def _audit_settle(asked: Settlements, found: Sequence[Recorded]) -> Audited:
+def _audit_settle(asked: Settlements, found: Sequence[RecordedSettlement]) -> Audited:
     return Audited(
         [one.proof.lease.job_id for one in asked.batch[:IDS_SHOWN]], [audited(one) for one in found[:IDS_SHOWN]]
     )

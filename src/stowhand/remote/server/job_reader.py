@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stowhand.jobs.job import Job
-from stowhand.jobs.tries import Try
-from stowhand.protocols.producer import Standing
+from stowhand.jobs.tries import FailedAttempt
+from stowhand.protocols.producer import JobStanding
 from stowhand.protocols.queue_store import Failures, there
 from stowhand.remote.server.claims import fitting
 from stowhand.remote.server.refusals import Refused, forbidden
@@ -29,7 +29,7 @@ class JobReader:
         """Return one job; payload and result only with that scope."""
         return grant.shown(await self._find(grant, job_id))
 
-    async def tries(self, grant: Grant, job_id: str) -> Sequence[Try]:
+    async def tries(self, grant: Grant, job_id: str) -> Sequence[FailedAttempt]:
         """Return the last attempts that did not complete."""
         job = await self._find(grant, job_id)
         return await self._shared_store.queue("looked at job by job").jobs.tries(job.id)
@@ -54,7 +54,7 @@ class JobReader:
         ended = await results.ask(job_ids) if job_ids else ()
         # A key may have passed a job of this id to another task meanwhile.
         hidden |= await self._hidden(grant, [one.job_id for one in ended])
-        shown = [Standing(job_id, is_known=False) for job_id in hidden]
+        shown = [JobStanding(job_id, is_known=False) for job_id in hidden]
         shown += [one for one in ended if one.job_id not in hidden]
         fits = fitting(len(one.result_text or "") + len(one.last_error or "") for one in shown)
         left_out = tuple(one.job_id for one in shown[fits:])

@@ -17,7 +17,7 @@ from stowhand.clock import Clock
 from stowhand.errors import StoreError
 from stowhand.events import Events, JobsReset
 from stowhand.jobs.lease import Lease, Pair, ResetJob
-from stowhand.protocols.store import Claim, Recorded, Verdict
+from stowhand.protocols.store import Claim, RecordedSettlement, Verdict
 from stowhand.protocols.throughput import OTHERS
 from stowhand.remote.server.wake_broadcast import NAME
 from stowhand.worker.heartbeat_thread import HeartbeatThread
@@ -56,7 +56,7 @@ class LentThroughput:
         while len(self._lent) > MOST_LEASES:
             self._lent.popitem(last=False)
 
-    def settled(self, leases: Iterable[Lease], found: Iterable[Recorded]) -> None:
+    def settled(self, leases: Iterable[Lease], found: Iterable[RecordedSettlement]) -> None:
         """Count what was recorded; once, whether or not a client repeats it."""
         if not self._is_kept:
             return

@@ -16,27 +16,27 @@ from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.jobs import limits, strict_json
 from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.jobs.job import State
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.jobs.text import clean
 from stowhand.jobs.tries import CLASS_LIMIT
-from stowhand.protocols.store import Recorded, Unwritten
+from stowhand.protocols.store import RecordedSettlement, RefusedSettlement
 from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.tokens import Grant
 from stowhand.remote.wire import Difference, Settlements, Verdicts
 
 ENDINGS = {
-    State.COMPLETED: (Ended.OK,),
-    State.ERRORED: (Ended.RETRY,),
-    State.FAILED: (Ended.FAILED, Ended.POISON),
-    State.QUEUED: (Ended.SNOOZED,),
-    State.CANCELED: (Ended.CANCELED,),
+    State.COMPLETED: (AttemptOutcome.OK,),
+    State.ERRORED: (AttemptOutcome.RETRY,),
+    State.FAILED: (AttemptOutcome.FAILED, AttemptOutcome.POISON),
+    State.QUEUED: (AttemptOutcome.SNOOZED,),
+    State.CANCELED: (AttemptOutcome.CANCELED,),
 }
 """The states in which a job can end an attempt, with the matching ``ended``."""
 WAITING = (State.ERRORED, State.QUEUED)
 MOST_FOLLOWING = 1000
 
 
-def checked(grant: Grant, place: int, settlement: Settlement) -> Settlement | Unwritten:
+def checked(grant: Grant, place: int, settlement: Settlement) -> Settlement | RefusedSettlement:
     """Return the settlement as it may be recorded. ``place`` in the batch, for the message. Raises Refused."""
     if settlement == COMPLETED:  # the commonest by far: nothing in it can be wrong
         return COMPLETED
@@ -53,9 +53,9 @@ def checked(grant: Grant, place: int, settlement: Settlement) -> Settlement | Un
     try:
         _check_content(grant, settlement)
     except (InvalidJob, UndecodablePayload) as trouble:
-        return Unwritten(str(trouble))
+        return RefusedSettlement(str(trouble))
     except Refused as refusal:
-        return Unwritten(f"{refusal.message}; {refusal.fix}")
+        return RefusedSettlement(f"{refusal.message}; {refusal.fix}")
     return settlement
 
 
@@ -79,7 +79,7 @@ def _check_content(grant: Grant, settlement: Settlement) -> None:
         grant.check_enqueue(job)
 
 
-def reply_of(sent: Settlements, found: Sequence[Recorded]) -> Verdicts:
+def reply_of(sent: Settlements, found: Sequence[RecordedSettlement]) -> Verdicts:
     """Return the reply to a batch: a verdict for each, and the settlements that differ from those sent."""
     differences = []
     for place, (asked, one) in enumerate(zip(sent.batch, found, strict=True)):
@@ -96,7 +96,7 @@ def _bare(settlement: Settlement) -> Settlement:
     return msgspec.structs.replace(settlement, result=None, payload=None, then=())
 
 
-def audited(found: Recorded) -> str:
+def audited(found: RecordedSettlement) -> str:
     """Return the entry of the audit for one settlement, without data of the handler."""
     if found.settlement is None:
         return f"nothing: {found.verdict.value}"

@@ -22,7 +22,7 @@ from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.attempt import ProgressKeeper, read_progress
 from stowhand.protocols.operating import WorkerList
-from stowhand.protocols.store import CancellationFinder, Heartbeats, Recorded, Unwritten, Verdict
+from stowhand.protocols.store import CancellationFinder, Heartbeats, RecordedSettlement, RefusedSettlement, Verdict
 from stowhand.remote.server.claims import Claims, Sent
 from stowhand.remote.server.job_reader import JobReader
 from stowhand.remote.server.lent_throughput import LentThroughput
@@ -153,24 +153,24 @@ class StoreServer:
                 await self._heartbeats.call(keep)
         return ProgressHeard(lost=tuple(note.proof.lease.pair for note, lease in found if lease is None))
 
-    async def settle(self, grant: Grant, sent: Settlements) -> list[Recorded]:
+    async def settle(self, grant: Grant, sent: Settlements) -> list[RecordedSettlement]:
         """Settle a batch; return what was recorded for each, in order. One without a valid proof is lost."""
-        found = [Recorded(Verdict.LOST)] * len(sent.batch)
+        found = [RecordedSettlement(Verdict.LOST)] * len(sent.batch)
         batch: dict[int, tuple[Lease, Settlement]] = {}
         for place, one in enumerate(sent.batch):
             judged = checked(grant, place, one.settlement)
             if (lease := self._proofs.lease(grant, one.proof)) is None:
                 continue
-            if not isinstance(judged, Unwritten) and judged.then:
+            if not isinstance(judged, RefusedSettlement) and judged.then:
                 judged = await self._with_its_keys(grant, judged)
-            if isinstance(judged, Unwritten):
-                found[place] = Recorded.of(one.settlement, judged)
+            if isinstance(judged, RefusedSettlement):
+                found[place] = RecordedSettlement.of(one.settlement, judged)
             else:
                 batch[place] = (lease, judged)
         if batch:
             replies = await self._store.settle(list(batch.values()), repeat=sent.repeat)
             for (place, (_, settlement)), reply in zip(batch.items(), replies, strict=True):
-                found[place] = Recorded.of(settlement, reply)
+                found[place] = RecordedSettlement.of(settlement, reply)
         leases = {place: lease for place, (lease, _) in batch.items()}
         self._throughput.settled(leases.values(), [found[place] for place in leases])
         return found
@@ -253,12 +253,12 @@ class StoreServer:
             named = msgspec.structs.replace(named, queue=own.queue)
         return msgspec.structs.replace(declared, on_failure=None) if named == own else declared
 
-    async def _with_its_keys(self, grant: Grant, settlement: Settlement) -> Settlement | Unwritten:
-        """Return the settlement, or ``Unwritten`` if a following job may not use its key."""
+    async def _with_its_keys(self, grant: Grant, settlement: Settlement) -> Settlement | RefusedSettlement:
+        """Return the settlement, or ``RefusedSettlement`` if a following job may not use its key."""
         try:
             await self._check_keys(grant, settlement.then)
         except Refused as refusal:
-            return Unwritten(f"{refusal.message}; {refusal.fix}")
+            return RefusedSettlement(f"{refusal.message}; {refusal.fix}")
         return settlement
 
     async def _check_keys(self, grant: Grant, jobs: Sequence[NewJob]) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from stowhand.clock import Clock
-from stowhand.events import Events, StoreRecovered, StoreTrouble
+from stowhand.events import Events, StoreCallFailed, StoreRecovered
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import Store
 from stowhand.sleepers import Sleepers
@@ -79,7 +79,7 @@ class WakeBroadcast:
                 failures += 1
                 pause = OUTAGE(failures)
                 if failures == 1:
-                    self._events.emit(StoreTrouble(NAME, "listen", str(error) or type(error).__name__, pause))
+                    self._events.emit(StoreCallFailed(NAME, "listen", str(error) or type(error).__name__, pause))
                 await self._clock.sleep(pause)
                 continue
             if failures:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from stowhand.jobs.job import State
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.protocols.figures import COUNTED, COUNTED_FOR_METRICS, Amount, Figures, Pauses, Tallies
+from stowhand.protocols.figures import COUNTED, COUNTED_FOR_METRICS, BoundedCount, Figures, NameCounts, Pauses
 from stowhand.protocols.operating import BacklogRow
 from stowhand.protocols.throughput import MOST_TASKS
 from stowhand.stores.kernel.known_tasks import COUNTED_FOR, known_queues, known_tasks, named_queues
@@ -61,7 +61,7 @@ SELECT task, serial, queue, worker, count(*) FROM (
 """
 
 
-def count_states(most: int = COUNTED) -> Question[dict[State, Amount]]:
+def count_states(most: int = COUNTED) -> Question[dict[State, BoundedCount]]:
     """Jobs by state, exact up to ``most``."""
     errored, canceled = "{troubled} AND state = 'errored'", "{canceled}"
     counts = {
@@ -81,7 +81,7 @@ def count_states(most: int = COUNTED) -> Question[dict[State, Amount]]:
         counts[many] = -number
         for source in all_of:
             counts[many] += yield from count_some(source, most + number)
-    return {state: Amount.up_to(most, counts[state]) for state in State}
+    return {state: BoundedCount.up_to(most, counts[state]) for state in State}
 
 
 def read_figures(engine: Engine, most: int) -> Question[Figures]:
@@ -137,10 +137,10 @@ def list_paused(engine: Engine) -> Question[Mapping[str, datetime]]:
     return {serial: engine.read_moment(since) for serial, since in sorted(rows)}
 
 
-def _count_live(most: int, *, of_serials: bool = True) -> Question[dict[str, Tallies]]:
+def _count_live(most: int, *, of_serials: bool = True) -> Question[dict[str, NameCounts]]:
     """Live jobs by task, serial key, queue and worker. ``of_serials`` false: what waits or failed is not counted by
     key."""
-    tallies = {name: Tallies(most) for name in ("task", "serial", "queue", "worker")}
+    tallies = {name: NameCounts(most) for name in ("task", "serial", "queue", "worker")}
     yield from _add_ready(tallies, most)
     yield from _add_serial(tallies, ("task", "queue", "serial") if of_serials else ("task", "queue"))
     yield from _add_suspects(tallies, most)
@@ -155,7 +155,7 @@ def _count_live(most: int, *, of_serials: bool = True) -> Question[dict[str, Tal
     return tallies
 
 
-def _add_ready(tallies: Mapping[str, Tallies], most: int) -> Question[None]:
+def _add_ready(tallies: Mapping[str, NameCounts], most: int) -> Question[None]:
     """What waits without a serial key: up to ``most`` of each task and queue."""
     near = min(NEAR * most, FAR)
     for source, all_of, levels in (
@@ -189,7 +189,7 @@ FROM levels
 """
 
 
-def _add_serial(tallies: Mapping[str, Tallies], columns: Sequence[str]) -> Question[None]:
+def _add_serial(tallies: Mapping[str, NameCounts], columns: Sequence[str]) -> Question[None]:
     """What waits in serial keys, of which there may be as many as jobs: up to a million in all."""
     is_cut = (yield from count_some("{serial}", FAR)) > FAR
     for column in columns:
@@ -198,7 +198,7 @@ def _add_serial(tallies: Mapping[str, Tallies], columns: Sequence[str]) -> Quest
         _add(tallies[column], "due", [(name, number) for name, _, number in rows], is_cut=is_cut)
 
 
-def _add_suspects(tallies: Mapping[str, Tallies], most: int) -> Question[None]:
+def _add_suspects(tallies: Mapping[str, NameCounts], most: int) -> Question[None]:
     rows = yield Query(_SUSPECTS, {"most": most + 1})
     is_cut = sum(number for *_, number, _ in rows) > most
     for place, name in enumerate(("task", "serial", "queue")):
@@ -206,7 +206,7 @@ def _add_suspects(tallies: Mapping[str, Tallies], most: int) -> Question[None]:
         _add(tallies[name], "due", [(row[place], row[4]) for row in rows], is_cut=is_cut)
 
 
-def _add_troubled(tallies: Mapping[str, Tallies]) -> Question[None]:
+def _add_troubled(tallies: Mapping[str, NameCounts]) -> Question[None]:
     """What waits for another attempt, and what has failed."""
     for state in (State.ERRORED, State.FAILED):
         rows = yield Query(_TROUBLED, {"state": state.value, "most": FAR + 1})
@@ -214,7 +214,7 @@ def _add_troubled(tallies: Mapping[str, Tallies]) -> Question[None]:
             _add(tallies[name], state.value, [(row[place], row[2]) for row in rows], is_cut=_total(rows) > FAR)
 
 
-def _add(tallies: Tallies, part: str, rows: Iterable[Row], *, is_cut: bool) -> None:
+def _add(tallies: NameCounts, part: str, rows: Iterable[Row], *, is_cut: bool) -> None:
     """``is_cut``: there are more, whose names are not known."""
     for name, number in rows:
         if name is not None:

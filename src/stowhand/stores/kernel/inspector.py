@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.figures import COUNTED, Amount, Figures, Pauses
+from stowhand.protocols.figures import COUNTED, BoundedCount, Figures, Pauses
 from stowhand.protocols.operating import (
     HELD_SHOWN,
     OVERDUE_SECONDS,
     AppVersion,
     BacklogRow,
     Explanation,
-    Held,
+    HeldJobs,
     SerialRow,
     WorkerRow,
 )
 from stowhand.protocols.queue_store import NEWEST, Failures, JobFilter
-from stowhand.protocols.searching import ANY, NOTHING, Found, Search
+from stowhand.protocols.searching import ANY, NOTHING, Search, SearchResult
 from stowhand.protocols.throughput import Period
 from stowhand.protocols.validation import validate_filter, validate_id, validate_search, validate_step
 from stowhand.stores.kernel.counts import EVERY, count_states, list_pauses, list_queues, list_tasks, read_figures
@@ -45,7 +45,7 @@ class Inspector:
         valid = validate_filter(wanted)
         return await self._engine.answer(lambda: list_jobs(self._engine, valid))
 
-    async def search(self, wanted: Search = ANY) -> Found:
+    async def search(self, wanted: Search = ANY) -> SearchResult:
         """Piece by piece, beside all other reads."""
         valid = validate_search(wanted)
         if valid is None:
@@ -61,7 +61,7 @@ class Inspector:
         amounts = await self._engine.answer(lambda: count_states(EVERY), is_long=True)
         return {state: amount.number for state, amount in amounts.items()}
 
-    async def amounts(self) -> dict[State, Amount]:
+    async def amounts(self) -> dict[State, BoundedCount]:
         """Every state is a key."""
         return await self._engine.answer(count_states, is_long=True)
 
@@ -112,7 +112,7 @@ class Inspector:
         """By name."""
         return await self._engine.answer(lambda: list_workers(self._engine))
 
-    async def held(self, each: int = HELD_SHOWN) -> Sequence[Held]:
+    async def held(self, each: int = HELD_SHOWN) -> Sequence[HeldJobs]:
         """By worker."""
         return await self._engine.answer(lambda: list_held(self._engine, each))
 

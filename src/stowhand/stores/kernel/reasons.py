@@ -15,7 +15,7 @@ from stowhand.jobs.lifecycle import QUARANTINE_AFTER
 from stowhand.observe.propagation import without
 from stowhand.protocols.figures import Pauses
 from stowhand.protocols.flow_tables import PARKED, is_step
-from stowhand.protocols.operating import MOST_AHEAD, OVERDUE_SECONDS, Explanation, Reason, WorkerCard, WorkerRow
+from stowhand.protocols.operating import MOST_AHEAD, OVERDUE_SECONDS, Explanation, Reason, WorkerDescription, WorkerRow
 
 NOTHING_PAUSED = Pauses()
 HAVE_IT = "start a worker that has it (--task and --exclude-task leave tasks out), or correct the name"
@@ -244,7 +244,7 @@ def _flags(facts: Facts) -> Iterator[Reason]:
     yield Reason("flags", text + (f"; {len(asking)} of them asks a function each time" if asking else ""))
 
 
-def _forbidding(cards: Sequence[WorkerCard], flags: Sequence[str]) -> str:
+def _forbidding(cards: Sequence[WorkerDescription], flags: Sequence[str]) -> str:
     shown = [f"{card.name}: {', '.join(sorted({*flags} & {*(card.forbidden_flags or ())}))}" for card in cards[:SHOWN]]
     return "; ".join(shown) + (f" and {len(cards) - SHOWN} more" if len(cards) > SHOWN else "")
 
@@ -272,16 +272,16 @@ def _overdue(facts: Facts) -> Iterator[Reason]:
         yield Reason("overdue", what, OVERDUE)
 
 
-def _free_slots(facts: Facts, able: Sequence[WorkerCard]) -> int:
+def _free_slots(facts: Facts, able: Sequence[WorkerDescription]) -> int:
     held = {card.name: facts.busy[card.name].jobs if card.name in facts.busy else 0 for card in able}
     return sum(max(card.concurrency - held[card.name], 0) for card in able)
 
 
-def _working(workers: Sequence[WorkerRow]) -> list[WorkerCard]:
+def _working(workers: Sequence[WorkerRow]) -> list[WorkerDescription]:
     return [row.card for row in workers if row.alive and not row.card.stopping]
 
 
-def _able(job: Job, workers: Sequence[WorkerRow]) -> list[WorkerCard]:
+def _able(job: Job, workers: Sequence[WorkerRow]) -> list[WorkerDescription]:
     """Those that have its task, serve its queue, and forbid none of its flags, as far as is known."""
     return [
         card
@@ -290,11 +290,11 @@ def _able(job: Job, workers: Sequence[WorkerRow]) -> list[WorkerCard]:
     ]
 
 
-def _has(card: WorkerCard, task: str) -> bool:
+def _has(card: WorkerDescription, task: str) -> bool:
     return card.tasks is None or task in card.tasks
 
 
-def _forbids(card: WorkerCard, job: Job) -> bool:
+def _forbids(card: WorkerDescription, job: Job) -> bool:
     return not set(job.flags).isdisjoint(card.forbidden_flags or ())
 
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from stowhand.clock import Clock
 from stowhand.errors import StoreError, StoreUnreachable
-from stowhand.protocols.producer import Results, Standing
+from stowhand.protocols.producer import JobStanding, Results
 from stowhand.retry import exponential
 
 K = TypeVar("K")
@@ -244,18 +244,18 @@ class LoopPolls(Generic[P]):
             await poll.close()
 
 
-class ResultPoll(SharedPoll[int, Standing]):
+class ResultPoll(SharedPoll[int, JobStanding]):
     """The poll of a queue store, by the ids of jobs."""
 
     def __init__(self, results: Results, clock: Clock) -> None:
         super().__init__(self._standings, clock, min_pause=results.min_pause, hear=results.hear)
         self.results = results
 
-    async def end(self, job_id: int, revision: int, *, age: float | None = None) -> Standing:
+    async def end(self, job_id: int, revision: int, *, age: float | None = None) -> JobStanding:
         """Wait for how the job, as it was at this revision, ended. Otherwise as ``answer``."""
         return await self.answer(job_id, lambda standing: standing.ends(revision), age=age)
 
-    async def _standings(self, job_ids: Sequence[int]) -> dict[int, Standing]:
+    async def _standings(self, job_ids: Sequence[int]) -> dict[int, JobStanding]:
         return {standing.job_id: standing for standing in await self.results.ask(job_ids)}
 
 

@@ -8,8 +8,17 @@ import msgspec
 
 from stowhand.clock import stopwatch
 from stowhand.jobs.job import Job
-from stowhand.protocols.figures import COUNTED, Amount
-from stowhand.protocols.searching import ABOVE_ALL, FIRST_PIECE, Found, Place, Search, micros_of, moment_of, title
+from stowhand.protocols.figures import COUNTED, BoundedCount
+from stowhand.protocols.searching import (
+    ABOVE_ALL,
+    FIRST_PIECE,
+    Search,
+    SearchPosition,
+    SearchResult,
+    micros_of,
+    moment_of,
+    title,
+)
 from stowhand.stores.kernel.columns import HEAD
 from stowhand.stores.kernel.lists import TABLES, conditions, values_of
 from stowhand.stores.kernel.question import Engine, Query, Question, Row, count_some
@@ -32,10 +41,10 @@ class Piece(msgspec.Struct):
 
     jobs: Sequence[Job]
     rows: int
-    end: Place | None
+    end: SearchPosition | None
 
 
-def search(engine: Engine, wanted: Search) -> Question[Found]:
+def search(engine: Engine, wanted: Search) -> Question[SearchResult]:
     """Search until time is up or the answer is full."""
     searcher = _Searcher(engine, wanted)
     progress, rows = SearchProgress(wanted), FIRST_PIECE
@@ -46,7 +55,7 @@ def search(engine: Engine, wanted: Search) -> Question[Found]:
         fitting = rows * part.budget / SHARE / max(stopwatch() - started, 1e-6)
         rows = int(min(max(fitting, FIRST_PIECE), 2 * rows, LONGEST_PIECE))
     if progress.is_complete:
-        return progress.found(Amount())
+        return progress.found(BoundedCount())
     return progress.found((yield from searcher.count_all()))
 
 
@@ -76,7 +85,7 @@ class _Searcher:
         ids = sorted((one for one in ids if one < part.place.id), reverse=True)
         return (yield from self._among(part, [(one, None) for one in ids], is_last=True))
 
-    def count_all(self) -> Question[Amount]:
+    def count_all(self) -> Question[BoundedCount]:
         """Count the rows that the whole search examines, up to a limit."""
         if self._wanted.is_indexed:
             names = ["failed" if self._wanted.by_failure else "running"]
@@ -85,7 +94,7 @@ class _Searcher:
         number = 0
         for name in names:
             number += yield from count_some(f"{{{name}}}", COUNTED)
-        return Amount.up_to(COUNTED, number)
+        return BoundedCount.up_to(COUNTED, number)
 
     def _few_ids(self) -> Question[list[int] | None]:
         """The live jobs of a key, or of a serial key that has few: by ids, they may lie behind millions of others."""
@@ -112,7 +121,7 @@ class _Searcher:
         if len(jobs) == part.limit:
             values["first"] = first = jobs[-1].id  # what is below it belongs to the next answer
             ((count,),) = yield Query(f"SELECT count(*) FROM {{{table}}} WHERE id >= :first AND id < :below", values)
-        return Piece(jobs, count, Place(in_history=place.in_history, id=first) if first else None)
+        return Piece(jobs, count, SearchPosition(in_history=place.in_history, id=first) if first else None)
 
     def _by_index(self, part: Part, rows: int) -> Question[Piece]:
         """Search only the jobs in the one state that is wanted."""
@@ -124,7 +133,7 @@ class _Searcher:
         places = [(one, None if at is None else micros_of(self._engine.read_moment(at))) for one, at in found]
         return (yield from self._among(part, places, is_last=len(found) < rows))
 
-    def _failed(self, place: Place, values: Mapping[str, object]) -> Question[list[Row]]:
+    def _failed(self, place: SearchPosition, values: Mapping[str, object]) -> Question[list[Row]]:
         """By the time at which they failed. Of many that failed at one moment, those below an id are found by it."""
         text = "SELECT id, finished_at FROM {failed}%s ORDER BY finished_at DESC, id DESC LIMIT :rows"
         if place.at is None or place.at == ABOVE_ALL:
@@ -144,4 +153,4 @@ class _Searcher:
         if is_last and end == len(places):
             return Piece(jobs, end, None)
         job_id, at = places[end - 1]
-        return Piece(jobs, end, Place(id=job_id, at=at))
+        return Piece(jobs, end, SearchPosition(id=job_id, at=at))

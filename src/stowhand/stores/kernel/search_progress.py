@@ -8,15 +8,15 @@ import msgspec
 
 from stowhand.clock import stopwatch
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.figures import Amount
-from stowhand.protocols.searching import FIRST_PIECE, HISTORY, LIVE, Found, Place, Search, place_of
+from stowhand.protocols.figures import BoundedCount
+from stowhand.protocols.searching import FIRST_PIECE, HISTORY, LIVE, Search, SearchPosition, SearchResult, place_of
 
 
 class Part(msgspec.Struct, frozen=True):
     """Rows that a store examines next: of the live jobs, or of the history."""
 
     states: tuple[State, ...]
-    place: Place
+    place: SearchPosition
     limit: int
     """Jobs wanted."""
     budget: float
@@ -30,7 +30,7 @@ class SearchProgress:
         self._wanted = wanted
         self._ends = stopwatch() + wanted.budget
         self._jobs: list[Job] = []
-        self._next: Place | None = place_of(wanted)
+        self._next: SearchPosition | None = place_of(wanted)
         self._examined_before = self._next.looked_at
         self._examined, self._matches = self._next.looked_at, self._next.matches
 
@@ -46,11 +46,11 @@ class SearchProgress:
         states = tuple(state for state in table if state in self._wanted.wanted)
         return Part(states, self._next, self._wanted.limit - len(self._jobs), max(seconds, 0.0))
 
-    def add(self, jobs: Sequence[Job], examined: int, end: Place | None) -> None:
+    def add(self, jobs: Sequence[Job], examined: int, end: SearchPosition | None) -> None:
         """Add what a part has: jobs, the number of examined rows, and where it stopped (``None``: no row is left)."""
         in_history = self._next is not None and self._next.in_history
         if end is None and not in_history and self._wanted.wanted & set(HISTORY):
-            end = Place(in_history=True)
+            end = SearchPosition(in_history=True)
         self._jobs += jobs
         self._examined += examined
         self._matches += len(jobs)
@@ -61,11 +61,11 @@ class SearchProgress:
         """No row is left to examine."""
         return self._next is None
 
-    def found(self, all_rows: Amount) -> Found:
+    def found(self, all_rows: BoundedCount) -> SearchResult:
         """Return the answer. ``all_rows``: the number of rows that the whole search examines; unused when complete."""
         if self._next is None:
-            all_rows, go_on = Amount(self._examined), None
+            all_rows, go_on = BoundedCount(self._examined), None
         else:
             counts = {"looked_at": self._examined, "matches": self._matches}
             go_on = msgspec.structs.replace(self._next, **counts).text()
-        return Found(jobs=self._jobs, looked_at=self._examined, matches=self._matches, of=all_rows, go_on=go_on)
+        return SearchResult(jobs=self._jobs, looked_at=self._examined, matches=self._matches, of=all_rows, go_on=go_on)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import Queues
-from stowhand.protocols.figures import COUNTED, Amount
-from stowhand.protocols.operating import AppVersion, Held, WorkerCard, WorkerRow, worker_row
+from stowhand.protocols.figures import COUNTED, BoundedCount
+from stowhand.protocols.operating import AppVersion, HeldJobs, WorkerDescription, WorkerRow, worker_row
 from stowhand.stores.kernel.columns import HEAD
 from stowhand.stores.kernel.question import Engine, Query, Question
 from stowhand.stores.kernel.search import read_head
@@ -34,7 +34,7 @@ def list_workers(engine: Engine) -> Question[Sequence[WorkerRow]]:
     for row in rows:
         name, host, pid, version, tasks, concurrency, stopping, flags, app_version, threads, blocked, *others = row
         only, excluded, *moments = others
-        card = WorkerCard(
+        card = WorkerDescription(
             *(name, host, pid, version, engine.read_names(tasks), concurrency, bool(stopping)),
             *(engine.read_names(flags), app_version, threads, bool(blocked)),
             queues=Queues(engine.read_names(only), engine.read_names(excluded) or ()),
@@ -43,7 +43,7 @@ def list_workers(engine: Engine) -> Question[Sequence[WorkerRow]]:
     return sorted(found, key=lambda row: row.card.name)
 
 
-def list_held(engine: Engine, each: int) -> Question[Sequence[Held]]:
+def list_held(engine: Engine, each: int) -> Question[Sequence[HeldJobs]]:
     """By worker."""
     held = yield Query(_HELD, {"each": each, "most": COUNTED})
     # Not joined: without statistics, a planner may read all live jobs for each of these.
@@ -55,7 +55,7 @@ def list_held(engine: Engine, each: int) -> Question[Sequence[Held]]:
             found.setdefault(worker or "", (number, []))[1].append(jobs[job_id])
     least = sum(number for number, _ in found.values()) >= COUNTED
     return [
-        Held(worker=worker, jobs=Amount(number, least), longest=jobs)
+        HeldJobs(worker=worker, jobs=BoundedCount(number, least), longest=jobs)
         for worker, (number, jobs) in sorted(found.items())
     ]
 

@@ -15,7 +15,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.limits import read_delay
 from stowhand.jobs.text import clean
-from stowhand.protocols.queue_store import Answer, Done
+from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.stores.table.names import is_sql, read_column
 
 WAITING = (State.QUEUED, State.ERRORED)
@@ -76,34 +76,34 @@ def read_after(given: object) -> datetime | float | None:
 def requeue_refusal(record_id: JobId, state: str | None) -> Answer | None:
     """Why a record in this state (``None``: there is no such record) is not put back; ``None``: it is."""
     if state is None:
-        return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
+        return Answer(record_id, ActionResult.MISSING, f"there is no record {record_id}")
     if state in (*WAITING, State.PROCESSING):
         return None
-    return Answer(record_id, Done.REFUSED, f"it is {state}, which is final: INSERT a record anew")
+    return Answer(record_id, ActionResult.REFUSED, f"it is {state}, which is final: INSERT a record anew")
 
 
 def retry_refusal(record_id: JobId, state: str | None) -> Answer | None:
     """The same for a retry."""
     if state is None:
-        return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
+        return Answer(record_id, ActionResult.MISSING, f"there is no record {record_id}")
     if state == State.PROCESSING:
-        return Answer(record_id, Done.REFUSED, "it is running; cancel it instead, or wait for its end")
+        return Answer(record_id, ActionResult.REFUSED, "it is running; cancel it instead, or wait for its end")
     if state == State.COMPLETED:
-        return Answer(record_id, Done.REFUSED, "it is completed, which is final: INSERT a record anew")
+        return Answer(record_id, ActionResult.REFUSED, "it is completed, which is final: INSERT a record anew")
     return None
 
 
 def cancel_refusal(record_id: JobId, state: str | None, *, can_ask: bool) -> Answer | None:
     """The same for a cancellation. ``can_ask``: the table has the column by which a running attempt learns of it."""
     if state is None:
-        return Answer(record_id, Done.MISSING, f"there is no record {record_id}")
+        return Answer(record_id, ActionResult.MISSING, f"there is no record {record_id}")
     if state == State.CANCELED:
-        return Answer(record_id, Done.UNCHANGED, "it was canceled already")
+        return Answer(record_id, ActionResult.UNCHANGED, "it was canceled already")
     if state == State.PROCESSING and not can_ask:
-        return Answer(record_id, Done.REFUSED, "it is running, and the table has no column cancel to ask it by")
+        return Answer(record_id, ActionResult.REFUSED, "it is running, and the table has no column cancel to ask it by")
     if state in (*WAITING, State.PROCESSING):
         return None
-    return Answer(record_id, Done.REFUSED, f"it is {state}")
+    return Answer(record_id, ActionResult.REFUSED, f"it is {state}")
 
 
 class Key(StrEnum):

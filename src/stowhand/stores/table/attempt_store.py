@@ -18,7 +18,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.attempt import Attempt, control_of
-from stowhand.protocols.queue_store import Answer, Done
+from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.stores.calls import Calls
 from stowhand.stores.table.arguments import Key, read_after, read_filters, read_key, read_states
 from stowhand.stores.table.backend import AttemptTools
@@ -71,7 +71,7 @@ class AttemptStore(Generic[R]):
             with self._calls.timed("seconds_until"):
                 due = await self._tools.asking.seconds_until(due)
         control_of(self._attempt).decide(Snooze(max(due or 0.0, 0.0)))
-        return Answer(key, Done.DONE)
+        return Answer(key, ActionResult.DONE)
 
     async def exists(self, *states: State | str, conditions: object = ()) -> bool:
         """Is there a record in any of these states that fulfils the conditions? No states: refused."""

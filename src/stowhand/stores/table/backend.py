@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from stowhand.errors import TableUnsuitable
-from stowhand.events import Events, StoreWarned
+from stowhand.events import Events, StoreWarning
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import Settlement
@@ -70,7 +70,7 @@ class Notices:
     def say(self, warning: str, mend: str = "") -> None:
         """From the loop, or from the heartbeats' thread."""
         for events in tuple(self._listeners):
-            events.emit(StoreWarned(self._store, warning, mend))
+            events.emit(StoreWarning(self._store, warning, mend))
 
 
 def refuse_fatal(shape: Shape, found: Sequence[Finding]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, TableUnsuitable, a_type
-from stowhand.events import Events, StoreWarned
+from stowhand.events import Events, StoreWarning
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
@@ -156,7 +156,7 @@ class TableStore(Generic[R]):
         if events is not None:
             self._notices.to(events)
             for finding in self._backend.warnings:
-                events.emit(StoreWarned(self.name, finding.problem, finding.mend))
+                events.emit(StoreWarning(self.name, finding.problem, finding.mend))
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[R]]:
         """Due records, now processing. A record that could not be read is an ``Unreadable``: an error of its attempt.

@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 from stowhand.jobs.lifecycle import Fail, Outcome, Retry, Settlement, settle
 from stowhand.jobs.outcomes import from_error, from_returned
 from stowhand.protocols.attempt import Attempt, control_of
-from stowhand.protocols.store import Claim, ClaimRequest, Reply, Unwritten, Verdict
+from stowhand.protocols.store import Claim, ClaimRequest, RefusedSettlement, Reply, Verdict
 from stowhand.table import TableOptions, TableStore
 from tests.support.jobs_table import jobs_table
 
@@ -90,7 +90,7 @@ class AttemptHarness:
         assert transaction is not None
         reply = await transaction.settle(judged(attempt, outcome))
         for instead in (Retry, Fail):
-            if isinstance(reply, Unwritten):
+            if isinstance(reply, RefusedSettlement):
                 why = f"its settlement could not be written: {reply.why}"
                 reply = await transaction.settle(judged(attempt, instead(why)))
         if isinstance(reply, Settlement):  # what is told is what stands there

@@ -10,7 +10,7 @@ import pytest
 
 from stowhand.errors import TableUnsuitable
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.queue_store import ActionResult
 from stowhand.protocols.store import ClaimRequest, Verdict
 from stowhand.stores.table.backend import Finding
 from stowhand.stores.table.ddl import Plan, full_ddl
@@ -126,7 +126,7 @@ async def work(connection: psycopg.Connection[Any], store: TableStore[Any]) -> N
             lease = await take(store)
             assert await store.settle([(lease, settlement)]) == [Verdict.SETTLED]
         lease = await take(store)
-        assert (await store.requeue(lease.job_id)).done is Done.DONE
+        assert (await store.requeue(lease.job_id)).done is ActionResult.DONE
         assert await store.settle([(lease, ERRORED)]) == [Verdict.LOST]
         lease = await take(store)
         heartbeats = store.heartbeats()

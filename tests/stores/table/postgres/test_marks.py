@@ -9,8 +9,8 @@ import pytest
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement, turned
-from stowhand.protocols.store import Unwritten, Verdict
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement, turned
+from stowhand.protocols.store import RefusedSettlement, Verdict
 from tests.stores.table.postgres.jobs import (
     CANCELED,
     COLUMNS,
@@ -124,7 +124,7 @@ async def test_a_different_message_is_a_different_settlement(jobs: Jobs) -> None
     async with jobs.served() as served:
         lease = await started(jobs, served)
         await served.settle(lease, FAILED)
-        other = Settlement(State.FAILED, Ended.FAILED, error="another reason")
+        other = Settlement(State.FAILED, AttemptOutcome.FAILED, error="another reason")
         assert await served.settle(lease, other, repeat=True) is Verdict.LOST
 
 
@@ -238,7 +238,7 @@ async def test_what_the_database_refuses_of_one_is_unwritten_with_the_reason_and
         leases = [taken.lease for taken in await served.claim()]
         batch = [(leases[0], COMPLETED), (leases[1], ERRORED), (leases[2], FAILED), (leases[3], COMPLETED)]
         first, refused, *others = await served.table.settle(batch)
-        assert isinstance(refused, Unwritten)
+        assert isinstance(refused, RefusedSettlement)
         assert refused.why.startswith("new row for relation")
         assert {first, *others} == {Verdict.SETTLED}
     assert jobs.states() == ["completed", "processing", "failed", "completed"]
@@ -247,9 +247,9 @@ async def test_what_the_database_refuses_of_one_is_unwritten_with_the_reason_and
 async def test_jobs_to_enqueue_are_refused_clearly(jobs: Jobs) -> None:
     async with jobs.served() as served:
         lease = await started(jobs, served)
-        asked = Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="more"),))
+        asked = Settlement(State.COMPLETED, AttemptOutcome.OK, then=(NewJob(task="more"),))
         refused = await served.settle(lease, asked)
-        assert isinstance(refused, Unwritten)
+        assert isinstance(refused, RefusedSettlement)
         assert "INSERT" in refused.why
     assert jobs.states() == ["processing"]
 

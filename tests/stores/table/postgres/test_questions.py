@@ -11,7 +11,7 @@ from stowhand.jobs.conditions import Where, sql
 from stowhand.jobs.execution_log import ENTRIES_LIMIT
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
-from stowhand.protocols.queue_store import Done
+from stowhand.protocols.queue_store import ActionResult
 from stowhand.protocols.store import Verdict
 from tests.stores.table.postgres.jobs import FAILED, Jobs, new_token
 
@@ -122,15 +122,15 @@ async def test_requeue_makes_a_record_due_when_asked_and_fences_a_running_attemp
     moment = datetime(2040, 1, 1, tzinfo=UTC)
     async with jobs.served() as served:
         lease = await served.take()
-        assert (await served.table.asking.requeue(1, moment)).done is Done.DONE
+        assert (await served.table.asking.requeue(1, moment)).done is ActionResult.DONE
         row = jobs.row(1)
         assert (row["state"], row["process_after"], row["started_at"]) == ("queued", moment, None)
         assert await served.settle(lease) is Verdict.LOST
-        assert (await served.table.asking.requeue(1, 90.0)).done is Done.DONE
+        assert (await served.table.asking.requeue(1, 90.0)).done is ActionResult.DONE
         row = jobs.row(1)
         assert row["process_after"] - row["queued_at"] == timedelta(seconds=90)
         assert 0 < await served.table.asking.seconds_until(row["process_after"]) <= 90
-        assert (await served.table.asking.requeue(1, None)).done is Done.DONE
+        assert (await served.table.asking.requeue(1, None)).done is ActionResult.DONE
         assert await served.ids() == [1]
 
 
@@ -140,16 +140,19 @@ async def test_what_is_final_is_not_requeued(jobs: Jobs) -> None:
             (job_id,) = jobs.add(state=state.value)
             before = jobs.row(job_id)
             answer = await served.table.asking.requeue(job_id, None)
-            assert (answer.done, answer.why) == (Done.REFUSED, f"it is {state}, which is final: INSERT a record anew")
+            assert (answer.done, answer.why) == (
+                ActionResult.REFUSED,
+                f"it is {state}, which is final: INSERT a record anew",
+            )
             assert jobs.row(job_id) == before
-        assert (await served.table.asking.requeue(99, None)).done is Done.MISSING
+        assert (await served.table.asking.requeue(99, None)).done is ActionResult.MISSING
 
 
 async def test_a_requeue_of_what_was_asked_to_cancel_is_canceled(jobs: Jobs) -> None:
     jobs.add(cancel=True, state="errored")
     async with jobs.served() as served:
         answer = await served.table.asking.requeue(1, None)
-        assert answer.done is Done.DONE
+        assert answer.done is ActionResult.DONE
         assert "cancel" in answer.why
     assert jobs.states() == ["canceled"]
 

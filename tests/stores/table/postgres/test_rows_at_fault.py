@@ -9,11 +9,11 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from stowhand.errors import StoreError
-from stowhand.events import Events, StoreWarned
+from stowhand.events import Events, StoreWarning
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.store import Unwritten, Verdict
+from stowhand.protocols.store import RefusedSettlement, Verdict
 from stowhand.table import TableOptions, TableStore
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
@@ -123,7 +123,7 @@ async def test_the_others_are_settled_and_the_one_at_fault_is_unwritten(applicat
         begin_fault(application, fault, 3)
         for settlement in (COMPLETED, ERRORED):
             replies = await served.table.settle([(one, settlement) for one in leases])
-            assert isinstance(replies[2], Unwritten), settlement
+            assert isinstance(replies[2], RefusedSettlement), settlement
             expected = {Verdict.SETTLED} if settlement is COMPLETED else {Verdict.LOST}
             assert {reply for number, reply in enumerate(replies) if number != 2} == expected
 
@@ -171,8 +171,8 @@ def test_a_record_that_cannot_be_completed_is_an_error_of_its_attempt_and_the_ot
         " when (new.state = 'completed' and new.id = 3) execute function refuses()"
     )
     ran = list[Any]()
-    events, warned = Events(), list[StoreWarned]()
-    events.on(StoreWarned, warned.append)
+    events, warned = Events(), list[StoreWarning]()
+    events.on(StoreWarning, warned.append)
 
     async def act(ctx: Attempt[Any], record: Any) -> None:
         ran.append(record["id"])

@@ -15,7 +15,7 @@ import pytest
 from stowhand.clock import stopwatch
 from stowhand.errors import StoreUnreachable
 from stowhand.events import Event, Events, JobEnded, JobLost, JobsReturned, JobStarted
-from stowhand.jobs.lifecycle import Ended
+from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Verdict
@@ -75,7 +75,7 @@ def test_what_it_did_is_committed_with_its_record(run: Run, shared_url: str) -> 
             await until(stands(harness, "completed"))
         assert await harness.effects() == ["done"]
         (ended,) = [event for event in said if isinstance(event, JobEnded)]
-        assert ended.ended is Ended.OK
+        assert ended.ended is AttemptOutcome.OK
 
     play(run, shared_url, scene)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Ended, Settlement
+from stowhand.jobs.lifecycle import AttemptOutcome, Settlement
 from stowhand.protocols.store import ClaimRequest, Reply
 from stowhand.stores.sqlite.table import SqliteTable
 from stowhand.stores.table.backend import Taken
@@ -129,12 +129,12 @@ async def settled(table: SqliteTable, lease: Lease, *settlements: Settlement, re
 
 def errored(error: str = "no", delay: float = 0.0) -> Settlement:
     """It may be tried again."""
-    return Settlement(State.ERRORED, Ended.RETRY, error=error, delay=delay)
+    return Settlement(State.ERRORED, AttemptOutcome.RETRY, error=error, delay=delay)
 
 
 def failed(error: str = "no") -> Settlement:
     """It may not."""
-    return Settlement(State.FAILED, Ended.FAILED, error=error)
+    return Settlement(State.FAILED, AttemptOutcome.FAILED, error=error)
 
 
-SNOOZED = Settlement(State.QUEUED, Ended.SNOOZED, delay=60.0, refund=True)
+SNOOZED = Settlement(State.QUEUED, AttemptOutcome.SNOOZED, delay=60.0, refund=True)

@@ -9,9 +9,9 @@ import pytest
 from stowhand.errors import LogRefused
 from stowhand.jobs.execution_log import ENTRIES_LIMIT
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import COMPLETED, Ended, Settlement, turned
-from stowhand.protocols.queue_store import Done
-from stowhand.protocols.store import Unwritten, Verdict
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement, turned
+from stowhand.protocols.queue_store import ActionResult
+from stowhand.protocols.store import RefusedSettlement, Verdict
 from tests.conftest import Run
 from tests.stores.table.sqlite.application import (
     SNOOZED,
@@ -26,7 +26,7 @@ from tests.stores.table.sqlite.application import (
 )
 
 Made = Callable[..., Application]
-CANCELED = Settlement(State.CANCELED, Ended.CANCELED, error="asked to")
+CANCELED = Settlement(State.CANCELED, AttemptOutcome.CANCELED, error="asked to")
 
 
 @pytest.mark.parametrize("mapped", [False, True])
@@ -170,14 +170,14 @@ def test_what_the_table_refuses_is_unwritten_alone_with_the_reason(made: Made, r
     async def scenario() -> None:
         table = await app.served(max_num_retries=1)
         first, second, third = await table.claim(asking(3))
-        then = Settlement(State.COMPLETED, Ended.OK, then=(NewJob(task="t"),))
+        then = Settlement(State.COMPLETED, AttemptOutcome.OK, then=(NewJob(task="t"),))
         batch = [(first.lease, errored("x")), (second.lease, COMPLETED), (third.lease, then)]
         refused, done, unable = await table.settle(batch)
         assert app.states() == ["processing", "completed", "processing"]
-        assert isinstance(refused, Unwritten)
+        assert isinstance(refused, RefusedSettlement)
         assert "CHECK constraint failed" in refused.why
         assert done is Verdict.SETTLED
-        assert isinstance(unable, Unwritten)
+        assert isinstance(unable, RefusedSettlement)
         assert "ctx.then" in unable.why
 
     run(scenario())
@@ -195,7 +195,7 @@ def test_an_end_that_the_table_does_not_know_keeps_no_other_from_being_written(m
         table = await app.served()
         first, second = await table.claim(asking(2))
         assert await table.settle([(first.lease, failed()), (second.lease, COMPLETED)]) == [
-            Unwritten("nothing fails here"),
+            RefusedSettlement("nothing fails here"),
             Verdict.SETTLED,
         ]
         assert app.states() == ["processing", "completed"]
@@ -206,18 +206,18 @@ def test_an_end_that_the_table_does_not_know_keeps_no_other_from_being_written(m
 @pytest.mark.parametrize(
     ("state", "cancel", "done", "becomes"),
     [
-        ("queued", False, Done.DONE, "queued"),
-        ("errored", False, Done.DONE, "queued"),
-        ("processing", False, Done.DONE, "queued"),
-        ("processing", True, Done.DONE, "canceled"),
-        ("queued", True, Done.DONE, "canceled"),
-        ("completed", False, Done.REFUSED, "completed"),
-        ("failed", False, Done.REFUSED, "failed"),
-        ("canceled", False, Done.REFUSED, "canceled"),
+        ("queued", False, ActionResult.DONE, "queued"),
+        ("errored", False, ActionResult.DONE, "queued"),
+        ("processing", False, ActionResult.DONE, "queued"),
+        ("processing", True, ActionResult.DONE, "canceled"),
+        ("queued", True, ActionResult.DONE, "canceled"),
+        ("completed", False, ActionResult.REFUSED, "completed"),
+        ("failed", False, ActionResult.REFUSED, "failed"),
+        ("canceled", False, ActionResult.REFUSED, "canceled"),
     ],
 )
 def test_requeue_puts_back_what_is_not_over(
-    app: Application, run: Run, state: str, cancel: bool, done: Done, becomes: str
+    app: Application, run: Run, state: str, cancel: bool, done: ActionResult, becomes: str
 ) -> None:
     key = app.add(state=state, cancel=cancel, started_at="2024-05-01 11:00:00", process_after="2030-01-01")
 
@@ -230,7 +230,7 @@ def test_requeue_puts_back_what_is_not_over(
             assert (now["process_after"], now["started_at"]) == ("2024-05-01 12:00:01.500000", None)
             await table.asking.requeue(key, None)
             assert await keys(table) == [key]
-        assert (await table.asking.requeue(key + 1, None)).done is Done.MISSING
+        assert (await table.asking.requeue(key + 1, None)).done is ActionResult.MISSING
 
     run(scenario())
 

@@ -6,7 +6,7 @@ import pytest
 
 from stowhand.errors import StoreError
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.store import Unwritten, Verdict
+from stowhand.protocols.store import RefusedSettlement, Verdict
 from tests.conftest import Run
 from tests.stores.table.sqlite.application import Application, asking, keys
 
@@ -116,7 +116,7 @@ def test_whatever_a_trigger_raises_for_one_record_the_others_run(faulty: Applica
         assert pulse.refused == {leases[0].pair}
         assert pulse.lost == frozenset()
         replies = await table.settle([(one, COMPLETED) for one in leases[:3]])
-        assert [isinstance(reply, Unwritten) for reply in replies] == [True, False, False]
+        assert [isinstance(reply, RefusedSettlement) for reply in replies] == [True, False, False]
         assert [one.job_id for one in await heartbeats.reset_worker("host/1")] == others[2:]
         assert {one.doing for one in heartbeats.refused()} == {"beat", "reset"}
         assert await keys(table, 10) == others[2:]

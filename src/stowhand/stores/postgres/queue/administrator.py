@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stowhand.clock import SystemClock
 from stowhand.jobs.job import Job
-from stowhand.protocols.queue_store import Answer, Done, Reschedule
+from stowhand.protocols.queue_store import ActionResult, Answer, Reschedule
 from stowhand.protocols.validation import (
     validate_id,
     validate_ids,
@@ -49,9 +49,9 @@ class Administrator:
     async def remove_key(self, key: str) -> Answer:
         """Delete the job that holds the key; a running one loses it and will not run again."""
         ((job_id, done, why),) = await self._rows("remove_key", (validate_key(key),))
-        if done == Done.MISSING:
-            return Answer(None, Done.MISSING, f"no live job has the key {key!r}")
-        return Answer(job_id, Done(done), why)
+        if done == ActionResult.MISSING:
+            return Answer(None, ActionResult.MISSING, f"no live job has the key {key!r}")
+        return Answer(job_id, ActionResult(done), why)
 
     async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
         """All or, if another transaction keeps one of them locked, none."""
@@ -116,7 +116,7 @@ class Administrator:
                 found = await self._context.ask("inspect", name, (plain_array(ids), *values))
         except RowLocked as error:
             if len(ids) == 1:
-                return [Answer(ids[0], Done.REFUSED, str(error))]
+                return [Answer(ids[0], ActionResult.REFUSED, str(error))]
             alone = [await self._act_on_page(name, [job_id], values) for job_id in ids]
             return [one for answers in alone for one in answers]
         return [_answer(*row) for row in found]
@@ -124,4 +124,4 @@ class Administrator:
 
 def _answer(job_id: int, done: str, why: str) -> Answer:
     """What an acting statement replied about one job."""
-    return Answer(job_id, Done(done), f"there is no job {job_id}" if done == Done.MISSING else why)
+    return Answer(job_id, ActionResult(done), f"there is no job {job_id}" if done == ActionResult.MISSING else why)

@@ -11,7 +11,7 @@ from stowhand.clock import SystemClock
 from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError, StoreUnreachable
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job
-from stowhand.protocols.flow_tables import NewFlow, Spending, Woken
+from stowhand.protocols.flow_tables import NewFlow, ParentWakeup, RateLimitRequest
 from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.link import Row, rows
 from stowhand.stores.database.postgres_errors import MAX_TRANSIENT_ATTEMPTS, TRANSIENT_PAUSE_SECONDS, retry_transient
@@ -89,12 +89,12 @@ class PostgresFlowTables(FlowSteps):
         ((found,),) = await self._rows("flow_delete", flow, job_id, text_array(keys))
         return bool(found)
 
-    async def wake(self, key: str) -> Woken:
+    async def wake(self, key: str) -> ParentWakeup:
         """Make it due."""
         ((woken,),) = await self._rows("flow_wake", key, self._context.now())
-        return Woken(woken)
+        return ParentWakeup(woken)
 
-    async def spend(self, spending: Spending) -> float:
+    async def spend(self, spending: RateLimitRequest) -> float:
         """By the server's clock."""
         values = (
             *(spending.limiter, spending.part, spending.holder),

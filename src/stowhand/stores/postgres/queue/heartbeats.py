@@ -10,7 +10,7 @@ import psycopg
 from stowhand.errors import StoreError
 from stowhand.jobs.lease import Lease, Pair
 from stowhand.protocols.attempt import Progress
-from stowhand.protocols.operating import WorkerCard
+from stowhand.protocols.operating import WorkerDescription
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.protocols.throughput import TaskMinute
 from stowhand.stores.database import postgres_errors
@@ -77,7 +77,7 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
         with self._context.translated():
             await self._link.rows(self._context.statement("keep_progress"), values, lambda: within)
 
-    async def worker_seen(self, card: WorkerCard, task_queues: Mapping[str, str]) -> None:
+    async def worker_seen(self, card: WorkerDescription, task_queues: Mapping[str, str]) -> None:
         """An entry in the list of workers. Raises SchemaTooNew as ``check`` does: an idle worker asks nothing else."""
         if not self._has_declared:
             await self.declare_queues(task_queues)

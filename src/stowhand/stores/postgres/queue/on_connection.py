@@ -10,7 +10,7 @@ from typing import Any, cast
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.jobs.tries import Try
+from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.producer import Cursor
 from stowhand.protocols.store import Claim, ClaimRequest, StoreOptions
 from stowhand.protocols.validation import validate_id
@@ -50,7 +50,7 @@ class PostgresOnConnection:
         found = self._rows("get", (validate_id(job_id),))
         return read_job(found[0]) if found else None
 
-    def tries(self, job_id: int) -> Sequence[Try]:
+    def tries(self, job_id: int) -> Sequence[FailedAttempt]:
         return [read_try(row) for row in self._rows("tries", (validate_id(job_id),))]
 
     def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:

@@ -7,7 +7,7 @@ import msgspec
 from stowhand.protocols.operating import (
     PURGE_COUNTED,
     Ages,
-    Purged,
+    PurgeResult,
     QueueChange,
     SerialChange,
     TaskChange,
@@ -58,7 +58,7 @@ class Operator:
         ((changed,),) = await self._ask("resume_queue", read_queue(name), self._context.now())
         return QueueChange(name, changed)
 
-    async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
+    async def purge(self, ages: Ages, *, dry_run: bool = False) -> PurgeResult:
         """Page by page."""
         now = self._context.now()
         if dry_run:
@@ -66,7 +66,7 @@ class Operator:
             with self._context.translated():
                 rows = await self._context.ask("inspect", "purgeable", limits, row="the queue")
             ((completed, canceled, failed),) = rows
-            return Purged(completed=completed, failed=failed, canceled=canceled)
+            return PurgeResult(completed=completed, failed=failed, canceled=canceled)
         completed = canceled = failed = 0
         after = 0 if ages.completed is not None or ages.canceled is not None else None
         while after is not None:
@@ -77,7 +77,7 @@ class Operator:
         while gone == PURGE_AT_ONCE:
             ((gone,),) = await self._ask("purge_failed", ages.failed, PURGE_AT_ONCE, now)
             failed += gone
-        return Purged(completed=completed, failed=failed, canceled=canceled)
+        return PurgeResult(completed=completed, failed=failed, canceled=canceled)
 
     async def _ask(self, name: str, *values: object) -> list[Row]:
         with self._context.translated():

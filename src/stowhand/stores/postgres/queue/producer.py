@@ -12,7 +12,7 @@ from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.jobs.limits import RESERVED
-from stowhand.jobs.tries import Try
+from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.link import Row, Session, rows
@@ -159,7 +159,7 @@ class Producer:
             found = await self._context.ask("inspect", "get", (validate_id(job_id),))
         return read_job(found[0]) if found else None
 
-    async def tries(self, job_id: int) -> Sequence[Try]:
+    async def tries(self, job_id: int) -> Sequence[FailedAttempt]:
         """In the order in which they ended."""
         with self._context.translated():
             return [read_try(row) for row in await self._context.ask("inspect", "tries", (validate_id(job_id),))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stowhand.jobs.job import State
-from stowhand.protocols.producer import Standing
+from stowhand.protocols.producer import JobStanding
 from stowhand.stores.database.link import Row
 from stowhand.stores.database.statements import plain_array
 from stowhand.stores.postgres.queue.context import PostgresContext
@@ -26,18 +26,18 @@ class Results:
         """As this store's options say."""
         return self._context.options.history
 
-    async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
+    async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStanding]:
         """One statement."""
         with self._context.translated():
             rows = await self._context.ask("inspect", "job_ends", (plain_array(job_ids),))
         return [_standing(row) for row in rows]
 
 
-def _standing(row: Row) -> Standing:
+def _standing(row: Row) -> JobStanding:
     job_id, state, attempts, resets, last_error, result, started_at, finished_at, revision, replaced = row
     if state in (_GONE, _UNKNOWN):
-        return Standing(job_id, is_known=state == _GONE)
-    return Standing(
+        return JobStanding(job_id, is_known=state == _GONE)
+    return JobStanding(
         job_id, State(state), attempts=attempts, resets=resets, last_error=last_error, result_text=result,
         started_at=started_at, finished_at=finished_at, revision=revision, replaced=replaced,
     )  # fmt: skip

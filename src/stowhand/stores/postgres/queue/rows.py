@@ -8,7 +8,7 @@ from typing import Any
 from stowhand.jobs.fields import ATTRIBUTES, FIELDS, Kind
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.tries import Try, TryEnd
+from stowhand.jobs.tries import AttemptEnd, FailedAttempt
 from stowhand.protocols.store import Claim
 from stowhand.stores.database.statements import quote_text
 from stowhand.stores.database.timestamps import TimestampCache
@@ -135,16 +135,16 @@ def read_job(row: Row) -> Job:
     return Job(**fields)
 
 
-def read_try(row: Row) -> Try:
+def read_try(row: Row) -> FailedAttempt:
     """One row of the statement ``tries``."""
     number, round_, worker, started_at, ended_at, outcome, error_class, error = row
-    return Try(
+    return FailedAttempt(
         number=number,
         round=round_,
         worker=worker,
         started_at=started_at,
         ended_at=ended_at,
-        outcome=TryEnd(outcome),
+        outcome=AttemptEnd(outcome),
         error_class=error_class,
         error=error,
     )

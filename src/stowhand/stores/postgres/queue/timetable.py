@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from stowhand.clock import SystemClock
-from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULED_FOR, Entered, KnownItem, Tick
+from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULED_FOR, KnownItem, LedgerEntry, Tick
 from stowhand.protocols.validation import validate_items, validate_ticks
 from stowhand.stores.database.postgres_errors import retry_transient
 from stowhand.stores.database.statements import plain_array, text_array
@@ -42,7 +42,7 @@ class Timetable:
         found = await self._rows("cron_register", names, specs, self._context.now())
         return [KnownItem(*row) for row in found]
 
-    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
+    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[LedgerEntry]:
         """In one transaction; once more after a deadlock. A repeat after a lost reply finds the ticks in the ledger."""
         if not ticks:
             return []
@@ -61,7 +61,7 @@ class Timetable:
         ((is_forgotten,),) = await self._rows("cron_forget", identifier, SCHEDULED_FOR, self._context.now())
         return bool(is_forgotten)
 
-    async def _schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
+    async def _schedule(self, ticks: Sequence[Tick]) -> Sequence[LedgerEntry]:
         names = [tick.identifier for tick in ticks]
         times = [tick.at for tick in ticks]
         async with self._context.pool.connection("cron") as connection, connection.transaction():
@@ -82,7 +82,7 @@ class Timetable:
                 await self._producer.run(connection, "cron_note", (*noted, plain_array(new)))
                 await self._producer.run(connection, "wake", ())
         return [
-            Entered(mine=is_mine, job_id=ids.get((name, time)) or job_id, spec=spec)
+            LedgerEntry(mine=is_mine, job_id=ids.get((name, time)) or job_id, spec=spec)
             for name, time, (is_mine, job_id, spec) in zip(names, times, entered, strict=True)
         ]
 

@@ -10,7 +10,7 @@ from stowhand.jobs import lifecycle
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease, ResetJob
 from stowhand.jobs.text import clean
-from stowhand.protocols.store import Foreign, Pulse, Refusal
+from stowhand.protocols.store import Foreign, Pulse, RefusedChange
 from stowhand.stores.calls import UNREPORTED, Calls, reported
 from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.link import Link, Row
@@ -36,7 +36,7 @@ class Leaser(Generic[C]):
         self._context = context
         self._link = Link(context.dialer, lambda: context.role("heart"))
         self._clock = SystemClock()
-        self._refused: list[Refusal] = []
+        self._refused: list[RefusedChange] = []
 
     @reported
     async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
@@ -51,7 +51,7 @@ class Leaser(Generic[C]):
         answered, refused = await self._write_each("beat", leases, beat, lambda one: one.job_id)
         for key, token, found in answered:
             if found == "moved":
-                self._refused.append(Refusal(self._context.job_id(key), "beat", self._context.moved))
+                self._refused.append(RefusedChange(self._context.job_id(key), "beat", self._context.moved))
                 found = "lost"
             if found != "renewed":
                 answers[found].add((self._context.job_id(key), token))
@@ -104,7 +104,7 @@ class Leaser(Generic[C]):
         about = {"id": lease.job_id, "token": lease.token, "epoch": lease.epoch}
         return await self._reset(await self._find("find_held_by_lease", **about))
 
-    def refused(self) -> Sequence[Refusal]:
+    def refused(self) -> Sequence[RefusedChange]:
         """What the database refused to change since the last call."""
         refused, self._refused = self._refused, []
         return refused
@@ -157,7 +157,7 @@ class Leaser(Generic[C]):
         with self._context.translated():
             written = await write_each(items, write, self._clock, postgres_errors.concerns_call)
         for item, error in written.refused:
-            self._refused.append(Refusal(job_id(item), doing, clean(postgres_errors.first_line(error))))
+            self._refused.append(RefusedChange(job_id(item), doing, clean(postgres_errors.first_line(error))))
         return written.rows, [item for item, _ in written.refused]
 
     async def _ask(self, name: str, /, **values: object) -> list[Row]:

@@ -13,7 +13,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.jobs.text import clean
-from stowhand.protocols.store import Reply, Unwritten, Verdict
+from stowhand.protocols.store import RefusedSettlement, Reply, Verdict
 from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.link import Connection, Link, rows
 from stowhand.stores.database.postgres_errors import retry_transient
@@ -124,7 +124,7 @@ class Settler:
         query = self._plan.look(missed)
         for about, found in await self.persist(lambda connection: self.run(connection, query)):
             if found is Verdict.BUSY and about in wrong:  # the lease holds its row, and only the values are wrong
-                replies.known[about] = Unwritten(wrong[about])
+                replies.known[about] = RefusedSettlement(wrong[about])
             elif found is not None:
                 replies.known[about] = found
 
@@ -142,7 +142,9 @@ class Settler:
         by_server = [error for _, error in answer.refused if not postgres_errors.is_client_error(error)]
         if len(by_server) == len(entries) > 1:
             raise by_server[0]
-        refused = {pair(entry): Unwritten(clean(postgres_errors.first_line(error))) for entry, error in answer.refused}
+        refused = {
+            pair(entry): RefusedSettlement(clean(postgres_errors.first_line(error))) for entry, error in answer.refused
+        }
         return dict(answer.rows) | refused
 
     async def _write_plan(self, connection: Connection, entries: Sequence[Entry]) -> Mapping[Pair, State]:

@@ -13,7 +13,7 @@ from stowhand.errors import LogRefused, StoreUnreachable
 from stowhand.jobs.execution_log import ENTRIES_LIMIT
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
-from stowhand.protocols.queue_store import Answer, Done
+from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.postgres.table.context import TableContext, mark_of
 from stowhand.stores.table.arguments import cancel_refusal, requeue_refusal, retry_refusal
@@ -34,12 +34,12 @@ class PostgresOperations:
         if isinstance(done, Answer):
             return done
         is_canceled = done == State.CANCELED
-        return Answer(record_id, Done.DONE, "it was asked to cancel: canceled instead" if is_canceled else "")
+        return Answer(record_id, ActionResult.DONE, "it was asked to cancel: canceled instead" if is_canceled else "")
 
     async def retry(self, record_id: JobId) -> Answer:
         """To queued, as if it had never been tried."""
         done = await self._act("retry", record_id, retry_refusal)
-        return done if isinstance(done, Answer) else Answer(record_id, Done.DONE)
+        return done if isinstance(done, Answer) else Answer(record_id, ActionResult.DONE)
 
     async def cancel(self, record_id: JobId) -> Answer:
         """A waiting record is canceled, a running one is asked to stop."""
@@ -48,8 +48,8 @@ class PostgresOperations:
         if isinstance(done, Answer):
             return done
         if done == State.PROCESSING:
-            return Answer(record_id, Done.ASKED, "it is running, and asked to stop")
-        return Answer(record_id, Done.DONE)
+            return Answer(record_id, ActionResult.ASKED, "it is running, and asked to stop")
+        return Answer(record_id, ActionResult.DONE)
 
     async def _act(
         self, name: str, record_id: JobId, refuse: Callable[[JobId, str | None], Answer | None], **values: object

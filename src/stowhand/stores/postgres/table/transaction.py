@@ -32,7 +32,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Outcome, Retry, Settlement, settle
 from stowhand.jobs.text import clean
 from stowhand.protocols.attempt import Attempt
-from stowhand.protocols.store import Reply, Unwritten, Verdict
+from stowhand.protocols.store import RefusedSettlement, Reply, Verdict
 from stowhand.stores.database.link import Pool, Session
 from stowhand.stores.postgres.shared.settler import Settler
 from stowhand.stores.postgres.table.context import TableContext, mark_of
@@ -166,7 +166,7 @@ class RecordTransaction:
     async def settle(self, settlement: Settlement) -> Reply:
         """Write how the attempt ended, and commit. Raises StoreError; then it is not known. May be repeated."""
         if (why := self._transactions.plan.acceptable((self._attempt.lease, settlement))) is not None:
-            return Unwritten(why)
+            return RefusedSettlement(why)
         self._recorded = settlement
         reply = await self._settle(settlement)
         is_written = reply is Verdict.SETTLED or reply is Verdict.ALREADY_SETTLED

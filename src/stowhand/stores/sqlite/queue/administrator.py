@@ -10,9 +10,9 @@ from typing import TypeVar
 import msgspec
 
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.tries import BY_HAND, WORKER_DIED, TryEnd
+from stowhand.jobs.tries import BY_HAND, WORKER_DIED, AttemptEnd
 from stowhand.protocols.flow_tables import is_step
-from stowhand.protocols.queue_store import Answer, Done, Reschedule
+from stowhand.protocols.queue_store import ActionResult, Answer, Reschedule
 from stowhand.protocols.validation import (
     validate_id,
     validate_ids,
@@ -119,11 +119,11 @@ def retry(tx: Transaction, job_id: int) -> Answer:
         return refused
     if state is not State.CANCELED:
         tx.run("retry", id=job_id)
-        return Answer(job_id, Done.DONE)
+        return Answer(job_id, ActionResult.DONE)
     tx.run("revive", id=job_id)
     lost_key = tx.row("has_other_key", id=job_id)
     tx.run("forget", id=job_id)
-    return Answer(job_id, Done.DONE, "its key belongs to another job now, so it has none" if lost_key else "")
+    return Answer(job_id, ActionResult.DONE, "its key belongs to another job now, so it has none" if lost_key else "")
 
 
 def cancel(tx: Transaction, job_id: int) -> Answer:
@@ -133,9 +133,9 @@ def cancel(tx: Transaction, job_id: int) -> Answer:
         return refused
     if state is State.PROCESSING:
         tx.run("ask_to_cancel", id=job_id)
-        return Answer(job_id, Done.ASKED, "it is running; its worker will stop it")
+        return Answer(job_id, ActionResult.ASKED, "it is running; its worker will stop it")
     cancel_waiting(tx, job_id)
-    return Answer(job_id, Done.DONE)
+    return Answer(job_id, ActionResult.DONE)
 
 
 def remove(tx: Transaction, job_id: int) -> Answer:
@@ -144,20 +144,20 @@ def remove(tx: Transaction, job_id: int) -> Answer:
     if (refused := _refusal("remove", job_id, state)) is not None:
         return refused
     tx.run("forget" if state is State.CANCELED else "delete_one", id=job_id)
-    return Answer(job_id, Done.DONE)
+    return Answer(job_id, ActionResult.DONE)
 
 
 def remove_key(tx: Transaction, key: str) -> Answer:
     """Delete the holder of a key; a running one loses the key and will not run again."""
     holder = tx.row("holder", key=validate_key(key))
     if holder is None:
-        return Answer(None, Done.MISSING, f"no live job has the key {key!r}")
+        return Answer(None, ActionResult.MISSING, f"no live job has the key {key!r}")
     job_id, state = holder[:2]
     if state != State.PROCESSING:
         return remove(tx, job_id)
     tx.run("free_key", id=job_id)
     tx.run("lose_key", id=job_id, why="removed")
-    return Answer(job_id, Done.DONE, "it is running; it ends without its key and will not run again")
+    return Answer(job_id, ActionResult.DONE, "it is running; it ends without its key and will not run again")
 
 
 def complete(tx: Transaction, job_ids: Sequence[int]) -> list[Job]:
@@ -173,7 +173,7 @@ def complete(tx: Transaction, job_ids: Sequence[int]) -> list[Job]:
 def fail(tx: Transaction, job_ids: Sequence[int], reason: str) -> list[Job]:
     """Without further attempts. A job that had failed before keeps its ``finished_at``."""
     ids = [job_id for job_id, _ in _actionable(tx, job_ids)]
-    finish.keep_tries(tx, ids, TryEnd.BY_HAND, BY_HAND, reason)
+    finish.keep_tries(tx, ids, AttemptEnd.BY_HAND, BY_HAND, reason)
     tx.run("fail", ids=as_json(ids), reason=reason)
     tell(tx, BY_HAND)
     return _look(tx, ids)
@@ -190,7 +190,7 @@ def reschedule(tx: Transaction, job_ids: Sequence[int], to: Reschedule) -> list[
         tell(tx, WORKER_DIED)
     failed = tx.column("failed_by_numbers", ids=as_json(ids), **numbers)
     if failed:
-        finish.keep_tries(tx, failed, TryEnd.BY_HAND, BY_HAND, None)
+        finish.keep_tries(tx, failed, AttemptEnd.BY_HAND, BY_HAND, None)
     run_at = None if to.run_at is None else to_micros(to.run_at)
     tx.run("reschedule", **msgspec.structs.asdict(to) | {"ids": as_json(ids), "run_at": run_at})
     tell(tx, BY_HAND)
@@ -234,7 +234,7 @@ def _state(tx: Transaction, job_id: int) -> State | None:
 def _refusal(doing: str, job_id: int, state: State | None) -> Answer | None:
     """Why a job in this state (``None``: there is no such job) is left as it is; ``None``: it may be acted on."""
     if state is None:
-        return Answer(job_id, Done.MISSING, f"there is no job {job_id}")
+        return Answer(job_id, ActionResult.MISSING, f"there is no job {job_id}")
     why = _REFUSALS.get((doing, state))
-    done = Done.UNCHANGED if state is State.CANCELED else Done.REFUSED
+    done = ActionResult.UNCHANGED if state is State.CANCELED else ActionResult.REFUSED
     return None if why is None else Answer(job_id, done, why)

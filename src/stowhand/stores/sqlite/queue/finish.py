@@ -10,7 +10,7 @@ from stowhand.jobs import lifecycle
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
 from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, WAITING, Settlement
-from stowhand.jobs.tries import CLASS_LIMIT, TRIES_KEPT, WORKER_DIED, TryEnd, end_of_try, last_frames
+from stowhand.jobs.tries import CLASS_LIMIT, TRIES_KEPT, WORKER_DIED, AttemptEnd, end_of_try, last_frames
 from stowhand.stores.database.sqlite_connection import check_written
 from stowhand.stores.sqlite.queue.on_failure import tell
 from stowhand.stores.sqlite.queue.rows import as_json
@@ -58,7 +58,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     payload: str | None = None
     epochs: int = 0
     settled_token: str | None = None
-    outcome: TryEnd | None = None
+    outcome: AttemptEnd | None = None
     """The attempt leaves an entry; ``None``: it leaves none."""
     error_class: str | None = None
 
@@ -105,7 +105,7 @@ def reset(tx: Transaction, held: Held, *, tells: bool = True) -> ResetJob:
         resets=held.resets + 1,
         error=decided.error,
         epochs=1,
-        outcome=TryEnd.RESET,
+        outcome=AttemptEnd.RESET,
         error_class=WORKER_DIED,
     )
     _write(tx, held, ending, tells=tells)
@@ -113,7 +113,7 @@ def reset(tx: Transaction, held: Held, *, tells: bool = True) -> ResetJob:
 
 
 def keep_tries(
-    tx: Transaction, job_ids: Sequence[int], outcome: TryEnd, error_class: str | None, error: str | None
+    tx: Transaction, job_ids: Sequence[int], outcome: AttemptEnd, error_class: str | None, error: str | None
 ) -> None:
     """Of rows that their end has not changed yet."""
     ids = as_json(job_ids)

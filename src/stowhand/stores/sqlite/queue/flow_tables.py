@@ -14,9 +14,9 @@ from stowhand.protocols.flow_tables import (
     PREFIX,
     WAITS_FOR,
     NewFlow,
-    Spending,
-    Spent,
-    Woken,
+    ParentWakeup,
+    RateLimitReply,
+    RateLimitRequest,
     spend,
 )
 from stowhand.stores.kernel.steps import FlowSteps
@@ -86,14 +86,14 @@ class SqliteFlowTables(FlowSteps):
 
         return await self._connections.write(delete)
 
-    async def wake(self, key: str) -> Woken:
+    async def wake(self, key: str) -> ParentWakeup:
         """Make it due."""
         woken = await self._connections.write(lambda tx: _wake(tx, key))
-        if woken is Woken.WOKEN:
+        if woken is ParentWakeup.WOKEN:
             self._connections.wake.ring()
         return woken
 
-    async def spend(self, asked: Spending) -> float:
+    async def spend(self, asked: RateLimitRequest) -> float:
         """By this machine's clock."""
         return await self._connections.write(lambda tx: _spend(tx, asked))
 
@@ -136,23 +136,23 @@ def _latest(tx: Transaction, key: str) -> Job | None:
     return None if row is None else to_job(row)
 
 
-def _wake(tx: Transaction, key: str) -> Woken:
+def _wake(tx: Transaction, key: str) -> ParentWakeup:
     row = tx.row("parked", key=key)
     names = None if row is None else _waiting.decode(row[3]).waits_for
     if row is None or names is None or row[1] == State.FAILED:
-        return Woken.GONE
+        return ParentWakeup.GONE
     # Hexadecimal digits follow in the key of each child.
     if any(tx.row("is_open", least=PREFIX + name, most=f"{PREFIX}{name}g") for name in names):
-        return Woken.OPEN
+        return ParentWakeup.OPEN
     if row[1] == State.PROCESSING:
-        return Woken.RUNNING
+        return ParentWakeup.RUNNING
     tx.run("make_due", id=row[0])
-    return Woken.WOKEN
+    return ParentWakeup.WOKEN
 
 
-def _spend(tx: Transaction, asked: Spending) -> float:
+def _spend(tx: Transaction, asked: RateLimitRequest) -> float:
     of = {"limiter": asked.limiter, "part": asked.part}
-    before = Spent(*(tx.row("limit", **of) or (0, 0, 0)))
+    before = RateLimitReply(*(tx.row("limit", **of) or (0, 0, 0)))
     forgiven = tx.now.wall - micros(asked.interval + FORGIVEN)
     came_back = asked.holder in tx.column("forgive", holder=asked.holder, forgiven=forgiven, **of)
     spent = spend(tx.now.wall / 1_000_000, before, asked, came_back=came_back)

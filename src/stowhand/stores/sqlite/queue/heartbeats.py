@@ -9,7 +9,7 @@ import msgspec
 from stowhand.clock import stopwatch
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.protocols.attempt import Progress
-from stowhand.protocols.operating import FORGOTTEN_AFTER, VERSION_GONE, VERSIONS_FOR, WorkerCard
+from stowhand.protocols.operating import FORGOTTEN_AFTER, VERSION_GONE, VERSIONS_FOR, WorkerDescription
 from stowhand.protocols.queue_store import LEDGER_DAYS
 from stowhand.protocols.store import DAY
 from stowhand.protocols.throughput import HOURS_FOR, TaskMinute
@@ -94,7 +94,7 @@ class SqliteHeartbeats(Leaser[Transaction]):
         await super().close()
         self._impatient.close()
 
-    async def worker_seen(self, card: WorkerCard, task_queues: Mapping[str, str]) -> None:
+    async def worker_seen(self, card: WorkerDescription, task_queues: Mapping[str, str]) -> None:
         """Enter it in the list of workers, or note that it still runs."""
         if not self._has_declared:
             await self.declare_queues(task_queues)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.jobs.tries import Try
+from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.store import Claim, ClaimRequest, StoreOptions, Verdict
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.callers.sqlite import plain_rows
@@ -38,7 +38,7 @@ class SqliteOnConnection:
         with self._transaction() as tx:
             return get(tx, job_id)
 
-    def tries(self, job_id: int) -> Sequence[Try]:
+    def tries(self, job_id: int) -> Sequence[FailedAttempt]:
         with self._transaction() as tx:
             return [to_try(row) for row in tx.rows("tries", id=validate_id(job_id))]
 

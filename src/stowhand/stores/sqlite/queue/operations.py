@@ -6,7 +6,7 @@ from stowhand.jobs.job import State
 from stowhand.protocols.operating import (
     PURGE_COUNTED,
     Ages,
-    Purged,
+    PurgeResult,
     QueueChange,
     SerialChange,
     TaskChange,
@@ -55,14 +55,14 @@ class Operator:
     async def _change(self, statement: str, *, wakes: bool = False, **named: str) -> bool:
         return await self._connections.write(lambda tx: tx.run(statement, **named).rowcount > 0, wakes=wakes)
 
-    async def purge(self, ages: Ages, *, dry_run: bool = False) -> Purged:
+    async def purge(self, ages: Ages, *, dry_run: bool = False) -> PurgeResult:
         """A transaction for each page."""
         counts = {}
         for state in (State.COMPLETED, State.FAILED, State.CANCELED):
             age = getattr(ages, state.value)
             if age is not None:
                 counts[state.value] = await (self._count if dry_run else self._purge)(state, age)
-        return Purged(**counts)
+        return PurgeResult(**counts)
 
     async def _count(self, state: State, age: float) -> int:
         def count(tx: Transaction) -> int:

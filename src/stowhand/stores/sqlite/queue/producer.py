@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, Awaitable, Iterable, Sequence
 from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
-from stowhand.jobs.tries import Try
+from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.database.sqlite_errors import is_refused
@@ -81,7 +81,7 @@ class Producer:
         """Live, or in the history."""
         return await self._connections.read(lambda tx: get(tx, job_id))
 
-    async def tries(self, job_id: int) -> Sequence[Try]:
+    async def tries(self, job_id: int) -> Sequence[FailedAttempt]:
         """In the order in which they ended."""
         rows = await self._connections.read(lambda tx: tx.rows("tries", id=validate_id(job_id)))
         return [to_try(row) for row in rows]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from stowhand.jobs.job import State
-from stowhand.protocols.producer import Standing
+from stowhand.protocols.producer import JobStanding
 from stowhand.stores.database.sqlite_wake import Wake
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import to_datetime
@@ -33,7 +33,7 @@ class Results:
         """As this store's options say."""
         return self._retention
 
-    async def ask(self, job_ids: Sequence[int]) -> Sequence[Standing]:
+    async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStanding]:
         """One statement."""
         return await self._connections.read(lambda tx: _standings(tx, job_ids))
 
@@ -49,7 +49,7 @@ async def _hear(wake: Wake) -> None:
         pass
 
 
-def _standings(tx: Transaction, job_ids: Sequence[int]) -> list[Standing]:
+def _standings(tx: Transaction, job_ids: Sequence[int]) -> list[JobStanding]:
     found = tx.rows("standings", ids=as_json(job_ids))
     last = None
     standings = []
@@ -57,10 +57,10 @@ def _standings(tx: Transaction, job_ids: Sequence[int]) -> list[Standing]:
         job_id, state, attempts, resets, last_error, result, started_at, finished_at, revision, replaced = row
         if state is None:
             last = last or tx.row("last_id") or (0,)
-            standings.append(Standing(job_id, is_known=job_id <= last[0]))
+            standings.append(JobStanding(job_id, is_known=job_id <= last[0]))
             continue
         standings.append(
-            Standing(
+            JobStanding(
                 job_id,
                 State(state),
                 attempts=attempts,

@@ -12,7 +12,7 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
 from stowhand.jobs.fields import FIELDS, Kind
 from stowhand.jobs.job import MAX_ATTEMPTS, Job, NewJob, State
-from stowhand.jobs.tries import Try, TryEnd
+from stowhand.jobs.tries import AttemptEnd, FailedAttempt
 from stowhand.stores.kernel.columns import COLUMNS, DETAILS
 from stowhand.stores.sqlite.queue.moment import Moment, micros, to_datetime, to_micros
 
@@ -45,16 +45,16 @@ def to_job(row: JobRow) -> Job:
     return Job(*_in_order(values))
 
 
-def to_try(row: JobRow) -> Try:
+def to_try(row: JobRow) -> FailedAttempt:
     """A row of the statement ``tries``."""
     number, round_, worker, started_at, ended_at, outcome, error_class, error = row
-    return Try(
+    return FailedAttempt(
         number=number,
         round=round_,
         worker=worker,
         started_at=None if started_at is None else to_datetime(started_at),
         ended_at=to_datetime(ended_at),
-        outcome=TryEnd(outcome),
+        outcome=AttemptEnd(outcome),
         error_class=error_class,
         error=error,
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULED_FOR, Entered, KnownItem, Tick
+from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULED_FOR, KnownItem, LedgerEntry, Tick
 from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.validation import validate_items, validate_ticks
 from stowhand.stores.sqlite.queue import enqueue, trouble
@@ -32,11 +32,11 @@ class Timetable:
         """What was known of them before, or is from now on."""
         return await self._connections.write(lambda tx: [_register(tx, *item) for item in validate_items(items)])
 
-    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[Entered]:
+    async def schedule(self, ticks: Sequence[Tick]) -> Sequence[LedgerEntry]:
         """Each tick at most once ever."""
         ticks = [msgspec.structs.replace(tick, job=self._options.whole(tick.job)) for tick in ticks]
 
-        def schedule(tx: Transaction) -> Sequence[Entered]:
+        def schedule(tx: Transaction) -> Sequence[LedgerEntry]:
             checked = validate_ticks(ticks, to_datetime(tx.now.wall))
             with trouble.refusing():
                 return [_enter(tx, tick) for tick in checked]
@@ -65,15 +65,15 @@ def _register(tx: Transaction, identifier: str, spec: str) -> KnownItem:
     return _to_item(before or (identifier, tx.now.wall, None, spec, None, None, None))
 
 
-def _enter(tx: Transaction, tick: Tick) -> Entered:
+def _enter(tx: Transaction, tick: Tick) -> LedgerEntry:
     entry: dict[str, Any] = {"identifier": tick.identifier, "tick": to_micros(tick.at), "spec": tick.spec}
     earlier = tx.row("entered", **entry)
     if earlier is not None:
-        return Entered(mine=False, job_id=earlier[0], spec=earlier[1])
+        return LedgerEntry(mine=False, job_id=earlier[0], spec=earlier[1])
     job_id = enqueue.add(tx, tick.job, built_in=True)
     tx.run("enter", job_id=job_id, backfilled=tick.backfilled, **entry)
     tx.run("ticked", **entry)
-    return Entered(mine=True, job_id=job_id, spec=tick.spec)
+    return LedgerEntry(mine=True, job_id=job_id, spec=tick.spec)
 
 
 def _to_item(row: tuple[Any, ...]) -> KnownItem:

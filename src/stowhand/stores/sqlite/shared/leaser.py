@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from stowhand.clock import SystemClock
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.text import clean
-from stowhand.protocols.store import Foreign, Pulse, Refusal
+from stowhand.protocols.store import Foreign, Pulse, RefusedChange
 from stowhand.stores.calls import UNREPORTED, Calls, reported
 from stowhand.stores.database.refused_rows import write_each
 from stowhand.stores.database.sqlite_connection import OnConnection, SqliteConnection, WriteProbe
@@ -39,7 +39,7 @@ class Leaser(Generic[X]):
         self._connection = connection
         self._probe = probe
         self._plan = plan
-        self._refused: list[Refusal] = []
+        self._refused: list[RefusedChange] = []
 
     @reported
     async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
@@ -52,7 +52,7 @@ class Leaser(Generic[X]):
         )
         for one in renewals:
             if one.refusal:
-                self._refused.append(Refusal(one.pair[0], "beat", one.refusal))
+                self._refused.append(RefusedChange(one.pair[0], "beat", one.refusal))
         renewed = frozenset(one.pair for one in renewals if not one.refusal)
         return Pulse(
             lost=frozenset(held.keys() - renewed - refused),
@@ -99,7 +99,7 @@ class Leaser(Generic[X]):
         """Take back this one row."""
         return await self._reset(lambda _: [lease])
 
-    def refused(self) -> Sequence[Refusal]:
+    def refused(self) -> Sequence[RefusedChange]:
         """What the file refused to change since the last call."""
         refused, self._refused = self._refused, []
         return refused
@@ -140,5 +140,5 @@ class Leaser(Generic[X]):
 
         written = await write_each(leases, call, _CLOCK, concerns_call, self._connection.retry_pauses)
         for lease, error in written.refused:
-            self._refused.append(Refusal(lease.job_id, doing, clean(message_of(error))))
+            self._refused.append(RefusedChange(lease.job_id, doing, clean(message_of(error))))
         return written.rows, {lease.pair for lease, _ in written.refused}

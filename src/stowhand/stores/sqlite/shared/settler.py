@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
 from stowhand.jobs.text import clean
-from stowhand.protocols.store import Reply, Unwritten
+from stowhand.protocols.store import RefusedSettlement, Reply
 from stowhand.stores.database.refused_rows import write_each
 from stowhand.stores.database.sqlite_errors import concerns_call
 from stowhand.stores.sqlite.shared.plan import SettlePlan
@@ -63,5 +63,5 @@ class Settler(Generic[X]):
             raise error if isinstance(error, StoreError) else StoreError(self._plan.reason(error))
         replies = dict(written.rows)
         for (number, _), error in written.refused:
-            replies[number] = Unwritten(clean(self._plan.reason(error)))
+            replies[number] = RefusedSettlement(clean(self._plan.reason(error)))
         return [replies[number] for number in range(len(batch))]

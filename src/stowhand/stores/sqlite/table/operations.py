@@ -12,7 +12,7 @@ import msgspec
 
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
-from stowhand.protocols.queue_store import Answer, Done
+from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.stores.sqlite.table.connections import TableConnections, TableTransaction
 from stowhand.stores.sqlite.table.moments import SECOND, after, to_micros
 from stowhand.stores.sqlite.table.plan import CurrentRecord, find, no_lease
@@ -66,10 +66,10 @@ class SqliteOperations:
         def requeue(tx: TableTransaction, held: CurrentRecord) -> Answer:
             if held.cancel:
                 tx.run("reset_canceled" if held.state == State.PROCESSING else "cancel_waiting", id=record_id)
-                return Answer(record_id, Done.DONE, "it was asked to cancel: canceled instead")
+                return Answer(record_id, ActionResult.DONE, "it was asked to cancel: canceled instead")
             seconds = None if after_ is None or isinstance(after_, datetime) else after(tx.now, after_)
             tx.run("requeue", due=to_micros(after_) if isinstance(after_, datetime) else seconds, id=record_id)
-            return Answer(record_id, Done.DONE)
+            return Answer(record_id, ActionResult.DONE)
 
         return await self._act(record_id, requeue_refusal, requeue)
 
@@ -88,7 +88,7 @@ class SqliteOperations:
 
         def retry(tx: TableTransaction, _: CurrentRecord) -> Answer:
             tx.run("retry", id=record_id)
-            return Answer(record_id, Done.DONE)
+            return Answer(record_id, ActionResult.DONE)
 
         return await self._act(record_id, retry_refusal, retry)
 
@@ -98,9 +98,9 @@ class SqliteOperations:
         def cancel(tx: TableTransaction, held: CurrentRecord) -> Answer:
             if held.state == State.PROCESSING:
                 tx.run("cancel", id=record_id)
-                return Answer(record_id, Done.ASKED, "it is running, and asked to stop")
+                return Answer(record_id, ActionResult.ASKED, "it is running, and asked to stop")
             tx.run("cancel_waiting", id=record_id)
-            return Answer(record_id, Done.DONE)
+            return Answer(record_id, ActionResult.DONE)
 
         can_ask = self._connections.table.shape.has("cancel")
         return await self._act(record_id, partial(cancel_refusal, can_ask=can_ask), cancel)

@@ -14,7 +14,7 @@ from stowhand.jobs import lifecycle
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement, turned
-from stowhand.protocols.store import Foreign, Reply, Unwritten, Verdict
+from stowhand.protocols.store import Foreign, RefusedSettlement, Reply, Verdict
 from stowhand.stores.database.sqlite_connection import check_written
 from stowhand.stores.database.sqlite_errors import message_of
 from stowhand.stores.sqlite.shared.leaser import PAGE
@@ -132,7 +132,7 @@ def _settle(tx: TableTransaction, lease: Lease, settlement: Settlement, *, repea
     if record is None or not record.valid:
         return _trace(record, settlement, repeat=repeat)
     if settlement.then:
-        return Unwritten(NO_JOBS)
+        return RefusedSettlement(NO_JOBS)
     is_canceled = record.cancel and settlement.state is not State.COMPLETED
     state = State.CANCELED if is_canceled else settlement.state
     due = after(tx.now, settlement.delay)
