@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from stowhand.jobs.job import Job
+from stowhand.stores.postgres.queue import PostgresStore
+from tests.contract.test_options import options
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import wait_for_a_waiter
 
@@ -48,6 +52,45 @@ def test_a_spec_may_name_every_detail(sql: Sql) -> None:
         "::stowhand.job_spec])"
     )
     assert rows == [("q", True, 3, "k", -5, ["b", "a"], "mail")]
+
+
+SQL_NAMES = {"serial": "queue_name", "queue": "work_queue", "key": "job_key"}
+"""Names that the functions of the founding document give to options."""
+NOT_IN_SQL = ("max_resets",)
+
+
+@pytest.mark.parametrize("way", ["add_job", "add_jobs", "the view"])
+def test_every_declared_option_of_a_job_can_be_set_in_sql(sql: Sql, store: PostgresStore, run: Any, way: str) -> None:
+    wanted = options(*NOT_IN_SQL)
+    values = {
+        SQL_NAMES.get(name, name): list(value) if isinstance(value, tuple) else value for name, value in wanted.items()
+    }
+    match way:
+        case "add_job":
+            arguments = ", ".join(f"{name} => %s" for name in values)
+            rows = sql(f"select id from stowhand.add_job('t', {arguments})", *values.values())
+        case "add_jobs":
+            spec = json.dumps({"identifier": "t", **values})
+            rows = sql(
+                "select id from stowhand.add_jobs(array["
+                "json_populate_record(null::stowhand.job_spec, %s)]::stowhand.job_spec[])",
+                spec,
+            )
+        case _:
+            columns = ", ".join("key" if name == "job_key" else name for name in values)
+            places = ", ".join(["%s"] * len(values))
+            rows = sql(
+                f"insert into stowhand.jobs (task_identifier, {columns}) values ('t', {places}) returning id",
+                *values.values(),
+            )
+
+    async def read() -> Job | None:
+        job = await store.jobs.get(rows[0][0])
+        await store.close()
+        return job
+
+    job = run(read())
+    assert {name: getattr(job, name) for name in wanted} == wanted
 
 
 def test_specs_may_be_read_from_json(sql: Sql) -> None:

@@ -28,9 +28,9 @@ begin
         j.identifier, j.payload, j.queue_name, j.run_at, null, j.max_attempts, j.job_key, j.priority, j.flags,
         case when job_key_preserve_run_at then 'preserve_run_at' end, _queue => j.work_queue) as job
       from (
-        select * from unnest(specs) with ordinality
-          as s(identifier, payload, queue_name, run_at, max_attempts, job_key, priority, flags, work_queue, n)
-        order by s.job_key collate "C" nulls first, s.n offset 0
+        -- The columns have the names of the type: a list of names here would shift with a new field of job_spec.
+        select s.*, row_number() over () as n from unnest(specs) s
+        order by s.job_key collate "C" nulls first, n offset 0
       ) j offset 0
     ) added order by added.n;
 end $$;
