@@ -37,7 +37,7 @@ from stowhand.clock import wall_clock  # noqa: E402
 from stowhand.errors import StoreTooSlow  # noqa: E402
 from stowhand.jobs.job import State  # noqa: E402
 from stowhand.protocols.queue_store import QueueStore  # noqa: E402
-from stowhand.protocols.searching import Search  # noqa: E402
+from stowhand.protocols.search import Search  # noqa: E402
 from stowhand.protocols.store import StoreOptions  # noqa: E402
 from stowhand.stores.url import open_store  # noqa: E402
 from stowhand.web.access import VISIT  # noqa: E402

@@ -22,7 +22,7 @@ import msgspec
 import uvicorn
 
 from stowhand.errors import ConfigurationError
-from stowhand.jobs.struct import SuggestingMeta
+from stowhand.jobs.option_struct import SuggestingMeta
 
 KEEP_ALIVE = 75
 """Seconds between two requests; workers beat more often."""

@@ -21,7 +21,7 @@ from stowhand.app.portal import Portal
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, StoreError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.protocols.operating import PURGE, Ages
+from stowhand.protocols.operator import PURGE, Ages
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import ActionResult, JobFilter, QueueStore
 from stowhand.protocols.store import StoreOptions

@@ -16,7 +16,7 @@ import stowhand
 from stowhand import App, Context, State, Task, gather
 from stowhand.app.sync import Sync
 from stowhand.errors import Misuse
-from stowhand.protocols.operating import Operator, QueueChange
+from stowhand.protocols.operator import Operator, QueueChange
 from stowhand.protocols.producer import Producer
 from stowhand.protocols.queue_store import ActionResult, Administrator, Inspector, Schema, Timetable
 from stowhand.tasks.job_handle import JobHandle

@@ -16,7 +16,7 @@ from stowhand.app.app import App
 from stowhand.errors import InvalidJob
 from stowhand.events import Events, SchedulingFailed
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.operating import PURGE
+from stowhand.protocols.operator import PURGE
 from stowhand.protocols.queue_store import JobFilter
 from stowhand.tasks.context import Context, Helpers
 from stowhand.testing import MemoryStore

@@ -12,7 +12,7 @@ from stowhand.app.options import claimed_tasks
 from stowhand.app.settings.resolver import read_settings
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.errors import ConfigurationError, StowhandError
-from stowhand.protocols.operating import PURGE
+from stowhand.protocols.operator import PURGE
 from stowhand.service.loading import load_tasks
 from stowhand.tasks.registry import Registry
 from stowhand.testing import MemoryStore

@@ -11,7 +11,7 @@ import pytest
 from stowhand.app.settings.resolver import read_settings, resolve_store_url, unknown_variables
 from stowhand.app.settings.settings import SETTINGS, StoreSettings, WorkerSettings
 from stowhand.errors import ConfigurationError
-from stowhand.jobs.durations import parse_duration, say_duration
+from stowhand.jobs.durations import format_duration, parse_duration
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import StoreOptions
 from stowhand.retry import SERVICE
@@ -338,7 +338,7 @@ def test_what_is_no_duration_is_refused(phrase: str) -> None:
 
 @pytest.mark.parametrize("seconds", [0.25, 1.0, 30.0, 90.0, 5400.0, 86_400.0, 0.0])
 def test_a_duration_said_is_read_back_as_the_same(seconds: float) -> None:
-    assert parse_duration(say_duration(seconds)) == seconds
+    assert parse_duration(format_duration(seconds)) == seconds
 
 
 def test_a_broken_file_never_leads_to_the_default_store(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import psycopg
 
 from stowhand import App, Job, NewJob, State
-from stowhand.jobs import copying
-from stowhand.protocols.operating import WorkerDescription, WorkerList
+from stowhand.jobs import job_copies
+from stowhand.protocols.operator import WorkerDescription, WorkerList
 from tests.support import forked
 
 PAYLOADS = {
@@ -82,7 +82,7 @@ def test_a_command_enqueues_it(tmp_path: Path) -> None:
     environ = {**os.environ, "PATH": f"{forked.programs()}:{os.environ['PATH']}", "STOWHAND_CONNECTION": url}
     app = installed(url)
     try:
-        script = "\n".join(copying.command(one, one.payload_text, FLAGS) for one in JOBS)
+        script = "\n".join(job_copies.command(one, one.payload_text, FLAGS) for one in JOBS)
         done = forked.run(["sh", "-ec", script], env=environ, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         found = [app.sync.get(int(line)) for line in done.stdout.split()]
@@ -96,7 +96,7 @@ def test_sql_enqueues_it(postgres_url: str) -> None:
     try:
         for one in JOBS:
             with psycopg.connect(postgres_url, autocommit=True) as connection:
-                connection.execute(copying.sql(one, one.payload_text, FLAGS).encode())
+                connection.execute(job_copies.sql(one, one.payload_text, FLAGS).encode())
             assert told(newest(app)) == wanted(one)
             app.sync.remove(newest(app).id)
     finally:
@@ -116,21 +116,21 @@ def test_a_copy_leaves_the_job_that_has_the_key_as_it_is(tmp_path: Path) -> None
             for one in (waits, fails):
                 before = await store.jobs.get(one.id)
                 assert before is not None
-                text = copying.copies(before, '{"password":"***"}', (), None)["python"]
+                text = job_copies.copies(before, '{"password":"***"}', (), None)["python"]
                 code = compile(text, "copied", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
                 await types.FunctionType(code, {"app": app})()
                 assert await store.jobs.get(one.id) == before
             await store.admin.complete_jobs([waits.id])
             over = await store.jobs.get(waits.id)
             assert over is not None
-            assert "--key=k " in copying.copies(over, "{}", (), None)["command"]
+            assert "--key=k " in job_copies.copies(over, "{}", (), None)["command"]
 
     asyncio.run(scenario())
 
 
 def test_the_schema_is_quoted_in_sql() -> None:
     for schema, quoted in {'My"schema': '"My""schema"', "user": '"user"', "stowhand": "stowhand"}.items():
-        assert copying.sql(JOBS[-1], "{}", (), schema).startswith(f"select id from {quoted}.add_job('--plain'")
+        assert job_copies.sql(JOBS[-1], "{}", (), schema).startswith(f"select id from {quoted}.add_job('--plain'")
 
 
 def test_python_enqueues_it(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_python_enqueues_it(tmp_path: Path) -> None:
             for one in JOBS:
                 names: dict[str, Any] = {"app": app}
                 code = compile(
-                    copying.python(one, one.payload_text, FLAGS), "copied", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+                    job_copies.python(one, one.payload_text, FLAGS), "copied", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
                 )
                 running = types.FunctionType(code, names)()
                 if inspect.isawaitable(running):
@@ -164,7 +164,7 @@ def test_a_test_runs_it_and_fails_with_what_it_raises(tmp_path: Path) -> None:
     )
     (tmp_path / "pytest.ini").write_text("[pytest]\nstowhand_app = shop:app\npythonpath = .\n")
     for number, copied in enumerate((one, job("{}", task="raises"), job("{}", task="elsewhere"))):
-        (tmp_path / f"test_{number}.py").write_text(copying.pytest_file(copied, copied.payload_text, FLAGS))
+        (tmp_path / f"test_{number}.py").write_text(job_copies.pytest_file(copied, copied.payload_text, FLAGS))
     done = forked.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:valkey"],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,

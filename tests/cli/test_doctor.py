@@ -15,8 +15,8 @@ from stowhand.cli.doctor import Server, examine_waiting, examine_work, judge_ser
 from stowhand.cli.stats import Stats, WorkerLine, read_stats
 from stowhand.jobs.job import State
 from stowhand.jobs.queues import ALL_QUEUES, Queues
-from stowhand.protocols.figures import BoundedCount, Figures, LiveCounts
-from stowhand.protocols.operating import WorkerDescription, WorkerRow
+from stowhand.protocols.counts import BoundedCount, Figures, LiveCounts
+from stowhand.protocols.operator import WorkerDescription, WorkerRow
 from stowhand.protocols.queue_store import Reschedule
 from stowhand.stores.sqlite.queue import SqliteStore
 from tests.cli.conftest import Ended as CommandEnd

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stowhand.protocols.operating import WorkerDescription, WorkerList
+from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
 from tests.cli.conftest import Stowhand
 from tests.cli.test_flows import PROGRAM, add, work

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stowhand.app.answers import retry_failed
-from stowhand.jobs.durations import say_span
+from stowhand.jobs.durations import format_span
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.queue_store import ActionResult, Answer, QueueStore
 from tests.cli.conftest import Stowhand
@@ -149,7 +149,7 @@ def test_stats_count_what_ended_with_any_history(serial: Stowhand, history: tupl
     ("seconds", "said"), [(0, "0s"), (59.9, "59s"), (60, "1m"), (3725, "1h 2m"), (90_061, "1d 1h"), (86_400, "1d")]
 )
 def test_a_span_is_said_in_two_units(seconds: float, said: str) -> None:
-    assert say_span(seconds) == said
+    assert format_span(seconds) == said
 
 
 def test_what_somebody_has_retried_meanwhile_is_left_alone(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 from stowhand.cli.stats import Stats, read_stats, stats_lines
 from stowhand.cli.top import pause_after
 from stowhand.jobs.job import NewJob
-from stowhand.protocols.figures import BoundedCount, Figures, LiveCounts
-from stowhand.protocols.operating import WorkerDescription, WorkerList
+from stowhand.protocols.counts import BoundedCount, Figures, LiveCounts
+from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.kernel.inspector import Inspector

@@ -9,7 +9,7 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement, turned
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement, with_state
 from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.protocols.store import Verdict
 from tests.contract.needs import needs
@@ -87,7 +87,7 @@ async def test_cancel_wins_over_every_way_back(harness: StoreHarness, how: str) 
     lease = await harness.start(key="k")
     await harness.store.admin.cancel(lease.job_id)
     assert (await harness.job(lease.job_id)).cancel_requested
-    told = turned(SETTLEMENTS[how], X) if how in ("retry", "snooze") else Verdict.SETTLED
+    told = with_state(SETTLEMENTS[how], X) if how in ("retry", "snooze") else Verdict.SETTLED
     assert await harness.settle(lease, SETTLEMENTS[how]) == told
     job = await harness.job(lease.job_id)
     assert (job.state, job.finished_at) == (X, harness.now)
@@ -102,7 +102,7 @@ async def test_a_canceled_step_of_a_flow_does_not_go_on(harness: StoreHarness) -
     following = (NewJob(task="demo/second", key="flow:demo:1"), NewJob(task="other"))
     going_on = Settlement(State.COMPLETED, AttemptOutcome.OK, then=following)
     told = await harness.settle(lease, going_on)
-    assert told == turned(going_on, X)
+    assert told == with_state(going_on, X)
     assert told.then == ()
     assert await harness.settle(lease, going_on, repeat=True) == told
     assert (await harness.job(lease.job_id)).state is X

@@ -17,7 +17,7 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Retry, Settlement
-from stowhand.protocols.operating import PURGE
+from stowhand.protocols.operator import PURGE
 from stowhand.protocols.queue_store import ActionResult, Reschedule
 from stowhand.protocols.store import Verdict
 from tests.contract.backends import payload_of

@@ -10,7 +10,7 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.operating import PURGE
+from stowhand.protocols.operator import PURGE
 from stowhand.protocols.queue_store import JobFilter
 from tests.contract.backends import payload_of
 from tests.contract.needs import needs

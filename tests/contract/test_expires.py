@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from stowhand.errors import InvalidJob
-from stowhand.jobs.job import EXPIRED, KeyMode, NewJob, State
+from stowhand.jobs.job import EXPIRED_ERROR, KeyMode, NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED, Settlement
 from stowhand.protocols.queue_store import Reschedule
 from stowhand.protocols.store import Verdict
@@ -24,7 +24,7 @@ async def test_it_is_claimed_until_its_moment_and_canceled_from_then_on(harness:
     await harness.pass_time(0.5)
     assert list(await harness.claim()) == []
     job = await harness.job(late.id)
-    assert (job.state, job.last_error, job.attempts, job.finished_at) == (State.CANCELED, EXPIRED, 0, harness.now)
+    assert (job.state, job.last_error, job.attempts, job.finished_at) == (State.CANCELED, EXPIRED_ERROR, 0, harness.now)
     assert (await harness.job(early.id)).state is State.COMPLETED
 
 
@@ -52,7 +52,7 @@ async def test_a_repeat_that_keeps_the_run_time_keeps_what_it_is_counted_from(ha
     assert (await harness.add(expires=10.0, **keyed)).id == job.id
     await harness.pass_time(5)
     assert list(await harness.claim()) == []
-    assert (await harness.job(job.id)).last_error == EXPIRED
+    assert (await harness.job(job.id)).last_error == EXPIRED_ERROR
 
 
 @pytest.mark.parametrize("settlement", [ERRORED, SNOOZED])
@@ -110,7 +110,7 @@ async def test_one_that_has_expired_and_is_not_canceled_yet_holds_no_unique_key(
     new = await harness.add(key="k", key_mode=KeyMode.UNIQUE, expires=10.0)
     assert new.id != old.id
     ended = await harness.job(old.id)
-    assert (ended.state, ended.last_error) == (State.CANCELED, EXPIRED)
+    assert (ended.state, ended.last_error) == (State.CANCELED, EXPIRED_ERROR)
     assert await harness.add(key="k", key_mode=KeyMode.UNIQUE, expires=10.0) == new
     assert (await harness.take()).job_id == new.id
     await harness.pass_time(100)
@@ -126,7 +126,7 @@ async def test_a_repeat_of_one_that_has_expired_is_a_new_job(harness: StoreHarne
     new = await harness.add(key="k", key_mode=mode, payload="[2]", expires=10.0)
     assert (new.id != old.id, new.revision, new.payload, new.run_at) == (True, 0, [2], harness.now)
     ended = await harness.job(old.id)
-    assert (ended.state, ended.last_error, ended.payload, ended.revision) == (State.CANCELED, EXPIRED, [1], 0)
+    assert (ended.state, ended.last_error, ended.payload, ended.revision) == (State.CANCELED, EXPIRED_ERROR, [1], 0)
     assert (await harness.take()).job_id == new.id
 
 

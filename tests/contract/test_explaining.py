@@ -11,7 +11,7 @@ import pytest
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import Fail
 from stowhand.protocols.flow_tables import PARKED
-from stowhand.protocols.operating import Reason, WorkerDescription, WorkerList
+from stowhand.protocols.operator import Reason, WorkerDescription, WorkerList
 from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, FAILED, StoreHarness, judged
 

@@ -9,7 +9,7 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
-from stowhand.jobs.lifecycle import COMPLETED, Settlement, turned
+from stowhand.jobs.lifecycle import COMPLETED, Settlement, with_state
 from stowhand.protocols.queue_store import QueueStore, Reschedule
 from stowhand.protocols.store import Verdict
 from tests.contract.backends import payload_of
@@ -130,7 +130,7 @@ async def test_a_running_job_that_lost_its_key_has_no_retries(
     lease = await harness.start(key="k")
     await harness.add("newer", key="k")
     chosen = next(each for each in (ERRORED, FAILED, SNOOZED) if each is settlement)
-    told = Verdict.SETTLED if chosen.state is state else turned(chosen, state)
+    told = Verdict.SETTLED if chosen.state is state else with_state(chosen, state)
     assert await harness.settle(lease, chosen) == told
     job = await harness.job(lease.job_id)
     assert (job.state, job.last_error) == (state, chosen.error)

@@ -12,7 +12,7 @@ from stowhand.flows.redis.address import read_address
 from stowhand.flows.redis.heartbeats import RedisHeartbeats
 from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.store import FlowStore
-from stowhand.protocols import flow_tables, operating, producer, queue_store
+from stowhand.protocols import flow_tables, operator, producer, queue_store
 from stowhand.protocols.flow_shape import FlowShape, Queue
 from stowhand.protocols.queue_store import there
 from stowhand.protocols.store import PARTS, Heartbeats, Store
@@ -28,7 +28,7 @@ PROTOCOLS: dict[str, type] = {
     "transactions": producer.Transactions,
     "inspect": queue_store.Inspector,
     "admin": queue_store.Administrator,
-    "operate": operating.Operator,
+    "operate": operator.Operator,
     "timetable": queue_store.Timetable,
     "schema": queue_store.Schema,
     "settings": queue_store.Settings,

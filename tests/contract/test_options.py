@@ -9,7 +9,7 @@ import pytest
 from stowhand.errors import InvalidJob
 from stowhand.jobs.fields import OPTIONS, Kind
 from stowhand.jobs.job import Job, KeyMode, NewJob
-from stowhand.jobs.limits import PURGE
+from stowhand.jobs.limits import PURGE_TASK
 from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness
 
@@ -54,7 +54,7 @@ async def test_a_repeat_under_a_key_sets_every_option(harness: StoreHarness) -> 
 
 @needs("admin")
 async def test_a_built_in_job_has_every_option_that_is_no_rule(harness: StoreHarness) -> None:
-    job = await harness.store.admin.add_built_in(NewJob(task=PURGE, **options()))
+    job = await harness.store.admin.add_built_in(NewJob(task=PURGE_TASK, **options()))
     assert carried(job, options())
     assert carried(await harness.store.jobs.get(job.id), options())
 
@@ -74,7 +74,7 @@ async def test_a_built_in_job_has_every_option_that_is_no_rule(harness: StoreHar
 async def test_a_built_in_job_with_a_rule_is_refused(harness: StoreHarness, rule: dict[str, Any]) -> None:
     """No function of a store carries it."""
     with pytest.raises(InvalidJob, match="built-in task 'jobs:purge_completed'"):
-        await harness.store.admin.add_built_in(NewJob(task=PURGE, **rule))
+        await harness.store.admin.add_built_in(NewJob(task=PURGE_TASK, **rule))
     assert await harness.everything() == []
 
 

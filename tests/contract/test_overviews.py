@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.figures import COUNTED, COUNTED_FOR_METRICS, BoundedCount
-from stowhand.protocols.operating import (
+from stowhand.protocols.counts import COUNTED, COUNTED_FOR_METRICS, BoundedCount
+from stowhand.protocols.operator import (
     ALIVE_FOR,
     VERSION_GONE,
     VERSIONS_FOR,

@@ -6,8 +6,8 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import State
-from stowhand.protocols.figures import Pauses
-from stowhand.protocols.operating import SerialChange, TaskChange
+from stowhand.protocols.counts import Pauses
+from stowhand.protocols.operator import SerialChange, TaskChange
 from stowhand.protocols.store import Verdict
 from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, SETTLEMENTS, StoreHarness

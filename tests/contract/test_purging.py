@@ -8,7 +8,7 @@ import pytest
 
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.operating import Ages, PurgeResult
+from stowhand.protocols.operator import Ages, PurgeResult
 from stowhand.protocols.store import DAY, StoreOptions
 from tests.contract.backends import Backend
 from tests.contract.needs import needs

@@ -10,10 +10,10 @@ import pytest
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.queues import Queues
-from stowhand.protocols.figures import Pauses
-from stowhand.protocols.operating import FORGOTTEN_AFTER, QueueChange, WorkerDescription, WorkerList
+from stowhand.protocols.counts import Pauses
+from stowhand.protocols.operator import FORGOTTEN_AFTER, QueueChange, WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import JobFilter, Reschedule
-from stowhand.protocols.searching import Search
+from stowhand.protocols.search import Search
 from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, SNOOZED, StoreHarness
 from tests.contract.test_wake import asleep, woken

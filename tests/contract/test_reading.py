@@ -11,9 +11,9 @@ import pytest
 
 from stowhand.errors import SchemaMissing, StoreRefused, StoreTooSlow
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.operating import Ages, WorkerDescription, WorkerList
+from stowhand.protocols.operator import Ages, WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore, Reschedule
-from stowhand.protocols.searching import Search
+from stowhand.protocols.search import Search
 from stowhand.protocols.store import StoreOptions
 from tests.contract.store_harness import STATES, StoreHarness
 from tests.support.questions import QUESTIONS

@@ -15,7 +15,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import AttemptOutcome, Complete, Fail, Retry
 from stowhand.jobs.outcomes import from_returned
 from stowhand.protocols.attempt import Attempt
-from stowhand.protocols.operating import PURGE
+from stowhand.protocols.operator import PURGE
 from stowhand.protocols.options import WorkerOptions
 from stowhand.worker.worker import Worker
 from tests.contract.lent_backend import LentBackend

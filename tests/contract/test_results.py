@@ -11,7 +11,7 @@ import pytest
 
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
-from stowhand.jobs.job import DROPPED, Job, KeyMode, NewJob, State
+from stowhand.jobs.job import DROPPED_RESULT, Job, KeyMode, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.producer import JobStanding, Results
@@ -275,8 +275,8 @@ async def test_a_store_that_is_closed_ends_every_wait_with_an_error(harness: Sto
 
 async def test_a_dropped_result_is_null_to_every_reader_and_known_as_dropped(harness: StoreHarness) -> None:
     lease = await harness.start()
-    await harness.settle(lease, msgspec.structs.replace(COMPLETED, result=DROPPED))
+    await harness.settle(lease, msgspec.structs.replace(COMPLETED, result=DROPPED_RESULT))
     job = await harness.job(lease.job_id)
-    assert (job.result, job.result_text) == (None, DROPPED)
+    assert (job.result, job.result_text) == (None, DROPPED_RESULT)
     async with waiting(harness.store) as poll:
         assert (await heard(poll, job)).is_dropped

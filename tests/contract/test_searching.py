@@ -12,8 +12,8 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.protocols.figures import BoundedCount
-from stowhand.protocols.searching import HISTORY, Search, SearchResult
+from stowhand.protocols.counts import BoundedCount
+from stowhand.protocols.search import HISTORY, Search, SearchResult
 from stowhand.protocols.store import Verdict
 from tests.contract.needs import needs
 from tests.contract.store_harness import FAILED, STATES, StoreHarness

@@ -8,7 +8,7 @@ import pytest
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
-from stowhand.protocols.operating import PURGE
+from stowhand.protocols.operator import PURGE
 from stowhand.protocols.queue_store import JobFilter
 from stowhand.protocols.store import RefusedSettlement, Verdict
 from tests.contract.backends import payload_of

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
+from stowhand.jobs.failed_attempts import BY_HAND, MAX_KEPT_ATTEMPTS, TIMED_OUT, WORKER_DIED, AttemptEnd, FailedAttempt
 from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Complete, Fail, Retry
-from stowhand.jobs.tries import BY_HAND, TIMED_OUT, TRIES_KEPT, WORKER_DIED, AttemptEnd, FailedAttempt
-from stowhand.protocols.operating import Ages
+from stowhand.protocols.operator import Ages
 from stowhand.protocols.queue_store import FAILURES_MOST, Reschedule
 from stowhand.protocols.store import DAY, Verdict
 from tests.contract.needs import needs
@@ -107,11 +107,11 @@ async def test_a_dead_worker_leaves_one_for_each_death(harness: StoreHarness) ->
 
 async def test_the_last_ten_are_kept_in_their_order(harness: StoreHarness) -> None:
     job = await harness.add()
-    for attempt in range(TRIES_KEPT + 3):
+    for attempt in range(MAX_KEPT_ATTEMPTS + 3):
         await fail_once(harness, await harness.take(), f"error {attempt}")
     found = await tries_of(harness, job.id)
-    assert [one.number for one in found] == list(range(4, TRIES_KEPT + 4))
-    assert found[-1].error == f"error {TRIES_KEPT + 2}"
+    assert [one.number for one in found] == list(range(4, MAX_KEPT_ATTEMPTS + 4))
+    assert found[-1].error == f"error {MAX_KEPT_ATTEMPTS + 2}"
 
 
 async def test_entries_stay_when_the_job_completes(harness: StoreHarness) -> None:

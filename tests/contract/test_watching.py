@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.figures import NAMES, BoundedCount
-from stowhand.protocols.operating import ALIVE_FOR, FORGOTTEN_AFTER, WorkerDescription, WorkerList
+from stowhand.protocols.counts import NAMES, BoundedCount
+from stowhand.protocols.operator import ALIVE_FOR, FORGOTTEN_AFTER, WorkerDescription, WorkerList
 from stowhand.stores.kernel import counts
 from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness

@@ -15,7 +15,7 @@ from stowhand.cron.command import JSON5_LIMIT
 from stowhand.cron.crontab import parse_crontab, refuse_duplicates
 from stowhand.cron.item import ParsedItem
 from stowhand.errors import ConfigurationError, CrontabError
-from stowhand.jobs.durations import UNITS
+from stowhand.jobs.durations import SECONDS_BY_UNIT
 from stowhand.jobs.job import KeyMode, NewJob
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
@@ -375,5 +375,5 @@ def test_what_is_no_phrase_is_refused(text: str) -> None:
 @given(st.lists(st.tuples(st.integers(0, 10), st.sampled_from("wdhms")), min_size=1, max_size=5))
 def test_a_phrase_is_its_sum_and_is_said_as_one_that_is_read_back(parts: list[tuple[int, str]]) -> None:
     item = parse("* * * * * t ?fill=" + "".join(f"{number}{unit}" for number, unit in parts))
-    assert item.fill == sum(number * UNITS[unit] for number, unit in parts)
+    assert item.fill == sum(number * SECONDS_BY_UNIT[unit] for number, unit in parts)
     assert parse(item.spec).fill == item.fill

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stowhand.cron.known_items import MAX_DELAY, cron_figures, missed_tick
-from stowhand.protocols.figures import CronFigures
+from stowhand.protocols.counts import CronFigures
 from stowhand.protocols.queue_store import SCHEDULED_FOR, KnownItem
 from tests.conftest import Run
 from tests.cron.harness import Harness, in_harness

@@ -24,8 +24,8 @@ from stowhand.django import StowhandBackend
 from stowhand.django.database import Database
 from stowhand.django.results import result_of
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing
+from stowhand.jobs.failed_attempts import AttemptEnd, FailedAttempt
 from stowhand.jobs.job import NewJob
-from stowhand.jobs.tries import AttemptEnd, FailedAttempt
 from stowhand.protocols.store import StoreOptions
 
 

@@ -22,7 +22,7 @@ from stowhand.jobs.lease import ResetJob
 from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.worker_metrics import WorkerMetrics
-from stowhand.protocols.figures import CronFigures, Figures
+from stowhand.protocols.counts import CronFigures, Figures
 from tests.docs.pages import ROOT
 from tests.service.pages import samples
 from tests.support.promtool import find_promtool

@@ -18,7 +18,7 @@ from stowhand.cli.program import root
 from stowhand.cron.sources import CronSources
 from stowhand.jobs import fields, limits, strict_json, text
 from stowhand.jobs.job import State
-from stowhand.protocols import operating, options, producer, queue_store, store
+from stowhand.protocols import operator, options, producer, queue_store, store
 from stowhand.protocols.options import Option, WorkerOptions
 from stowhand.runner.options import RunnerOptions
 from stowhand.service import exit_codes
@@ -148,7 +148,7 @@ def test_the_page_of_limits_has_the_limits() -> None:
         limits.TASK_LIMIT,
         limits.SERIAL_LIMIT,
         limits.KEY_LIMIT,
-        limits.FLAGS_LIMIT,
+        limits.MAX_FLAGS,
         limits.FLAG_LIMIT,
         fields.INT32,
         strict_json.SIZE_LIMIT,
@@ -184,7 +184,7 @@ def test_the_page_of_stores_names_every_method_and_option() -> None:
 
 def methods_of_the_seams() -> set[str]:
     seams = (store.Store, store.Heartbeats, producer.Producer, queue_store.Inspector, queue_store.Administrator)
-    others = (queue_store.Timetable, queue_store.Schema, queue_store.QueueStore, operating.Operator)
+    others = (queue_store.Timetable, queue_store.Schema, queue_store.QueueStore, operator.Operator)
     return {name for seam in (*seams, *others) for name in vars(seam) if not name.startswith("_")}
 
 

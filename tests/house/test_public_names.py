@@ -17,7 +17,7 @@ from stowhand.app.sync import Sync
 from stowhand.cron.sources import CronKeywords, CronSources
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt import Attempt
-from stowhand.protocols.operating import Operator
+from stowhand.protocols.operator import Operator
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.producer import Producer
 from stowhand.protocols.queue_store import Administrator, Inspector, Schema, Timetable

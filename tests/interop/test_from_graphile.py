@@ -23,7 +23,7 @@ from stowhand.cron.crontab import parse_crontab
 from stowhand.cron.scheduler import Scheduler
 from stowhand.errors import SchemaError
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.operating import PURGE
+from stowhand.protocols.operator import PURGE
 from stowhand.protocols.queue_store import JobFilter
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore

@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
-from stowhand.jobs.histogram import BOUNDS, BUCKETS, bucket_of, quantile
+from stowhand.jobs.histogram import BUCKET_BOUNDS_SECONDS, BUCKET_COUNT, bucket_of, quantile
 
 
 def test_the_scale_is_what_it_was_when_the_first_numbers_were_stored() -> None:
-    assert (BUCKETS, len(BOUNDS)) == (64, 63)
-    some = [round(BOUNDS[bucket], 7) for bucket in (0, 1, 2, 20, 62)]
+    assert (BUCKET_COUNT, len(BUCKET_BOUNDS_SECONDS)) == (64, 63)
+    some = [round(BUCKET_BOUNDS_SECONDS[bucket], 7) for bucket in (0, 1, 2, 20, 62)]
     assert some == [0.0001, 0.0001414, 0.0002, 0.1024, 214748.3648]
 
 
@@ -29,7 +29,7 @@ def test_of_nothing_there_is_no_quantile() -> None:
 
 
 def test_of_the_last_bucket_only_the_least_is_known() -> None:
-    assert quantile({63: 5}, 0.5) == BOUNDS[-1]
+    assert quantile({63: 5}, 0.5) == BUCKET_BOUNDS_SECONDS[-1]
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.95, 1.0])

@@ -19,9 +19,9 @@ from stowhand.jobs.lifecycle import (
     Settlement,
     Snooze,
     allowed_resets,
+    effective_state,
     reset,
     settle,
-    way_back,
 )
 
 
@@ -144,4 +144,4 @@ def test_terminal_states_are_the_three() -> None:
 def test_only_the_row_knows_that_a_job_does_not_wait_again(
     asked: State, canceled: bool, lost: str | None, state: State
 ) -> None:
-    assert way_back(asked, cancel_requested=canceled, loses_retries=lost) is state
+    assert effective_state(asked, cancel_requested=canceled, loses_retries=lost) is state

@@ -64,7 +64,7 @@ def job(**fields: Any) -> NewJob:
         ),
         ({"key_mode": 1}, "key_mode: an int; give a string"),
         ({"payload": {"a": 1}}, "payload: a dict; give a string"),
-        ({"payload": '{"a":NaN}'}, f"payload: JSON is malformed: {strict_json.NO_NUMBER}"),
+        ({"payload": '{"a":NaN}'}, f"payload: JSON is malformed: {strict_json.NOT_A_NUMBER}"),
         ({"payload": '{"a":1e5000}'}, "payload: a number with exponent 5000, the limit is 308 either way"),
         ({"payload": '"' + "x" * 2**20 + '"'}, "payload: 1048578 bytes, the limit is 1048576" + KEPT),
     ],
@@ -133,8 +133,8 @@ def test_whatever_is_given_the_answer_is_a_checked_job_or_invalid_job(fields: di
 
 
 def test_what_is_left_of_a_batch_is_checked_where_it_is_written_and_only_there() -> None:
-    limits.check_left(Settlement(State.ERRORED, AttemptOutcome.RETRY, payload="[1]"))
-    limits.check_left(Settlement(State.COMPLETED, AttemptOutcome.OK, payload="{not json"))
+    limits.check_remaining_payload(Settlement(State.ERRORED, AttemptOutcome.RETRY, payload="[1]"))
+    limits.check_remaining_payload(Settlement(State.COMPLETED, AttemptOutcome.OK, payload="{not json"))
     for state in (State.ERRORED, State.FAILED):
         with pytest.raises(InvalidJob, match="the payload: "):
-            limits.check_left(Settlement(state, AttemptOutcome.FAILED, payload="{not json"))
+            limits.check_remaining_payload(Settlement(state, AttemptOutcome.FAILED, payload="{not json"))

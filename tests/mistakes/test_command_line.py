@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stowhand.protocols.operating import WorkerDescription, WorkerList
+from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
 from tests.cli.conftest import Stowhand, call, folder
 from tests.service.processes import with_store

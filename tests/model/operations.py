@@ -16,7 +16,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Complete, Fail, Outcome, Retry, Snooze, settle
 from stowhand.jobs.queues import Queues
 from stowhand.protocols.attempt import Progress, ProgressKeeper
-from stowhand.protocols.operating import Ages, SerialRow
+from stowhand.protocols.operator import Ages, SerialRow
 from stowhand.protocols.queue_store import QueueStore, Reschedule, Tick
 from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats
 from stowhand.testing import FakeClock

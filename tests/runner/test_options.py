@@ -12,7 +12,7 @@ import pytest
 
 from stowhand.app.app import App
 from stowhand.errors import ConfigurationError
-from stowhand.protocols.operating import PURGE
+from stowhand.protocols.operator import PURGE
 from stowhand.runner import Logger, WorkerEvents, make_worker_utils, quick_add_job, run, run_migrations, run_once
 from stowhand.runner.options import NO_STORE, NO_TASKS, RunnerOptions, make_plan
 from stowhand.testing import MemoryStore

@@ -14,7 +14,7 @@ from stowhand.app.built_in import with_built_in
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
-from stowhand.protocols.operating import BUILT_IN, PURGE
+from stowhand.protocols.operator import BUILT_IN, PURGE
 from stowhand.protocols.store import DAY, ClaimRequest, StoreOptions
 from stowhand.tasks.task_list import read_task_list
 from stowhand.testing import FakeClock, MemoryStore

@@ -25,7 +25,7 @@ from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.vocabulary import JOB_SECONDS
 from stowhand.observe.worker_metrics import MOST_KINDS, WorkerMetrics
 from stowhand.protocols.attempt import Attempt
-from stowhand.protocols.figures import COUNTED_FOR_METRICS, BoundedCount, CronFigures, Figures, LiveCounts, Pauses
+from stowhand.protocols.counts import COUNTED_FOR_METRICS, BoundedCount, CronFigures, Figures, LiveCounts, Pauses
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.testing import MemoryStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from stowhand.protocols.figures import COUNTED, Figures
+from stowhand.protocols.counts import COUNTED, Figures
 from stowhand.service.store_probe import StoreProbe
 from stowhand.stores.kernel.inspector import Inspector
 from stowhand.stores.sqlite.queue.reader import Reader

@@ -17,7 +17,7 @@ from stowhand.jobs.histogram import bucket_of
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, settle
 from stowhand.protocols.attempt import Progress, ProgressKeeper
-from stowhand.protocols.operating import WorkerDescription, WorkerList
+from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.protocols.throughput import OutcomeCounts, TaskMinute, ThroughputKeeper

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from stowhand.jobs.job import State
 from stowhand.protocols.queue_store import JobFilter, QueueStore
-from stowhand.protocols.searching import Search
+from stowhand.protocols.search import Search
 
 QUESTIONS: dict[str, Callable[[QueueStore], Awaitable[object]]] = {
     "list": lambda store: store.inspect.list(JobFilter(states=tuple(State))),

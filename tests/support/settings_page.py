@@ -12,7 +12,7 @@ from pathlib import Path
 from stowhand.app.options import StoreKeywords, WorkerKeywords
 from stowhand.app.presets import PRESETS
 from stowhand.app.settings.settings import SETTINGS, StoreSettings, WorkerSettings
-from stowhand.jobs.sizes import say_size
+from stowhand.jobs.sizes import format_size
 from stowhand.protocols.options import IntegerOption, Names, Option, Seconds, Size, Switch, WorkerOptions, options_of
 from stowhand.protocols.store import StoreOptions
 from stowhand.runner.options import RunnerOptions
@@ -78,7 +78,7 @@ def values(option: Option, struct: type) -> str:
         return ", ".join(map(_code, option.words))
     match option:
         case Size():
-            return f"size, at least {say_size(option.least)}"
+            return f"size, at least {format_size(option.least)}"
         case Seconds():
             milliseconds = ", a plain number is ms" if option.unit == "ms" else ""
             return f"duration{milliseconds}{f', or `{option.none}`' if option.none else ''}"

@@ -114,7 +114,7 @@ from collections.abc import Sequence
 from typing import Any
 import psycopg
 from stowhand import App, Context, Job, JobHandle, NewJob, State
-from stowhand.protocols.operating import QueueChange
+from stowhand.protocols.operator import QueueChange
 from stowhand.protocols.queue_store import Answer
 from stowhand.query import JobFilter, Search
 from stowhand.tasks.sync_job_handle import SyncJobHandle

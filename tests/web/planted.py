@@ -9,7 +9,7 @@ from typing import Any
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import AttemptOutcome, Settlement
 from stowhand.protocols.attempt import Progress, ProgressKeeper
-from stowhand.protocols.operating import WorkerDescription, WorkerList
+from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.store import ClaimRequest
 
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from stowhand.protocols.figures import BoundedCount
-from stowhand.protocols.operating import BacklogRow, SerialRow
+from stowhand.protocols.counts import BoundedCount
+from stowhand.protocols.operator import BacklogRow, SerialRow
 from stowhand.protocols.throughput import OutcomeCounts, Period
 from stowhand.web.attention import Facts, concerns, erring, outlook
 

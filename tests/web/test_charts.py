@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import pytest
 from markupsafe import Markup, escape
 
-from stowhand.jobs.durations import say
+from stowhand.jobs.durations import format_time
 from stowhand.jobs.histogram import bucket_of
-from stowhand.protocols.operating import AppVersion
+from stowhand.protocols.operator import AppVersion
 from stowhand.protocols.throughput import OutcomeCounts, Period, Slot, slots_of
 from stowhand.web.charts import durations, spark, throughput
 
@@ -88,7 +88,7 @@ def test_a_new_version_is_a_line_with_its_name_and_cannot_be_markup() -> None:
         "figure", slots(OutcomeCounts(ok=1), OutcomeCounts(ok=1)), [AppVersion(label, NOON + timedelta(seconds=30))]
     )
     assert path(chart, "mark") == "M0.50 0V100"
-    assert f"<title>{escape(label)}: {say(NOON + timedelta(seconds=30))}</title>" in chart
+    assert f"<title>{escape(label)}: {format_time(NOON + timedelta(seconds=30))}</title>" in chart
     assert "<script" not in chart
     assert [one.text for one in drawn(chart).iter() if one.get("class") == "key mark"] == [label]
     assert "mark" not in throughput("figure", slots(None), [AppVersion(label, NOON - timedelta(seconds=1))])
@@ -108,7 +108,7 @@ def test_many_versions_are_a_line_a_column_of_which_the_last_have_names() -> Non
     names = [one.text for one in drawn(chart).iter() if one.get("class") == "key mark"]
     assert names == [*(came[at].version for at in (537, 538, 539)), "and 537 before"]
     assert chart.count('<path class="mark"') == 90
-    assert f"{say(NOON)}, and 5 more</title>" in chart
+    assert f"{format_time(NOON)}, and 5 more</title>" in chart
     assert len(chart) < len(throughput("figure", span)) + 15_000
 
 

@@ -11,7 +11,7 @@ import pytest
 from stowhand.events import Events
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import Fail
-from stowhand.protocols.operating import WorkerDescription, WorkerList
+from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.store import ClaimRequest
 from stowhand.protocols.throughput import OutcomeCounts, TaskMinute, ThroughputKeeper
 from stowhand.testing import FakeClock, MemoryStore

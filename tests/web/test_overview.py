@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.operating import WorkerDescription, WorkerList
+from stowhand.protocols.operator import WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest, Heartbeats
 from stowhand.protocols.throughput import OutcomeCounts, TaskMinute, ThroughputKeeper

@@ -12,7 +12,7 @@ import pytest
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.jobs.job import Job, NewJob
-from stowhand.jobs.sizes import parse_size, say_size
+from stowhand.jobs.sizes import format_size, parse_size
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Terms
@@ -66,7 +66,7 @@ def test_every_duration_may_be_a_timedelta() -> None:
 def test_memory_may_be_a_phrase(given: Any, size: int) -> None:
     made = WorkerOptions(max_memory=given)
     assert made.max_memory == size
-    assert parse_size(say_size(size)) == size
+    assert parse_size(format_size(size)) == size
 
 
 def test_names_of_tasks_may_be_any_list() -> None:

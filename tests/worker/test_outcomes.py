@@ -14,7 +14,7 @@ import pytest
 
 from stowhand.errors import NonRetryable, Poison, UndecodablePayload
 from stowhand.events import HookFinished, JobEnded, ResultDropped
-from stowhand.jobs.job import DROPPED, Job, NewJob, State
+from stowhand.jobs.job import DROPPED_RESULT, Job, NewJob, State
 from stowhand.jobs.lifecycle import AttemptOutcome, Cancel, Complete, Fail, Outcome, Retry, Snooze
 from stowhand.jobs.outcomes import describe, from_error, from_returned
 from stowhand.jobs.text import ERROR_LIMIT
@@ -509,7 +509,7 @@ async def test_a_result_that_cannot_be_encoded_is_dropped_and_the_job_completed(
 
     async with at_work(Encoding(encode)) as harness:
         job = await harness.does()
-        assert (job.state, job.result, job.result_text) == (State.COMPLETED, None, DROPPED)
+        assert (job.state, job.result, job.result_text) == (State.COMPLETED, None, DROPPED_RESULT)
         assert len(harness.events(ResultDropped)) == 1
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import stowhand
 from stowhand.events import StoreCallFailed, StoreRecovered
-from stowhand.protocols.operating import SEEN_EVERY, WorkerDescription
+from stowhand.protocols.operator import SEEN_EVERY, WorkerDescription
 from stowhand.testing import FakeClock
 from stowhand.worker.reports import RETRY_AFTER
 from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, nothing, taking

@@ -13,7 +13,7 @@ from stowhand import events as all_events
 from stowhand.clock import Clock
 from stowhand.errors import StoreUnreachable
 from stowhand.events import Event, Events
-from stowhand.jobs.conditions import TOGETHER
+from stowhand.jobs.conditions import SUM_OPERATOR
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
@@ -122,7 +122,7 @@ class ChoosyStore(FaultyStore):
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         most = min(fits.value for fits in request.conditions) if request.conditions else 2**31
         # It sums nothing: of those that are to fit together it gives one.
-        limit = 1 if any(fits.op == TOGETHER for fits in request.conditions) else request.limit
+        limit = 1 if any(fits.op == SUM_OPERATOR for fits in request.conditions) else request.limit
         larger = [row.id for row in self.rows() if row.priority > most and row.state is State.QUEUED]
         self.conditions.append(request.conditions)
         with memory_rows.shifted(self, "run_at", larger):

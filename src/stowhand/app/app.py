@@ -52,7 +52,7 @@ from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Raisable
 from stowhand.protocols.handler import Middleware
-from stowhand.protocols.operating import Operator
+from stowhand.protocols.operator import Operator
 from stowhand.protocols.producer import AsyncConnection, Connection, Producer
 from stowhand.protocols.queue_store import Administrator, Inspector, QueueStore, lent_connection, there
 from stowhand.protocols.store import StoreOptions
@@ -382,7 +382,7 @@ class App:
     def _check(self, job: NewJob) -> NewJob:
         checked = limits.check_options(job)
         checked = self.registry.enqueued(checked)
-        limits.refuse_reserved(checked)
+        limits.refuse_built_in(checked)
         task = self.registry.find(checked.task)
         # What the task has just written, as ``Task.enqueue`` has it, was checked then.
         if task is None or checked.payload is not task.shape.written:

@@ -17,7 +17,7 @@ import msgspec
 
 from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.operating import BUILT_IN, PURGE, Ages
+from stowhand.protocols.operator import BUILT_IN, PURGE, Ages
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore, lent_connection
 from stowhand.protocols.store import DAY

@@ -10,7 +10,7 @@ from stowhand.cron.sources import CronSources
 from stowhand.errors import ConfigurationError, InvalidJob, UnknownTask, suggest
 from stowhand.jobs import limits
 from stowhand.jobs.durations import Duration
-from stowhand.protocols.operating import BUILT_IN
+from stowhand.protocols.operator import BUILT_IN
 from stowhand.protocols.options import Flags, WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions

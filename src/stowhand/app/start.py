@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stowhand.app.presets import SERVICE
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, suggest
 from stowhand.events import Events, Listening, StoreWarning
-from stowhand.jobs.durations import say_duration
+from stowhand.jobs.durations import format_duration
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.observe.job_logger import core_logger, job_logger
@@ -168,9 +168,11 @@ def cut_short(tasks: Iterable[TaskDefinition], grace: float, option: str) -> str
     longer = [one for one in tasks if one.timeout is not None and one.timeout > grace]
     if not longer:
         return None
-    named = ", ".join(f"{escape(one.name)} ({say_duration(one.timeout or 0.0)})" for one in longer[:SHOWN_LONG_TASKS])
+    named = ", ".join(
+        f"{escape(one.name)} ({format_duration(one.timeout or 0.0)})" for one in longer[:SHOWN_LONG_TASKS]
+    )
     more = f" and {len(longer) - SHOWN_LONG_TASKS} more" if len(longer) > SHOWN_LONG_TASKS else ""
     return (
-        f"A stop leaves running jobs {say_duration(grace)} ({option}); tasks that may take longer are handed"
+        f"A stop leaves running jobs {format_duration(grace)} ({option}); tasks that may take longer are handed"
         f" back then, and begin anew elsewhere: {named}{more}"
     )

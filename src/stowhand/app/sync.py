@@ -13,7 +13,7 @@ from stowhand.errors import ConfigurationError, unknown_attribute
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Raisable
-from stowhand.protocols.operating import Operator
+from stowhand.protocols.operator import Operator
 from stowhand.protocols.producer import Connection, Producer
 from stowhand.protocols.queue_store import Administrator, Inspector, QueueStore, Schema, Timetable, there
 from stowhand.stores.callers.connection_types import is_asynchronous

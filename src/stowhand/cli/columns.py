@@ -16,11 +16,11 @@ import click
 import msgspec
 
 from stowhand.cli.screen import output_width
-from stowhand.jobs.durations import iso, say
+from stowhand.jobs.durations import format_iso_time, format_time
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import columns as width_of
 from stowhand.observe.safe_text import escape, escape_lines, fit, telling_line
-from stowhand.protocols.figures import BoundedCount
+from stowhand.protocols.counts import BoundedCount
 
 T = TypeVar("T")
 
@@ -121,7 +121,7 @@ def json_line(value: Any) -> str:
 def _plain(value: object) -> Any:
     match value:
         case datetime():
-            return iso(value)
+            return format_iso_time(value)
         case BoundedCount():
             return value.number
         case _:
@@ -131,7 +131,7 @@ def _plain(value: object) -> Any:
 def _words(value: object) -> str:
     match value:
         case datetime():
-            return say(value)
+            return format_time(value)
         case bool():
             return "yes" if value else "no"
         case tuple() | list():

@@ -9,7 +9,7 @@ from datetime import timedelta
 import msgspec
 
 from stowhand.cli.columns import Column, fields
-from stowhand.jobs.durations import say_brief
+from stowhand.jobs.durations import format_short_duration
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.throughput import OutcomeCounts, Period, tally_of
 
@@ -83,7 +83,7 @@ def _time(what: str, share: int) -> Column[TaskEnded]:
 
     name = f"{what}_p{share}"
     heading = name.replace("_", " ").upper()
-    return Column(name, heading, value, lambda row: say_brief(value(row)), right=True)
+    return Column(name, heading, value, lambda row: format_short_duration(value(row)), right=True)
 
 
 TASK_ENDED: list[Column[TaskEnded]] = [

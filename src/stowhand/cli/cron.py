@@ -25,10 +25,10 @@ from stowhand.cron.known_items import item_of_spec, missed_tick
 from stowhand.cron.sources import declared, read_crontab
 from stowhand.cron.zones import find_zone
 from stowhand.errors import hint, suggest
-from stowhand.jobs.durations import read_when, say
+from stowhand.jobs.durations import format_time, parse_run_time
 from stowhand.jobs.job import Job
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.operating import BUILT_IN
+from stowhand.protocols.operator import BUILT_IN
 from stowhand.protocols.queue_store import KnownItem, QueueStore
 from stowhand.tasks.registry import Registry
 
@@ -40,7 +40,7 @@ RUNS = 5
 
 
 def _read_moment(text: str) -> datetime:
-    run_at = read_when(text).run_at
+    run_at = parse_run_time(text).run_at
     if run_at is None:
         raise ValueError(f"{text!r} is no moment; write for example 2030-01-31T09:00:00Z")
     return run_at
@@ -150,7 +150,7 @@ def check(file: str, start: datetime, as_json: bool) -> None:
             click.echo(f"  serial key {escape(item.options.queue_name)}: its jobs run one at a time")
         for run in runs:
             there = run.astimezone(find_zone(item.tz).info)
-            click.echo(f"  {say(run)}  {there:%a %H:%M} {item.tz}")
+            click.echo(f"  {format_time(run)}  {there:%a %H:%M} {item.tz}")
 
 
 def _runs(item: ParsedItem, start: datetime) -> Iterator[datetime]:
@@ -171,7 +171,7 @@ def item_columns(now: datetime) -> list[Column[KnownItem]]:
     def scheduler(item: KnownItem) -> str:
         if item.is_scheduled(now):
             return str(item.scheduled_by)
-        return "nobody" if item.scheduled_at is None else f"nobody since {say(item.scheduled_at)}"
+        return "nobody" if item.scheduled_at is None else f"nobody since {format_time(item.scheduled_at)}"
 
     return [
         Column("identifier", "ITEM"),

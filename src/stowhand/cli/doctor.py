@@ -26,10 +26,10 @@ from stowhand.cli.session import unopened
 from stowhand.cli.stats import Stats, WorkerLine, read_stats, state_line
 from stowhand.cron.known_items import cron_figures
 from stowhand.errors import SchemaError, SchemaMissing, StowhandError
-from stowhand.jobs.durations import say
+from stowhand.jobs.durations import format_time
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import escape_lines, scrub
-from stowhand.protocols.figures import BoundedCount, CronFigures, LiveCounts
+from stowhand.protocols.counts import BoundedCount, CronFigures, LiveCounts
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.exit_codes import FAILURE, OK, SCHEMA_UNSUITABLE, STORE_UNREACHABLE, exit_code
 from stowhand.service.opening import attempts_apart
@@ -258,7 +258,7 @@ def _cron(figures: CronFigures) -> Iterator[Finding]:
         text = f"scheduled by nobody: {_some(list(figures.unscheduled))}"
         yield warn("cron", f"{text}; start a worker with their crontab, or: stowhand cron remove")
     if figures.missed:
-        ticks = [f"{name} ({say(at)})" for name, at in figures.missed.items()]
+        ticks = [f"{name} ({format_time(at)})" for name, at in figures.missed.items()]
         yield warn("cron", f"missed a tick: {_some(ticks)}; stowhand cron run makes its job now")
     if figures.known and not (figures.unscheduled or figures.missed):
         yield ok("cron", f"{len(figures.known)} recurring items, all scheduled")

@@ -15,11 +15,11 @@ from stowhand.cli.options import completing, otel_option, settings_of, store_opt
 from stowhand.cli.session import with_store
 from stowhand.errors import InvalidJob, StoreError, hint
 from stowhand.jobs import limits
-from stowhand.jobs.durations import RunTime, parse_duration, read_when
-from stowhand.jobs.fields import OPTIONS, RULES, Field, Kind, flag_of
+from stowhand.jobs.durations import RunTime, parse_duration, parse_run_time
+from stowhand.jobs.fields import NEW_JOB_FIELDS, OPTIONS, Field, Kind, flag_of
 from stowhand.jobs.job import Job, KeyMode
 from stowhand.jobs.strict_json import SIZE_LIMIT
-from stowhand.protocols.operating import BUILT_IN
+from stowhand.protocols.operator import BUILT_IN
 from stowhand.protocols.options import one_of
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.tasks.options import EnqueueOptions
@@ -34,13 +34,13 @@ when_option = click.option(
     "--run-at",
     "when",
     metavar="WHEN",
-    type=Read(read_when),
+    type=Read(parse_run_time),
     default=RunTime,
     help="2030-01-31T09:00:00Z, or a delay: +5m.",
 )
 
 
-FLAGS = tuple(field for field in (*OPTIONS, *RULES) if field.flag)
+FLAGS = tuple(field for field in (*OPTIONS, *NEW_JOB_FIELDS) if field.flag)
 
 
 def _flag(field: Field) -> Callable[[F], F]:

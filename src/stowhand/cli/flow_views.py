@@ -15,7 +15,7 @@ from stowhand.cli.columns import Column
 from stowhand.cli.screen import output_width
 from stowhand.clock import wall_clock
 from stowhand.flows import FlowJobView, Position, QueueCount, Stage
-from stowhand.jobs.durations import say
+from stowhand.jobs.durations import format_time
 from stowhand.observe.safe_text import escape, escape_lines, fit
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 
@@ -136,7 +136,7 @@ def state_text(shown: Shown) -> str:
     if position is not None:
         words += f", priority {position.priority}, position {position.position}"
     if view.ready_at is not None:
-        words += f", ready at {say(view.ready_at)}"
+        words += f", ready at {format_time(view.ready_at)}"
     if shown.paused:
         words += "; the queue is paused"
     return f"{words}: {view.failure}" if view.state is Stage.LOST else words
@@ -183,4 +183,4 @@ def _shown(queue: FlowQueue, count: QueueCount) -> str:
 
 
 def _moment(seconds: float | None) -> str:
-    return say(None if seconds is None else datetime.fromtimestamp(seconds, UTC))
+    return format_time(None if seconds is None else datetime.fromtimestamp(seconds, UTC))

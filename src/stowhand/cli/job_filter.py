@@ -10,7 +10,7 @@ import msgspec
 from stowhand.app.answers import ids_of
 from stowhand.cli.input import Read, with_options
 from stowhand.cli.options import completing
-from stowhand.jobs.durations import PastTime, read_past
+from stowhand.jobs.durations import PastTime, parse_past_time
 from stowhand.jobs.job import State
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.options import one_of
@@ -80,10 +80,12 @@ filter_options = with_options(
     click.option("--error", metavar="TEXT", help="Only those whose last error says this, in whatever case."),
     click.option(
         "--since",
-        type=Read(read_past),
+        type=Read(parse_past_time),
         metavar="WHEN",
         help="Only those that ended, or if they are not over were made, since then: 2h (ago), 2030-01-31T09:00:00Z.",
     ),
-    click.option("--until", type=Read(read_past), metavar="WHEN", help="Only those before that moment, likewise."),
+    click.option(
+        "--until", type=Read(parse_past_time), metavar="WHEN", help="Only those before that moment, likewise."
+    ),
 )
 """Options of the filter, which ``wanted_of`` reads."""

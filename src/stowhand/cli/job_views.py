@@ -9,11 +9,11 @@ from typing import Any
 from stowhand.cli.columns import Column, fields, page, table
 from stowhand.errors import UndecodablePayload
 from stowhand.jobs import strict_json
-from stowhand.jobs.durations import say
-from stowhand.jobs.fields import ATTRIBUTES, FIELDS, Field, Kind
+from stowhand.jobs.durations import format_time
+from stowhand.jobs.failed_attempts import FailedAttempt
+from stowhand.jobs.fields import ATTRIBUTE_NAMES, FIELDS, Field, Kind
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.queue_store import Failures
 
 STATE_COLORS = {"failed": "red", "errored": "yellow", "processing": "cyan", "completed": "green", "canceled": "blue"}
@@ -21,7 +21,7 @@ STATE_COLORS = {"failed": "red", "errored": "yellow", "processing": "cyan", "com
 
 def _column(field: Field) -> Column[Job]:
     if field.kind is Kind.JSON:
-        text = attrgetter(ATTRIBUTES[field.name])
+        text = attrgetter(ATTRIBUTE_NAMES[field.name])
         return Column(field.name, value=lambda job: _decoded(text(job)), text=text, lines=True)
     return Column(
         field.name,
@@ -56,7 +56,11 @@ FAILURES: list[Column[Failures]] = [
     Column("jobs", "JOBS", right=True),
     Column("task", "TASK"),
     Column("error_class", "ERROR CLASS"),
-    Column("since", "SINCE", text=lambda group: f"before {say(group.since)}" if group.is_cut else say(group.since)),
+    Column(
+        "since",
+        "SINCE",
+        text=lambda group: f"before {format_time(group.since)}" if group.is_cut else format_time(group.since),
+    ),
     Column("latest", "LATEST", right=True),
     Column("latest_at", "FAILED AT"),
     Column("error", "LAST ERROR", lines=True),

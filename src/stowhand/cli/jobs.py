@@ -23,11 +23,11 @@ from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.session import with_store
 from stowhand.errors import hint
 from stowhand.jobs.durations import RunTime, parse_duration
+from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.tries import FailedAttempt
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.figures import BoundedCount
-from stowhand.protocols.operating import PURGE_COUNTED, Ages, Explanation
+from stowhand.protocols.counts import BoundedCount
+from stowhand.protocols.operator import PURGE_COUNTED, Ages, Explanation
 from stowhand.protocols.queue_store import Answer, FailureGroups, QueueStore, Reschedule
 from stowhand.protocols.validation import validate_reschedule
 from stowhand.service.exit_codes import FAILURE, OK

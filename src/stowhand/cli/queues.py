@@ -13,7 +13,7 @@ from stowhand.cli.input import with_options
 from stowhand.cli.options import json_option, settings_of, store_options
 from stowhand.cli.replies import show_all, show_answer
 from stowhand.cli.session import with_store
-from stowhand.protocols.operating import BacklogRow, Operator, QueueChange, read_queue
+from stowhand.protocols.operator import BacklogRow, Operator, QueueChange, read_queue
 from stowhand.protocols.queue_store import QueueStore
 
 change_options = with_options(

@@ -15,8 +15,8 @@ from stowhand.cli.options import json_option, settings_of, store_options
 from stowhand.cli.queues import show_change
 from stowhand.cli.replies import show_all
 from stowhand.cli.session import with_store
-from stowhand.protocols.figures import Pauses
-from stowhand.protocols.operating import Operator, SerialChange, SerialRow, TaskChange, read_serial, read_task
+from stowhand.protocols.counts import Pauses
+from stowhand.protocols.operator import Operator, SerialChange, SerialRow, TaskChange, read_serial, read_task
 from stowhand.protocols.queue_store import QueueStore
 
 change_options = with_options(

@@ -18,12 +18,12 @@ from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.screen import output_width
 from stowhand.cli.session import with_store
 from stowhand.clock import wall_clock
-from stowhand.jobs.durations import ago, say_span
+from stowhand.jobs.durations import ago, format_span
 from stowhand.jobs.job import State
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.figures import BoundedCount, Figures, LiveCounts
-from stowhand.protocols.operating import WorkerDescription, WorkerRow
+from stowhand.protocols.counts import BoundedCount, Figures, LiveCounts
+from stowhand.protocols.operator import WorkerDescription, WorkerRow
 from stowhand.protocols.queue_store import QueueStore
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ def state_line(found: Stats) -> str:
 def stats_lines(found: Stats, max_rows: int | None = None) -> Iterator[str]:
     """The figures as a page; ``max_rows``: of the tables of tasks and serial keys, the busiest first."""
     yield from wrap(state_line(found), output_width() or sys.maxsize)
-    yield f"oldest due: {say_span(found.oldest_due)}" if found.oldest_due else "oldest due: nothing is due"
+    yield f"oldest due: {format_span(found.oldest_due)}" if found.oldest_due else "oldest due: nothing is due"
     if paused := [*found.figures.paused, *found.figures.pauses.names()]:
         yield from wrap(f"paused: {', '.join(map(escape, paused))}", output_width() or sys.maxsize)
     yield from table(LATELY, found.counted.lately.items())
@@ -204,7 +204,7 @@ def worker_columns(now: datetime) -> list[Column[WorkerLine]]:
     """Workers. ``now``: when they were asked for."""
 
     def up(line: WorkerLine) -> str:
-        return say_span((now - line.row.started_at).total_seconds())
+        return format_span((now - line.row.started_at).total_seconds())
 
     def version(line: WorkerLine) -> str:
         card = line.row.card

@@ -24,7 +24,7 @@ from stowhand.cli.options import (
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.table_views import entry_object, log_page, script
 from stowhand.errors import InvalidJob, a_type
-from stowhand.jobs.durations import say
+from stowhand.jobs.durations import format_time
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
@@ -278,7 +278,7 @@ def _state(record: ShownRecord) -> str:
 
 
 def _due(record: ShownRecord) -> str:
-    return say(record.process_after) if record.state in (State.QUEUED, State.ERRORED) else "-"
+    return format_time(record.process_after) if record.state in (State.QUEUED, State.ERRORED) else "-"
 
 
 SHOWN: list[Column[ShownRecord]] = [

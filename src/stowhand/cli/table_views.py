@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from stowhand.jobs.durations import say
+from stowhand.jobs.durations import format_time
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import columns, escape, escape_lines, fit
@@ -52,7 +52,7 @@ def entry_object(number: int, entry: ExecutionLogEntry) -> dict[str, Any]:
 
 def _entry(number: int, entry: ExecutionLogEntry) -> str:
     key = fit(escape(entry.key), KEY_WIDEST)
-    lines = [f"{number:>3}  {key}{' ' * max(20 - columns(key), 0)}  {say(entry.start_time)}  {_ended(entry)}"]
+    lines = [f"{number:>3}  {key}{' ' * max(20 - columns(key), 0)}  {format_time(entry.start_time)}  {_ended(entry)}"]
     if entry.command:
         lines.append(f"     $ {escape(join(entry.command))}")
     if entry.out:

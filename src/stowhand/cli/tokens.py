@@ -18,7 +18,7 @@ from stowhand.cli.replies import show_all
 from stowhand.clock import wall_clock
 from stowhand.errors import ConfigurationError, suggest
 from stowhand.jobs import limits
-from stowhand.jobs.durations import parse_duration, say
+from stowhand.jobs.durations import format_time, parse_duration
 from stowhand.observe.safe_text import escape
 from stowhand.remote.server.tokens import DEFAULT, TokenFile, TokenRecord, check_limits, new_token
 from stowhand.remote.wire import Scope
@@ -129,7 +129,7 @@ def make(
     check_limits(record)
     TokenFile(tokens[0]).change(lambda known: (*known, record))
     click.echo(token)
-    until = f"until {say(record.expires)}" if record.expires is not None else "for ever"
+    until = f"until {format_time(record.expires)}" if record.expires is not None else "for ever"
     click.echo(f"Token {token_id} ({escape(name)}) for {', '.join(scope)}, {until}. It is not shown again.", err=True)
 
 
@@ -147,7 +147,7 @@ def token_columns(now: datetime) -> list[Column[TokenRecord]]:
         Column("id", "ID"),
         Column("name", "NAME"),
         Column("standing", "STANDING", lambda one: one.standing(now)),
-        Column("expires", "EXPIRES", text=lambda one: "never" if one.expires is None else say(one.expires)),
+        Column("expires", "EXPIRES", text=lambda one: "never" if one.expires is None else format_time(one.expires)),
         Column("scopes", "SCOPES"),
         Column(heading="LIMITS", text=_limits),
         *map(Column, ("tasks", "queues", "serials", "conditions", "made", "revoked")),

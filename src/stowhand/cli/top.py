@@ -18,7 +18,7 @@ from stowhand.cli.session import with_store
 from stowhand.cli.stats import read_stats, stats_lines
 from stowhand.clock import SystemClock
 from stowhand.errors import StoreError
-from stowhand.jobs.durations import say, say_span
+from stowhand.jobs.durations import format_span, format_time
 from stowhand.jobs.job import Job, State
 from stowhand.observe.job_logger import core_logger
 from stowhand.protocols.queue_store import JobFilter, QueueStore
@@ -58,7 +58,7 @@ async def _page(store: QueueStore) -> list[str]:
     stats = await read_stats(store)
     stats = msgspec.structs.replace(stats, workers=[line for line in stats.workers if line.row.alive])
     running = await store.inspect.list(JobFilter(states=(State.PROCESSING,), limit=MAX_ROWS))
-    lines = [f"{store.description}  {say(stats.now)}", *stats_lines(stats, MAX_ROWS)]
+    lines = [f"{store.description}  {format_time(stats.now)}", *stats_lines(stats, MAX_ROWS)]
     return [*lines, "", *table(_running(stats.now), running)] if running else lines
 
 
@@ -69,7 +69,7 @@ def pause_after(took: float, interval: float) -> float:
 
 def _running(now: datetime) -> list[Column[Job]]:
     def running_for(job: Job) -> str:
-        return "-" if job.started_at is None else say_span((now - job.started_at).total_seconds())
+        return "-" if job.started_at is None else format_span((now - job.started_at).total_seconds())
 
     def progress(job: Job) -> str:
         return "-" if job.progress is None else f"{job.progress:.0%} {job.progress_text or ''}".strip()

@@ -21,7 +21,7 @@ from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.execution_log import ENTRIES_LIMIT
 from stowhand.jobs.lifecycle import Fail, Outcome, RaisableOutcome, Retry
-from stowhand.jobs.outcomes import WHOLE, from_error
+from stowhand.jobs.outcomes import MAX_SEARCHED_ERROR_BYTES, from_error
 from stowhand.jobs.text import clean
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.tasks.program import Conversation, how_it_ended, run_program, why_not_started
@@ -90,7 +90,7 @@ class CommandHandler(Generic[R]):
                 if trouble is not None:
                     return self._failure(redactor.text(trouble), entry)
         except Exception as error:
-            outcome = from_error(error, WHOLE)
+            outcome = from_error(error, MAX_SEARCHED_ERROR_BYTES)
             if isinstance(outcome, Retry | Fail) and (safe := redactor.text(outcome.error)) != outcome.error:
                 return outcome.__replace__(error=clean(safe))
             if isinstance(error, RaisableOutcome):

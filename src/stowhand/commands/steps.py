@@ -20,7 +20,7 @@ from stowhand.commands.output import Output
 from stowhand.commands.redaction import Redactor
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.jobs.execution_log import ExecutionLogEntry, bounded
-from stowhand.jobs.outcomes import WHOLE, describe
+from stowhand.jobs.outcomes import MAX_SEARCHED_ERROR_BYTES, describe
 from stowhand.protocols.attempt import Attempt, control_of
 
 T = TypeVar("T")
@@ -217,4 +217,4 @@ class Step:
 
 
 def _first_line(error: BaseException) -> str:
-    return describe(error, WHOLE).partition("\n")[0]
+    return describe(error, MAX_SEARCHED_ERROR_BYTES).partition("\n")[0]

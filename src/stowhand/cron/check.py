@@ -13,7 +13,7 @@ from stowhand.cron.item import CronItem, CronOptions, Match, ParsedItem
 from stowhand.cron.zones import Zone, find_zone
 from stowhand.errors import a_type, suggest
 from stowhand.jobs import limits, strict_json
-from stowhand.jobs.durations import Duration, say_duration, seconds
+from stowhand.jobs.durations import Duration, format_duration, seconds
 from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.jobs.strict_json import encode_plain
 from stowhand.protocols.validation import validate_identifier
@@ -140,7 +140,7 @@ def _say(identifier: str, when: Pattern | Match, job: NewJob, fill: int, tz: str
     """Write the spec. `parse_crontab` reads it back as the same item if it can read its task and times."""
     options = {
         "id": identifier if identifier != job.task else None,
-        "fill": say_duration(fill) if fill else None,
+        "fill": format_duration(fill) if fill else None,
         "max": job.max_attempts if job.max_attempts != NewJob(task="").max_attempts else None,
         "queue": job.serial,
         "work_queue": job.queue,

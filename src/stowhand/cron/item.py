@@ -14,7 +14,7 @@ from stowhand.errors import a_type
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import NewJob
-from stowhand.jobs.struct import SuggestingMeta
+from stowhand.jobs.option_struct import SuggestingMeta
 
 HORIZON = 40 * 366 * DAY
 """Minutes that ``next_after`` looks ahead."""

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from stowhand.cron.crontab import parse_crontab
 from stowhand.cron.item import ParsedItem
 from stowhand.errors import ConfigurationError
-from stowhand.protocols.figures import CronFigures
+from stowhand.protocols.counts import CronFigures
 from stowhand.protocols.queue_store import KnownItem, Timetable
 
 MAX_DELAY = timedelta(minutes=2)

@@ -13,9 +13,9 @@ from django.tasks.exceptions import InvalidTask
 from stowhand.django.task import Task
 from stowhand.errors import UndecodablePayload
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, seconds
+from stowhand.jobs.failed_attempts import BY_HAND, TIMED_OUT, WORKER_DIED, AttemptEnd, FailedAttempt
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.outcomes import describe
-from stowhand.jobs.tries import BY_HAND, TIMED_OUT, WORKER_DIED, AttemptEnd, FailedAttempt
 
 Status = base.TaskResultStatus
 _STATUS = {

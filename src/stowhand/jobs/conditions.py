@@ -22,13 +22,13 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, a_type
 
-TOGETHER = "together <="
+SUM_OPERATOR = "together <="
 """Per claim: the records of one claim have at most that together, so each of them has."""
-OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "in", "not in", "is null", "is not null", TOGETHER)
-_LISTS = ("in", "not in")
-_BARE = ("is null", "is not null")
-_VALUES = (str, int, float, bool, Decimal, datetime, date, UUID)
-MOST_VALUES = 1000
+OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "in", "not in", "is null", "is not null", SUM_OPERATOR)
+_LIST_OPERATORS = ("in", "not in")
+_OPERATORS_WITHOUT_VALUE = ("is null", "is not null")
+_VALUE_TYPES = (str, int, float, bool, Decimal, datetime, date, UUID)
+MAX_LIST_VALUES = 1000
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -41,37 +41,39 @@ class Where(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.op not in OPERATORS:
-            raise self._refused(f"no operator {self.op!r}; {', '.join(OPERATORS)}")
-        if self.op in _BARE:
+            raise self._error(f"no operator {self.op!r}; {', '.join(OPERATORS)}")
+        if self.op in _OPERATORS_WITHOUT_VALUE:
             if self.value is not None:
-                raise self._refused(f"{self.op!r} takes no value")
+                raise self._error(f"{self.op!r} takes no value")
             return
-        if self.op in _LISTS:
-            values = self._listed()
+        if self.op in _LIST_OPERATORS:
+            values = self._list_values()
             msgspec.structs.force_setattr(self, "value", values)
         else:
             values = (self.value,)
         for value in values:
             if value is None:
-                raise self._refused('None cannot be compared with; write Where(…, "is null")')
-            if not isinstance(value, _VALUES) or _is_no_number(value):
-                raise self._refused(f"{value!r} cannot be compared with")
-        if self.op == TOGETHER and (isinstance(self.value, bool) or not isinstance(self.value, int | float | Decimal)):
-            raise self._refused(f"{self.op!r} takes a number, and {self.value!r} is none")
+                raise self._error('None cannot be compared with; write Where(…, "is null")')
+            if not isinstance(value, _VALUE_TYPES) or _is_not_finite(value):
+                raise self._error(f"{value!r} cannot be compared with")
+        if self.op == SUM_OPERATOR and (
+            isinstance(self.value, bool) or not isinstance(self.value, int | float | Decimal)
+        ):
+            raise self._error(f"{self.op!r} takes a number, and {self.value!r} is none")
 
-    def _listed(self) -> tuple[Any, ...]:
+    def _list_values(self) -> tuple[Any, ...]:
         if isinstance(self.value, str | bytes) or not isinstance(self.value, Iterable):
-            raise self._refused(f"{self.op!r} takes a list")
+            raise self._error(f"{self.op!r} takes a list")
         values = tuple(self.value)
-        if not 0 < len(values) <= MOST_VALUES:
-            raise self._refused(f"{self.op!r} takes 1 to {MOST_VALUES} values")
+        if not 0 < len(values) <= MAX_LIST_VALUES:
+            raise self._error(f"{self.op!r} takes 1 to {MAX_LIST_VALUES} values")
         return values
 
-    def _refused(self, why: str) -> ConfigurationError:
-        return ConfigurationError(f"condition on {self.column!r}: {why}")
+    def _error(self, reason: str) -> ConfigurationError:
+        return ConfigurationError(f"condition on {self.column!r}: {reason}")
 
 
-def _is_no_number(value: object) -> bool:
+def _is_not_finite(value: object) -> bool:
     """NaN is more than every number to PostgreSQL; neither it nor an infinity can be written in JSON."""
     if isinstance(value, Decimal):
         return not value.is_finite()
@@ -111,13 +113,13 @@ def sql(text: str, *values: Any) -> Sql:
 Condition = Where | Sql
 
 
-def apart(conditions: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Where, ...]]:
+def split_conditions(conditions: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Where, ...]]:
     """Return the conditions of each record, and those of all records of one claim together."""
-    together = tuple(one for one in conditions if isinstance(one, Where) and one.op == TOGETHER)
+    together = tuple(one for one in conditions if isinstance(one, Where) and one.op == SUM_OPERATOR)
     if not together:
         return tuple(conditions), ()
     return tuple(
-        Where(one.column, "<=", one.value) if isinstance(one, Where) and one.op == TOGETHER else one
+        Where(one.column, "<=", one.value) if isinstance(one, Where) and one.op == SUM_OPERATOR else one
         for one in conditions
     ), together
 

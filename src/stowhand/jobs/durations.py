@@ -14,8 +14,8 @@ from stowhand.errors import a_type
 Duration = timedelta | float | str
 """In Python. A plain number is seconds, and so is a phrase without a unit."""
 
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-MAX_DURATION_SECONDS = 100 * 365.25 * UNITS["d"]
+SECONDS_BY_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+MAX_DURATION_SECONDS = 100 * 365.25 * SECONDS_BY_UNIT["d"]
 """A hundred years: the limit of every delay, period and age."""
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+)\s*", re.ASCII)
 _NUMBER = re.compile(r"\d+(?:\.\d*)?|\.\d+", re.ASCII)
@@ -39,22 +39,22 @@ def parse_duration(text: str, unit: str = "s") -> float:
     """Parse a phrase into seconds. ``unit`` is that of a plain number. Raises ValueError with a sentence."""
     phrase = text.strip().lower()
     if _NUMBER.fullmatch(phrase):
-        return _bounded(float(phrase) * UNITS[unit], text)
+        return _bounded(float(phrase) * SECONDS_BY_UNIT[unit], text)
     total, end = 0.0, 0
     while part := _PART.match(phrase, end):
-        if part[2] not in UNITS:
-            raise ValueError(f"{part[2]!r} is no unit of time; there are: {', '.join(UNITS)}")
-        total, end = total + float(part[1]) * UNITS[part[2]], part.end()
+        if part[2] not in SECONDS_BY_UNIT:
+            raise ValueError(f"{part[2]!r} is no unit of time; there are: {', '.join(SECONDS_BY_UNIT)}")
+        total, end = total + float(part[1]) * SECONDS_BY_UNIT[part[2]], part.end()
     if not phrase or end < len(phrase):
         raise ValueError(f"{text!r} is no duration; write for example 250ms, 30s, 5m, 1.5h or 2d")
     return _bounded(total, text)
 
 
-def say_duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return the shortest phrase that ``parse_duration`` reads back as the same duration."""
     for unit in ("w", "d", "h", "m", "s"):
-        if seconds >= UNITS[unit] and seconds % UNITS[unit] == 0:
-            return f"{seconds / UNITS[unit]:.0f}{unit}"
+        if seconds >= SECONDS_BY_UNIT[unit] and seconds % SECONDS_BY_UNIT[unit] == 0:
+            return f"{seconds / SECONDS_BY_UNIT[unit]:.0f}{unit}"
     return f"{seconds:g}s" if seconds >= 1 or seconds == 0 else f"{seconds * 1000:g}ms"
 
 
@@ -64,17 +64,17 @@ def _bounded(seconds: float, text: str) -> float:
     return seconds
 
 
-def say(moment: datetime | None) -> str:
+def format_time(time: datetime | None) -> str:
     """``2030-01-31 09:00:00Z``, or ``-``."""
-    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+    return "-" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
-def iso(moment: datetime | None) -> str | None:
+def format_iso_time(time: datetime | None) -> str | None:
     """For JSON, in UTC."""
-    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return None if time is None else time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def say_span(seconds: float) -> str:
+def format_span(seconds: float) -> str:
     """``0s``, ``45s``, ``3m 20s``, ``2h 5m``, ``3d 4h``: two units at most."""
     whole = int(seconds)
     parts = [(whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s")]
@@ -82,29 +82,29 @@ def say_span(seconds: float) -> str:
     return " ".join(f"{number}{unit}" for number, unit in parts[first : first + 2] if number) or "0s"
 
 
-def say_brief(seconds: float | None) -> str:
+def format_short_duration(seconds: float | None) -> str:
     """``0.3ms``, ``12ms``, ``1.2s``, ``3m 20s``; ``-``: not known."""
     if seconds is None:
         return "-"
     if seconds < 1:
         return f"{seconds * 1000:.1f}ms" if seconds < 0.01 else f"{seconds * 1000:.0f}ms"
-    return f"{seconds:.1f}s" if seconds < 60 else say_span(seconds)
+    return f"{seconds:.1f}s" if seconds < 60 else format_span(seconds)
 
 
-def ago(moment: datetime | None, now: datetime) -> str:
+def ago(time: datetime | None, now: datetime) -> str:
     """``3m 20s ago``; ``now``: within a second of it, or by a clock that is behind; ``-``: never."""
-    if moment is None:
+    if time is None:
         return "-"
-    seconds = (now - moment).total_seconds()
-    return "now" if seconds < 1 else f"{say_span(seconds)} ago"
+    seconds = (now - time).total_seconds()
+    return "now" if seconds < 1 else f"{format_span(seconds)} ago"
 
 
-def away(moment: datetime, now: datetime) -> str:
+def away(time: datetime, now: datetime) -> str:
     """``3m 20s ago``, ``in 5m``, or ``now``."""
-    seconds = (now - moment).total_seconds()
+    seconds = (now - time).total_seconds()
     if abs(seconds) < 1:
         return "now"
-    return f"{say_span(seconds)} ago" if seconds > 0 else f"in {say_span(-seconds)}"
+    return f"{format_span(seconds)} ago" if seconds > 0 else f"in {format_span(-seconds)}"
 
 
 class RunTime(msgspec.Struct, frozen=True):
@@ -114,17 +114,17 @@ class RunTime(msgspec.Struct, frozen=True):
     delay: float | None = None
 
 
-def read_when(text: str) -> RunTime:
+def parse_run_time(text: str) -> RunTime:
     """``2030-01-31T09:00:00Z``, ``2030-01-31T09:00+01:00``, or ``+5m``. Raises ValueError with a sentence."""
     if text.startswith("+"):
         return RunTime(delay=parse_duration(text[1:]))
     try:
-        moment = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{text!r} is neither a moment (2030-01-31T09:00:00Z) nor a delay (+5m)") from None
-    if moment.utcoffset() is None:
+    if time.utcoffset() is None:
         raise ValueError(f"{text!r} does not say in which time zone; add Z for UTC, or an offset such as +01:00")
-    return RunTime(run_at=moment)
+    return RunTime(run_at=time)
 
 
 class PastTime(msgspec.Struct, frozen=True):
@@ -138,16 +138,16 @@ class PastTime(msgspec.Struct, frozen=True):
         return self.at or await now() - timedelta(seconds=self.ago)
 
     def __str__(self) -> str:
-        return f"{say_span(self.ago)} ago" if self.at is None else self.at.isoformat()
+        return f"{format_span(self.ago)} ago" if self.at is None else self.at.isoformat()
 
 
-def read_past(text: str) -> PastTime:
+def parse_past_time(text: str) -> PastTime:
     """``2h`` (ago), or ``2030-01-31T09:00:00Z``; without an offset in UTC. Raises ValueError with a sentence."""
     try:
         return PastTime(ago=parse_duration(text))
-    except ValueError as not_long_ago:
+    except ValueError as duration_error:
         try:
             at = datetime.fromisoformat(text)
         except ValueError:
-            raise ValueError(f"{not_long_ago}; or a moment: 2030-01-31T09:00:00Z") from None
+            raise ValueError(f"{duration_error}; or a moment: 2030-01-31T09:00:00Z") from None
     return PastTime(at=at if at.tzinfo is not None else at.replace(tzinfo=UTC))

@@ -12,12 +12,12 @@ import msgspec
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import NewJob
 
-WHOLE_ERROR = 900_000
+MAX_PAYLOAD_BYTES_WITH_FULL_ERROR = 900_000
 """Bytes of arguments, up to which the whole text is handed on; beyond it the first ``CUT_ERROR`` characters."""
-CUT_ERROR = 1000
-ARGUMENTS_LIMIT = 1_040_000
+SHORT_ERROR_CHARACTERS = 1000
+MAX_ARGUMENTS_BYTES = 1_040_000
 """Bytes of arguments that are handed on; larger ones, and those that are nested too deep, are ``null``."""
-UNTOLD = "on_failure could not be enqueued: "
+NOT_ENQUEUED_PREFIX = "on_failure could not be enqueued: "
 """Prefix of the reason in the error of the failed job."""
 
 
@@ -35,16 +35,18 @@ class Failure(msgspec.Struct, frozen=True):
     """The text, which may be cut; empty where there is none."""
 
 
-def job_of(handler: NewJob, *, job_id: int, task: str, payload: str, error_class: str | None, error: str) -> NewJob:
+def failure_job(
+    handler: NewJob, *, job_id: int, task: str, payload: str, error_class: str | None, error: str
+) -> NewJob:
     """Return the job that reports a failure: ``handler`` with a payload."""
     size = len(payload.encode())
-    arguments = "null" if size > ARGUMENTS_LIMIT or strict_json.is_deepest(payload) else payload
-    text = error if size <= WHOLE_ERROR else error[:CUT_ERROR]
+    arguments = "null" if size > MAX_ARGUMENTS_BYTES or strict_json.is_deepest(payload) else payload
+    text = error if size <= MAX_PAYLOAD_BYTES_WITH_FULL_ERROR else error[:SHORT_ERROR_CHARACTERS]
     failure = Failure(job_id, task, msgspec.Raw(arguments.encode()), error_class, text)
     return msgspec.structs.replace(handler, payload=msgspec.json.encode(failure).decode())
 
 
-SAMPLES = tuple(
+SAMPLE_PAYLOADS = tuple(
     msgspec.json.encode(Failure(1, "a_task", {}, error_class, "text")).decode() for error_class in ("ValueError", None)
 )
 """Payloads that such a task must take."""

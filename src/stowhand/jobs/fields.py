@@ -52,17 +52,17 @@ class Field(msgspec.Struct, frozen=True):
 
 
 INT32 = 2**31 - 1
-_NAME = (1, 128)
+_NAME_LENGTHS = (1, 128)
 
 FIELDS = (
     Field("id", Kind.WHOLE),
-    Field("task", limits=_NAME, label="Task", filter="task"),
+    Field("task", limits=_NAME_LENGTHS, label="Task", filter="task"),
     Field("payload", Kind.JSON, kept=False),
     Field("state", Kind.STATE, kept=False),
     Field(
         "queue",
         settable=True,
-        limits=_NAME,
+        limits=_NAME_LENGTHS,
         flag="The class of work.  [default: its task's, or 'default']",
         heading="QUEUE",
         label="Queue",
@@ -71,7 +71,7 @@ FIELDS = (
     Field(
         "serial",
         settable=True,
-        limits=_NAME,
+        limits=_NAME_LENGTHS,
         flag="Jobs of one serial key run one after another.",
         heading="SERIAL",
         label="Serial key",
@@ -121,7 +121,7 @@ FIELDS = (
     Field("progress_text", kept=False),
 )
 """Of ``Job``, in the order in which people see them."""
-RULES = (
+NEW_JOB_FIELDS = (
     Field(
         "expires",
         Kind.SECONDS,
@@ -132,7 +132,7 @@ RULES = (
 """Of ``NewJob`` alone: what a store has of them is its own affair."""
 OPTIONS = tuple(field for field in FIELDS if field.settable)
 """What a job is enqueued with besides its task, its payload and its time."""
-ATTRIBUTES = dict(zip(Job.__struct_encode_fields__, Job.__struct_fields__, strict=True))
+ATTRIBUTE_NAMES = dict(zip(Job.__struct_encode_fields__, Job.__struct_fields__, strict=True))
 """The attribute of ``Job`` by the name of the field: that of ``payload`` is ``payload_text``."""
 
 

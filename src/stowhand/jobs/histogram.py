@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 
-BUCKETS = 64
-BOUNDS = tuple(0.0001 * 2 ** (number / 2) for number in range(BUCKETS - 1))
+BUCKET_COUNT = 64
+BUCKET_BOUNDS_SECONDS = tuple(0.0001 * 2 ** (number / 2) for number in range(BUCKET_COUNT - 1))
 """Upper bounds in seconds, included; the last bucket has none."""
 
 Histogram = dict[int, int]
@@ -19,7 +19,7 @@ Histogram = dict[int, int]
 
 def bucket_of(seconds: float) -> int:
     """Return the number of the bucket for a duration."""
-    return bisect_left(BOUNDS, seconds)
+    return bisect_left(BUCKET_BOUNDS_SECONDS, seconds)
 
 
 def quantile(histogram: Mapping[int, int], share: float) -> float | None:
@@ -30,8 +30,8 @@ def quantile(histogram: Mapping[int, int], share: float) -> float | None:
     rank = share * sum(histogram.values())
     for bucket in sorted(histogram):
         if rank <= histogram[bucket] and histogram[bucket]:
-            if bucket == BUCKETS - 1:
-                return BOUNDS[-1]
-            return float(BOUNDS[bucket] * 2 ** ((rank / histogram[bucket] - 1) / 2))
+            if bucket == BUCKET_COUNT - 1:
+                return BUCKET_BOUNDS_SECONDS[-1]
+            return float(BUCKET_BOUNDS_SECONDS[bucket] * 2 ** ((rank / histogram[bucket] - 1) / 2))
         rank -= histogram[bucket]
     return None

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from stowhand.jobs import strict_json
+from stowhand.jobs.option_struct import SuggestingMeta
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.jobs.struct import SuggestingMeta
 
 
 class State(StrEnum):
@@ -44,11 +44,11 @@ class KeyMode(StrEnum):
     """Nothing changes if the job waits or is running; one that has failed takes every detail anew (once)."""
 
 
-DROPPED = " null"
+DROPPED_RESULT = " null"
 """A result that could not be kept, as ``result_text``: null to every reader, with a space that no result has."""
-EXPIRED = "it expired before its first attempt"
+EXPIRED_ERROR = "it expired before its first attempt"
 """The error of a job that was canceled because of ``NewJob.expires``."""
-MAX_ATTEMPTS = 25
+DEFAULT_MAX_ATTEMPTS = 25
 """The default, where the store's schema has no other."""
 
 

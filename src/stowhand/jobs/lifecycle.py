@@ -12,7 +12,7 @@
 
 A store records what is decided here. One rule it applies itself, when it writes, because only the row knows: a job
 whose cancellation was requested becomes ``canceled`` instead of ``queued`` or ``errored``, and one whose key is gone
-does not wait again (``way_back``). Then the store replies with the settlement that it has written (``turned``).
+does not wait again (``effective_state``). Then the store replies with the settlement that it wrote (``with_state``).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 import msgspec
 
 from stowhand.errors import suggest
-from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, say_duration, seconds
+from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, format_duration, seconds
+from stowhand.jobs.failed_attempts import class_path, error_title
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.tries import class_path, error_title
 
 
 class RaisableOutcome(Exception):
@@ -40,8 +40,8 @@ class RaisableOutcome(Exception):
 
     if not TYPE_CHECKING:  # a checker would take any argument
 
-        def __new__(cls, *args: Any, **given: Any) -> Self:
-            for name in given:
+        def __new__(cls, *args: Any, **options: Any) -> Self:
+            for name in options:
                 if name not in cls.__match_args__:
                     raise TypeError(f"{cls.__name__}: no option {name!r}{suggest(name, cls.__match_args__)}")
             return super().__new__(cls, *args)
@@ -68,7 +68,7 @@ class RaisableOutcome(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # As Exception would do it, the constructor would be called with the positional arguments alone.
-        return _restored, (type(self), dict(vars(self)))
+        return _restore, (type(self), dict(vars(self)))
 
     def __replace__(self, **changes: Any) -> Self:
         """Return a copy with other fields, as ``copy.replace`` does from Python 3.13 on."""
@@ -90,7 +90,7 @@ def _values_of(other: object) -> tuple[object, ...]:
     return other._values()  # noqa: SLF001 - of the same class
 
 
-def _restored(kind: type[RaisableOutcome], attributes: dict[str, Any]) -> RaisableOutcome:
+def _restore(kind: type[RaisableOutcome], attributes: dict[str, Any]) -> RaisableOutcome:
     outcome = kind.__new__(kind)
     vars(outcome).update(attributes)
     return outcome
@@ -117,11 +117,11 @@ Backoff = Callable[[int], float]
 """Seconds to wait after attempt n (1, 2, …) has failed."""
 
 DEFAULT_MAX_RESETS = 5
-QUARANTINE_AFTER = 2
+MIN_SUSPECT_RESETS = 2
 """A job that was reset this often is a suspect: it runs apart from other jobs."""
 
 
-LONGEST_SLACK = 1.0
+MAX_SLACK_SECONDS = 1.0
 
 
 def slack(lease: float) -> float:
@@ -129,7 +129,7 @@ def slack(lease: float) -> float:
 
     A row cannot show that its worker tried to renew it and found it locked.
     """
-    return min(LONGEST_SLACK, lease / 3)
+    return min(MAX_SLACK_SECONDS, lease / 3)
 
 
 class Complete(msgspec.Struct, frozen=True):
@@ -211,7 +211,7 @@ class Snooze(RaisableOutcome):
         self.delay = read_outcome_delay("Snooze", delay)
 
     def __str__(self) -> str:
-        return f"again in {say_duration(self.delay)}"
+        return f"again in {format_duration(self.delay)}"
 
 
 class Cancel(RaisableOutcome):
@@ -269,11 +269,11 @@ COMPLETED = Settlement(State.COMPLETED, AttemptOutcome.OK)
 """The settlement of a job that completed without a result; by far the most common one, so it is made once."""
 
 
-WAITING = (State.QUEUED, State.ERRORED)
+WAITING_STATES = (State.QUEUED, State.ERRORED)
 """States from which a job is claimed again."""
-PAYLOAD_CHANGES = (State.ERRORED, State.FAILED)
-"""States that a settlement with a payload of its own may name, whatever the row then becomes (``way_back``)."""
-_ENDED = {
+STATES_WITH_PAYLOAD = (State.ERRORED, State.FAILED)
+"""States that a settlement with a payload of its own may name, whatever the row then becomes (``effective_state``)."""
+_OUTCOMES_BY_STATE = {
     State.COMPLETED: AttemptOutcome.OK,
     State.ERRORED: AttemptOutcome.RETRY,
     State.FAILED: AttemptOutcome.FAILED,
@@ -311,7 +311,9 @@ def settle(
             return Settlement(State.CANCELED, AttemptOutcome.CANCELED, error=reason)
 
 
-def way_back(state: State, *, cancel_requested: bool, loses_retries: str | None, continues: bool = False) -> State:
+def effective_state(
+    state: State, *, cancel_requested: bool, loses_retries: str | None, continues: bool = False
+) -> State:
     """Return the state of a job that would wait again: it may be canceled meanwhile, or have lost its key.
 
     ``loses_retries``: to ``remove_key`` ("removed"), or to a newer job ("replaced"). ``continues``: the job is a step
@@ -319,7 +321,7 @@ def way_back(state: State, *, cancel_requested: bool, loses_retries: str | None,
     """
     if continues and cancel_requested:
         return State.CANCELED
-    if state not in WAITING:
+    if state not in WAITING_STATES:
         return state
     if cancel_requested or loses_retries == "removed":
         return State.CANCELED
@@ -328,12 +330,14 @@ def way_back(state: State, *, cancel_requested: bool, loses_retries: str | None,
     return state
 
 
-def turned(asked: Settlement, state: State) -> Settlement:
+def with_state(requested: Settlement, state: State) -> Settlement:
     """Return the settlement recorded for a row that was canceled or had lost its key: ``state`` instead of that asked.
 
     Nothing is enqueued with it.
     """
-    return msgspec.structs.replace(asked, state=state, ended=_ENDED[state], delay=0.0, result=None, then=())
+    return msgspec.structs.replace(
+        requested, state=state, ended=_OUTCOMES_BY_STATE[state], delay=0.0, result=None, then=()
+    )
 
 
 def reset(*, resets: int, max_resets: int | None, max_attempts: int) -> Settlement:

@@ -16,28 +16,28 @@ from stowhand.jobs import strict_json
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, seconds
 from stowhand.jobs.fields import FIELDS, INT32, Kind
 from stowhand.jobs.job import KeyMode, NewJob
-from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, Settlement
+from stowhand.jobs.lifecycle import STATES_WITH_PAYLOAD, Settlement
 
-_NAMES = {field.name: field.limits[1] for field in FIELDS if field.kind is Kind.TEXT and field.limits}
-_NUMBERS = {field.name: field.limits[0] for field in FIELDS if field.kind is Kind.WHOLE and field.limits}
-_OPTIONAL = tuple(name for name in (*_NAMES, *_NUMBERS) if name not in ("task", "priority"))
-_NONE_GIVEN = (None,) * len(_OPTIONAL)
-_optional_of = attrgetter(*_OPTIONAL)
-TASK_LIMIT = _NAMES["task"]
-SERIAL_LIMIT = _NAMES["serial"]
-QUEUE_LIMIT = _NAMES["queue"]
-KEY_LIMIT = _NAMES["key"]
-FLAGS_LIMIT = 64
+_MAX_LENGTHS = {field.name: field.limits[1] for field in FIELDS if field.kind is Kind.TEXT and field.limits}
+_MINIMUMS = {field.name: field.limits[0] for field in FIELDS if field.kind is Kind.WHOLE and field.limits}
+_OPTIONAL_FIELDS = tuple(name for name in (*_MAX_LENGTHS, *_MINIMUMS) if name not in ("task", "priority"))
+_NO_VALUES = (None,) * len(_OPTIONAL_FIELDS)
+_optional_of = attrgetter(*_OPTIONAL_FIELDS)
+TASK_LIMIT = _MAX_LENGTHS["task"]
+SERIAL_LIMIT = _MAX_LENGTHS["serial"]
+QUEUE_LIMIT = _MAX_LENGTHS["queue"]
+KEY_LIMIT = _MAX_LENGTHS["key"]
+MAX_FLAGS = 64
 FLAG_LIMIT = 128
-HANDLER_LIMIT = 16 * 1024
+MAX_HANDLER_BYTES = 16 * 1024
 """Bytes of JSON."""
-FORBIDDEN_LIMIT = 10_000
-PURGE = "jobs:purge_completed"
-RESERVED = (PURGE,)
+MAX_FORBIDDEN_FLAGS = 10_000
+PURGE_TASK = "jobs:purge_completed"
+BUILT_IN_TASKS = (PURGE_TASK,)
 """Names of tasks that every worker has. They delete jobs, so ordinary producers may not enqueue them."""
 
 # Names are printed in lists, logs and errors: a line break or an escape sequence in one would forge a line there.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def check(job: NewJob, *, built_in: bool = False) -> NewJob:
@@ -47,8 +47,8 @@ def check(job: NewJob, *, built_in: bool = False) -> NewJob:
     """
     checked = check_options(job)
     if not built_in:
-        refuse_reserved(checked)
-    elif checked.task in RESERVED:
+        refuse_built_in(checked)
+    elif checked.task in BUILT_IN_TASKS:
         _refuse_rules(checked)
     check_payload(checked)
     return checked
@@ -73,18 +73,18 @@ def check_payload(job: NewJob) -> None:
         raise InvalidJob(f"payload: {error}") from None
 
 
-def check_left(settlement: Settlement) -> None:
+def check_remaining_payload(settlement: Settlement) -> None:
     """Check the rest of a batch as a producer's payload: the next attempt reads it. Raises InvalidJob."""
-    if settlement.payload is not None and settlement.state in PAYLOAD_CHANGES:
+    if settlement.payload is not None and settlement.state in STATES_WITH_PAYLOAD:
         try:
             strict_json.validate(settlement.payload)
         except UndecodablePayload as error:
             raise InvalidJob(f"the payload: {error}") from None
 
 
-def refuse_reserved(job: NewJob) -> None:
+def refuse_built_in(job: NewJob) -> None:
     """Raise InvalidJob for a job of a built-in task."""
-    if job.task in RESERVED:
+    if job.task in BUILT_IN_TASKS:
         raise InvalidJob(
             f"task {job.task!r} is built in, and may delete: its jobs come from a crontab, from `stowhand enqueue"
             f" {job.task}`, or from an administrator's add_built_in, and not from whoever may enqueue"
@@ -93,8 +93,10 @@ def refuse_reserved(job: NewJob) -> None:
 
 def check_built_in(job: NewJob) -> NewJob:
     """As ``check``, for a job of a built-in task only. Raises InvalidJob."""
-    if job.task not in RESERVED:
-        raise InvalidJob(f"task {job.task!r} is not built in; {', '.join(RESERVED)} is: enqueue this one as usual")
+    if job.task not in BUILT_IN_TASKS:
+        raise InvalidJob(
+            f"task {job.task!r} is not built in; {', '.join(BUILT_IN_TASKS)} is: enqueue this one as usual"
+        )
     return check(job, built_in=True)
 
 
@@ -104,10 +106,10 @@ def check_options(job: NewJob) -> NewJob:
         raise InvalidJob(f"{a_type(job)} is no job; give a NewJob, which task.new_job(…) makes")
     check_name("task", job.task, TASK_LIMIT)
     _check_integer("priority", job.priority, -INT32 - 1)
-    if (given := _optional_of(job)) != _NONE_GIVEN:
-        _check_optional(given)
+    if (values := _optional_of(job)) != _NO_VALUES:
+        _check_optional(values)
     if job.run_at is not None:
-        _check_moment(job.run_at, job.delay)
+        _check_time(job.run_at, job.delay)
     if job.on_failure is not None or job.expires is not None or job.unique_period is not None:
         job = _check_rules(job)
     delay = None if job.delay is None else read_delay(job.delay)
@@ -119,16 +121,16 @@ def check_options(job: NewJob) -> NewJob:
     return msgspec.structs.replace(job, delay=delay, key_mode=key_mode, flags=flags)
 
 
-def _check_optional(given: Sequence[object]) -> None:
-    for name, value in zip(_OPTIONAL, given, strict=True):
+def _check_optional(values: Sequence[object]) -> None:
+    for name, value in zip(_OPTIONAL_FIELDS, values, strict=True):
         if value is None:
             continue
         if name == "queue":
             check_queue(name, value)
-        elif name in _NAMES:
-            check_name(name, value, _NAMES[name])
+        elif name in _MAX_LENGTHS:
+            check_name(name, value, _MAX_LENGTHS[name])
         else:
-            _check_integer(name, value, _NUMBERS[name])
+            _check_integer(name, value, _MINIMUMS[name])
 
 
 def _check_rules(job: NewJob) -> NewJob:
@@ -146,7 +148,7 @@ def _check_handler(handler: NewJob) -> None:
     try:
         # Whatever would be coerced is refused here: the store writes it as it stands.
         exact = check_options(handler) is handler
-        refuse_reserved(handler)
+        refuse_built_in(handler)
     except InvalidJob as error:
         raise InvalidJob(f"on_failure: {error}") from None
     if not exact:
@@ -155,8 +157,8 @@ def _check_handler(handler: NewJob) -> None:
         raise InvalidJob("on_failure: its job has no key and does not expire, for every failure is to be told")
     if handler.on_failure is not None or handler.payload != NewJob(task="").payload:
         raise InvalidJob("on_failure: its job has no payload and no on_failure of its own")
-    if (size := len(msgspec.json.encode(handler))) > HANDLER_LIMIT:
-        raise InvalidJob(f"on_failure: {size} bytes, the limit is {HANDLER_LIMIT}; give it fewer flags")
+    if (size := len(msgspec.json.encode(handler))) > MAX_HANDLER_BYTES:
+        raise InvalidJob(f"on_failure: {size} bytes, the limit is {MAX_HANDLER_BYTES}; give it fewer flags")
 
 
 def refuse_repeated_key(job: NewJob, keys: dict[str, KeyMode]) -> None:
@@ -176,15 +178,15 @@ def check_details(
     *, priority: int | None, attempts: int | None, max_attempts: int | None, run_at: datetime | None
 ) -> None:
     """Check new details of a waiting job; ``None``: it keeps its own. Raises InvalidJob."""
-    for field, number, least in (
+    for field, number, minimum in (
         ("priority", priority, -INT32 - 1),
         ("attempts", attempts, 0),
         ("max_attempts", max_attempts, 1),
     ):
         if number is not None:
-            _check_integer(field, number, least)
+            _check_integer(field, number, minimum)
     if run_at is not None:
-        _check_moment(run_at, None)
+        _check_time(run_at, None)
 
 
 def check_max_attempts(number: object) -> None:
@@ -199,8 +201,8 @@ def check_name(field: str, name: object, limit: int) -> str:
         raise InvalidJob(f"{field}: empty; give 1 to {limit} characters")
     if len(text) > limit:
         raise InvalidJob(f"{field}: {len(text)} characters, the limit is {limit}")
-    if not text.isprintable() and (found := _CONTROL.search(text)):
-        raise InvalidJob(f"{field}: {_describe(found.group())} at position {found.start()}; names are one line of text")
+    if not text.isprintable() and (match := _CONTROL_CHARACTERS.search(text)):
+        raise InvalidJob(f"{field}: {_describe(match.group())} at position {match.start()}; names are one line of text")
     return text
 
 
@@ -217,7 +219,7 @@ def check_queue(field: str, name: object) -> str:
 
 def check_new_task(field: str, name: object) -> None:
     """Raise InvalidJob unless an application may declare a task of this name."""
-    if check_name(field, name, TASK_LIMIT) in RESERVED:
+    if check_name(field, name, TASK_LIMIT) in BUILT_IN_TASKS:
         raise InvalidJob(f"{field}: {name!r} is built in: every worker has it; name a task of yours")
 
 
@@ -248,29 +250,29 @@ def read_positive(duration: object, field: str) -> float | None:
     return value
 
 
-def _check_integer(field: str, number: object, least: int) -> None:
+def _check_integer(field: str, number: object, minimum: int) -> None:
     # bool is an int to Python; True as a priority is a mistake.
     if type(number) is not int:
         raise InvalidJob(f"{field}: {a_type(number)}; give a whole number")
-    if not least <= number <= INT32:
-        shown = str(number) if abs(number) < 10**20 else "far too large a number"
-        raise InvalidJob(f"{field}: {shown}; the limits are {least} and {INT32}")
+    if not minimum <= number <= INT32:
+        rendered = str(number) if abs(number) < 10**20 else "far too large a number"
+        raise InvalidJob(f"{field}: {rendered}; the limits are {minimum} and {INT32}")
 
 
-def _check_moment(moment: object, delay: object) -> None:
+def _check_time(time: object, delay: object) -> None:
     if delay is not None:
         raise InvalidJob("run_at: given together with delay; give one of them")
-    if not isinstance(moment, datetime):
-        raise InvalidJob(f"run_at: {a_type(moment)}; give a datetime with a time zone")
-    if moment.utcoffset() is None:
+    if not isinstance(time, datetime):
+        raise InvalidJob(f"run_at: {a_type(time)}; give a datetime with a time zone")
+    if time.utcoffset() is None:
         raise InvalidJob(
-            f"run_at: {moment.isoformat()} has no time zone; add one, as in datetime.now(UTC) or"
+            f"run_at: {time.isoformat()} has no time zone; add one, as in datetime.now(UTC) or"
             " moment.replace(tzinfo=ZoneInfo('Europe/Berlin'))"
         )
     try:
-        moment.astimezone(UTC)
+        time.astimezone(UTC)
     except OverflowError:
-        raise InvalidJob(f"run_at: {moment.isoformat()} is outside the years 1 to 9999 in UTC") from None
+        raise InvalidJob(f"run_at: {time.isoformat()} is outside the years 1 to 9999 in UTC") from None
 
 
 def _read_key_mode(mode: object) -> KeyMode:
@@ -282,8 +284,8 @@ def _read_key_mode(mode: object) -> KeyMode:
 
 def _read_flags(flags: object) -> tuple[str, ...]:
     names: tuple[Any, ...] = tuple(_listed("flags", flags))
-    if len(names) > FLAGS_LIMIT:
-        raise InvalidJob(f"flags: {len(names)} flags, the limit is {FLAGS_LIMIT}")
+    if len(names) > MAX_FLAGS:
+        raise InvalidJob(f"flags: {len(names)} flags, the limit is {MAX_FLAGS}")
     for name in names:
         check_name("flags", name, FLAG_LIMIT)
     return names
@@ -294,8 +296,8 @@ def read_forbidden(flags: object) -> tuple[str, ...]:
     if flags is None or flags == ():
         return ()
     names = tuple(dict.fromkeys(_text("forbidden flags", name) for name in _listed("forbidden flags", flags)))
-    if len(names) > FORBIDDEN_LIMIT:
-        raise InvalidJob(f"forbidden flags: {len(names)} flags, the limit is {FORBIDDEN_LIMIT}")
+    if len(names) > MAX_FORBIDDEN_FLAGS:
+        raise InvalidJob(f"forbidden flags: {len(names)} flags, the limit is {MAX_FORBIDDEN_FLAGS}")
     for name in names:
         check_name("forbidden flags", name, FLAG_LIMIT)
     return names

@@ -10,16 +10,16 @@ from typing import Any
 
 from stowhand.errors import Misuse, NonRetryable, PayloadMismatch, Poison, UndecodablePayload, a_type
 from stowhand.jobs import strict_json
+from stowhand.jobs.failed_attempts import CLASS_LIMIT, class_path, error_title
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RaisableOutcome, Retry, Snooze
 from stowhand.jobs.text import ERROR_LIMIT, clean
-from stowhand.jobs.tries import CLASS_LIMIT, class_path, error_title
 
-WHOLE = 1024 * 1024
+MAX_SEARCHED_ERROR_BYTES = 1024 * 1024
 """Bytes of an error text that is still to be searched, before it is cut to what is stored."""
 
 
 OUTCOMES = (Complete, Retry, Fail, Snooze, Cancel)
-DONE = Complete()
+COMPLETED_WITHOUT_RESULT = Complete()
 """What most handlers return: nothing."""
 
 
@@ -29,7 +29,7 @@ def from_returned(value: object) -> Outcome:
     A value that cannot be inspected (a dangling proxy, a reason whose ``__str__`` exits) is an error of the handler.
     """
     if value is None:
-        return DONE
+        return COMPLETED_WITHOUT_RESULT
     try:
         return _read(value)
     except BaseException as error:  # noqa: BLE001 - boundary: whatever it is, it ends this attempt, not the process
@@ -42,13 +42,13 @@ def _read(value: object) -> Outcome:
         case Complete():
             return value
         case Retry(error, delay, payload, kind):
-            words, rest = _rest(_words(error, "asked for a retry"), payload)
-            return Retry(words, delay, rest, _kind(kind))
+            message, remaining_payload = _check_payload(_safe_text(error, "asked for a retry"), payload)
+            return Retry(message, delay, remaining_payload, _safe_class(kind))
         case Fail(error, poison, payload, kind):
-            words, rest = _rest(_words(error, "failed"), payload)
-            return Fail(words, poison, rest, _kind(kind))
+            message, remaining_payload = _check_payload(_safe_text(error, "failed"), payload)
+            return Fail(message, poison, remaining_payload, _safe_class(kind))
         case Cancel(reason):
-            return Cancel(_words(reason, "canceled"))
+            return Cancel(_safe_text(reason, "canceled"))
         case Snooze(delay):
             return Snooze(delay)
         case type() if issubclass(value, OUTCOMES):
@@ -100,7 +100,7 @@ def is_final(error: BaseException) -> bool:
     )
 
 
-def hopeless(error: BaseException) -> Fail:
+def as_failure(error: BaseException) -> Fail:
     """Return a failure for an error that the handler has called not retryable."""
     outcome = from_error(error)
     return outcome if isinstance(outcome, Fail) else Fail(describe(error), error_class=class_path(error))
@@ -113,9 +113,9 @@ def describe(error: BaseException, limit: int = ERROR_LIMIT) -> str:
     """
     try:
         title = error_title(error)
-        lines = traceback.format_exception(type(error), error, _beyond_us(error.__traceback__))
-    except BaseException as trouble:  # noqa: BLE001 - boundary: what cannot be printed is still to be stored
-        return clean(f"{type(error).__name__}: (its text could not be made: {type(trouble).__name__})")
+        lines = traceback.format_exception(type(error), error, _without_own_frames(error.__traceback__))
+    except BaseException as failure:  # noqa: BLE001 - boundary: what cannot be printed is still to be stored
+        return clean(f"{type(error).__name__}: (its text could not be made: {type(failure).__name__})")
     if isinstance(error, UndecodablePayload | PayloadMismatch):
         return clean(title.partition(": ")[2] or title)
     return clean(title + "\n" + "".join(lines), limit)
@@ -130,12 +130,12 @@ def awaitable(answer: Any, hook: str) -> Awaitable[object]:
     return answer
 
 
-def _beyond_us(trace: TracebackType | None) -> TracebackType | None:
+def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
     """Return the traceback without this package's first frames, unless there are no others."""
-    theirs = trace
-    while theirs is not None and str(theirs.tb_frame.f_globals.get("__name__")).startswith("stowhand."):
-        theirs = theirs.tb_next
-    return theirs or trace
+    frames = trace
+    while frames is not None and str(frames.tb_frame.f_globals.get("__name__")).startswith("stowhand."):
+        frames = frames.tb_next
+    return frames or trace
 
 
 def causes(error: BaseException, *, contexts: bool = True) -> Iterator[BaseException]:
@@ -156,23 +156,23 @@ def causes(error: BaseException, *, contexts: bool = True) -> Iterator[BaseExcep
             todo.append(one.__context__)
 
 
-def _kind(given: object) -> str | None:
-    return None if given is None else _words(given, "")[:CLASS_LIMIT] or None
+def _safe_class(given: object) -> str | None:
+    return None if given is None else _safe_text(given, "")[:CLASS_LIMIT] or None
 
 
-def _rest(error: str, payload: str | None) -> tuple[str, str | None]:
+def _check_payload(error: str, payload: str | None) -> tuple[str, str | None]:
     """Return error and replacing payload; ``None``, and a note in the error, if no worker could read that."""
     if payload is None:
         return error, None
     try:
         strict_json.validate(payload, limit=strict_json.READ_LIMIT)
-    except Exception as trouble:  # noqa: BLE001 - boundary: a handler may give anything
-        return clean(f"{error} (and a payload that cannot be kept: {trouble})"), None
+    except Exception as failure:  # noqa: BLE001 - boundary: a handler may give anything
+        return clean(f"{error} (and a payload that cannot be kept: {failure})"), None
     return error, payload
 
 
-def _words(text: object, default: str) -> str:
+def _safe_text(text: object, default: str) -> str:
     try:
         return clean(str(text).strip() or default)
-    except Exception as trouble:  # noqa: BLE001 - boundary: a reason that cannot be printed must not lose the outcome
-        return clean(f"{default} (its text could not be made: {type(trouble).__name__})")
+    except Exception as failure:  # noqa: BLE001 - boundary: a reason that cannot be printed must not lose the outcome
+        return clean(f"{default} (its text could not be made: {type(failure).__name__})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-UNITS = {
+BYTES_BY_UNIT = {
     "GiB": 2**30,
     "GB": 10**9,
     "MiB": 2**20,
@@ -13,7 +13,7 @@ UNITS = {
     "kB": 10**3,
     "B": 1,
 }
-_BY_LOWER_CASE = {unit.lower(): size for unit, size in UNITS.items()}
+_BY_LOWER_CASE = {unit.lower(): size for unit, size in BYTES_BY_UNIT.items()}
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{0,9})?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 
 
@@ -24,11 +24,11 @@ def parse_size(text: str) -> int:
         raise ValueError(f"{text!r} is no size; write for example 512MB or 1GiB")
     unit = match[2].lower() or "b"
     if unit not in _BY_LOWER_CASE:
-        raise ValueError(f"{match[2]!r} is no unit of memory; there are: {', '.join(UNITS)}")
+        raise ValueError(f"{match[2]!r} is no unit of memory; there are: {', '.join(BYTES_BY_UNIT)}")
     return round(float(match[1]) * _BY_LOWER_CASE[unit])
 
 
-def say_size(size: int) -> str:
+def format_size(size: int) -> str:
     """Return the shortest phrase that ``parse_size`` reads back as the same size."""
-    unit = next(unit for unit, bytes_of in UNITS.items() if size % bytes_of == 0 and size >= bytes_of)
-    return f"{size // UNITS[unit]}{unit}"
+    unit = next(unit for unit, bytes_of in BYTES_BY_UNIT.items() if size % bytes_of == 0 and size >= bytes_of)
+    return f"{size // BYTES_BY_UNIT[unit]}{unit}"

@@ -41,10 +41,10 @@ _LONG_EXPONENT_UPPER = re.compile(r"E[+-]?\d{3}")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*+\\u0000")
 _SURROGATE_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _LONE_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*+\\u[dD][89a-fA-F]")
-_NO_NUMBER = re.compile(r"\b(?:NaN|Infinity)\b")
+_NOT_A_NUMBER_WORD = re.compile(r"\b(?:NaN|Infinity)\b")
 
 LONE_SURROGATE = "a string contains a lone surrogate, which is not valid Unicode"
-NO_NUMBER = "NaN and infinity are no JSON numbers; use null or a string"
+NOT_A_NUMBER = "NaN and infinity are no JSON numbers; use null or a string"
 
 _decoder = msgspec.json.Decoder()
 _validator = msgspec.json.Decoder(msgspec.Raw)
@@ -62,17 +62,17 @@ def encode(value: object, *, what: str = "payload", limit: int = SIZE_LIMIT) -> 
             refuse_nan(value, _write_other)
         _validator.decode(raw)  # a msgspec.Raw is copied unseen; everything else passes
         text = raw.decode()
-        trouble = find_trouble(text, limit)
+        problem = find_problem(text, limit)
     except RecursionError:
-        trouble = f"nested deeper than the limit of {DEPTH_LIMIT}, or it contains itself"
+        problem = f"nested deeper than the limit of {DEPTH_LIMIT}, or it contains itself"
     except UnicodeError:
-        trouble = LONE_SURROGATE
+        problem = LONE_SURROGATE
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
-        trouble = f"cannot be written as JSON: {error}"
+        problem = f"cannot be written as JSON: {error}"
     else:
-        if trouble is None:
+        if problem is None:
             return text
-    raise InvalidJob(f"{what}: {trouble}")
+    raise InvalidJob(f"{what}: {problem}")
 
 
 def canonical(value: object) -> bytes:
@@ -91,17 +91,17 @@ def decode_with(decoder: msgspec.json.Decoder[Any], text: str, *, limit: int = R
 
     Raises UndecodablePayload; from a ``msgspec.ValidationError`` when the text is sound but not of that type.
     """
-    if (trouble := find_trouble(text, limit)) is not None:
-        raise UndecodablePayload(trouble)
+    if (problem := find_problem(text, limit)) is not None:
+        raise UndecodablePayload(problem)
     try:
         return decoder.decode(text)
     except msgspec.ValidationError as error:
         raise UndecodablePayload(_plain(str(error))) from error
     except TypeError as error:  # the decoder's type puts a list or an object where Python hashes the value
-        why = f"{error} in a set, or as a key of a dict"
-        raise UndecodablePayload(why) from msgspec.ValidationError(why)
+        reason = f"{error} in a set, or as a key of a dict"
+        raise UndecodablePayload(reason) from msgspec.ValidationError(reason)
     except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError) as error:
-        raise UndecodablePayload(_telling(text, error)) from error
+        raise UndecodablePayload(_explain(text, error)) from error
 
 
 def validate(text: str, *, limit: int = SIZE_LIMIT) -> None:
@@ -109,7 +109,7 @@ def validate(text: str, *, limit: int = SIZE_LIMIT) -> None:
     decode_with(_decoder, text, limit=limit)
 
 
-def find_trouble(text: str, limit: int) -> str | None:
+def find_problem(text: str, limit: int) -> str | None:
     """Return why a text is refused, or ``None``. Exact for text that is grammatical JSON."""
     if len(text) <= DEPTH_LIMIT and len(text) * 4 <= limit and "\\" not in text:  # too short for all but an exponent
         return _examine(_STRING.sub('""', text)) if _EXPONENT.search(text) else None
@@ -158,14 +158,14 @@ def _examine(bare: str) -> str | None:
     return None
 
 
-def _telling(text: str, error: Exception) -> str:
+def _explain(text: str, error: Exception) -> str:
     """Return why a text could not be decoded, also where the decoder's own message would mislead."""
     if not text.strip():
         return "empty, which is no JSON"
     if isinstance(error, UnicodeError) or _LONE_SURROGATE.search(_SURROGATE_PAIR.sub("", text)):
         return LONE_SURROGATE
-    if _NO_NUMBER.search(_STRING.sub('""', text)):
-        return f"JSON is malformed: {NO_NUMBER}"
+    if _NOT_A_NUMBER_WORD.search(_STRING.sub('""', text)):
+        return f"JSON is malformed: {NOT_A_NUMBER}"
     return _plain(str(error) or type(error).__name__)
 
 
@@ -174,7 +174,7 @@ def refuse_nan(value: object, write_other: Callable[[Any], object] | None = None
     try:
         json.dumps(msgspec.to_builtins(value, enc_hook=write_other, str_keys=True), allow_nan=False)
     except ValueError:
-        raise ValueError(NO_NUMBER) from None
+        raise ValueError(NOT_A_NUMBER) from None
 
 
 def _plain(message: str) -> str:
@@ -195,7 +195,7 @@ _sorting = msgspec.json.Encoder(enc_hook=_write_other, order="sorted")
 
 
 PLAIN_SCALARS = frozenset({str, int, float, bool, type(None)})
-_STR = frozenset({str})
+_STR_ONLY = frozenset({str})
 _JSON_TYPES = {str: "text", int: "a number", float: "a number", list: "a list", dict: "a dict"}
 
 
@@ -221,7 +221,7 @@ def is_plain(value: object) -> bool:
     values: Iterable[object]
     if isinstance(value, dict):
         values = value.values()
-        if kind is not dict or not _STR.issuperset(map(type, value)):
+        if kind is not dict or not _STR_ONLY.issuperset(map(type, value)):
             return False
     elif kind is list or kind is tuple:
         values = cast("Iterable[object]", value)

@@ -26,7 +26,7 @@ from stowhand.observe.prometheus import (
     generate_latest,
 )
 from stowhand.observe.queue_metrics import QueueMetrics
-from stowhand.protocols.figures import NAMES, CronFigures, Figures
+from stowhand.protocols.counts import NAMES, CronFigures, Figures
 from stowhand.protocols.store import RecordedSettlement
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

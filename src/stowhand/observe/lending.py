@@ -21,7 +21,7 @@ from stowhand.events import (
     RequestBroken,
     TokenFileUnreadable,
 )
-from stowhand.jobs.durations import say_span
+from stowhand.jobs.durations import format_span
 from stowhand.observe.job_logger import LineLogger, ScopedLogger
 from stowhand.observe.logs import Scope, configure_unless_configured
 from stowhand.observe.safe_text import escape, scrub, shorten, telling_line
@@ -100,7 +100,7 @@ class LendingListener:
         self._log.error(f"The store does not answer; pages say so until it does: {error}")
 
     def _back(self, event: DashboardStoreRecovered) -> None:
-        self._log.info(f"The store is back, after {say_span(event.seconds)}")
+        self._log.info(f"The store is back, after {format_span(event.seconds)}")
 
     def _broken(self, event: RequestBroken) -> None:
         self._log.error(f"A request could not be answered ({event.call}). This is a bug:\n{event.trace.rstrip()}")

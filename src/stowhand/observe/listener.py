@@ -49,7 +49,7 @@ from stowhand.events import (
     WorkerStopped,
     WorkerStopping,
 )
-from stowhand.jobs.durations import say_brief
+from stowhand.jobs.durations import format_short_duration
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import AttemptOutcome
@@ -58,7 +58,7 @@ from stowhand.observe.about import about_job_of
 from stowhand.observe.job_logger import LineLogger, ScopedLogger, core_logger
 from stowhand.observe.logs import Scope
 from stowhand.observe.safe_text import escape, shorten, telling_line
-from stowhand.protocols.operating import BUILT_IN
+from stowhand.protocols.operator import BUILT_IN
 
 FLAGS = "forbidden flags"
 OF_A_JOB = (
@@ -160,7 +160,7 @@ class LogListener:
                 self._log_end("info", event, f"Canceled task {task}", because=event.error)
             case AttemptOutcome.RETRY:
                 words = f"Failed task {task}, attempt %d/%d, retrying %s"
-                again = f"in {say_brief(event.retry_in)}" if event.retry_in else "at once"
+                again = f"in {format_short_duration(event.retry_in)}" if event.retry_in else "at once"
                 self._log_end("warning", event, words, event.attempt, event.max_attempts, again, because=event.error)
             case AttemptOutcome.FAILED | AttemptOutcome.POISON:
                 poison = ": poison" if event.ended is AttemptOutcome.POISON else ""

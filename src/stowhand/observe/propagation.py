@@ -15,7 +15,7 @@ import msgspec
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import NewJob
-from stowhand.jobs.limits import FLAG_LIMIT, FLAGS_LIMIT, check_name
+from stowhand.jobs.limits import FLAG_LIMIT, MAX_FLAGS, check_name
 
 TRACE_PARENT = "traceparent"
 """The format of the W3C: version, trace, span and flags, in hexadecimal."""
@@ -52,7 +52,7 @@ def load(job: NewJob, carried: Mapping[str, str | None]) -> NewJob:
     has = unload(job.flags)
     flags = list(job.flags)
     for name, value in carried.items():
-        if value and name not in has and len(flags) < FLAGS_LIMIT and _fits(flag := _STARTS[name] + value):
+        if value and name not in has and len(flags) < MAX_FLAGS and _fits(flag := _STARTS[name] + value):
             flags.append(flag)
     return job if len(flags) == len(job.flags) else msgspec.structs.replace(job, flags=tuple(flags))
 

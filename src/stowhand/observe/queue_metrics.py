@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.observe import vocabulary
 from stowhand.observe.prometheus import REGISTRY, Collector, CollectorRegistry, Metric
-from stowhand.protocols.figures import NAMES, BoundedCount, CronFigures, Figures, LiveCounts
+from stowhand.protocols.counts import NAMES, BoundedCount, CronFigures, Figures, LiveCounts
 
 COUNTED = (
     vocabulary.QUEUE_JOBS,

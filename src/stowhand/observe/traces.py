@@ -22,7 +22,7 @@ from stowhand.events import Events, JobEnded, JobLost, JobsReturned, JobUnknown,
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.observe.safe_text import scrub, shorten, telling_line
-from stowhand.protocols.operating import own_version
+from stowhand.protocols.operator import own_version
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

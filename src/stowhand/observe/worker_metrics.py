@@ -34,7 +34,7 @@ from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.observe import vocabulary
 from stowhand.observe.prometheus import REGISTRY, CollectorRegistry
-from stowhand.protocols.operating import own_version
+from stowhand.protocols.operator import own_version
 
 MOST_KINDS = 100
 """Kinds that have series of their own, by default: those that come later count as ``other``."""

@@ -19,7 +19,7 @@ from stowhand.errors import ConfigurationError, a_type, suggest
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.lifecycle import allowed_resets
 from stowhand.jobs.limits import check_name
-from stowhand.jobs.struct import SuggestingMeta
+from stowhand.jobs.option_struct import SuggestingMeta
 from stowhand.retry import AnyBackoff, takes_error
 
 NAME_LIMIT = 40

@@ -18,10 +18,10 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, a_type, hint
 from stowhand.jobs import limits
-from stowhand.jobs.durations import MAX_DURATION_SECONDS, parse_duration, say_duration, seconds
+from stowhand.jobs.durations import MAX_DURATION_SECONDS, format_duration, parse_duration, seconds
 from stowhand.jobs.lifecycle import Backoff
-from stowhand.jobs.sizes import parse_size, say_size
-from stowhand.jobs.struct import SuggestingMeta
+from stowhand.jobs.option_struct import SuggestingMeta
+from stowhand.jobs.sizes import format_size, parse_size
 from stowhand.retry import PRESETS as BACKOFFS
 from stowhand.retry import AnyBackoff, exponential, named, natural
 
@@ -131,7 +131,7 @@ class Seconds(Option, frozen=True):
         return given
 
     def say(self, value: float | None) -> str:
-        return self.none if value is None else say_duration(value)
+        return self.none if value is None else format_duration(value)
 
 
 class IntegerOption(Option, frozen=True):
@@ -166,11 +166,13 @@ class Size(Option, frozen=True):
             given = parse_size(given)
         refuse_other(given, int, "bytes, or a phrase such as '512MB' or '1GiB'")
         if given < self.least:
-            raise ValueError(f"{given} bytes given, must be at least {say_size(self.least)}; write for example 512MB")
+            raise ValueError(
+                f"{given} bytes given, must be at least {format_size(self.least)}; write for example 512MB"
+            )
         return given
 
     def say(self, value: int | None) -> str:
-        return "" if value is None else say_size(value)
+        return "" if value is None else format_size(value)
 
 
 class Switch(Option, frozen=True):

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from stowhand.jobs.job import DROPPED, Job, NewJob, State
+from stowhand.jobs.failed_attempts import FailedAttempt
+from stowhand.jobs.job import DROPPED_RESULT, Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.store import Claim, ClaimRequest
 
 
@@ -159,7 +159,7 @@ class JobStanding(msgspec.Struct, frozen=True):
     @property
     def is_dropped(self) -> bool:
         """It returned something that could not be kept."""
-        return self.result_text == DROPPED
+        return self.result_text == DROPPED_RESULT
 
     def applied(self, job: Job) -> Job:
         """The job as it stands now."""

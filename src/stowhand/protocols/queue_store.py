@@ -30,10 +30,10 @@ import msgspec
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import JobId
-from stowhand.jobs.struct import SuggestingMeta
-from stowhand.protocols.figures import COUNTED, BoundedCount, Figures, Pauses
+from stowhand.jobs.option_struct import SuggestingMeta
+from stowhand.protocols.counts import COUNTED, BoundedCount, Figures, Pauses
 from stowhand.protocols.flow_tables import FlowTables
-from stowhand.protocols.operating import (
+from stowhand.protocols.operator import (
     HELD_SHOWN,
     OVERDUE_SECONDS,
     AppVersion,
@@ -45,7 +45,7 @@ from stowhand.protocols.operating import (
     WorkerRow,
 )
 from stowhand.protocols.producer import Producer, Results, Transactions
-from stowhand.protocols.searching import ANY, Search, SearchResult
+from stowhand.protocols.search import ANY, Search, SearchResult
 from stowhand.protocols.store import DOING, Store
 from stowhand.protocols.throughput import Period
 

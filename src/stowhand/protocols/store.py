@@ -24,8 +24,8 @@ from stowhand.jobs.fields import INT32
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import JobId, Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
+from stowhand.jobs.option_struct import SuggestingMeta
 from stowhand.jobs.queues import ALL_QUEUES, Queues
-from stowhand.jobs.struct import SuggestingMeta
 from stowhand.protocols.options import IntegerOption, Option, Seconds, Switch, Text, read_fields
 from stowhand.retry import AnyBackoff
 

@@ -18,7 +18,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from stowhand.jobs.histogram import BUCKETS, Histogram, quantile
+from stowhand.jobs.histogram import BUCKET_COUNT, Histogram, quantile
 
 MOST_TASKS = 500
 """Tasks of a minute, or of an hour, that have rows of their own; the others share one."""
@@ -88,7 +88,7 @@ class OutcomeCounts(msgspec.Struct):
         return counts | waits | {f"r{bucket}": number for bucket, number in self.runs.items()}
 
 
-_WAITS, _RUNS = ({f"{kind}{bucket}": bucket for bucket in range(BUCKETS)} for kind in "wr")
+_WAITS, _RUNS = ({f"{kind}{bucket}": bucket for bucket in range(BUCKET_COUNT)} for kind in "wr")
 COUNTS = ("ok", "retry", "failed", "poison", "snoozed", "canceled", "resets", "late")
 
 

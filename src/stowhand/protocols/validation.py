@@ -12,7 +12,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import State
 from stowhand.jobs.text import clean
 from stowhand.protocols.queue_store import LEDGER_DAYS, JobFilter, Reschedule, Tick
-from stowhand.protocols.searching import MOST_FOUND, Search, place_of
+from stowhand.protocols.search import MOST_FOUND, Search, place_of
 from stowhand.protocols.throughput import MINUTE
 
 IDENTIFIER_LIMIT = 256

@@ -20,11 +20,11 @@ import msgspec
 
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.execution_log import ExecutionLogEntry
+from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.queues import ALL_QUEUES, Queues
-from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.producer import JobStanding
 from stowhand.protocols.queue_store import Failures
 

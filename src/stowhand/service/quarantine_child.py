@@ -19,7 +19,7 @@ from stowhand.clock import sleep_blocking
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RaisableOutcome, Retry, Snooze
-from stowhand.jobs.outcomes import describe, from_raised, from_returned, hopeless
+from stowhand.jobs.outcomes import as_failure, describe, from_raised, from_returned
 from stowhand.observe.about import About, bind
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.logs import configure_logging
@@ -210,7 +210,7 @@ async def attempt_in_child(handler: Handler[Job], assignment: Assignment, report
         outcome = from_raised(raised)
     except BaseException as error:  # noqa: BLE001 - boundary: whatever it raises is an outcome
         final = isinstance(error, Exception) and retryable is not None and not retryable(error)
-        outcome = hopeless(error) if final else outcome_of(error, claim, policy)
+        outcome = as_failure(error) if final else outcome_of(error, claim, policy)
     return answer_of(outcome, result, tuple(attempt.then))
 
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from stowhand.clock import Clock
 from stowhand.cron.known_items import cron_figures
 from stowhand.errors import SchemaError
-from stowhand.protocols.figures import COUNTED_FOR_METRICS, CronFigures, Figures
+from stowhand.protocols.counts import COUNTED_FOR_METRICS, CronFigures, Figures
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.worker.host import USUAL, Timings
 

@@ -17,7 +17,7 @@ from stowhand.app.settings.settings import WorkerSettings
 from stowhand.clock import stopwatch
 from stowhand.errors import StoreError
 from stowhand.events import ChildDied, ChildRenewed, Events, JobsReset
-from stowhand.protocols.operating import WorkerList
+from stowhand.protocols.operator import WorkerList
 from stowhand.protocols.store import Heartbeats
 from stowhand.service import exit_codes
 from stowhand.service.children import HUNG, IN_ORDER, RENEWED, SETTLED_CODES, UNOPENED, Child, Children, Next, Slot

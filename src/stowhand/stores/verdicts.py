@@ -14,7 +14,7 @@ import msgspec
 
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
-from stowhand.jobs.lifecycle import WAITING, Settlement, turned
+from stowhand.jobs.lifecycle import WAITING_STATES, Settlement, with_state
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.store import Reply, Verdict
 
@@ -25,19 +25,19 @@ Pair = tuple[JobId, str]
 
 def recorded(asked: Settlement, state: State) -> Reply:
     """The row was the lease's, and is ``state`` now."""
-    return Verdict.SETTLED if state is asked.state else turned(asked, state)
+    return Verdict.SETTLED if state is asked.state else with_state(asked, state)
 
 
 def recorded_before(asked: Settlement, state: State) -> Reply:
     """The row, ``state`` now, keeps the lease's token: this very lease has settled it."""
     # A waiting job may have been retried or claimed since. A completed one stays completed.
     is_other_end = state.terminal and state is not asked.state
-    if not is_other_end and (asked.state is not State.COMPLETED or state not in WAITING):
+    if not is_other_end and (asked.state is not State.COMPLETED or state not in WAITING_STATES):
         return Verdict.ALREADY_SETTLED
-    if asked.state in WAITING:
-        return turned(asked, state)
+    if asked.state in WAITING_STATES:
+        return with_state(asked, state)
     # The lease has settled it otherwise; what else was recorded is not known here.
-    return msgspec.structs.replace(turned(asked, state), error=None, error_class=None)
+    return msgspec.structs.replace(with_state(asked, state), error=None, error_class=None)
 
 
 def continues(settlement: Settlement) -> bool:

@@ -10,8 +10,8 @@ from stowhand.errors import ConfigurationError, InvalidJob, Misuse, ResultNotKep
 from stowhand.events import Settled
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration
+from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job, NewJob
-from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.queue_store import Answer, QueueStore, there
 from stowhand.stores.kernel.results import LoopPolls, ResultPoll
 from stowhand.tasks.job_handle import JobHandle

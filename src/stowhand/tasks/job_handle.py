@@ -22,8 +22,8 @@ from stowhand.errors import (
     unknown_attribute,
 )
 from stowhand.jobs.durations import Duration, seconds
-from stowhand.jobs.job import EXPIRED, Job, State
-from stowhand.jobs.tries import FailedAttempt
+from stowhand.jobs.failed_attempts import FailedAttempt
+from stowhand.jobs.job import EXPIRED_ERROR, Job, State
 from stowhand.protocols.producer import JobStanding
 from stowhand.protocols.queue_store import Answer
 from stowhand.tasks.needs_loop import needs_loop
@@ -164,7 +164,7 @@ class JobHandle(JobFields, Generic[R_co]):
             case State.FAILED:
                 raise self._failure(await self._jobs.tries(self.id))
             case State.CANCELED:
-                why = f": {EXPIRED}" if self.job.last_error == EXPIRED else ""
+                why = f": {EXPIRED_ERROR}" if self.job.last_error == EXPIRED_ERROR else ""
                 raise JobCanceled(f"{self._said} was canceled{why}", self.id)
         if standing.is_dropped:
             raise ResultNotKept(

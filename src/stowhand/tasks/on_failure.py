@@ -11,7 +11,7 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.jobs import limits
-from stowhand.jobs.failure import SAMPLES, Failure
+from stowhand.jobs.failure import SAMPLE_PAYLOADS, Failure
 from stowhand.jobs.job import NewJob
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class OnFailure:
                 f"on_failure={self.name!r}: its jobs have keys, or expire, so some failures would go unreported;"
                 " name another task"
             )
-        for sample in SAMPLES:
+        for sample in SAMPLE_PAYLOADS:
             try:
                 definition.shape.check(sample)
             except InvalidJob as error:

@@ -185,7 +185,7 @@ class Registry:
 
         Raises what they raise, and InvalidJob.
         """
-        if job.task in limits.RESERVED:
+        if job.task in limits.BUILT_IN_TASKS:
             return job
         job = self._in_a_queue(job)
         if not self.around.on_enqueue:

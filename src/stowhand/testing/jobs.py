@@ -27,7 +27,7 @@ from stowhand.app.presets import PRESETS
 from stowhand.errors import InvalidJob, a_type
 from stowhand.jobs.durations import Duration, seconds
 from stowhand.jobs.job import Job
-from stowhand.jobs.lifecycle import WAITING, AttemptOutcome, Complete
+from stowhand.jobs.lifecycle import WAITING_STATES, AttemptOutcome, Complete
 from stowhand.protocols.store import StoreOptions
 from stowhand.tasks.resource import AnyContextManager
 from stowhand.tasks.task import ConfiguredTask, refuse_foreign
@@ -148,7 +148,7 @@ class Jobs:
     @property
     def enqueued(self) -> Sequence[Job]:
         """The jobs that wait, due or not, the first enqueued first."""
-        return [job for job in self._place.jobs() if job.state in WAITING]
+        return [job for job in self._place.jobs() if job.state in WAITING_STATES]
 
     def assert_enqueued(self, task: ConfiguredTask[..., object] | str, /, **arguments: object) -> Job:
         """A job of this task waits that has these arguments; others, which are not named, may be any. Gives the first.
@@ -160,7 +160,7 @@ class Jobs:
         for job in waiting:
             if job.task == expected.task and not expected.differences(job):
                 return job
-        over = [job for job in self._place.jobs() if job.state not in WAITING]
+        over = [job for job in self._place.jobs() if job.state not in WAITING_STATES]
         raise AssertionError(expected.absence(waiting, over))
 
     def assert_not_enqueued(self, task: ConfiguredTask[..., object] | str, /, **arguments: object) -> None:

@@ -22,16 +22,16 @@ from stowhand.clock import stopwatch
 from stowhand.errors import InvalidJob, SchemaError, StoreError, StoreRefused
 from stowhand.events import DashboardChanged, Events
 from stowhand.jobs import limits
-from stowhand.jobs.durations import RunTime, read_when
+from stowhand.jobs.durations import RunTime, parse_run_time
 from stowhand.jobs.fields import OPTIONS
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
 from stowhand.observe.propagation import without
 from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.flow_tables import is_step
-from stowhand.protocols.operating import Operator, QueueChange, SerialChange, TaskChange
+from stowhand.protocols.operator import Operator, QueueChange, SerialChange, TaskChange
 from stowhand.protocols.options import one_of, whole
 from stowhand.protocols.queue_store import ActionResult, Answer, QueueStore, Reschedule
-from stowhand.protocols.searching import MOST_FOUND, Search
+from stowhand.protocols.search import MOST_FOUND, Search
 from stowhand.web.access import page_of
 from stowhand.web.job import job_of, read_id
 from stowhand.web.jobs import PAGE, wanted_of
@@ -266,7 +266,7 @@ def declared_by(app: App) -> Callable[[NewJob], NewJob]:
 
 
 def _when(request: Request) -> RunTime:
-    return read("When", request.sent("when").strip(), read_when) or RunTime()
+    return read("When", request.sent("when").strip(), parse_run_time) or RunTime()
 
 
 def _number(request: Request, name: str) -> int | None:

@@ -13,11 +13,11 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from stowhand.jobs.durations import say_span
+from stowhand.jobs.durations import format_span
+from stowhand.jobs.failed_attempts import BY_HAND
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.tries import BY_HAND
-from stowhand.protocols.figures import BoundedCount, Pauses
-from stowhand.protocols.operating import BacklogRow, HeldJobs, SerialRow, WorkerRow
+from stowhand.protocols.counts import BoundedCount, Pauses
+from stowhand.protocols.operator import BacklogRow, HeldJobs, SerialRow, WorkerRow
 from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.throughput import Period, total
 
@@ -102,8 +102,8 @@ def outlook(facts: Facts) -> str:
     since = (facts.now - RATED).replace(second=0, microsecond=0)  # of whole minutes, and of this one as far as it goes
     done = total(period for period in facts.lately if period.at >= since).finished
     if not done:
-        return f"{what}, and none has ended in the last {say_span(RATED.total_seconds())}."
-    left = say_span(max(due.number * (facts.now - since).total_seconds() / done, 1))
+        return f"{what}, and none has ended in the last {format_span(RATED.total_seconds())}."
+    left = format_span(max(due.number * (facts.now - since).total_seconds() / done, 1))
     return f"{what}; at this rate that is {left} of work."
 
 

@@ -17,7 +17,7 @@ from stowhand import errors
 from stowhand.app.app import App
 from stowhand.clock import wall_clock
 from stowhand.events import Events, RequestBroken
-from stowhand.jobs.durations import away, iso, say, say_brief, say_span
+from stowhand.jobs.durations import away, format_iso_time, format_short_duration, format_span, format_time
 from stowhand.jobs.job import State
 from stowhand.observe.safe_text import scrub, shorten, telling_line
 from stowhand.protocols.queue_store import QueueStore
@@ -205,7 +205,13 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {"iso": iso, "say": say, "span": say_span, "brief": say_brief, "moment": _moment}
+    made.filters |= {
+        "iso": format_iso_time,
+        "say": format_time,
+        "span": format_span,
+        "brief": format_short_duration,
+        "moment": _moment,
+    }
     made.filters |= {"head": _head, "name": breakable, "names": _names, "amount": "{:,}".format, "spark": charts.spark}
     made.globals |= {"versions": VERSIONS, "waiting": attention.WAITING, "every_state": [*State]}
     made.tests["meets"] = lambda some, others: not set(some).isdisjoint(others)
@@ -226,7 +232,9 @@ def _moment(at: datetime | None, now: datetime) -> Markup:
     """``3m 20s ago``, ``in 5m``: the moment itself is in the title, and for the script, which says it in local time."""
     if at is None:
         return Markup("–")
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(iso(at), say(at), away(at, now))
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        format_iso_time(at), format_time(at), away(at, now)
+    )
 
 
 def _asset(request: Request) -> Reply:

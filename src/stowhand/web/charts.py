@@ -13,9 +13,9 @@ from math import floor, log10
 
 from markupsafe import Markup
 
-from stowhand.jobs.durations import iso, say, say_brief
+from stowhand.jobs.durations import format_iso_time, format_short_duration, format_time
 from stowhand.observe.safe_text import shorten
-from stowhand.protocols.operating import AppVersion
+from stowhand.protocols.operator import AppVersion
 from stowhand.protocols.throughput import OutcomeCounts, Slot
 
 HEIGHT, NAMED = 100, 3
@@ -61,11 +61,16 @@ def durations(
         slots,
         marks,
         title=title,
-        words=f"95 of 100 within {say_brief(slowest)} at the slowest." if slowest else "Nothing was counted.",
+        words=f"95 of 100 within {format_short_duration(slowest)} at the slowest."
+        if slowest
+        else "Nothing was counted.",
         keys=(("p50", "half within"), ("p95", "95 % within")),
-        top=say_brief(top),
+        top=format_short_duration(top),
         drawn=_line("p95", most, top) + _line("p50", half, top),
-        said=[f"half within {say_brief(x)}, 95 % within {say_brief(y)}" for x, y in zip(half, most, strict=True)],
+        said=[
+            f"half within {format_short_duration(x)}, 95 % within {format_short_duration(y)}"
+            for x, y in zip(half, most, strict=True)
+        ],
     )
 
 
@@ -97,7 +102,9 @@ def _figure(
         width=len(slots),
         height=HEIGHT,
         lines=NONE.join(
-            line.format((at - since) / step, shorten(name, 36), say(at), f", and {len(more)} more" if more else "")
+            line.format(
+                (at - since) / step, shorten(name, 36), format_time(at), f", and {len(more)} more" if more else ""
+            )
             for _, ((_, name, at), *more) in groupby(here, lambda mark: mark[0])
         ),
         spoken=NONE.join(_spoken(slots, said)),
@@ -117,7 +124,7 @@ def _time(at: datetime, width: timedelta) -> Markup:
     """The script says it in local time."""
     days = width > timedelta(days=2)
     form, shown = ("day", f"{at.astimezone(UTC):%d %b}") if days else ("clock", f"{at.astimezone(UTC):%H:%M}Z")
-    return Markup('<time datetime="{}" data-as="{}">{}</time>').format(iso(at), form, shown)
+    return Markup('<time datetime="{}" data-as="{}">{}</time>').format(format_iso_time(at), form, shown)
 
 
 def _ended(slots: Iterable[Slot]) -> tuple[list[int], list[int], int]:

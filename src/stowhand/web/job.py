@@ -9,15 +9,15 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from stowhand.jobs import copying
-from stowhand.jobs.durations import iso
+from stowhand.jobs import job_copies
+from stowhand.jobs.durations import format_iso_time
 from stowhand.jobs.fields import FIELDS, Field
-from stowhand.jobs.job import DROPPED, Job
+from stowhand.jobs.job import DROPPED_RESULT, Job
 from stowhand.observe.propagation import CORRELATION, TRACE_PARENT, unload, without
 from stowhand.observe.redacted_json import read_exact, redacted, redacted_text, write_exact
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.options import whole
-from stowhand.protocols.searching import HISTORY
+from stowhand.protocols.search import HISTORY
 from stowhand.web.reader import Reader
 from stowhand.web.request import Absent, Malformed, Reply, Request, Right, View, Who, read, text
 
@@ -41,7 +41,7 @@ async def show(request: Request, reader: Reader) -> View:
     job = await job_of(request, reader, request.who)
     sees = request.may(Right.PAYLOADS) and bool(job.payload_text)  # a lent store may keep it to itself
     payload, result = read_exact(job.payload_text), read_exact(job.result_text)
-    carried, is_dropped = unload(job.flags), job.result_text == DROPPED
+    carried, is_dropped = unload(job.flags), job.result_text == DROPPED_RESULT
     values = {
         "page": "job",
         "job": job,
@@ -106,7 +106,7 @@ def _told(request: Request, reason: str, job: Job) -> Markup:
 
     def shown(found: re.Match[str]) -> Markup:
         if task := found[4]:
-            return request.link(task, "/jobs", task=task, since=iso(job.finished_at or job.created_at))
+            return request.link(task, "/jobs", task=task, since=format_iso_time(job.finished_at or job.created_at))
         if found[1]:
             return request.link(found[0], "/job", id=found[1])
         return Markup('<time datetime="{}T{}Z" data-as="local">{}</time>').format(found[2], found[3], found[0])
@@ -121,7 +121,7 @@ def _facts(job: Job) -> list[tuple[Field, Any]]:
 
 
 def _copies(job: Job, reader: Reader) -> dict[str, str]:
-    return copying.copies(job, redacted_text(job.payload_text), without(job.flags), reader.schema_name)
+    return job_copies.copies(job, redacted_text(job.payload_text), without(job.flags), reader.schema_name)
 
 
 def _node(value: Any, left: list[int]) -> Markup:

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import suggest
-from stowhand.jobs.durations import read_past
+from stowhand.jobs.durations import parse_past_time
 from stowhand.jobs.job import State
 from stowhand.protocols.options import one_of
-from stowhand.protocols.searching import Search
+from stowhand.protocols.search import Search
 from stowhand.web.reader import Reader
 from stowhand.web.request import Malformed, Reply, Request, Right, View, read, redirect
 
@@ -57,6 +57,6 @@ async def wanted_of(request: Request, reader: Reader) -> Search:
     states = tuple(State(word) for word in dict.fromkeys(words) if word)
     given: dict[str, Any] = {name: request.first(name) or None for name in NAMES}
     for name in TIMES:
-        past = read(name, request.first(name), read_past)
+        past = read(name, request.first(name), parse_past_time)
         given[name] = past and await past.by(reader.now)
     return Search(states=states, limit=PAGE, go_on=request.first("go_on"), **given)

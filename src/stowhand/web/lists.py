@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stowhand.jobs.job import State
-from stowhand.protocols.operating import BacklogRow
+from stowhand.protocols.operator import BacklogRow
 from stowhand.protocols.options import whole
 from stowhand.protocols.throughput import OutcomeCounts, Period, Slot, slots_of, total
 from stowhand.web.reader import Reader

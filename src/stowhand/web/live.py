@@ -17,7 +17,7 @@ import msgspec
 
 from stowhand.clock import Clock, SystemClock, wall_clock
 from stowhand.errors import ConfigurationError, StoreError
-from stowhand.jobs.durations import iso
+from stowhand.jobs.durations import format_iso_time
 from stowhand.web.reader import Reader
 from stowhand.web.request import Reply, Request, Who, text
 
@@ -149,7 +149,7 @@ def _event(reply: Reply, sent: dict[bytes, bytes], now: datetime) -> bytes:
             sent[region[1]] = compared
             changed.append(region[0])
     data = b"".join(b"data: " + line + b"\n" for line in b"".join(changed).splitlines())
-    return (data + b"\n" if data else b"") + f"event: now\ndata: {iso(now)}\n\n".encode()
+    return (data + b"\n" if data else b"") + f"event: now\ndata: {format_iso_time(now)}\n\n".encode()
 
 
 def _server_stops() -> bool:

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from markupsafe import Markup
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.figures import Pauses
-from stowhand.protocols.operating import SerialRow
+from stowhand.protocols.counts import Pauses
+from stowhand.protocols.operator import SerialRow
 from stowhand.protocols.throughput import OutcomeCounts, Period, slots_of
 from stowhand.web import attention, charts
 from stowhand.web.attention import NEW, Facts

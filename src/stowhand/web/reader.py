@@ -16,11 +16,11 @@ import msgspec
 from stowhand.clock import Clock, SystemClock, wall_clock
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.events import DashboardStoreLost, DashboardStoreRecovered, Events
+from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job
-from stowhand.jobs.tries import FailedAttempt
-from stowhand.protocols.operating import HeldJobs, Reason
+from stowhand.protocols.operator import HeldJobs, Reason
 from stowhand.protocols.queue_store import Failures, Inspector, QueueStore
-from stowhand.protocols.searching import Search, SearchResult
+from stowhand.protocols.search import Search, SearchResult
 from stowhand.protocols.throughput import Period
 from stowhand.web.request import Forbidden, Right, Who
 

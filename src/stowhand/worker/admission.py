@@ -21,7 +21,7 @@ from stowhand.clock import Clock
 from stowhand.errors import ConfigurationError, InvalidJob, NonRetryable, StowhandError, a_type
 from stowhand.events import HookFailed, HookFinished, StoreCallFailed, StoreRecovered
 from stowhand.jobs import limits
-from stowhand.jobs.conditions import TOGETHER, Condition, Where
+from stowhand.jobs.conditions import SUM_OPERATOR, Condition, Where
 from stowhand.jobs.outcomes import awaitable, describe
 from stowhand.protocols.attempt import Attempt, AttemptLogger
 from stowhand.protocols.handler import ClaimContext, ClaimDecision, Function, Handler, handler_of
@@ -262,7 +262,7 @@ class Budget(Generic[R]):
             return False
         if callable(self._column):
             return ClaimDecision((self._column(self.left),))
-        return ClaimDecision((Where(self._column, TOGETHER, self.left),), limit=max(ctx.free, 1))
+        return ClaimDecision((Where(self._column, SUM_OPERATOR, self.left),), limit=max(ctx.free, 1))
 
     async def pre_handle(self, ctx: Attempt[R], record: R) -> None:
         """Take the record's cost.

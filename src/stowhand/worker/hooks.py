@@ -24,7 +24,7 @@ from stowhand.events import Events, HookFailed, HookFinished
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import Unreadable
 from stowhand.jobs.lifecycle import RaisableOutcome, Retry, Snooze
-from stowhand.jobs.outcomes import awaitable, describe, from_raised, hopeless
+from stowhand.jobs.outcomes import as_failure, awaitable, describe, from_raised
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.handler import ChildCrashed, ChildUnable, Handler, Isolate, Resources
 from stowhand.protocols.store import Store
@@ -135,7 +135,7 @@ class Hooks:
             raise  # nothing that the handler has raised
         except Exception as error:
             if self._retryable is not None and not self._retryable(error):
-                return hopeless(error)
+                return as_failure(error)
             raise
         finally:
             prepared()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 
 from stowhand.events import ThreadAbandoned, ThreadEnded, ThreadsExhausted, WorkerRenewed
-from stowhand.jobs.durations import say_duration
+from stowhand.jobs.durations import format_duration
 from stowhand.worker.host import Host
 from stowhand.worker.leases import Held
 from stowhand.worker.state import WorkerState
@@ -36,7 +36,7 @@ class Limits:
     def start(self) -> None:
         """Start to count the worker's age."""
         if self._options.max_age is not None:
-            age = say_duration(self._options.max_age)
+            age = format_duration(self._options.max_age)
             self._state.clock.call_later(self._options.max_age, lambda: self._state.end(f"max_age ({age}) reached"))
 
     def look(self) -> None:

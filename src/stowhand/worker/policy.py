@@ -14,7 +14,8 @@ import msgspec
 from stowhand.errors import ConfigurationError, LeaseLost, PayloadMismatch
 from stowhand.events import Events, ResultDropped
 from stowhand.jobs.durations import seconds
-from stowhand.jobs.job import DROPPED, State
+from stowhand.jobs.failed_attempts import TIMED_OUT
+from stowhand.jobs.job import DROPPED_RESULT, State
 from stowhand.jobs.lifecycle import (
     COMPLETED,
     Cancel,
@@ -26,9 +27,8 @@ from stowhand.jobs.lifecycle import (
     Settlement,
     settle,
 )
-from stowhand.jobs.outcomes import DONE, describe, from_error, from_raised
+from stowhand.jobs.outcomes import COMPLETED_WITHOUT_RESULT, describe, from_error, from_raised
 from stowhand.jobs.text import clean
-from stowhand.jobs.tries import TIMED_OUT
 from stowhand.protocols.attempt import Attempt, Stop, control_of
 from stowhand.protocols.handler import ChildCrashed, ChildUnable, Handler
 from stowhand.protocols.store import Claim
@@ -103,7 +103,7 @@ class Judge:
 
     def settle(self, attempt: Attempt[Any], outcome: Outcome) -> Settlement:
         """The settlement. Where a policy fails, its job waits by the natural table, and its error says so."""
-        if outcome is DONE and not attempt.then:
+        if outcome is COMPLETED_WITHOUT_RESULT and not attempt.then:
             return COMPLETED  # the most common, and no policy can change it
         result = None
         if isinstance(outcome, Complete):
@@ -169,7 +169,7 @@ class Judge:
             return self._encode(result)
         except BaseException as error:  # noqa: BLE001 - boundary: a result may raise anything; the event reports it
             self._events.emit(ResultDropped(claim.lease.job_id, claim.task, describe(error).partition("\n")[0]))
-            return DROPPED
+            return DROPPED_RESULT
 
 
 def outcome_of(error: BaseException, claim: Claim[Any], policy: Callable[[Claim[Any]], Policy]) -> Outcome:

@@ -22,12 +22,12 @@ import msgspec
 
 from stowhand.errors import SchemaTooNew, StoreError
 from stowhand.events import Events, StoreCallFailed, StoreRecovered
-from stowhand.jobs.histogram import BOUNDS, BUCKETS, Histogram
+from stowhand.jobs.histogram import BUCKET_BOUNDS_SECONDS, BUCKET_COUNT, Histogram
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Pair, ResetJob
 from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome
 from stowhand.protocols.attempt import Progress, ProgressKeeper
-from stowhand.protocols.operating import SEEN_EVERY, WorkerDescription, WorkerList, own_version
+from stowhand.protocols.operator import SEEN_EVERY, WorkerDescription, WorkerList, own_version
 from stowhand.protocols.store import Heartbeats
 from stowhand.protocols.throughput import (
     COUNTS,
@@ -137,7 +137,7 @@ WRITE_EVERY_SECONDS = 10.0
 """Between two writes. What a worker has counted since the last one is lost when it dies."""
 KEPT = OPEN_FOR // MINUTE + 2
 """Minutes, also for a clock that is set back: a store refuses older ones."""
-_zeros: partial[list[int]] = partial(list, (0,) * BUCKETS)
+_zeros: partial[list[int]] = partial(list, (0,) * BUCKET_COUNT)
 
 
 class _Count(msgspec.Struct):
@@ -188,8 +188,12 @@ class _Count(msgspec.Struct):
         seconds.sort()
         at = 0
         while at < len(seconds):
-            bucket = bisect_left(BOUNDS, seconds[at])
-            end = bisect_right(seconds, BOUNDS[bucket], at) if bucket < len(BOUNDS) else len(seconds)
+            bucket = bisect_left(BUCKET_BOUNDS_SECONDS, seconds[at])
+            end = (
+                bisect_right(seconds, BUCKET_BOUNDS_SECONDS[bucket], at)
+                if bucket < len(BUCKET_BOUNDS_SECONDS)
+                else len(seconds)
+            )
             self.runs[bucket] += end - at
             at = end
 
@@ -233,7 +237,7 @@ class ThroughputCounter:
                     known, due, start = task, job.run_at, job.started_at
                     count = minute[task if task in minute or len(minute) < MOST_TASKS else OTHERS]
                     of_task = seconds[task]
-                    waited = bisect_left(BOUNDS, (start - due).total_seconds())
+                    waited = bisect_left(BUCKET_BOUNDS_SECONDS, (start - due).total_seconds())
                 alike += 1
                 of_task.append(held.seconds)
                 if held.settlement is not COMPLETED and held.settlement.ended is not AttemptOutcome.OK:
@@ -251,9 +255,9 @@ class ThroughputCounter:
             count = self._now(task)
             count.counts[ended] += 1
             if due is not None and start is not None:
-                count.waits[bisect_left(BOUNDS, (start - due).total_seconds())] += 1
+                count.waits[bisect_left(BUCKET_BOUNDS_SECONDS, (start - due).total_seconds())] += 1
             if seconds is not None:
-                count.runs[bisect_left(BOUNDS, seconds)] += 1
+                count.runs[bisect_left(BUCKET_BOUNDS_SECONDS, seconds)] += 1
 
     def hear(self, claimed: datetime, heard: float) -> None:
         """A reply came at ``heard`` by the monotonic clock: a job was claimed at ``claimed`` by the store's."""

@@ -23,7 +23,7 @@ from stowhand.clock import Clock, SystemClock, Ticker
 from stowhand.errors import ConfigurationError, SchemaTooNew, StoreError
 from stowhand.events import ChangeRefused, Events, JobsReset, StoreCallFailed, StoreRecovered
 from stowhand.jobs.lease import JobId, Lease, ResetJob
-from stowhand.jobs.struct import SuggestingMeta
+from stowhand.jobs.option_struct import SuggestingMeta
 from stowhand.protocols.options import Seconds, Switch, Text, one_line, read_fields
 from stowhand.protocols.store import Foreign, Heartbeats, RefusedChange, Store, check_made, heartbeats_of
 from stowhand.worker.host import log_by_default

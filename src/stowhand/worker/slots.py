@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from stowhand.errors import StowhandError
-from stowhand.jobs.outcomes import DONE, from_returned
+from stowhand.jobs.outcomes import COMPLETED_WITHOUT_RESULT, from_returned
 from stowhand.protocols.attempt import Stop
 from stowhand.worker.executor import Executor
 from stowhand.worker.leases import Held, Leases
@@ -180,7 +180,7 @@ class Slots:
             context = contextvars.copy_context()
             waits_for = context.run(coroutine.send, None)
         except StopIteration as stop:
-            end = DONE if stop.value is None else from_returned(stop.value)
+            end = COMPLETED_WITHOUT_RESULT if stop.value is None else from_returned(stop.value)
         except BaseException as error:  # noqa: BLE001 - boundary: whatever it is, it ends this attempt, not the process
             end = self._executor.end_of(error, held)
         else:

@@ -11,7 +11,7 @@ import pytest
 from stowhand.flows.redis.engine import RedisEngine
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import turned
+from stowhand.jobs.lifecycle import with_state
 from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.protocols.store import Verdict
 from tests.flows.redis.step_harness import FAILED, SETTLEMENTS, Harness, ended, new_token, park
@@ -42,7 +42,7 @@ def is_canceled(harness: Harness, lease: Lease, queue: str = "first") -> bool:
 def test_a_settlement_that_lets_it_go_on_cancels_it(harness: Harness, how: str) -> None:
     lease, other = harness.start(), harness.start()
     assert cancel(harness, lease.job_id).done is ActionResult.ASKED
-    told = turned(SETTLEMENTS[how], State.CANCELED)
+    told = with_state(SETTLEMENTS[how], State.CANCELED)
     assert harness.settle(lease, SETTLEMENTS[how]) == told
     assert is_canceled(harness, lease)
     image = harness.image()

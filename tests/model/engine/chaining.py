@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import COMPLETED, QUARANTINE_AFTER, Settlement
+from stowhand.jobs.lifecycle import COMPLETED, MIN_SUSPECT_RESETS, Settlement
 from stowhand.protocols.store import Claim, ClaimRequest, Reply
 from tests.model.engine import leasing
 from tests.model.engine.rows import IN_TURN, Row, Rows
@@ -35,7 +35,7 @@ def _head(rows: Rows, serial: str, request: ClaimRequest) -> Row | None:
     if serial in rows.running_serials():
         return None
     due = [
-        row for row in rows.live.values() if row.waits() and row.run_at <= rows.now and row.resets < QUARANTINE_AFTER
+        row for row in rows.live.values() if row.waits() and row.run_at <= rows.now and row.resets < MIN_SUSPECT_RESETS
     ]
     mine = [row for row in due if row.serial == serial and leasing.claimable(row, request, rows.now)]
     head = min((row for row in mine if not rows.is_paused(row)), key=IN_TURN, default=None)

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
-from stowhand.jobs.failure import job_of
-from stowhand.jobs.job import EXPIRED, Job, KeyMode, NewJob, State
+from stowhand.jobs.failed_attempts import FailedAttempt
+from stowhand.jobs.failure import failure_job
+from stowhand.jobs.job import EXPIRED_ERROR, Job, KeyMode, NewJob, State
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.jobs.strict_json import SIZE_LIMIT
-from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.validation import validate_id
 from tests.model.engine.replies import appended
 from tests.model.engine.rows import Row, Rows, Taken, Transaction
@@ -129,7 +129,9 @@ def tell_of_failure(rows: Rows, row: Row, error_class: str | None) -> None:
     """Called by whatever has just failed a row for good: enqueue what it names, in the same transaction."""
     if row.on_failure is not None:
         handler, error = row.on_failure, row.last_error or ""
-        told = job_of(handler, job_id=row.id, task=row.task, payload=row.payload, error_class=error_class, error=error)
+        told = failure_job(
+            handler, job_id=row.id, task=row.task, payload=row.payload, error_class=error_class, error=error
+        )
         add(rows, told)
 
 
@@ -171,7 +173,7 @@ def cancel_expired(rows: Rows, row: Row) -> bool:
     """If it waits, and its moment has come."""
     if row.state is not State.QUEUED or row.expires_at is None or row.expires_at > rows.now:
         return False
-    row.last_error = EXPIRED
+    row.last_error = EXPIRED_ERROR
     rows.finish(row, State.CANCELED)
     return True
 

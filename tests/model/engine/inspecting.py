@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.operating import SerialRow
+from stowhand.protocols.operator import SerialRow
 from stowhand.protocols.queue_store import NEWEST, JobFilter
 from stowhand.protocols.validation import validate_filter
 from tests.model.engine import operating

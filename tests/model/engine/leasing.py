@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs import lifecycle, limits
+from stowhand.jobs.failed_attempts import WORKER_DIED, AttemptEnd, attempt_end
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
-from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, QUARANTINE_AFTER, WAITING, Settlement
+from stowhand.jobs.lifecycle import MIN_SUSPECT_RESETS, STATES_WITH_PAYLOAD, WAITING_STATES, Settlement
 from stowhand.jobs.text import clean
-from stowhand.jobs.tries import WORKER_DIED, AttemptEnd, end_of_try
 from stowhand.protocols.store import ClaimRequest, RefusedSettlement, Reply, Verdict
 from tests.model.engine import enqueueing
 from tests.model.engine.replies import continues, recorded, recorded_before
@@ -66,7 +66,7 @@ def claimable(row: Row, request: ClaimRequest, now: datetime) -> bool:
         and (request.tasks is None or row.task in request.tasks)
         and row.queue in request.queues
         and not set(row.flags) & set(request.forbidden_flags)
-        and (row.resets >= QUARANTINE_AFTER) == request.suspects
+        and (row.resets >= MIN_SUSPECT_RESETS) == request.suspects
     )
 
 
@@ -111,22 +111,22 @@ def check(settlement: Settlement) -> None:
     for text in (settlement.error, settlement.result):
         if text is not None and clean(text, len(text) * 4) != text:
             raise InvalidJob("the text holds NUL or lone surrogates")
-    limits.check_left(settlement)
+    limits.check_remaining_payload(settlement)
 
 
 def record(rows: Rows, row: Row, settlement: Settlement, state: State) -> None:
     """Write what was decided. ``state``: see ``way_back``."""
     if settlement.state in (State.ERRORED, State.FAILED, State.CANCELED):
         error_class = settlement.error_class
-        rows.keep_try(row, end_of_try(settlement.state, error_class), error_class, settlement.error)
+        rows.keep_try(row, attempt_end(settlement.state, error_class), error_class, settlement.error)
     row.settled_token, row.resets, row.expires_at = row.token, 0, None
     if settlement.refund:
         row.attempts = max(row.attempts - 1, 0)
     if settlement.error is not None:
         row.last_error = settlement.error
-    if settlement.payload is not None and settlement.state in PAYLOAD_CHANGES:
+    if settlement.payload is not None and settlement.state in STATES_WITH_PAYLOAD:
         row.payload = settlement.payload
-    if state in WAITING:
+    if state in WAITING_STATES:
         rows.end_lease(row, state)
         row.run_at = rows.now + timedelta(seconds=settlement.delay)
     else:
@@ -138,7 +138,7 @@ def record(rows: Rows, row: Row, settlement: Settlement, state: State) -> None:
 
 def way_back(row: Row, state: State, *, continues: bool = False) -> State:
     """By ``lifecycle.way_back``, which is passed what the row knows."""
-    return lifecycle.way_back(
+    return lifecycle.effective_state(
         state, cancel_requested=row.cancel_requested, loses_retries=row.loses_retries, continues=continues
     )
 

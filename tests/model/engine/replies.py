@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stowhand.jobs.job import State
-from stowhand.jobs.lifecycle import WAITING, Settlement, turned
+from stowhand.jobs.lifecycle import WAITING_STATES, Settlement, with_state
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.protocols.store import Reply, Verdict
@@ -32,17 +32,17 @@ def refusal(doing: str, job_id: int, state: State | None) -> Answer | None:
 
 def recorded(asked: Settlement, state: State) -> Reply:
     """The row was the lease's, and is ``state`` now."""
-    return Verdict.SETTLED if state is asked.state else turned(asked, state)
+    return Verdict.SETTLED if state is asked.state else with_state(asked, state)
 
 
 def recorded_before(asked: Settlement, state: State) -> Reply:
     """The row, ``state`` now, was settled by this very lease."""
     is_other_end = state.terminal and state is not asked.state
-    if not is_other_end and (asked.state is not State.COMPLETED or state not in WAITING):
+    if not is_other_end and (asked.state is not State.COMPLETED or state not in WAITING_STATES):
         return Verdict.ALREADY_SETTLED
-    if asked.state in WAITING:
-        return turned(asked, state)
-    return msgspec.structs.replace(turned(asked, state), error=None, error_class=None)
+    if asked.state in WAITING_STATES:
+        return with_state(asked, state)
+    return msgspec.structs.replace(with_state(asked, state), error=None, error_class=None)
 
 
 def continues(settlement: Settlement) -> bool:

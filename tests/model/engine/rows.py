@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
-from stowhand.jobs.job import MAX_ATTEMPTS, Job, NewJob, State
+from stowhand.jobs.failed_attempts import CLASS_LIMIT, MAX_KEPT_ATTEMPTS, AttemptEnd, FailedAttempt, last_frames
+from stowhand.jobs.job import DEFAULT_MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import WAITING
+from stowhand.jobs.lifecycle import WAITING_STATES
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.jobs.tries import CLASS_LIMIT, TRIES_KEPT, AttemptEnd, FailedAttempt, last_frames
 from stowhand.protocols.queue_store import KnownItem, LedgerEntry
 from stowhand.protocols.store import DAY
 
@@ -71,7 +71,7 @@ class Row:
 
     def waits(self) -> bool:
         """It may be claimed when it is due."""
-        return self.state in WAITING
+        return self.state in WAITING_STATES
 
     def lease(self) -> Lease:
         """Of a row that is processing."""
@@ -95,7 +95,7 @@ class Rows:
     """The one state of a model. Jobs are live, or in the history once they completed or were canceled."""
 
     def __init__(self, history: float | None = DAY, max_attempts: int | None = None) -> None:
-        self.max_attempts = max_attempts or MAX_ATTEMPTS
+        self.max_attempts = max_attempts or DEFAULT_MAX_ATTEMPTS
         """Of jobs that do not set it."""
         self.retention = history
         """Seconds that the history is kept; ``None``: not at all."""
@@ -211,7 +211,7 @@ class Rows:
             error_class=error_class and error_class[:CLASS_LIMIT],
             error=error and last_frames(error),
         )
-        self.tries[row.id] = [*self.tries.get(row.id, ()), entry][-TRIES_KEPT:]
+        self.tries[row.id] = [*self.tries.get(row.id, ()), entry][-MAX_KEPT_ATTEMPTS:]
 
     def begin_round(self, row: Row) -> None:
         """It is tried anew, by hand or because of its key. Only where it has entries is that another round."""

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.protocols.operating import PURGE
+from stowhand.protocols.operator import PURGE
 from tests.support.databases import Databases, Setup
 
 Connection = psycopg.Connection[tuple[Any, ...]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
-from stowhand.jobs.job import EXPIRED, NewJob
+from stowhand.jobs.job import EXPIRED_ERROR, NewJob
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.conftest import Run
 from tests.stores.postgres.verbs import claim
@@ -22,7 +22,7 @@ def test_one_that_was_locked_when_it_expired_is_canceled_soon_after_and_never_ru
         assert await claim(store, 1, tasks=("another",)) == []
         found = await store.jobs.get(job.id)
         assert found is not None
-        assert (found.last_error, found.attempts) == (EXPIRED, 0)
+        assert (found.last_error, found.attempts) == (EXPIRED_ERROR, 0)
         assert await store.next_due(("another",)) is None
         await store.close()
 

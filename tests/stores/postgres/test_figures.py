@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from stowhand.jobs.job import State
-from stowhand.protocols.figures import BoundedCount
+from stowhand.protocols.counts import BoundedCount
 from stowhand.protocols.queue_store import Inspector
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.kernel import counts, due, workers

@@ -153,10 +153,10 @@ def test_an_install_uses_a_schema_that_an_administrator_made(empty_url: str, run
 
 
 def test_the_literal_in_the_indexes_is_the_laws_quarantine(sql: Sql) -> None:
-    from stowhand.jobs.lifecycle import QUARANTINE_AFTER
+    from stowhand.jobs.lifecycle import MIN_SUSPECT_RESETS
 
     ((definition,),) = sql("select indexdef from pg_indexes where indexname = 'live_suspects'")
-    assert f"resets >= {QUARANTINE_AFTER}" in definition
+    assert f"resets >= {MIN_SUSPECT_RESETS}" in definition
 
 
 def test_a_migration_that_is_cut_off_leaves_all_as_it_was(own_url: str, tmp_path: Path, run: Any) -> None:

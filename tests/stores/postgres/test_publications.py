@@ -10,7 +10,7 @@ import pytest
 from stowhand.errors import StoreError
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.operating import Ages
+from stowhand.protocols.operator import Ages
 from stowhand.protocols.queue_store import ActionResult
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore

@@ -8,7 +8,7 @@ import psycopg
 
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.lifecycle import COMPLETED
-from stowhand.protocols.operating import Ages, PurgeResult
+from stowhand.protocols.operator import Ages, PurgeResult
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim

@@ -10,7 +10,7 @@ import pytest
 
 from stowhand import clock
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import QUARANTINE_AFTER
+from stowhand.jobs.lifecycle import MIN_SUSPECT_RESETS
 from stowhand.protocols.queue_store import Reschedule
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.sqlite.queue import SqliteStore, moment
@@ -102,7 +102,7 @@ def test_the_indexes_know_when_the_law_begins_to_suspect(template: Path) -> None
     connection = sqlite3.connect(template)
     texts = [text for (text,) in connection.execute("SELECT sql FROM sqlite_schema WHERE sql LIKE '%resets >%'")]
     connection.close()
-    assert any(f"resets >= {QUARANTINE_AFTER}" in text for text in texts)
+    assert any(f"resets >= {MIN_SUSPECT_RESETS}" in text for text in texts)
 
 
 def test_run_times_are_refused_where_no_datetime_could_show_them(path: Path, run: Run) -> None:

@@ -173,7 +173,7 @@ def step_of(job: Job) -> Step | None:
 
 def too_much(text: str) -> Fail | None:
     """A failure, where the payload is larger than stores accept."""
-    trouble = strict_json.find_trouble(text, strict_json.SIZE_LIMIT)
+    trouble = strict_json.find_problem(text, strict_json.SIZE_LIMIT)
     return Fail(f"the job's attributes together: {trouble}") if trouble else None
 
 

@@ -16,7 +16,7 @@ from stowhand.flows.redis.trouble import NoReply
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import Settlement, turned
+from stowhand.jobs.lifecycle import Settlement, with_state
 from stowhand.jobs.text import clean
 from stowhand.observe.propagation import TRACE_PARENT, handed_on
 from stowhand.protocols.store import Reply, Verdict
@@ -143,7 +143,7 @@ class Settlements:
             return settlement, self._words(pair, settlement)
         except (InvalidJob, UndecodablePayload, UnicodeError) as error:
             why = clean(f"its end could not be written: {error}")
-            failed = turned(msgspec.structs.replace(settlement, error=why, result=None), State.FAILED)
+            failed = with_state(msgspec.structs.replace(settlement, error=why, result=None), State.FAILED)
             return failed, ("fail", _quoted(why))
 
     def _words(self, pair: Pair, settlement: Settlement) -> Sequence[Any]:
@@ -211,9 +211,9 @@ def _reply(mark: str, asked: Settlement, written: Settlement, *, settled_before:
         case "S":
             return Verdict.ALREADY_SETTLED if settled_before else Verdict.SETTLED
         case "C":
-            return turned(asked, State.CANCELED)
+            return with_state(asked, State.CANCELED)
         case "F":
-            return turned(asked, State.FAILED)
+            return with_state(asked, State.FAILED)
     if missing is None or (missing and mark == "L"):
         return Verdict.LOST
     return Verdict.UNKNOWN

@@ -13,7 +13,7 @@ from stowhand.clock import SystemClock
 from stowhand.errors import StoreUnreachable
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.protocols.attempt import Progress
-from stowhand.protocols.operating import WorkerDescription
+from stowhand.protocols.operator import WorkerDescription
 from stowhand.protocols.store import Foreign, Pulse, RefusedChange
 from stowhand.remote.client.claims import HeldProofs
 from stowhand.remote.client.http_caller import HttpCaller

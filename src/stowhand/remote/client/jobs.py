@@ -14,8 +14,8 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, OutcomeUnknown, StoreError
 from stowhand.jobs import limits
+from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job, KeyMode, NewJob
-from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.producer import JobStanding
 from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.store import DOING, whole

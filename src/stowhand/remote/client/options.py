@@ -12,7 +12,7 @@ import msgspec
 
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.durations import seconds
-from stowhand.jobs.struct import SuggestingMeta
+from stowhand.jobs.option_struct import SuggestingMeta
 
 LONGEST_TIMEOUT = 300.0
 _TOKEN = re.compile(r"[\x21-\x7e]{1,1024}")

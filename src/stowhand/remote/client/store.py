@@ -17,7 +17,7 @@ from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.flow_tables import FlowTables
 from stowhand.protocols.handler import EnclosingStore
-from stowhand.protocols.operating import Operator
+from stowhand.protocols.operator import Operator
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.queue_store import Administrator, Inspector, Notices, Schema, Timetable, there
 from stowhand.protocols.store import PARTS, Capabilities, Foreign, Terms

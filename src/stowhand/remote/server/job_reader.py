@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job
-from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.producer import JobStanding
 from stowhand.protocols.queue_store import Failures, there
 from stowhand.remote.server.claims import fitting

@@ -17,7 +17,7 @@ from stowhand.clock import Clock, SystemClock
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, LendingStarted, LendingStopping
 from stowhand.http_server import HttpServerOptions, Serving, is_loopback, serving
-from stowhand.jobs.lifecycle import LONGEST_SLACK, slack
+from stowhand.jobs.lifecycle import MAX_SLACK_SECONDS, slack
 from stowhand.protocols.queue_store import AnyStore
 from stowhand.remote.server.authenticator import Authenticator, Proxies
 from stowhand.remote.server.claims import Claims
@@ -106,7 +106,7 @@ def _resetter(shared_store: SharedStore, events: Events, clock: Clock) -> Resett
     """The server needs its own resetter: the remote workers may all be gone at once."""
     terms = shared_store.store.terms
     options = ResetterOptions(
-        name=NAME, interval=RESET_EVERY, slack=LONGEST_SLACK if terms is None else slack(terms.lease), prompt=True
+        name=NAME, interval=RESET_EVERY, slack=MAX_SLACK_SECONDS if terms is None else slack(terms.lease), prompt=True
     )
     return Resetter(shared_store.store, options, clock=clock, events=events)
 

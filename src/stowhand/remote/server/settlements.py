@@ -15,10 +15,10 @@ import msgspec
 from stowhand.errors import InvalidJob, UndecodablePayload
 from stowhand.jobs import limits, strict_json
 from stowhand.jobs.durations import MAX_DURATION_SECONDS
+from stowhand.jobs.failed_attempts import CLASS_LIMIT
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.jobs.text import clean
-from stowhand.jobs.tries import CLASS_LIMIT
 from stowhand.protocols.store import RecordedSettlement, RefusedSettlement
 from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.tokens import Grant

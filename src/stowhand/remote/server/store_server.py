@@ -21,7 +21,7 @@ from stowhand.jobs.job import NewJob
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.attempt import ProgressKeeper, read_progress
-from stowhand.protocols.operating import WorkerList
+from stowhand.protocols.operator import WorkerList
 from stowhand.protocols.store import CancellationFinder, Heartbeats, RecordedSettlement, RefusedSettlement, Verdict
 from stowhand.remote.server.claims import Claims, Sent
 from stowhand.remote.server.job_reader import JobReader

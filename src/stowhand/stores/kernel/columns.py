@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from stowhand.jobs.fields import FIELDS, OPTIONS
-from stowhand.protocols.searching import TITLE_LIMIT
+from stowhand.protocols.search import TITLE_LIMIT
 
 COLUMNS = tuple(field.name for field in FIELDS)
 KEPT = tuple(field.name for field in FIELDS if field.kept)

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 from stowhand.jobs.job import State
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.protocols.figures import COUNTED, COUNTED_FOR_METRICS, BoundedCount, Figures, NameCounts, Pauses
-from stowhand.protocols.operating import BacklogRow
+from stowhand.protocols.counts import COUNTED, COUNTED_FOR_METRICS, BoundedCount, Figures, NameCounts, Pauses
+from stowhand.protocols.operator import BacklogRow
 from stowhand.protocols.throughput import MOST_TASKS
 from stowhand.stores.kernel.known_tasks import COUNTED_FOR, known_queues, known_tasks, named_queues
 from stowhand.stores.kernel.question import Engine, Query, Question, Row, count_some, read_now

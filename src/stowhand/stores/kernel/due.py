@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from stowhand.protocols.operating import MAX_OVERDUE_JOBS
+from stowhand.protocols.operator import MAX_OVERDUE_JOBS
 from stowhand.stores.kernel.question import Engine, Query, Question, read_now
 
 # The first job of each queue, task and priority (of each serial key, too) is the oldest of it, so that a backlog costs

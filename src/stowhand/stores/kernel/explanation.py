@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.protocols.operating import MOST_AHEAD, Explanation
+from stowhand.protocols.operator import MOST_AHEAD, Explanation
 from stowhand.stores.kernel.columns import JOB
 from stowhand.stores.kernel.counts import list_pauses
 from stowhand.stores.kernel.question import Engine, Query, Question, read_now

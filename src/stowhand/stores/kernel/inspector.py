@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.figures import COUNTED, BoundedCount, Figures, Pauses
-from stowhand.protocols.operating import (
+from stowhand.protocols.counts import COUNTED, BoundedCount, Figures, Pauses
+from stowhand.protocols.operator import (
     HELD_SHOWN,
     OVERDUE_SECONDS,
     AppVersion,
@@ -18,7 +18,7 @@ from stowhand.protocols.operating import (
     WorkerRow,
 )
 from stowhand.protocols.queue_store import NEWEST, Failures, JobFilter
-from stowhand.protocols.searching import ANY, NOTHING, Search, SearchResult
+from stowhand.protocols.search import ANY, NOTHING, Search, SearchResult
 from stowhand.protocols.throughput import Period
 from stowhand.protocols.validation import validate_filter, validate_id, validate_search, validate_step
 from stowhand.stores.kernel.counts import EVERY, count_states, list_pauses, list_queues, list_tasks, read_figures

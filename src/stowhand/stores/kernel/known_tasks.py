@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.protocols.figures import LiveCounts, Pauses
-from stowhand.protocols.operating import WORKERS_SHOWN, BacklogRow, WorkerRow
+from stowhand.protocols.counts import LiveCounts, Pauses
+from stowhand.protocols.operator import WORKERS_SHOWN, BacklogRow, WorkerRow
 from stowhand.protocols.throughput import HOUR, MOST_TASKS, OTHERS
 
 COUNTED_FOR = HOUR

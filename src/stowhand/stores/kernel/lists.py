@@ -8,7 +8,7 @@ import msgspec
 
 from stowhand.jobs.job import Job
 from stowhand.protocols.queue_store import JobFilter
-from stowhand.protocols.searching import ABOVE_ALL, HISTORY, LIVE, Search
+from stowhand.protocols.search import ABOVE_ALL, HISTORY, LIVE, Search
 from stowhand.stores.kernel.columns import JOB
 from stowhand.stores.kernel.question import Engine, Query, Question
 

@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from stowhand.jobs.durations import say_duration
-from stowhand.jobs.failure import UNTOLD
+from stowhand.jobs.durations import format_duration
+from stowhand.jobs.failure import NOT_ENQUEUED_PREFIX
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.lifecycle import QUARANTINE_AFTER
+from stowhand.jobs.lifecycle import MIN_SUSPECT_RESETS
 from stowhand.observe.propagation import without
-from stowhand.protocols.figures import Pauses
+from stowhand.protocols.counts import Pauses
 from stowhand.protocols.flow_tables import PARKED, is_step
-from stowhand.protocols.operating import MOST_AHEAD, OVERDUE_SECONDS, Explanation, Reason, WorkerDescription, WorkerRow
+from stowhand.protocols.operator import MOST_AHEAD, OVERDUE_SECONDS, Explanation, Reason, WorkerDescription, WorkerRow
 
 NOTHING_PAUSED = Pauses()
 HAVE_IT = "start a worker that has it (--task and --exclude-task leave tasks out), or correct the name"
@@ -120,7 +120,7 @@ def _running(facts: Facts) -> Iterator[Reason]:
 
 def _later(facts: Facts) -> Iterator[Reason]:
     """What was asked for when it was enqueued, and is still to come, or has come of its failure."""
-    is_told = facts.on_failure is not None and UNTOLD not in (facts.job.last_error or "")
+    is_told = facts.on_failure is not None and NOT_ENQUEUED_PREFIX not in (facts.job.last_error or "")
     if facts.job.state is State.FAILED and is_told:
         yield Reason("told", f"a job of {facts.on_failure!r} was enqueued, which tells of its failure")
     if facts.job.state is State.QUEUED and facts.expires_at is not None:
@@ -162,7 +162,7 @@ def _waiting(facts: Facts) -> Iterator[Reason]:
         yield Reason("not_due", later, f"stowhand jobs reschedule {job.id} --run-at +0s, to have it run at once")
     obstacles = [*_paused(facts), *_serial(facts), *_workers(facts)]
     yield from obstacles
-    if job.resets >= QUARANTINE_AFTER:
+    if job.resets >= MIN_SUSPECT_RESETS:
         died = f"its worker died {job.resets} times while running it"
         yield Reason("suspect", f"{died}: it waits for a free slot, and for the suspects before it")
     elif job.resets:
@@ -257,7 +257,7 @@ def _slots(facts: Facts) -> Iterator[Reason]:
         return
     slots, oldest = sum(card.concurrency for card in able), min(held, key=lambda busy: busy.since)
     whose = f"of {len(able)} workers are" if len(able) > 1 else "of the one worker that could take it are"
-    since = say_duration(max((facts.now - oldest.since).total_seconds() // 1, 0.0))
+    since = format_duration(max((facts.now - oldest.since).total_seconds() // 1, 0.0))
     all_of = f"all {slots} slots {whose}" if slots > 1 else "the one slot of the one worker that could take it is"
     yield Reason("slots_busy", f"{all_of} busy, the oldest for {since} with job {oldest.oldest} ({oldest.task})")
 
@@ -268,7 +268,7 @@ def _overdue(facts: Facts) -> Iterator[Reason]:
     late, free = (facts.now - facts.job.run_at).total_seconds(), _free_slots(facts, able)
     if free and late > OVERDUE_SECONDS:
         slots = f"{free} of {sum(card.concurrency for card in able)} slots that could take it are free"
-        what = f"it has been due for {say_duration(late // 1)} while {slots}, and the store knows no reason"
+        what = f"it has been due for {format_duration(late // 1)} while {slots}, and the store knows no reason"
         yield Reason("overdue", what, OVERDUE)
 
 

@@ -8,8 +8,8 @@ import msgspec
 
 from stowhand.clock import stopwatch
 from stowhand.jobs.job import Job
-from stowhand.protocols.figures import COUNTED, BoundedCount
-from stowhand.protocols.searching import (
+from stowhand.protocols.counts import COUNTED, BoundedCount
+from stowhand.protocols.search import (
     ABOVE_ALL,
     FIRST_PIECE,
     Search,

@@ -8,8 +8,8 @@ import msgspec
 
 from stowhand.clock import stopwatch
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.figures import BoundedCount
-from stowhand.protocols.searching import FIRST_PIECE, HISTORY, LIVE, Search, SearchPosition, SearchResult, place_of
+from stowhand.protocols.counts import BoundedCount
+from stowhand.protocols.search import FIRST_PIECE, HISTORY, LIVE, Search, SearchPosition, SearchResult, place_of
 
 
 class Part(msgspec.Struct, frozen=True):

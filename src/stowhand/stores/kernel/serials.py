@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stowhand.protocols.operating import SerialRow
+from stowhand.protocols.operator import SerialRow
 from stowhand.protocols.queue_store import FAILURES_MOST
 from stowhand.stores.kernel.counts import NEWEST_FAILED, list_paused
 from stowhand.stores.kernel.question import Engine, Query, Question

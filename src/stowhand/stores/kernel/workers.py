@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import Queues
-from stowhand.protocols.figures import COUNTED, BoundedCount
-from stowhand.protocols.operating import AppVersion, HeldJobs, WorkerDescription, WorkerRow, worker_row
+from stowhand.protocols.counts import COUNTED, BoundedCount
+from stowhand.protocols.operator import AppVersion, HeldJobs, WorkerDescription, WorkerRow, worker_row
 from stowhand.stores.kernel.columns import HEAD
 from stowhand.stores.kernel.question import Engine, Query, Question
 from stowhand.stores.kernel.search import read_head

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from stowhand.errors import ConfigurationError, InvalidJob, a_type, hint, suggest
-from stowhand.jobs.conditions import TOGETHER, Where
+from stowhand.jobs.conditions import SUM_OPERATOR, Where
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.limits import read_delay
@@ -57,7 +57,7 @@ def read_filters(given: object, *, folds: bool = True) -> tuple[Any, ...]:
     """The conditions of a count: as those of a claim, but for what bounds the records of one claim together."""
     conditions = read_conditions(given, folds=folds)
     for one in conditions:
-        if isinstance(one, Where) and one.op == TOGETHER:
+        if isinstance(one, Where) and one.op == SUM_OPERATOR:
             raise ConfigurationError(f"condition on {one.column!r}: {one.op!r} is for a claim; write '<='")
     return conditions
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from stowhand.errors import ConfigurationError
-from stowhand.jobs.lifecycle import QUARANTINE_AFTER
+from stowhand.jobs.lifecycle import MIN_SUSPECT_RESETS
 from stowhand.stores.table.names import COLUMNS, TOKEN, Relation, Shape, quote
 
 DIALECTS = ("postgres", "sqlite")
@@ -122,7 +122,7 @@ RECOMMENDED = (
     DUE,
     NEXT,
     STALLED,
-    Index("suspects", ("num_resets",), ("queued", "errored"), QUARANTINE_AFTER),
+    Index("suspects", ("num_resets",), ("queued", "errored"), MIN_SUSPECT_RESETS),
 )
 
 

@@ -19,7 +19,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.conditions import Sql
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, seconds
 from stowhand.jobs.fields import INT32
-from stowhand.jobs.struct import SuggestingMeta
+from stowhand.jobs.option_struct import SuggestingMeta
 from stowhand.jobs.text import clean
 from stowhand.stores.table.names import COLUMNS, POSTGRES_LIMIT, TOKEN, Column, Read, Shape, read_expression, read_shape
 from stowhand.stores.table.records import fields_of

@@ -9,7 +9,7 @@ import pytest
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement, turned
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement, with_state
 from stowhand.protocols.store import RefusedSettlement, Verdict
 from tests.stores.table.postgres.jobs import (
     CANCELED,
@@ -93,7 +93,7 @@ async def test_a_cancel_once_asked_turns_every_end_but_completion_into_canceled(
             lease = await started(jobs, served)
             jobs.sql("update jobs set cancel = true")
             turns = state not in (State.COMPLETED, State.CANCELED)
-            told = turned(SETTLEMENTS[state], State.CANCELED)
+            told = with_state(SETTLEMENTS[state], State.CANCELED)
             assert await served.settle(lease, SETTLEMENTS[state]) == (told if turns else Verdict.SETTLED)
             again = await served.settle(lease, SETTLEMENTS[state], repeat=True)
             assert again == (told if turns else Verdict.ALREADY_SETTLED)
@@ -115,7 +115,7 @@ async def known(jobs: Jobs, served: Served, state: State) -> None:
     assert await served.settle(lease, SETTLEMENTS[state], repeat=True) is Verdict.ALREADY_SETTLED
     for other in STATES:
         if other is not state:
-            told = (Verdict.LOST, Verdict.ALREADY_SETTLED, turned(SETTLEMENTS[other], State.CANCELED))
+            told = (Verdict.LOST, Verdict.ALREADY_SETTLED, with_state(SETTLEMENTS[other], State.CANCELED))
             assert await served.settle(lease, SETTLEMENTS[other], repeat=True) in told
     assert jobs.row(lease.job_id) == before
 

@@ -9,7 +9,7 @@ import pytest
 from stowhand.errors import LogRefused
 from stowhand.jobs.execution_log import ENTRIES_LIMIT
 from stowhand.jobs.job import NewJob, State
-from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement, turned
+from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement, with_state
 from stowhand.protocols.queue_store import ActionResult
 from stowhand.protocols.store import RefusedSettlement, Verdict
 from tests.conftest import Run
@@ -131,7 +131,7 @@ def test_cancel_wins_over_everything_but_completed(app: Application, run: Run) -
             key = app.add()
             taken = await claimed(table)
             app.sql("UPDATE uploads SET cancel = TRUE")
-            told = [turned(end, State.CANCELED) if end not in (COMPLETED, CANCELED) else Verdict.SETTLED]
+            told = [with_state(end, State.CANCELED) if end not in (COMPLETED, CANCELED) else Verdict.SETTLED]
             assert await settled(table, taken.lease, end) == told
             now = app.row(key)
             assert now["state"] == ("completed" if end is COMPLETED else "canceled")

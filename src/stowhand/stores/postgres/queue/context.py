@@ -12,9 +12,9 @@ from typing import Any
 import psycopg
 
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, StoreRefused, StoreTooSlow, StoreUnreachable
-from stowhand.jobs.job import EXPIRED
+from stowhand.jobs.job import EXPIRED_ERROR
 from stowhand.jobs.lease import JobId, Lease
-from stowhand.jobs.limits import RESERVED
+from stowhand.jobs.limits import BUILT_IN_TASKS
 from stowhand.protocols.store import POOL_SIZE, RESERVED_CONNECTIONS, StoreOptions, pool_refusal, pool_shortage
 from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.address import STATEMENT_DEADLINE_SECONDS, Address
@@ -213,8 +213,8 @@ def fillings_of(schema: str) -> dict[str, str]:
         "history_text": quote_text(f"{quoted}.history"),
         "tries_text": quote_text(f"{quoted}.tries"),
         "channel": quote_text(channel),
-        "reserved": f"array[{', '.join(map(quote_text, RESERVED))}]",
-        "expired": quote_text(EXPIRED),
+        "reserved": f"array[{', '.join(map(quote_text, BUILT_IN_TASKS))}]",
+        "expired": quote_text(EXPIRED_ERROR),
         "definer": _DEFINER,
         "index_plans": _INDEX_PLANS,
     } | role_fillings(schema)

@@ -10,7 +10,7 @@ import psycopg
 from stowhand.errors import StoreError
 from stowhand.jobs.lease import Lease, Pair
 from stowhand.protocols.attempt import Progress
-from stowhand.protocols.operating import WorkerDescription
+from stowhand.protocols.operator import WorkerDescription
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.protocols.throughput import TaskMinute
 from stowhand.stores.database import postgres_errors

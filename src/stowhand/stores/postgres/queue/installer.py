@@ -22,7 +22,7 @@ import psycopg
 
 from stowhand.errors import ConfigurationError, SchemaError, SchemaMissing, SchemaTooNew
 from stowhand.jobs import limits
-from stowhand.jobs.job import MAX_ATTEMPTS
+from stowhand.jobs.job import DEFAULT_MAX_ATTEMPTS
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.database.migrations import HOW_TO_INSTALL, Applied, Migration, Migrations
@@ -185,7 +185,7 @@ class Installer:
 
     async def _functions(self, connection: Session, *, is_installed: bool = True) -> list[str]:
         """Their texts, with the schema's own settings; with the package's where no schema is installed."""
-        ((attempts,),) = await self._ask(connection, "settings") if is_installed else [(MAX_ATTEMPTS,)]
+        ((attempts,),) = await self._ask(connection, "settings") if is_installed else [(DEFAULT_MAX_ATTEMPTS,)]
         return read_functions(self._context.fillings | {"max_attempts": str(attempts)})
 
     def _drop_strays(self, functions: list[str]) -> str:

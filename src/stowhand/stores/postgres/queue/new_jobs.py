@@ -11,7 +11,7 @@ import msgspec
 
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
-from stowhand.jobs.limits import FLAG_LIMIT, FLAGS_LIMIT, QUEUE_LIMIT, RESERVED, SERIAL_LIMIT, TASK_LIMIT
+from stowhand.jobs.limits import BUILT_IN_TASKS, FLAG_LIMIT, MAX_FLAGS, QUEUE_LIMIT, SERIAL_LIMIT, TASK_LIMIT
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.stores.database.statements import plain_array, quoted, text_array
 from stowhand.stores.kernel.columns import DETAILS
@@ -32,7 +32,7 @@ def is_plain(job: NewJob) -> bool:
         and job.on_failure is None
         and job.expires is None
         and 0 < len(job.task) <= TASK_LIMIT
-        and job.task not in RESERVED
+        and job.task not in BUILT_IN_TASKS
         and (job.serial is None or len(job.serial) <= SERIAL_LIMIT)
         and (job.queue is None or 0 < len(job.queue) <= QUEUE_LIMIT)
         and (job.max_attempts is None or job.max_attempts > 0)
@@ -43,7 +43,7 @@ def is_plain(job: NewJob) -> bool:
 
 
 def _are_short(flags: tuple[str, ...]) -> bool:
-    return len(flags) <= FLAGS_LIMIT and all(0 < len(flag) <= FLAG_LIMIT for flag in flags)
+    return len(flags) <= MAX_FLAGS and all(0 < len(flag) <= FLAG_LIMIT for flag in flags)
 
 
 def call_of(job: NewJob, now: datetime | None) -> tuple[str, tuple[object, ...]]:

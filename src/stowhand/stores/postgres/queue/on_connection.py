@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, cast
 
+from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.producer import Cursor
 from stowhand.protocols.store import Claim, ClaimRequest, StoreOptions
 from stowhand.protocols.validation import validate_id

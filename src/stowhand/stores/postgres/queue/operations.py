@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stowhand.protocols.operating import (
+from stowhand.protocols.operator import (
     PURGE_COUNTED,
     Ages,
     PurgeResult,

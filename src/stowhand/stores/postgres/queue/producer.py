@@ -10,9 +10,9 @@ import psycopg
 from stowhand.clock import SystemClock
 from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
 from stowhand.jobs import limits
+from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job, KeyMode, NewJob
-from stowhand.jobs.limits import RESERVED
-from stowhand.jobs.tries import FailedAttempt
+from stowhand.jobs.limits import BUILT_IN_TASKS
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.link import Row, Session, rows
@@ -192,7 +192,7 @@ class Producer:
 
     async def write_ticks(self, connection: Session, jobs: Sequence[NewJob]) -> list[int]:
         """As ``write``, of jobs that a crontab has made, which may be of a built-in task."""
-        usual = [place for place, job in enumerate(jobs) if job.task not in RESERVED]
+        usual = [place for place, job in enumerate(jobs) if job.task not in BUILT_IN_TASKS]
         if len(usual) == len(jobs):
             return await self.write(connection, jobs)
         ids = dict(zip(usual, await self.write(connection, [jobs[place] for place in usual]), strict=True))

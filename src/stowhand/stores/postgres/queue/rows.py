@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stowhand.jobs.fields import ATTRIBUTES, FIELDS, Kind
+from stowhand.jobs.failed_attempts import AttemptEnd, FailedAttempt
+from stowhand.jobs.fields import ATTRIBUTE_NAMES, FIELDS, Kind
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
-from stowhand.jobs.tries import AttemptEnd, FailedAttempt
 from stowhand.protocols.store import Claim
 from stowhand.stores.database.statements import quote_text
 from stowhand.stores.database.timestamps import TimestampCache
@@ -16,7 +16,7 @@ from stowhand.stores.kernel.columns import COLUMNS, DETAILS, KEPT, named, select
 
 Row = tuple[Any, ...]
 
-_FIELDS = tuple(ATTRIBUTES[name] for name in COLUMNS)
+_FIELDS = tuple(ATTRIBUTE_NAMES[name] for name in COLUMNS)
 CLAIMED = (
     *("id", "task", "payload", "serial", "priority", "run_at", "attempts", "max_attempts", "resets", "max_resets"),
     *("key", "flags", "last_error", "revision", "created_at", "updated_at", "started_at"),

@@ -107,9 +107,9 @@ class QueuePlan:
     def acceptable(self, entry: Entry) -> str | None:
         """As on SQLite: the rest of a batch, and options of jobs that follow; their payloads were checked before."""
         try:
-            limits.check_left(entry[1])
+            limits.check_remaining_payload(entry[1])
             for job in entry[1].then:
-                limits.refuse_reserved(limits.check_options(job))
+                limits.refuse_built_in(limits.check_options(job))
         except InvalidJob as error:
             return clean(postgres_errors.first_line(error))
         return None

@@ -23,7 +23,7 @@ from psycopg.rows import TupleRow
 
 from stowhand.clock import SystemClock, stopwatch
 from stowhand.errors import StoreError, TableUnsuitable
-from stowhand.jobs.conditions import apart
+from stowhand.jobs.conditions import split_conditions
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import ClaimRequest
 from stowhand.stores.database import postgres_errors
@@ -96,7 +96,7 @@ class TableClaims:
                 except _Abandoned:
                     break
                 taken += more
-                if taken and apart(request.conditions)[1]:
+                if taken and split_conditions(request.conditions)[1]:
                     break  # only the caller knows what is left of the bound
                 if not again or len(taken) >= request.limit:
                     break
@@ -167,7 +167,7 @@ class TableClaims:
             validator = RowValidator(self._context, connection, pick, values, self._marking(request))
             await self._end_walk(connection, request)
             # One fits by itself; how much several are together is not summed here.
-            marked = await validator.claim(1 if apart(request.conditions)[1] else limit)
+            marked = await validator.claim(1 if split_conditions(request.conditions)[1] else limit)
             rows = [row for row in marked if not row[1]]
             taken = self._taken(request, rows, validator.rows, validator.bad)
         for key, why in validator.unchanged.items():

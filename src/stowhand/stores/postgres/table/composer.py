@@ -14,8 +14,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from stowhand.jobs.conditions import apart
-from stowhand.jobs.lifecycle import QUARANTINE_AFTER
+from stowhand.jobs.conditions import split_conditions
+from stowhand.jobs.lifecycle import MIN_SUSPECT_RESETS
 from stowhand.stores.database.statements import fill, load_statements, quote_text
 from stowhand.stores.postgres.table.catalog import INTEGERS
 from stowhand.stores.postgres.table.user_sql import PostgresWriter, plain, quote_
@@ -73,11 +73,11 @@ class Composer:
     ) -> tuple[bytes, dict[str, object]]:
         """The statement that picks and marks (``claim``), or only picks (``pick``), and the values of what is written
         in it. ``passing``: the records whose keys are in ``passed`` are passed over."""
-        each, together = apart(conditions)
+        each, together = split_conditions(conditions)
         given = PostgresWriter(self._shape, "c")
         text, bounds = given.conditions(each), given.bounds(together)
         resets = self._row("num_resets", "0")
-        suspicion = f" and {resets} {'>=' if suspects else '<'} {QUARANTINE_AFTER}"
+        suspicion = f" and {resets} {'>=' if suspects else '<'} {MIN_SUSPECT_RESETS}"
         source = self._source(self._order + text + bounds.costs, locked=True)
         fillings = {"source": source, "conditions": text, "suspicion": suspicion, "costs": bounds.costs}
         numbered = "numbered_within" if together else "numbered"

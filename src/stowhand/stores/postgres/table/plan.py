@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease
-from stowhand.jobs.lifecycle import Settlement, turned
+from stowhand.jobs.lifecycle import Settlement, with_state
 from stowhand.protocols.store import Reply, Verdict
 from stowhand.stores.database.link import Row
 from stowhand.stores.database.statements import plain_array, text_array, token_array
@@ -68,7 +68,7 @@ class TablePlan:
 
         def read(row: Row) -> tuple[Pair, Reply | None]:
             of = self._pair(row)
-            return of, turned(asked[of], State.CANCELED) if row[2] == "canceled" else _FOUND.get(row[2])
+            return of, with_state(asked[of], State.CANCELED) if row[2] == "canceled" else _FOUND.get(row[2])
 
         return Query(self._context.statement("look"), values, read)
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import msgspec
 
+from stowhand.jobs.failed_attempts import BY_HAND, WORKER_DIED, AttemptEnd
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.tries import BY_HAND, WORKER_DIED, AttemptEnd
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.queue_store import ActionResult, Answer, Reschedule
 from stowhand.protocols.validation import (

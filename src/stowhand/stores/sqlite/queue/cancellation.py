@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stowhand.jobs.job import EXPIRED
+from stowhand.jobs.job import EXPIRED_ERROR
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 EXPIRED_AT_ONCE = 500
@@ -22,5 +22,5 @@ def expire(tx: Transaction) -> int:
     tx.run("claimed_in_time")
     expired = tx.column("expired", limit=EXPIRED_AT_ONCE)
     for job_id in expired:
-        cancel_waiting(tx, job_id, EXPIRED)
+        cancel_waiting(tx, job_id, EXPIRED_ERROR)
     return len(expired)

@@ -8,7 +8,7 @@ from typing import Any
 
 from stowhand.jobs import limits
 from stowhand.jobs.fields import OPTIONS
-from stowhand.jobs.job import EXPIRED, MAX_ATTEMPTS, Job, KeyMode, NewJob, State
+from stowhand.jobs.job import DEFAULT_MAX_ATTEMPTS, EXPIRED_ERROR, Job, KeyMode, NewJob, State
 from stowhand.stores.sqlite.queue.cancellation import cancel_waiting
 from stowhand.stores.sqlite.queue.moment import to_datetime
 from stowhand.stores.sqlite.queue.rows import INSERTED, LATEST, check_size, to_job, to_row
@@ -24,13 +24,13 @@ def add(tx: Transaction, job: NewJob, *, built_in: bool = False, job_id: int | N
     ``job_id``: its id, if it becomes a job of its own; else the next one.
     """
     if not built_in:
-        limits.refuse_reserved(job)
+        limits.refuse_built_in(job)
     row = to_row(job, tx.now)
     if job.key is None:
         return _insert(tx, row, job_id)
     holder = tx.row("holder", key=job.key)
     if holder is not None and holder[-1]:
-        cancel_waiting(tx, holder[0], EXPIRED)
+        cancel_waiting(tx, holder[0], EXPIRED_ERROR)
         holder = None
     if holder is None:
         return _insert_keyed(tx, row, job, job_id)
@@ -69,7 +69,7 @@ def find(tx: Transaction, job_id: int, job: NewJob) -> Job:
         return to_job(row)
     enqueued_at = to_datetime(tx.row("key_taken", key=job.key)[1])
     options: dict[str, Any] = {field.name: getattr(job, field.name) for field in OPTIONS} | {
-        "max_attempts": MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts,
+        "max_attempts": DEFAULT_MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts,
         "flags": tuple(dict.fromkeys(job.flags)),
     }
     return Job(
@@ -117,7 +117,7 @@ def _insert_many(tx: Transaction, jobs: Sequence[NewJob]) -> list[int]:
     last = tx.row("last_id")
     first = 1 if last is None else last[0] + 1
     for job in jobs:
-        limits.refuse_reserved(job)
+        limits.refuse_built_in(job)
     rows = [_values(job_id, to_row(job, tx.now)) for job_id, job in enumerate(jobs, first)]
     tx.raw.executemany(SQL["insert"], rows)
     return list(range(first, first + len(jobs)))

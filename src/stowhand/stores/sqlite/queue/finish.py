@@ -7,10 +7,17 @@ from collections.abc import Sequence
 import msgspec
 
 from stowhand.jobs import lifecycle
+from stowhand.jobs.failed_attempts import (
+    CLASS_LIMIT,
+    MAX_KEPT_ATTEMPTS,
+    WORKER_DIED,
+    AttemptEnd,
+    attempt_end,
+    last_frames,
+)
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
-from stowhand.jobs.lifecycle import PAYLOAD_CHANGES, WAITING, Settlement
-from stowhand.jobs.tries import CLASS_LIMIT, TRIES_KEPT, WORKER_DIED, AttemptEnd, end_of_try, last_frames
+from stowhand.jobs.lifecycle import STATES_WITH_PAYLOAD, WAITING_STATES, Settlement
 from stowhand.stores.database.sqlite_connection import check_written
 from stowhand.stores.sqlite.queue.on_failure import tell
 from stowhand.stores.sqlite.queue.rows import as_json
@@ -38,7 +45,7 @@ class Held(msgspec.Struct, frozen=True):
 
     def way_back(self, state: State, *, continues: bool = False) -> State:
         """By ``lifecycle.way_back``, which is passed what the row knows."""
-        return lifecycle.way_back(
+        return lifecycle.effective_state(
             state,
             cancel_requested=bool(self.cancel_requested),
             loses_retries=self.loses_retries,
@@ -76,12 +83,12 @@ def settle(tx: Transaction, held: Held, settlement: Settlement) -> State:
         state=state,
         attempts=max(held.attempts - settlement.refund, 0),
         resets=0,
-        run_at=tx.now.after(settlement.delay) if state in WAITING else None,
+        run_at=tx.now.after(settlement.delay) if state in WAITING_STATES else None,
         error=settlement.error,
         result=settlement.result,
-        payload=settlement.payload if settlement.state in PAYLOAD_CHANGES else None,
+        payload=settlement.payload if settlement.state in STATES_WITH_PAYLOAD else None,
         settled_token=held.token,
-        outcome=None if settlement.state in LEAVE_NONE else end_of_try(settlement.state, settlement.error_class),
+        outcome=None if settlement.state in LEAVE_NONE else attempt_end(settlement.state, settlement.error_class),
         error_class=settlement.error_class,
     )
     _write(tx, held, ending)
@@ -120,7 +127,7 @@ def keep_tries(
     error_class, error = error_class and error_class[:CLASS_LIMIT], error and last_frames(error)
     tx.run("keep_tries", ids=ids, outcome=outcome.value, error_class=error_class, error=error)
     tx.run("mark_round", ids=ids)
-    tx.run("drop_tries", ids=ids, kept=TRIES_KEPT)
+    tx.run("drop_tries", ids=ids, kept=MAX_KEPT_ATTEMPTS)
 
 
 def _write(tx: Transaction, held: Held, ending: Ending, *, tells: bool = True) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from stowhand.clock import stopwatch
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.protocols.attempt import Progress
-from stowhand.protocols.operating import FORGOTTEN_AFTER, VERSION_GONE, VERSIONS_FOR, WorkerDescription
+from stowhand.protocols.operator import FORGOTTEN_AFTER, VERSION_GONE, VERSIONS_FOR, WorkerDescription
 from stowhand.protocols.queue_store import LEDGER_DAYS
 from stowhand.protocols.store import DAY
 from stowhand.protocols.throughput import HOURS_FOR, TaskMinute

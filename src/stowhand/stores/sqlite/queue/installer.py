@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowhand.jobs.job import MAX_ATTEMPTS
+from stowhand.jobs.job import DEFAULT_MAX_ATTEMPTS
 from stowhand.protocols.queue_store import SchemaStatus
 from stowhand.stores.database.migrations import Migrations
 from stowhand.stores.database.sqlite_errors import find_damage
@@ -56,7 +56,7 @@ class Installer:
 
     async def default_max_attempts(self) -> int:
         """As the package has it."""
-        return MAX_ATTEMPTS
+        return DEFAULT_MAX_ATTEMPTS
 
     async def uninstall(self) -> None:
         """Remove everything of ours; the file stays."""

@@ -6,10 +6,10 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.store import Claim, ClaimRequest, StoreOptions, Verdict
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.callers.sqlite import plain_rows

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.jobs.failure import UNTOLD, job_of
+from stowhand.jobs.failure import NOT_ENQUEUED_PREFIX, failure_job
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.text import clean
 from stowhand.stores.database.sqlite_connection import write_in_savepoint
@@ -25,7 +25,7 @@ def tell(tx: Transaction, error_class: str | None) -> None:
         tx.run("told", id=row[0])
         refused = write_in_savepoint(tx.raw, lambda row=row: _tell(tx, row, error_class))  # type: ignore[misc]
         if refused is not None:
-            why = clean(f"{UNTOLD}{trouble.refusal(refused)}")
+            why = clean(f"{NOT_ENQUEUED_PREFIX}{trouble.refusal(refused)}")
             tx.run("note", id=row[0], why=why)
 
 
@@ -33,7 +33,7 @@ def _tell(tx: Transaction, row: tuple[Any, ...], error_class: str | None) -> Non
     job_id, task, payload, error, handler = row
     if handler is None:
         return  # removed since
-    told = job_of(
+    told = failure_job(
         _handler.decode(handler), job_id=job_id, task=task, payload=payload, error_class=error_class, error=error or ""
     )
     enqueue.add(tx, told)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stowhand.jobs.job import State
-from stowhand.protocols.operating import (
+from stowhand.protocols.operator import (
     PURGE_COUNTED,
     Ages,
     PurgeResult,

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterable, Awaitable, Iterable, Sequence
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
+from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job, NewJob
-from stowhand.jobs.tries import FailedAttempt
 from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.database.sqlite_errors import is_refused

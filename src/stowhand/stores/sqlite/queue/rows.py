@@ -10,9 +10,9 @@ import msgspec
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
+from stowhand.jobs.failed_attempts import AttemptEnd, FailedAttempt
 from stowhand.jobs.fields import FIELDS, Kind
-from stowhand.jobs.job import MAX_ATTEMPTS, Job, NewJob, State
-from stowhand.jobs.tries import AttemptEnd, FailedAttempt
+from stowhand.jobs.job import DEFAULT_MAX_ATTEMPTS, Job, NewJob, State
 from stowhand.stores.kernel.columns import COLUMNS, DETAILS
 from stowhand.stores.sqlite.queue.moment import Moment, micros, to_datetime, to_micros
 
@@ -84,7 +84,7 @@ def to_row(job: NewJob, now: Moment) -> tuple[Any, ...]:
     job = check(job)
     due = to_micros(job.run_at) if job.run_at is not None else now.after(job.delay) if job.delay else now.wall
     flags = as_json(tuple(dict.fromkeys(job.flags))) if job.flags else None
-    attempts = MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
+    attempts = DEFAULT_MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
     expires_at = None if job.expires is None else min(due + micros(job.expires), LATEST)
     on_failure = None if job.on_failure is None else as_json(job.on_failure)
     return (*_given(job), due, attempts, flags, job.queue, on_failure, expires_at, now.wall, now.wall)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement
-from stowhand.jobs.limits import check_left
+from stowhand.jobs.limits import check_remaining_payload
 from stowhand.protocols.store import Reply, Verdict
 from stowhand.stores.database.sqlite_connection import check_written
 from stowhand.stores.sqlite.queue import enqueue, finish
@@ -75,7 +75,7 @@ def _check(settlement: Settlement) -> None:
     for field, text in (("the error", settlement.error), ("the result", settlement.result)):
         if text is not None:
             check_text(field, text)
-    check_left(settlement)
+    check_remaining_payload(settlement)
     if settlement.result is not None and (size := len(settlement.result.encode())) > RESULT_LIMIT:
         raise ValueError(f"the result has {size} bytes; the limit is {RESULT_LIMIT} (1 MiB)")
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import TableUnsuitable
-from stowhand.jobs.conditions import apart
+from stowhand.jobs.conditions import split_conditions
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import ClaimRequest
@@ -102,7 +102,7 @@ class TableClaim:
             found = within(self._candidates(room), self._request.conditions)
             canceled += self._change(found, limit)
             full = len(found) == room and len(self._refused) < MOST_REFUSED
-            if self._marks and apart(self._request.conditions)[1]:
+            if self._marks and split_conditions(self._request.conditions)[1]:
                 break  # the rest of the bound is known to the caller that set it
 
     def _candidates(self, room: int) -> list[tuple[Any, ...]]:
@@ -204,7 +204,7 @@ class TableClaim:
 
 def within(found: Sequence[tuple[Any, ...]], conditions: Sequence[Any]) -> Sequence[tuple[Any, ...]]:
     """As many, from the first one on, as are together within the bounds of the conditions."""
-    _, together = apart(conditions)
+    _, together = split_conditions(conditions)
     for at, one in enumerate(together):
         total = 0.0
         for number, row in enumerate(found):

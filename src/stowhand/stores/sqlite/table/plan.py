@@ -13,7 +13,7 @@ import msgspec
 from stowhand.jobs import lifecycle
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Lease, ResetJob
-from stowhand.jobs.lifecycle import Settlement, turned
+from stowhand.jobs.lifecycle import Settlement, with_state
 from stowhand.protocols.store import Foreign, RefusedSettlement, Reply, Verdict
 from stowhand.stores.database.sqlite_connection import check_written
 from stowhand.stores.database.sqlite_errors import message_of
@@ -147,7 +147,7 @@ def _trace(record: CurrentRecord | None, asked: Settlement, *, repeat: bool) -> 
     if not record.matches or asked.state is State.QUEUED:
         return Verdict.LOST
     if record.state == State.CANCELED and asked.state not in (State.COMPLETED, State.CANCELED):
-        return turned(asked, State.CANCELED)
+        return with_state(asked, State.CANCELED)
     is_written = record.state == asked.state and (asked.state not in WITH_MESSAGE or record.message == asked.error)
     return Verdict.ALREADY_SETTLED if is_written else Verdict.LOST
 

@@ -16,9 +16,9 @@ from uuid import UUID
 import msgspec
 
 from stowhand.errors import ConfigurationError, a_type
-from stowhand.jobs.conditions import Where, apart
+from stowhand.jobs.conditions import Where, split_conditions
 from stowhand.jobs.job import State
-from stowhand.jobs.lifecycle import QUARANTINE_AFTER
+from stowhand.jobs.lifecycle import MIN_SUSPECT_RESETS
 from stowhand.stores.sqlite.table.composer import Kinds, reached, truth
 from stowhand.stores.sqlite.table.moments import LARGEST_SECONDS, Kind, as_text, to_micros
 from stowhand.stores.table.names import OUR_ALIAS, Column, Read, Shape, quote
@@ -71,7 +71,7 @@ class Queries:
         ``in_order``: walk an index of that order until there are enough, instead of sorting all that are due.
         ``passing``: those whose keys, as texts, are in ``:passed`` (JSON) are passed over.
         """
-        conditions, together = apart(conditions)
+        conditions, together = split_conditions(conditions)
         query = _Writer(self._shape, (*self._order, *conditions))
         at = query.at
         order = ", ".join(query.expression(one) for one in self._order)
@@ -81,7 +81,7 @@ class Queries:
             [
                 *(self._waiting(at) if in_order else [f"{at['id']} IN (\n{self._due}\n)"]),
                 f"typeof({at['id']}) IN ('integer', 'text')",
-                f"coalesce({at['num_resets']}, 0) {'>=' if suspects else '<'} {QUARANTINE_AFTER}",
+                f"coalesce({at['num_resets']}, 0) {'>=' if suspects else '<'} {MIN_SUSPECT_RESETS}",
                 *([f"CAST({at['id']} AS TEXT) NOT IN (SELECT value FROM json_each(:passed))"] if passing else []),
             ],
             conditions,

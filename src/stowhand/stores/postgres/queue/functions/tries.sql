@@ -1,6 +1,6 @@
 -- What attempts leave that did not complete: entries of the table `tries`, of which a job's last ten stay.
 
--- At most 1 KiB of an error text: its first line, and its end (jobs/tries.py: last_frames).
+-- At most 1 KiB of an error text: its first line, and its end (jobs/failed_attempts.py: last_frames).
 create or replace function {schema}.last_frames(_error text) returns text
 language sql immutable strict as $$
   select case
@@ -10,7 +10,7 @@ language sql immutable strict as $$
                case when octet_length(_error) = length(_error) then 800 else 200 end as tail) f
 $$;
 
--- How an attempt ended whose settlement asks for that state (jobs/tries.py: end_of_try). NULL: it leaves no entry.
+-- How an attempt ended whose settlement asks for that state (jobs/failed_attempts.py: attempt_end). NULL: it leaves no entry.
 create or replace function {schema}.end_of_try(_state text, _error_class text) returns text
 language sql immutable as $$
   select case

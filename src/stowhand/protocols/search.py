@@ -16,8 +16,8 @@ import msgspec
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, State
-from stowhand.jobs.struct import SuggestingMeta
-from stowhand.protocols.figures import BoundedCount
+from stowhand.jobs.option_struct import SuggestingMeta
+from stowhand.protocols.counts import BoundedCount
 
 BUDGET = 0.06
 """Seconds for which a search looks, by default."""

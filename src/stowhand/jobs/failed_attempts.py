@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-TRIES_KEPT = 10
+MAX_KEPT_ATTEMPTS = 10
 """Entries of a job; older ones go when one is added."""
 CLASS_LIMIT = 200
 """Characters of ``Try.error_class``."""
@@ -17,9 +17,9 @@ BY_HAND = "by hand"
 TIMED_OUT = "TimedOut"
 """No classes of Python's, and not to be taken for one: only of a built-in class is no module named."""
 
-_WHOLE = 1024
-_HEAD = 160
-_TAIL = 800
+_MAX_EXCERPT_BYTES = 1024
+_HEAD_CHARACTERS = 160
+_TAIL_CHARACTERS = 800
 
 
 class AttemptEnd(StrEnum):
@@ -53,7 +53,7 @@ class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """The error's first line, and the end of its traceback. The newest whole text is the job's ``last_error``."""
 
 
-def end_of_try(state: str, error_class: str | None) -> AttemptEnd:
+def attempt_end(state: str, error_class: str | None) -> AttemptEnd:
     """``state``: of the settlement, as the worker asked for it: errored, failed or canceled."""
     if state == "canceled":
         return AttemptEnd.CANCELED
@@ -80,8 +80,8 @@ def last_frames(text: str) -> str:
 
     Counted in characters, fewer where some are not ASCII: SQL cuts by the same rule.
     """
-    if len(raw := text.encode()) <= _WHOLE:
+    if len(raw := text.encode()) <= _MAX_EXCERPT_BYTES:
         return text
-    tail = _TAIL if len(raw) == len(text) else _TAIL // 4
-    head = _HEAD if len(raw) == len(text) else _HEAD // 4
+    tail = _TAIL_CHARACTERS if len(raw) == len(text) else _TAIL_CHARACTERS // 4
+    head = _HEAD_CHARACTERS if len(raw) == len(text) else _HEAD_CHARACTERS // 4
     return f"{text.partition(chr(10))[0][:head]}\n[...]\n{text[-tail:]}"

@@ -14,11 +14,11 @@ class SuggestingMeta(msgspec.StructMeta):
 
     if not TYPE_CHECKING:  # a checker would read the arguments of every such struct from here: any
 
-        def __call__(self, *args: Any, **given: Any) -> Any:
+        def __call__(self, *args: Any, **options: Any) -> Any:
             try:
-                return super().__call__(*args, **given)
+                return super().__call__(*args, **options)
             except TypeError:
-                for name in given:
+                for name in options:
                     if name not in self.__struct_fields__:
                         raise TypeError(
                             f"{self.__name__}: no option {name!r}{suggest(name, self.__struct_fields__)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stowhand.protocols.figures import NAMES, BoundedCount, NameCounts
+from stowhand.protocols.counts import NAMES, BoundedCount, NameCounts
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import msgspec
 from stowhand.jobs.fields import OPTIONS, Field, Kind, flag_of
 from stowhand.jobs.job import Job, State
 
-SCHEMA = "stowhand"
-_IN_SQL = {"serial": "queue_name", "queue": "work_queue", "key": "job_key"}
+DEFAULT_SCHEMA = "stowhand"
+_SQL_ARGUMENTS = {"serial": "queue_name", "queue": "work_queue", "key": "job_key"}
 """Arguments of ``add_job`` that have other names."""
 
 
@@ -37,11 +37,13 @@ def command(job: Job, payload: str, flags: tuple[str, ...] = ()) -> str:
     return shlex.join(["stowhand", "enqueue", *options, *end, job.task, payload])
 
 
-def sql(job: Job, payload: str, flags: tuple[str, ...] = (), schema: str = SCHEMA) -> str:
+def sql(job: Job, payload: str, flags: tuple[str, ...] = (), schema: str = DEFAULT_SCHEMA) -> str:
     """A call of ``add_job``, for a server with ``standard_conforming_strings``, which is the default."""
-    given = [_literal(job.task), f"{_literal(payload)}::json"]
-    given += [f"{_IN_SQL.get(field.name, field.name)} := {_value(value)}" for field, value in _options(job, flags)]
-    return f"select id from {_name(schema)}.add_job({', '.join(given)});"
+    arguments = [_literal(job.task), f"{_literal(payload)}::json"]
+    arguments += [
+        f"{_SQL_ARGUMENTS.get(field.name, field.name)} := {_value(value)}" for field, value in _options(job, flags)
+    ]
+    return f"select id from {_name(schema)}.add_job({', '.join(arguments)});"
 
 
 def python(job: Job, payload: str, flags: tuple[str, ...] = ()) -> str:
@@ -63,9 +65,9 @@ def test_job_{job.id}(jobs, stowhand_app):
 
 
 def _new_job(job: Job, payload: str, flags: tuple[str, ...]) -> str:
-    given = [f"task={job.task!r}", f"payload={payload!r}"]
-    given += [f"{field.name}={value!r}" for field, value in _options(job, flags)]
-    return f"NewJob({', '.join(given)})"
+    arguments = [f"task={job.task!r}", f"payload={payload!r}"]
+    arguments += [f"{field.name}={value!r}" for field, value in _options(job, flags)]
+    return f"NewJob({', '.join(arguments)})"
 
 
 def _options(job: Job, flags: tuple[str, ...]) -> list[tuple[Field, Any]]:
@@ -86,4 +88,6 @@ def _literal(text: str) -> str:
 
 
 def _name(schema: str) -> str:
-    return SCHEMA if schema == SCHEMA else '"' + schema.replace('"', '""') + '"'  # "user" is a word of SQL's, too
+    return (
+        DEFAULT_SCHEMA if schema == DEFAULT_SCHEMA else '"' + schema.replace('"', '""') + '"'
+    )  # "user" is a word of SQL's, too

@@ -19,10 +19,10 @@ from stowhand.jobs import limits
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, seconds
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import ALL_QUEUES, Queues
-from stowhand.protocols.figures import BoundedCount
+from stowhand.protocols.counts import BoundedCount
 
-PURGE = limits.PURGE
-BUILT_IN = limits.RESERVED
+PURGE = limits.PURGE_TASK
+BUILT_IN = limits.BUILT_IN_TASKS
 """Tasks that every worker has (app/built_in.py)."""
 PURGE_COUNTED = 1_000_000
 """Jobs of one state that a dry run counts, at most."""
