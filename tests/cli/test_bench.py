@@ -13,7 +13,7 @@ import psutil
 import psycopg
 import pytest
 
-from stowhand.cli.bench import Row
+from stowhand.cli.bench import Measurement
 from tests.support import forked
 
 COMMAND = [sys.executable, "-m", "stowhand.cli", "bench"]
@@ -75,9 +75,9 @@ def test_interrupted_it_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def _bench(url: str, folder: Path, *options: str) -> list[Row]:
+def _bench(url: str, folder: Path, *options: str) -> list[Measurement]:
     done = _run(url, folder, "--json", "--jobs", "300", "--processes", "2", *options)
-    return [msgspec.json.decode(line, type=Row) for line in done.stdout.splitlines()]
+    return [msgspec.json.decode(line, type=Measurement) for line in done.stdout.splitlines()]
 
 
 def _run(url: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

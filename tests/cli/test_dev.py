@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stowhand.cli.dev import look
-from stowhand.cli.web import as_written
+from stowhand.cli.dev import take_snapshot
+from stowhand.cli.web import current_declarations
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import NewJob
 from tests.cli.conftest import Stowhand, command
@@ -119,7 +119,7 @@ def test_a_job_that_is_added_in_the_dashboard_is_one_of_the_app_as_its_files_are
     shop.write_text("from stowhand import App\napp = App(include=['edited_mail'])\n")
     task = "from edited_shop import app\n@app.task(max_attempts={})\ndef {}(to: str) -> None: ...\n"
     mail.write_text(task.format(3, "send"))
-    made = as_written("edited_shop:app")
+    made = current_declarations("edited_shop:app")
     job = NewJob(task="send", payload='{"to":"x"}')
     assert made(job).max_attempts == 3
     mail.write_text(task.format(20, "send") + task.partition("\n")[2].format(4, "call"))
@@ -179,4 +179,4 @@ def test_files_of_packages_and_hidden_folders_are_passed_over(tmp_path: Path) ->
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv" / "pyvenv.cfg").write_text("")
     (tmp_path / "venv" / "c.py").write_text("")
-    assert sorted(look(tmp_path)) == ["shop.py", "shop/mail.py", "stowhand.toml"]
+    assert sorted(take_snapshot(tmp_path)) == ["shop.py", "shop/mail.py", "stowhand.toml"]

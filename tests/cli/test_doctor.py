@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from stowhand.app.settings.resolver import read_settings
-from stowhand.cli.doctor import Server, examine_waiting, examine_work, judge_server
+from stowhand.cli.doctor import Server, examine_server, examine_waiting, examine_work
 from stowhand.cli.stats import Stats, WorkerLine, read_stats
 from stowhand.jobs.job import State
 from stowhand.jobs.queues import ALL_QUEUES, Queues
@@ -158,15 +158,15 @@ def test_postgres_is_heard_and_its_pool_is_added_up(call: Stowhand, postgres_url
 
 def test_the_connections_of_all_processes_are_compared_with_what_the_server_gives() -> None:
     settings = read_settings({"connection": "my_db", "concurrency": "8", "processes": "6"}, environ={})
-    *_, roomy = judge_server(Server(18, 97, used=10), settings)
-    *_, full = judge_server(Server(18, 90, used=10), settings)
+    *_, roomy = examine_server(Server(18, 97, used=10), settings)
+    *_, full = examine_server(Server(18, 90, used=10), settings)
     assert (roomy.mark, full.mark) == ("ok", "warn")
     assert "6 x 13 + 3 of their parent = 81 at most" in full.text
 
 
 def test_a_server_on_which_nothing_can_be_done_is_no_mere_warning() -> None:
     settings = read_settings({"connection": "my_db"}, environ={})
-    findings = judge_server(Server(18, 100, 1, read_only=True), settings)
+    findings = examine_server(Server(18, 100, 1, read_only=True), settings)
     (found,) = [finding for finding in findings if finding.mark == "FAIL"]
     assert (found.what, found.code) == ("writes", 3)
     assert "target_session_attrs=read-write" in found.text
@@ -181,7 +181,7 @@ def test_a_server_on_which_nothing_can_be_done_is_no_mere_warning() -> None:
 )
 def test_a_server_that_is_old_or_full_is_a_warning(server: Server, what: str, words: str) -> None:
     settings = read_settings({"connection": "my_db"}, environ={})
-    (warning,) = [finding for finding in judge_server(server, settings) if finding.mark == "warn"]
+    (warning,) = [finding for finding in examine_server(server, settings) if finding.mark == "warn"]
     assert warning.what == what
     assert words in warning.text
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stowhand.cli.columns import table
-from stowhand.cli.job_views import listed
+from stowhand.cli.job_views import list_columns
 from stowhand.jobs.job import Job, State
 from stowhand.observe.safe_text import columns
 from tests.cli.conftest import Stowhand
@@ -211,14 +211,14 @@ def test_a_table_fits_its_terminal_whatever_names_are_like(width: int, monkeypat
         a_job(1, **names, state=State.QUEUED, priority=-100, last_error="E" * 900),
         a_job(22222, task="short", state=State.PROCESSING, attempts=25),
     ]
-    lines = table(listed(jobs), jobs)
+    lines = table(list_columns(jobs), jobs)
     least = 101  # every column at its narrowest; a narrower terminal wraps
     assert max(columns(line) for line in lines) <= max(width, least)
     starts = {columns(line.partition("2031-")[0]) for line in lines[1:]}
     assert starts == {columns(lines[0].partition("RUN AT")[0])}
     assert "\x1b" not in "".join(lines)
     monkeypatch.setattr("stowhand.cli.columns.wants_color", lambda stream: True)
-    assert "\x1b[" in table(listed(jobs), jobs)[2], "a state has a color where it is wanted"
+    assert "\x1b[" in table(list_columns(jobs), jobs)[2], "a state has a color where it is wanted"
 
 
 def test_a_list_begins_with_the_newest_and_is_narrowed_by_moment_and_words_of_the_error(serial: Stowhand) -> None:

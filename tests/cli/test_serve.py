@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stowhand.cli import health
-from stowhand.cli.serve import _health_shown
+from stowhand.cli.serve import _serve_health
 from tests.cli.conftest import Stowhand, command
 from tests.conftest import Run
 from tests.remote.server.lending import Client
@@ -78,11 +78,13 @@ def test_health_is_answered_on_a_port_of_its_own_also_while_the_loop_is_blocked(
         port = taken.getsockname()[1]
 
     async def scenario() -> None:
-        with _health_shown(f"127.0.0.1:{port}", Frozen()):  # type: ignore[arg-type]
-            assert await asyncio.to_thread(health.ask, f"127.0.0.1:{port}", "/healthz") == (True, "ok")
-            ready = await asyncio.to_thread(health.ask, f"127.0.0.1:{port}", "/readyz")
+        with _serve_health(f"127.0.0.1:{port}", Frozen()):  # type: ignore[arg-type]
+            assert await asyncio.to_thread(health.request_health, f"127.0.0.1:{port}", "/healthz") == (True, "ok")
+            ready = await asyncio.to_thread(health.request_health, f"127.0.0.1:{port}", "/readyz")
             assert ready == (False, "not ready: not ready")
-            well, why = health.ask(f"127.0.0.1:{port}", "/healthz")  # on the loop, which waits for the answer
+            well, why = health.request_health(
+                f"127.0.0.1:{port}", "/healthz"
+            )  # on the loop, which waits for the answer
             assert not well
             assert "no answer of the event loop" in why
 
@@ -95,10 +97,10 @@ def test_health_of_a_served_store_is_shown(folder: Path) -> None:
     serving = Serving(folder, "--http", str(port))
     try:
         deadline = time.monotonic() + 60
-        while health.ask(f"127.0.0.1:{port}", "/healthz") != (True, "ok"):
+        while health.request_health(f"127.0.0.1:{port}", "/healthz") != (True, "ok"):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert health.ask(f"127.0.0.1:{port}", "/readyz") == (True, "ready")
+        assert health.request_health(f"127.0.0.1:{port}", "/readyz") == (True, "ready")
     finally:
         serving.end()
 

@@ -125,8 +125,8 @@ def test_a_page_in_a_pipe_is_as_wide_as_columns_says(tmp_path: Path) -> None:
 
 
 def test_after_a_long_look_it_rests_longer() -> None:
-    assert pause_after(took=0.01, interval=2.0) == 2.0
-    assert pause_after(took=3.0, interval=2.0) == 12.0, "a fifth of the time at most"
+    assert pause_after(duration=0.01, interval=2.0) == 2.0
+    assert pause_after(duration=3.0, interval=2.0) == 12.0, "a fifth of the time at most"
 
 
 def test_an_interval_of_nothing_is_refused() -> None:

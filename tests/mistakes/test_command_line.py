@@ -136,7 +136,7 @@ def test_a_misspelt_task_meets_the_nearest_that_is_known(
     nearest = "; did you mean 'send'?\n"
     assert call("jobs", "list", "--task", "sned").err == f"No waiting, running or failed jobs of task sned{nearest}"
     assert call("jobs", "retry", "--task", "sned", "-y").err == f"No failed jobs of task sned{nearest}"
-    monkeypatch.setattr("stowhand.cli.enqueue.is_watched", lambda: True)
+    monkeypatch.setattr("stowhand.cli.enqueue.has_terminal", lambda: True)
     ended = call("enqueue", "sned")
     assert (ended.out, ended.err) == ("2\n", f"note: no running worker has a task 'sned'{nearest}")
     assert call("enqueue", "send").err == ""

@@ -218,9 +218,12 @@ def test_a_port_that_is_taken_and_an_open_one_are_told_at_the_start(sqlite_worke
     assert "Worker connected" not in sqlite_workers.said(1)
     threading.Thread(target=taken.serve_forever, daemon=True).start()
     address = f"127.0.0.1:{port}"
-    assert health_command.ask(address, "/healthz") == (False, f"the server at {address} is not a worker")
+    assert health_command.request_health(address, "/healthz") == (False, f"the server at {address} is not a worker")
     taken.shutdown()
-    assert health_command.ask(address, "/healthz") == (False, f"no answer from {address} within 2 s")  # nobody accepts
+    assert health_command.request_health(address, "/healthz") == (
+        False,
+        f"no answer from {address} within 2 s",
+    )  # nobody accepts
     taken.server_close()
 
 

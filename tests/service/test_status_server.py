@@ -105,7 +105,7 @@ def test_it_listens_on_ipv6_too() -> None:
         pytest.skip("no IPv6 here")
     try:
         assert server.url == f"http://[::1]:{server.port}"
-        assert health_command.ask(f"[::1]:{server.port}", "/page") == (
+        assert health_command.request_health(f"[::1]:{server.port}", "/page") == (
             False,
             f"the server at [::1]:{server.port} is not a worker",
         )

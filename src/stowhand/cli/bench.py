@@ -31,18 +31,18 @@ from stowhand.service.supervisor import Supervisor
 from stowhand.stores.url import open_store
 
 SCHEMA = "stowhand_bench"
-SINGLES = 1000
+MAX_SINGLE_JOBS = 1000
 """Jobs enqueued one by one, at most."""
-SAMPLES, WARM_UP = 200, 5
+LATENCY_JOBS, WARM_UP_JOBS = 200, 5
 """Jobs sent to an idle worker, and the first of them, which are not counted."""
-COUNT = click.IntRange(min=1)
+POSITIVE_INTEGER = click.IntRange(min=1)
 
 app = App()
-_started: asyncio.Queue[float] = asyncio.Queue()
+_start_times: asyncio.Queue[float] = asyncio.Queue()
 """When a job of the latency test was started."""
 
 
-class Row(msgspec.Struct, frozen=True):
+class Measurement(msgspec.Struct, frozen=True):
     """One figure."""
 
     measure: str
@@ -58,15 +58,17 @@ async def noop(number: int) -> None:
 @app.task
 async def start(number: int) -> None:  # noqa: ARG001
     """Note the moment."""
-    _started.put_nowait(stopwatch())
+    _start_times.put_nowait(stopwatch())
 
 
 @click.command("bench", cls=Command)
 @click.option("-c", "--connection", metavar="STORE", help="As for every command; measured beside what is in use.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-@click.option("--jobs", type=COUNT, default=20_000, show_default=True, help="Jobs of the load test.")
-@click.option("--processes", type=COUNT, default=1, show_default=True, help="Worker processes of the load test.")
-@click.option("--concurrency", type=COUNT, default=24, show_default=True, help="Jobs at once in a process.")
+@click.option("--jobs", type=POSITIVE_INTEGER, default=20_000, show_default=True, help="Jobs of the load test.")
+@click.option(
+    "--processes", type=POSITIVE_INTEGER, default=1, show_default=True, help="Worker processes of the load test."
+)
+@click.option("--concurrency", type=POSITIVE_INTEGER, default=24, show_default=True, help="Jobs at once in a process.")
 def command(connection: str | None, as_json: bool, jobs: int, processes: int, concurrency: int) -> None:
     """Measure how fast the store is on this machine.
 
@@ -75,19 +77,21 @@ def command(connection: str | None, as_json: bool, jobs: int, processes: int, co
     Works in a schema of its own (stowhand_bench), or in a file of its own beside the SQLite file, and removes it.
     """
     configure_logging("error", "text")
-    named = resolve_store_url(connection)
-    if named.is_lent:
+    resolved = resolve_store_url(connection)
+    if resolved.is_lent:
         raise ConfigurationError(
-            f"{named.url} only lends its jobs: bench needs the store itself, by its own URL (postgresql://… or sqlite:///…)"
+            f"{resolved.url} only lends its jobs: bench needs the store itself, by its own URL (postgresql://… or sqlite:///…)"
         )
     if not as_json:
-        click.echo(f"{scrub(named.url)} ({named.source})\nPython {platform.python_version()}, {os.cpu_count()} cores\n")
+        click.echo(
+            f"{scrub(resolved.url)} ({resolved.source})\nPython {platform.python_version()}, {os.cpu_count()} cores\n"
+        )
 
     async def measure(settings: WorkerSettings) -> None:
         async for row in _measure(settings, jobs):
             click.echo(json_line(row) if as_json else f"{row.measure:<48}{row.value:>10,.6g} {row.unit}")
 
-    with _own_store(named) as store:
+    with _own_store(resolved) as store:
         worker = WorkerOptions(concurrency=concurrency, once=True)
         settings = WorkerSettings(
             store=store, worker=worker, app="stowhand.cli.bench:app", processes=processes, log_level="error"
@@ -96,39 +100,41 @@ def command(connection: str | None, as_json: bool, jobs: int, processes: int, co
 
 
 @contextmanager
-def _own_store(named: ResolvedStore) -> Iterator[StoreSettings]:
+def _own_store(resolved: ResolvedStore) -> Iterator[StoreSettings]:
     """A schema of its own in that database, or a file of its own in the folder of that file, removed afterwards."""
     options = StoreOptions(schema=SCHEMA, history=None)
-    if named.scheme != "sqlite":
-        yield StoreSettings(connection=named, options=options)
+    if resolved.scheme != "sqlite":
+        yield StoreSettings(connection=resolved, options=options)
         return
-    file = Path(named.url.removeprefix("sqlite:///").partition("?")[0]).absolute().with_name(f"{SCHEMA}.db")
+    file = Path(resolved.url.removeprefix("sqlite:///").partition("?")[0]).absolute().with_name(f"{SCHEMA}.db")
     try:
-        yield StoreSettings(connection=ResolvedStore(f"sqlite:///{file}", named.source), options=options)
+        yield StoreSettings(connection=ResolvedStore(f"sqlite:///{file}", resolved.source), options=options)
     finally:
         remove_file(file)
 
 
-async def _measure(settings: WorkerSettings, jobs: int) -> AsyncIterator[Row]:
+async def _measure(settings: WorkerSettings, jobs: int) -> AsyncIterator[Measurement]:
     adopt_store(app, settings.store.url, settings.store.options)
     await _clean(settings.store)
     await app.open(install=True)
     try:
-        took = await _drain(msgspec.structs.replace(settings, processes=1))
-        yield Row("start and stop of a worker with nothing to do", round(1000 * took), "ms")
-        singles = min(jobs, SINGLES)
-        began = stopwatch()
-        for number in range(singles):
+        seconds = await _drain(msgspec.structs.replace(settings, processes=1))
+        yield Measurement("start and stop of a worker with nothing to do", round(1000 * seconds), "ms")
+        single_jobs = min(jobs, MAX_SINGLE_JOBS)
+        started_at = stopwatch()
+        for number in range(single_jobs):
             await noop.enqueue(number)
-        yield _rate("enqueue, one by one", singles, stopwatch() - began)
-        began = stopwatch()
+        yield _rate("enqueue, one by one", single_jobs, stopwatch() - started_at)
+        started_at = stopwatch()
         await app.enqueue_many(noop.new_job(number) for number in range(jobs))
-        yield _rate(f"enqueue, {jobs} in one call", jobs, stopwatch() - began)
-        load = f"run {jobs + singles}, with the start of {settings.processes} worker(s)"
-        yield _rate(load, jobs + singles, await _drain(settings))
+        yield _rate(f"enqueue, {jobs} in one call", jobs, stopwatch() - started_at)
+        load = f"run {jobs + single_jobs}, with the start of {settings.processes} worker(s)"
+        yield _rate(load, jobs + single_jobs, await _drain(settings))
         delays = await _latencies()
         for name, share in (("p50", 0.5), ("p99", 0.99)):
-            yield Row(f"enqueue to start on an idle queue, {name}", round(delays[int(len(delays) * share)], 2), "ms")
+            yield Measurement(
+                f"enqueue to start on an idle queue, {name}", round(delays[int(len(delays) * share)], 2), "ms"
+            )
     finally:
         await app.close()
         await _clean(settings.store)
@@ -142,33 +148,33 @@ async def _clean(settings: StoreSettings) -> None:
         await store.close()
 
 
-def _rate(measure: str, jobs: int, seconds: float) -> Row:
-    return Row(measure, round(jobs / seconds), "jobs/s")
+def _rate(measure: str, jobs: int, seconds: float) -> Measurement:
+    return Measurement(measure, round(jobs / seconds), "jobs/s")
 
 
 async def _drain(settings: WorkerSettings) -> float:
     """Seconds in which worker processes start, run all jobs, and end."""
     supervisor = Supervisor(settings, (await app.open()).heartbeats, Events())
-    began = stopwatch()
-    working = asyncio.create_task(supervisor.run())
+    started_at = stopwatch()
+    worker_run = asyncio.create_task(supervisor.run())
     try:
-        code = await asyncio.shield(working)
+        code = await asyncio.shield(worker_run)
     finally:
         supervisor.request_stop()
-        await working
+        await worker_run
     if code != OK:
         raise StoreError(f"the worker processes ended by themselves, with code {code}")
-    return stopwatch() - began
+    return stopwatch() - started_at
 
 
 async def _latencies() -> list[float]:
     """Milliseconds from the enqueueing of a job to its start in an idle worker of this process, ascending."""
     delays = []
     async with app.run_in_background(tasks=["start"]):
-        for number in range(SAMPLES + WARM_UP):
-            sent = stopwatch()
+        for number in range(LATENCY_JOBS + WARM_UP_JOBS):
+            sent_at = stopwatch()
             await start.enqueue(number)
-            delays.append(1000 * (await _started.get() - sent))
+            delays.append(1000 * (await _start_times.get() - sent_at))
             # Between 4 and 24 ms, spread evenly without a pattern that a poll could fall in step with (golden ratio).
             await SystemClock().sleep(0.004 + 0.020 * (number * 0.6180339887 % 1))
-    return sorted(delays[WARM_UP:])
+    return sorted(delays[WARM_UP_JOBS:])

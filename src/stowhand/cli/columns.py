@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 MAX_CELL_WIDTH = 60
 """Columns of the terminal, for every cell except those of the last column."""
-MIN_SQUEEZED_WIDTH = 8
+MIN_SHRUNK_WIDTH = 8
 
 
 class Column(msgspec.Struct, Generic[T], frozen=True):
@@ -40,11 +40,11 @@ class Column(msgspec.Struct, Generic[T], frozen=True):
     """Function of the value for JSON; by default the attribute ``key``."""
     text: Callable[[T], str] | None = None
     """Function of the text for people; by default the value in words."""
-    right: bool = False
+    is_right_aligned: bool = False
     """Whether cells are aligned to the right."""
-    squeezed: bool = False
+    can_shrink: bool = False
     """Whether cells are cut where the table is wider than the terminal."""
-    lines: bool = False
+    is_multiline: bool = False
     """The text has line breaks: a page keeps them, a table shows the most telling line."""
     colors: Mapping[str, str] = {}
     """The color of a text, in a table on a terminal."""
@@ -55,70 +55,72 @@ class Column(msgspec.Struct, Generic[T], frozen=True):
 
     def text_of(self, row: T) -> str:
         """The text for people; ``-``: none."""
-        text = _words(self.value_of(row)) if self.text is None else self.text(row)
+        text = _value_text(self.value_of(row)) if self.text is None else self.text(row)
         return text or "-"
 
     def cell_of(self, row: T) -> str:
         """The text on one line."""
         text = self.text_of(row)
-        return escape(telling_line(text) if self.lines else text)
+        return escape(telling_line(text) if self.is_multiline else text)
 
 
 def table(columns: Sequence[Column[T]], rows: Iterable[T]) -> list[str]:
     """Aligned lines, the headings first. At most as wide as the terminal, if cutting squeezed columns suffices."""
-    shown = [column for column in columns if column.heading]
-    cells = [[column.heading for column in shown], *([column.cell_of(row) for column in shown] for row in rows)]
+    visible = [column for column in columns if column.heading]
+    cells = [[column.heading for column in visible], *([column.cell_of(row) for column in visible] for row in rows)]
     cells = [[*(fit(cell, MAX_CELL_WIDTH) for cell in line[:-1]), line[-1]] for line in cells]
-    widths = _squeezed(shown, [max(map(width_of, column)) for column in zip(*cells, strict=True)])
-    painted = wants_color(sys.stdout)
+    widths = _shrunk_widths(visible, [max(map(width_of, column)) for column in zip(*cells, strict=True)])
+    has_color = wants_color(sys.stdout)
 
     def aligned(column: Column[T], cell: str, width: int) -> str:
-        text = fit(cell, width) if column.squeezed else cell
+        text = fit(cell, width) if column.can_shrink else cell
         gap = " " * (width - width_of(text))
-        if painted and text in column.colors:
+        if has_color and text in column.colors:
             text = click.style(text, fg=column.colors[text])
-        return gap + text if column.right else text + gap
+        return gap + text if column.is_right_aligned else text + gap
 
-    return ["  ".join(map(aligned, shown, line, widths)).rstrip() for line in cells]
+    return ["  ".join(map(aligned, visible, line, widths)).rstrip() for line in cells]
 
 
-def _squeezed(columns: Sequence[Column[T]], widths: list[int]) -> list[int]:
+def _shrunk_widths(columns: Sequence[Column[T]], widths: list[int]) -> list[int]:
     """Take from the squeezed columns, the widest first, until all fit or nothing more can give way."""
     width = output_width()
-    floors = {at: max(MIN_SQUEEZED_WIDTH, len(column.heading)) for at, column in enumerate(columns) if column.squeezed}
+    min_widths = {
+        index: max(MIN_SHRUNK_WIDTH, len(column.heading)) for index, column in enumerate(columns) if column.can_shrink
+    }
     while width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
-        wide = [at for at, floor in floors.items() if widths[at] > floor]
-        if not wide:
+        shrinkable = [index for index, floor in min_widths.items() if widths[index] > floor]
+        if not shrinkable:
             break
-        widths[max(wide, key=widths.__getitem__)] -= 1
+        widths[max(shrinkable, key=widths.__getitem__)] -= 1
     return widths
 
 
 def page(columns: Sequence[Column[T]], row: T) -> str:
     """A line for each field that has a key."""
-    shown = [column for column in columns if column.key]
-    width = max(len(column.key) for column in shown) + 2
+    visible = [column for column in columns if column.key]
+    width = max(len(column.key) for column in visible) + 2
     lines = []
-    for column in shown:
+    for column in visible:
         text = column.text_of(row)
         name = column.key.replace("_", " ")
-        lines.append(f"{name:<{width}}{escape_lines(text) if column.lines else escape(text)}".rstrip())
+        lines.append(f"{name:<{width}}{escape_lines(text) if column.is_multiline else escape(text)}".rstrip())
     return "\n".join(lines)
 
 
 def fields(columns: Sequence[Column[T]], row: T) -> dict[str, Any]:
     """The object that a row is in JSON. Amounts of which there are more are named in ``more_than``."""
     values = {column.key: column.value_of(row) for column in columns if column.key}
-    more = [key for key, value in values.items() if isinstance(value, BoundedCount) and value.least]
-    return values | ({"more_than": more} if more else {})
+    bounded = [key for key, value in values.items() if isinstance(value, BoundedCount) and value.least]
+    return values | ({"more_than": bounded} if bounded else {})
 
 
 def json_line(value: Any) -> str:
     """Return one line of JSON, in ASCII, so that it can be printed to a terminal."""
-    return json.dumps(value, default=_plain)
+    return json.dumps(value, default=_json_value)
 
 
-def _plain(value: object) -> Any:
+def _json_value(value: object) -> Any:
     match value:
         case datetime():
             return format_iso_time(value)
@@ -128,7 +130,7 @@ def _plain(value: object) -> Any:
             return msgspec.structs.asdict(value)  # type: ignore[arg-type]
 
 
-def _words(value: object) -> str:
+def _value_text(value: object) -> str:
     match value:
         case datetime():
             return format_time(value)

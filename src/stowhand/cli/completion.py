@@ -5,13 +5,13 @@ from __future__ import annotations
 import click
 
 from stowhand.cli.help import Command
-from stowhand.cli.input import Choice
+from stowhand.cli.input import WordChoice
 
-SHELLS = ("bash", "zsh", "fish")
+SUPPORTED_SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command("completion", cls=Command)
-@click.argument("shell", type=Choice(SHELLS))
+@click.argument("shell", type=WordChoice(SUPPORTED_SHELLS))
 def command(shell: str) -> None:
     """Print the completion script of a shell.
 
@@ -25,9 +25,9 @@ def command(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from stowhand.cli.program import COMPLETION, root
+    from stowhand.cli.program import COMPLETION_VARIABLE, root
 
-    made = get_completion_class(shell)
-    assert made is not None, f"click knows {shell}"
+    completion = get_completion_class(shell)
+    assert completion is not None, f"click knows {shell}"
     # Not asked for by name, so that bash is not run to ask for its version: a shell that evaluates this is one.
-    click.echo(made.source_template % made(root, {}, "stowhand", COMPLETION).source_vars())
+    click.echo(completion.source_template % completion(root, {}, "stowhand", COMPLETION_VARIABLE).source_vars())

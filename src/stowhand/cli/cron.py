@@ -13,7 +13,7 @@ import click
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.cli.columns import Column, json_line
 from stowhand.cli.groups import Group
-from stowhand.cli.input import Read
+from stowhand.cli.input import ParsedText
 from stowhand.cli.options import crontab_options, json_option, otel_option, settings_of, store_options
 from stowhand.cli.replies import show_all
 from stowhand.cli.session import with_store
@@ -35,11 +35,11 @@ from stowhand.tasks.registry import Registry
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
 
-RUNS = 5
+MAX_RUNS_PER_ITEM = 5
 """Runs of each item that ``check`` shows."""
 
 
-def _read_moment(text: str) -> datetime:
+def _read_time(text: str) -> datetime:
     run_at = parse_run_time(text).run_at
     if run_at is None:
         raise ValueError(f"{text!r} is no moment; write for example 2030-01-31T09:00:00Z")
@@ -63,7 +63,7 @@ def list_items(as_json: bool, **typed: Any) -> None:
     has no next run: ``stowhand cron remove`` makes the store forget it.
     """
     settings = settings_of(typed)
-    known, now = with_store(settings.store, _look)
+    known, now = with_store(settings.store, _read_items)
     show_all(known, "No recurring tasks.", item_columns(now), as_json=as_json)
 
 
@@ -80,12 +80,12 @@ def run_item(name: str, **typed: Any) -> None:
     running.
     """
     settings = settings_of(typed)
-    items, tasks, traces = _written(settings)
+    items, tasks, traces = _declared_items(settings)
 
     async def run(store: QueueStore) -> Job:
         item = items.get(name)
         if item is None:
-            (item,) = declared([_remembered(name, await store.timetable.known_items(), items)], tasks)
+            (item,) = declared([_stored_item(name, await store.timetable.known_items(), items)], tasks)
         job = tasks.enqueued(item.job(this_minute(await store.timetable.now()), backfilled=False))
         return await (store.admin.add_built_in(job) if job.task in BUILT_IN else store.jobs.enqueue(job))
 
@@ -126,7 +126,7 @@ def remove_item(name: str, **typed: Any) -> None:
     "start",
     "--from",
     metavar="WHEN",
-    type=Read(_read_moment),
+    type=ParsedText(_read_time),
     default=wall_clock,
     help="Runs after 2030-01-31T09:00:00Z, say.  [default: now]",
 )
@@ -140,7 +140,7 @@ def check(file: str, start: datetime, as_json: bool) -> None:
     if not items:
         click.echo(f"No items in {escape(file)}.", err=True)
     for item in items:
-        runs = list(islice(_runs(item, start), RUNS))
+        runs = list(islice(_runs(item, start), MAX_RUNS_PER_ITEM))
         if as_json:
             about = {name: getattr(item, name) for name in ("identifier", "task", "tz", "fill", "spec")}
             click.echo(json_line(about | {"runs": runs}))
@@ -149,8 +149,8 @@ def check(file: str, start: datetime, as_json: bool) -> None:
         if item.options.queue_name is not None:
             click.echo(f"  serial key {escape(item.options.queue_name)}: its jobs run one at a time")
         for run in runs:
-            there = run.astimezone(find_zone(item.tz).info)
-            click.echo(f"  {format_time(run)}  {there:%a %H:%M} {item.tz}")
+            local_time = run.astimezone(find_zone(item.tz).info)
+            click.echo(f"  {format_time(run)}  {local_time:%a %H:%M} {item.tz}")
 
 
 def _runs(item: ParsedItem, start: datetime) -> Iterator[datetime]:
@@ -186,24 +186,28 @@ def item_columns(now: datetime) -> list[Column[KnownItem]]:
     ]
 
 
-async def _look(store: QueueStore) -> tuple[Sequence[KnownItem], datetime]:
+async def _read_items(store: QueueStore) -> tuple[Sequence[KnownItem], datetime]:
     return await store.timetable.known_items(), await store.timetable.now()
 
 
-def _written(settings: WorkerSettings) -> tuple[dict[str, ParsedItem], Registry, Traces | None]:
+def _declared_items(settings: WorkerSettings) -> tuple[dict[str, ParsedItem], Registry, Traces | None]:
     """Return the items that a worker with these settings schedules, the tasks of its App, and its traces."""
     from stowhand.service.loading import load_tasks, wanted_traces
     from stowhand.service.recurring import items_in_file
 
     app = load_tasks(settings) if settings.app is not None else None
     if app is None:
-        found, tasks, traces = items_in_file(settings), Registry(), wanted_traces(settings)
+        file_items, tasks, traces = items_in_file(settings), Registry(), wanted_traces(settings)
     else:
-        found, tasks, traces = (*app.cron, *declared(items_in_file(settings), app.registry)), app.registry, app.traces
-    return {item.identifier: item for item in refuse_duplicates(found)}, tasks, traces
+        file_items, tasks, traces = (
+            (*app.cron, *declared(items_in_file(settings), app.registry)),
+            app.registry,
+            app.traces,
+        )
+    return {item.identifier: item for item in refuse_duplicates(file_items)}, tasks, traces
 
 
-def _remembered(name: str, known: Sequence[KnownItem], items: dict[str, ParsedItem]) -> ParsedItem:
+def _stored_item(name: str, known: Sequence[KnownItem], items: dict[str, ParsedItem]) -> ParsedItem:
     """The item as the store knows it."""
     specs = {item.identifier: item.spec for item in known}
     if name not in specs:

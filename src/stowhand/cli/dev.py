@@ -21,7 +21,7 @@ import click
 from stowhand.app.settings.settings import SETTINGS
 from stowhand.cli.help import Command
 from stowhand.cli.options import dev_options, settings_of, take_app
-from stowhand.cli.web import PORT, dashboard_beside, environment_of
+from stowhand.cli.web import DEFAULT_PORT, dashboard_beside, environment_of
 from stowhand.cli.worker import check_tasks
 from stowhand.clock import SystemClock
 from stowhand.observe.job_logger import core_logger
@@ -31,14 +31,16 @@ from stowhand.service.file_watch import Snapshot, Watched, watching
 from stowhand.tasks.program import how_it_ended
 from stowhand.worker.host import USUAL
 
-GRACE = "2s"
+RESTART_GRACE = "2s"
 """Grace of a running job when its worker restarts. A job returned then uses no attempt, and runs with the new code."""
-WATCHED = (".py", ".toml")
-PASSED_OVER = ("__pycache__", "node_modules", "site-packages")
+WATCHED_SUFFIXES = (".py", ".toml")
+IGNORED_FOLDERS = ("__pycache__", "node_modules", "site-packages")
 
 
 @click.command(cls=Command)
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Of the dashboard.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="Of the dashboard."
+)
 @dev_options
 def command(port: int, **typed: Any) -> int:
     """Run a worker that reloads, and the dashboard, while you write.
@@ -65,39 +67,39 @@ class _Development:
     """The worker's process, which restarts when a file changes."""
 
     def __init__(self, typed: Mapping[str, Any], folder: Path) -> None:
-        grace = os.environ.get("STOWHAND_GRACE", GRACE)
+        grace = os.environ.get("STOWHAND_GRACE", RESTART_GRACE)
         self._environ = {"STOWHAND_GRACE": grace, **environment_of(typed, "store", "worker")}
         self._grace = SETTINGS["grace"].read(self._environ["STOWHAND_GRACE"])
         self._folder, self._clock = folder, SystemClock()
         self._children = Children(1, self._start, self._on_end, grace=self._grace)
-        self._must_end = asyncio.Event()
+        self._must_restart = asyncio.Event()
         """A file has changed since the worker was started, or it was asked to stop."""
 
     async def run(self) -> None:
         """Run until Ctrl-C: the first lets running jobs end, the second returns them, the third ends at once."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._stop)
-        async with watching({Watched(self._folder, look): self._renew}):
+        async with watching({Watched(self._folder, take_snapshot): self._on_change}):
             await self._children.run()
 
     def _stop(self) -> None:
         self._children.request_stop()
-        self._must_end.set()
+        self._must_restart.set()
 
     async def _start(self, slot: Slot) -> Child:
-        self._must_end.clear()
+        self._must_restart.clear()
         return await Child.start("stowhand.cli", "worker", "--beside", environ=self._environ)
 
     async def _on_end(self, slot: Slot, code: int) -> Next:
-        if not self._must_end.is_set():  # it has logged why
+        if not self._must_restart.is_set():  # it has logged why
             core_logger().error(f"The worker {how_it_ended(code)}; waiting for a change of a file")
-            await self._must_end.wait()
+            await self._must_restart.wait()
         return Next.AT_ONCE
 
-    async def _renew(self, names: list[str]) -> None:
+    async def _on_change(self, names: list[str]) -> None:
         more = ", …" if len(names) > 3 else ""
         core_logger().info(f"Changed: {', '.join(names[:3])}{more}; restarting")
-        self._must_end.set()
+        self._must_restart.set()
         (slot,) = self._children.slots
         if slot.child is not None:
             slot.child.send(b"drain")
@@ -106,18 +108,18 @@ class _Development:
             timer.cancel()
 
 
-def look(folder: Path) -> Snapshot:
+def take_snapshot(folder: Path) -> Snapshot:
     """The files of an application, and what of them changes with their contents. Hidden folders, installed packages and
     virtual environments are passed over."""
-    found: Snapshot = {}
+    snapshot: Snapshot = {}
     for root, folders, files in os.walk(folder):
         folders[:] = [
-            name for name in folders if not name.startswith(".") and name not in PASSED_OVER
+            name for name in folders if not name.startswith(".") and name not in IGNORED_FOLDERS
             and not Path(root, name, "pyvenv.cfg").exists()
         ]  # fmt: skip
         for name in files:
-            if name.endswith(WATCHED):
+            if name.endswith(WATCHED_SUFFIXES):
                 with suppress(OSError):  # gone again
                     status = (file := Path(root, name)).stat()
-                    found[str(file.relative_to(folder))] = status.st_mtime_ns, status.st_size
-    return found
+                    snapshot[str(file.relative_to(folder))] = status.st_mtime_ns, status.st_size
+    return snapshot

@@ -18,10 +18,10 @@ from stowhand import __version__
 from stowhand.app.settings.file import read_settings_file
 from stowhand.app.settings.resolver import unknown_variables
 from stowhand.app.settings.settings import WorkerSettings
-from stowhand.cli.counted import OTHERS
 from stowhand.cli.help import Command
 from stowhand.cli.options import settings_of, store_options, tasks_option
 from stowhand.cli.program import as_called
+from stowhand.cli.recent_counts import OTHERS_LABEL
 from stowhand.cli.session import unopened
 from stowhand.cli.stats import Stats, WorkerLine, read_stats, state_line
 from stowhand.cron.known_items import cron_figures
@@ -34,16 +34,16 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.exit_codes import FAILURE, OK, SCHEMA_UNSUITABLE, STORE_UNREACHABLE, exit_code
 from stowhand.service.opening import attempts_apart
 
-LISTEN_PATIENCE = 3.0
-LISTEN_LOOKS = 15
-INDENT = " " * 18
-SHOWN = 5
+LISTEN_TIMEOUT_SECONDS = 3.0
+LISTEN_CHECKS = 15
+TEXT_INDENT = " " * 18
+MAX_NAMES_PER_FINDING = 5
 """Names in one finding, or findings of one kind, at most."""
-PACKAGES = ("msgspec", "click", "psycopg", "psycopg-binary", "pydantic")
-OLDEST = 13
-PARENT = 3
+REPORTED_PACKAGES = ("msgspec", "click", "psycopg", "psycopg-binary", "pydantic")
+OLDEST_TESTED_VERSION = 13
+PARENT_CONNECTIONS = 3
 """Connections of the parent of several processes: to schedule, to look, to take back what a dead child held."""
-COLORS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
+LEVEL_COLORS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -90,8 +90,8 @@ async def _examine(settings: WorkerSettings) -> int:
         worst = max(worst, finding.code)
         mark = f"{finding.mark:<5}"
         if wants_color(sys.stdout):
-            mark = click.style(mark, fg=COLORS[finding.mark])
-        click.echo(f"{mark} {finding.what:<11} {escape_lines(scrub(as_called(finding.text)), INDENT)}")
+            mark = click.style(mark, fg=LEVEL_COLORS[finding.mark])
+        click.echo(f"{mark} {finding.what:<11} {escape_lines(scrub(as_called(finding.text)), TEXT_INDENT)}")
     return worst
 
 
@@ -105,8 +105,8 @@ async def _findings(settings: WorkerSettings) -> AsyncIterator[Finding]:
 
 
 def _machine() -> Iterator[Finding]:
-    installed = {found.name: found.version for found in metadata.distributions()}
-    packages = ", ".join(f"{name} {installed[name]}" for name in PACKAGES if name in installed)
+    installed = {package.name: package.version for package in metadata.distributions()}
+    packages = ", ".join(f"{name} {installed[name]}" for name in REPORTED_PACKAGES if name in installed)
     yield ok("Python", f"{platform.python_version()} on {platform.system()}")
     yield ok("stowhand", f"{__version__} ({packages})")
 
@@ -139,7 +139,7 @@ async def _store(settings: WorkerSettings) -> AsyncIterator[Finding]:
             else:
                 yield ok("reached", store.description)
                 if connection.scheme == "postgresql":
-                    for finding in judge_server(await _look(settings.store.url), settings):
+                    for finding in examine_server(await _read_server(settings.store.url), settings):
                         yield finding
                 yield schema
                 if schema.mark != "ok":
@@ -158,9 +158,11 @@ async def _contents(store: QueueStore, settings: WorkerSettings) -> AsyncIterato
         attempts = await store.schema.default_max_attempts()
         yield ok("attempts", f"{attempts} for a job of which neither call, task, preset nor App says a number")
     if altered := await store.schema.foreign_changes():
-        yield fail("schema", f"{'; '.join(altered[:SHOWN])}: another program was here; run stowhand migrate")
+        yield fail(
+            "schema", f"{'; '.join(altered[:MAX_NAMES_PER_FINDING])}: another program was here; run stowhand migrate"
+        )
     if damage := await store.schema.find_damage():
-        yield fail("sound", "; ".join(damage[:SHOWN]))
+        yield fail("sound", "; ".join(damage[:MAX_NAMES_PER_FINDING]))
     stats, cron = await read_stats(store), await cron_figures(store.timetable)
     for finding in (*examine_work(stats), *await examine_waiting(store, stats), *_cron(cron)):
         yield finding
@@ -168,10 +170,10 @@ async def _contents(store: QueueStore, settings: WorkerSettings) -> AsyncIterato
 
 async def _listen(store: QueueStore) -> Finding:
     """Report whether wake-ups arrive: without them a worker polls, which is slower and never wrong."""
-    for _ in range(LISTEN_LOOKS):
+    for _ in range(LISTEN_CHECKS):
         if store.is_listening:
             return ok("wake-ups", "heard")
-        await store.wait(LISTEN_PATIENCE / LISTEN_LOOKS)
+        await store.wait(LISTEN_TIMEOUT_SECONDS / LISTEN_CHECKS)
     return warn(
         "wake-ups",
         "not heard: workers poll; behind a transaction pooler give --listen-url, and --no-prepared-statements if it is"
@@ -201,16 +203,16 @@ def _tasks(settings: WorkerSettings) -> Iterator[Finding]:
 def examine_work(stats: Stats) -> Iterator[Finding]:
     """Report workers, pauses and jobs, the most important first."""
     figures, alive = stats.figures, _alive(stats)
-    due = sum((one.due for one in figures.tasks), BoundedCount())
+    due = sum((count.due for count in figures.tasks), BoundedCount())
     if alive:
         busy, slots = (
             sum((line.busy for line in alive), BoundedCount()),
             sum(line.row.card.concurrency for line in alive),
         )
         yield ok("workers", f"{len(alive)} alive, {busy} of {slots} slots busy, {due} jobs due")
-        if orphaned := _due(one for one in figures.tasks if one.name and not _has(alive, one.name)):
+        if orphaned := _due(count for count in figures.tasks if count.name and not _has(alive, count.name)):
             yield warn("tasks", f"due, and no live worker has it (or claims it: --task, --exclude-task): {orphaned}")
-        if unserved := _due(one for one in figures.queues if one.name and not _is_served(alive, one.name)):
+        if unserved := _due(count for count in figures.queues if count.name and not _is_served(alive, count.name)):
             start = "start one with --queue NAME, or without --queue and --exclude-queue"
             yield warn("queues", f"no live worker claims from: {unserved}; {start}")
     elif due.number:
@@ -220,12 +222,14 @@ def examine_work(stats: Stats) -> Iterator[Finding]:
         yield ok("workers", "none is alive, and nothing is due")
     if paused := [*figures.paused, *figures.pauses.names()]:
         resume = "stowhand serials resume (--task for a task) and stowhand queues resume let them go on"
-        yield warn("pauses", f"paused: {_some(paused)}; {resume}")
-    if alike := sorted({one.name for one in figures.queues if one.name} & {one.name for one in figures.serials}):
-        text = f"serial keys with the name of a queue: {_some(alike)}"
+        yield warn("pauses", f"paused: {_joined(paused)}; {resume}")
+    if shared_names := sorted(
+        {count.name for count in figures.queues if count.name} & {count.name for count in figures.serials}
+    ):
+        text = f"serial keys with the name of a queue: {_joined(shared_names)}"
         yield warn("queues", f"{text}; a serial key (queue_name in SQL) runs its jobs one at a time")
     if lost := [line.row.card.name for line in stats.workers if not line.row.alive]:
-        yield warn("workers", f"lost in the last day: {_some(lost)}")
+        yield warn("workers", f"lost in the last day: {_joined(lost)}")
     yield ok("jobs", state_line(stats))
 
 
@@ -246,20 +250,20 @@ async def examine_waiting(store: QueueStore, stats: Stats) -> list[Finding]:
                 findings.append(warn("overdue", f"job {job_id}: {reason.what}; {reason.todo}"))
             elif reason.code == "unserved_queue" and _is_served(alive, job.queue):
                 queues.add((job.task, job.queue))
-    apart = [
+    split_findings = [
         warn("queues", f"no live worker that has the task {task} claims from the queue {queue}")
         for task, queue in sorted(queues)
     ]
-    return [*apart[:SHOWN], *findings[:SHOWN]]
+    return [*split_findings[:MAX_NAMES_PER_FINDING], *findings[:MAX_NAMES_PER_FINDING]]
 
 
 def _cron(figures: CronFigures) -> Iterator[Finding]:
     if figures.unscheduled:
-        text = f"scheduled by nobody: {_some(list(figures.unscheduled))}"
+        text = f"scheduled by nobody: {_joined(list(figures.unscheduled))}"
         yield warn("cron", f"{text}; start a worker with their crontab, or: stowhand cron remove")
     if figures.missed:
-        ticks = [f"{name} ({format_time(at)})" for name, at in figures.missed.items()]
-        yield warn("cron", f"missed a tick: {_some(ticks)}; stowhand cron run makes its job now")
+        ticks = [f"{name} ({format_time(tick)})" for name, tick in figures.missed.items()]
+        yield warn("cron", f"missed a tick: {_joined(ticks)}; stowhand cron run makes its job now")
     if figures.known and not (figures.unscheduled or figures.missed):
         yield ok("cron", f"{len(figures.known)} recurring items, all scheduled")
 
@@ -277,19 +281,19 @@ def _is_served(workers: Sequence[WorkerLine], queue: str) -> bool:
 
 
 def _due(counts: Iterable[LiveCounts]) -> str:
-    return _some([f"{one.name or OTHERS} ({one.due})" for one in counts if one.due.number])
+    return _joined([f"{count.name or OTHERS_LABEL} ({count.due})" for count in counts if count.due.number])
 
 
-def _some(names: list[str]) -> str:
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+def _joined(names: list[str]) -> str:
+    more = len(names) - MAX_NAMES_PER_FINDING
+    return ", ".join(names[:MAX_NAMES_PER_FINDING]) + (f" and {more} more" if more > 0 else "")
 
 
 # -- the server of PostgreSQL ----------------------------------------------------------------------
 
 # What a login that is no superuser may have: a database and a role may allow fewer than the server. Connections of
 # workers do not count: a new start replaces them.
-_LOOK = b"""
+_SERVER_QUERY = b"""
     SELECT current_setting('server_version_num')::int / 10000,
            least(current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
                      - coalesce(current_setting('reserved_connections', true)::int, 0),
@@ -313,32 +317,32 @@ class Server(msgspec.Struct, frozen=True):
     read_only: bool = False
 
 
-def judge_server(server: Server, settings: WorkerSettings) -> Iterator[Finding]:
+def examine_server(server: Server, settings: WorkerSettings) -> Iterator[Finding]:
     """Judge the facts about a server."""
-    if server.version < OLDEST:
-        yield warn("server", f"PostgreSQL {server.version}; {OLDEST} is the oldest that is tried")
+    if server.version < OLDEST_TESTED_VERSION:
+        yield warn("server", f"PostgreSQL {server.version}; {OLDEST_TESTED_VERSION} is the oldest that is tried")
     else:
         yield ok("server", f"PostgreSQL {server.version}")
     if server.read_only:
         text = "a standby, or read-only: nothing can be enqueued or claimed; name the primary, or several hosts with"
         yield fail("writes", f"{text} target_session_attrs=read-write", STORE_UNREACHABLE)
-    wanted, sum_of = settings.processes * settings.pool_size, f"{settings.processes} x {settings.pool_size}"
+    needed, terms = settings.processes * settings.pool_size, f"{settings.processes} x {settings.pool_size}"
     if settings.processes > 1:
-        wanted, sum_of = wanted + PARENT, f"{sum_of} + {PARENT} of their parent"
-    text = f"{sum_of} = {wanted} at most; the server gives {server.max_connections}, of which others use {server.used}"
-    if wanted > server.max_connections - server.used:
+        needed, terms = needed + PARENT_CONNECTIONS, f"{terms} + {PARENT_CONNECTIONS} of their parent"
+    text = f"{terms} = {needed} at most; the server gives {server.max_connections}, of which others use {server.used}"
+    if needed > server.max_connections - server.used:
         yield warn("connections", f"{text}: lower -j, -m or --processes, or raise max_connections")
     else:
         yield ok("connections", text)
 
 
-async def _look(url: str) -> Server:
+async def _read_server(url: str) -> Server:
     from stowhand.stores.database.address import Address
     from stowhand.stores.database.link import Dialer, Link
 
     link = Link(Dialer(Address(url), prepared=False), lambda: "stowhand doctor")
     try:
-        (facts,) = await link.rows(_LOOK)
-        return Server(*facts)
+        (row,) = await link.rows(_SERVER_QUERY)
+        return Server(*row)
     finally:
         await link.close()

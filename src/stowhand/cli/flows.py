@@ -11,21 +11,21 @@ import click
 
 from stowhand.cli.columns import json_line, table
 from stowhand.cli.flow_views import (
-    ENDED,
+    JOB_COLUMNS,
+    FlowJobDetails,
     Job,
-    Shown,
     child_state,
+    job_object,
     job_page,
-    look_heading,
+    monitor_heading,
     position_columns,
     queue_columns,
     queue_lines,
     queue_object,
-    shown_object,
     sum_line,
 )
 from stowhand.cli.groups import Group
-from stowhand.cli.input import Read, agreed, read_pair
+from stowhand.cli.input import ParsedText, confirm_change, read_pair
 from stowhand.cli.options import json_option, limit_option, log_options, otel_option, settings_of
 from stowhand.cli.replies import show_all, show_answers, show_one
 from stowhand.cli.screen import Screen
@@ -42,10 +42,10 @@ from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.service.run_all import run_all
 from stowhand.tasks.loading import load_object
 
-PAGE = 10_000
-BATCH = 500
+IDS_PER_PAGE = 10_000
+JOBS_PER_CALL = 500
 """Jobs in one call."""
-LAST_LOOK = 1.0
+LAST_CHECK_SECONDS = 1.0
 """Seconds that a look under way has to end."""
 
 T = TypeVar("T")
@@ -77,7 +77,9 @@ def list_queues(target: str, as_json: bool, **typed: Any) -> None:
         for queue in flow.shape.all_queues():
             click.echo(json_line(queue_object(flow.shape, queue, counts, slots[queue.name])))
     else:
-        click.echo("\n".join(table(queue_columns(counts, declared=True), queue_lines(flow.shape, counts, slots))))
+        click.echo(
+            "\n".join(table(queue_columns(counts, with_declaration=True), queue_lines(flow.shape, counts, slots)))
+        )
 
 
 @command.command("show")
@@ -92,7 +94,7 @@ def show_job(target: str, job_id: str, children: bool, as_json: bool, **typed: A
     Of its children it shows how many have ended, and how.
     """
 
-    async def look(flow: Flow) -> Shown | None:
+    async def read_details(flow: Flow) -> FlowJobDetails | None:
         view = await flow.get_job(job_id)
         (job,) = await flow.get_jobs([job_id], resolve_children=children)
         if view is None or job is None:
@@ -100,13 +102,15 @@ def show_job(target: str, job_id: str, children: bool, as_json: bool, **typed: A
         is_live = not view.state.has_ended and view.state is not Stage.LOST
         position = await _find(flow, view.queue, job_id) if is_live and view.queue is not None else None
         paused = {count.queue for count in await flow.monitor.counts() if count.paused}
-        families = {} if children else await _families(flow, job)
-        return Shown(view, job, position, families, paused=position is not None and position.queue in paused)
+        counts_by_queue = {} if children else await _children(flow, job)
+        return FlowJobDetails(
+            view, job, position, counts_by_queue, paused=position is not None and position.queue in paused
+        )
 
     return show_one(
-        with_flow(read_flow(target, typed), look),
+        with_flow(read_flow(target, typed), read_details),
         f"job {escape(job_id)}",
-        (lambda shown: json_line(shown_object(shown))) if as_json else job_page,
+        (lambda details: json_line(job_object(details))) if as_json else job_page,
     )
 
 
@@ -117,7 +121,7 @@ def show_job(target: str, job_id: str, children: bool, as_json: bool, **typed: A
 @click.option("--after", metavar="JOB_ID", help="With --failed: only those created after this one.")
 @click.option(
     "--key",
-    type=Read(read_pair),
+    type=ParsedText(read_pair),
     metavar="ATTR=VALUE",
     help="Those with this value of a lookup attribute, oldest first.",
 )
@@ -147,7 +151,7 @@ def list_jobs(
         flow.shape.find_queue(queue)
     if key is None and not failed:
         positions = with_flow(flow, lambda flow: _positions(flow, queue, limit))
-        show_all(positions, "No jobs.", position_columns(positions, several=queue is None), as_json=as_json)
+        show_all(positions, "No jobs.", position_columns(positions, has_several_queues=queue is None), as_json=as_json)
         return
     more = ""
     if key is not None:
@@ -156,7 +160,7 @@ def list_jobs(
     else:
         jobs, last = with_flow(flow, lambda flow: _failed(flow, queue, after, limit))
         more = f"There may be more: --after {escape(last)}" if last is not None else ""
-    show_all(jobs[:limit], "No jobs.", ENDED, as_json=as_json, encode=lambda job: job)
+    show_all(jobs[:limit], "No jobs.", JOB_COLUMNS, as_json=as_json, encode=lambda job: job)
     if more:
         click.echo(more, err=True)
 
@@ -183,18 +187,18 @@ def retry_jobs(
     if not failed and (queue is not None or yes):
         raise click.UsageError("--queue and --yes go with --failed")
     flow = read_flow(target, typed)
-    wanted: Sequence[str] = job_ids
+    selected_ids: Sequence[str] = job_ids
     if failed:
         if queue is not None:
             flow.shape.find_queue(queue)
-        wanted = with_flow(flow, lambda flow: _all_failed(flow, queue))
-        if not wanted:
+        selected_ids = with_flow(flow, lambda flow: _all_failed(flow, queue))
+        if not selected_ids:
             click.echo("No failed jobs.", err=True)
             return OK
-        where = f" of queue {escape(queue)}" if queue is not None else f" of flow {escape(flow.name)}"
-        if not yes and not agreed("Retry", len(wanted), "failed", where):
+        location = f" of queue {escape(queue)}" if queue is not None else f" of flow {escape(flow.name)}"
+        if not yes and not confirm_change("Retry", len(selected_ids), "failed", location):
             return FAILURE
-    return with_flow(flow, lambda flow: _retry(flow, wanted, as_json=as_json))
+    return with_flow(flow, lambda flow: _retry(flow, selected_ids, as_json=as_json))
 
 
 @command.command("cancel")
@@ -262,9 +266,9 @@ def monitor_flow(target: str, once: bool, as_json: bool, **typed: Any) -> None:
                 about = {"flow": flow.name, "at": wall_clock(), "returned": monitor.returned}
                 click.echo(json_line({**about, "queues": list(counts)}))
                 return
-            heading = look_heading(flow.name, flow.engine.description, monitor.returned)
+            heading = monitor_heading(flow.name, flow.engine.description, monitor.returned)
             lines = [*queue_lines(flow.shape, counts, Counter()), sum_line(counts)]
-            screen.show([heading, "", *table(queue_columns(counts, declared=False), lines)])
+            screen.show([heading, "", *table(queue_columns(counts, with_declaration=False), lines)])
 
         if once:
             await monitor.sweep()
@@ -272,7 +276,7 @@ def monitor_flow(target: str, once: bool, as_json: bool, **typed: Any) -> None:
             return
         monitor.on_look.append(show)
         monitor.on_trouble.append(lambda error: core_logger().error(f"No look: {error}"))
-        await run_all(monitor, grace=LAST_LOOK)
+        await run_all(monitor, grace=LAST_CHECK_SECONDS)
 
     with_flow(flow, watch)
 
@@ -297,7 +301,7 @@ def run_flow(target: str, **typed: Any) -> int:
         )
     unfinished: list[int] = []
     flow.events.on(WorkerStopped, lambda event: unfinished.append(event.unfinished))
-    _say_what_runs(flow)
+    _log_workers(flow)
     hand_over_at_the_end(flow.traces)
     asyncio.run(run_all(flow))
     return finished(FAILURE if any(unfinished) else OK)
@@ -308,7 +312,7 @@ def _slots(flow: Flow) -> Counter[str]:
     return sum((Counter({worker.queue: worker.count}) for worker in flow.workers), Counter[str]())
 
 
-def _say_what_runs(flow: Flow) -> None:
+def _log_workers(flow: Flow) -> None:
     slots = _slots(flow)
     served = ", ".join(f"{escape(queue)} ({count})" for queue, count in slots.items())
     core_logger().info(f"Flow {escape(flow.name)} at {flow.engine.description}; slots: {served}")
@@ -324,25 +328,25 @@ async def _find(flow: Flow, queue: str, job_id: str) -> Position | None:
     return position
 
 
-async def _families(flow: Flow, job: Job) -> dict[str, Counter[str]]:
+async def _children(flow: Flow, job: Job) -> dict[str, Counter[str]]:
     """Count a job's children in each parent's queue, by state."""
-    found: dict[str, Counter[str]] = {}
+    children: dict[str, Counter[str]] = {}
     for queue in flow.shape.all_queues():
         names = job.get(f"children:{queue.name}:jobs")
         if queue.is_parent and isinstance(names, list) and names:
             states: Counter[str] = Counter()
-            found[queue.name] = states
+            children[queue.name] = states
             for start in range(0, len(names), MOST_CHILDREN):
                 page = await flow.get_children(str(job["id"]), queue.name, start=start, limit=MOST_CHILDREN)
                 states.update(child_state(child) for child in page)
-    return found
+    return children
 
 
 async def _positions(flow: Flow, queue: str | None, limit: int) -> list[Position]:
-    found: list[Position] = []
-    for name in [queue] if queue is not None else [each.name for each in flow.shape.all_queues()]:
-        found += await flow.monitor.positions(name, limit)
-    return found
+    rows: list[Position] = []
+    for name in [queue] if queue is not None else [flow_queue.name for flow_queue in flow.shape.all_queues()]:
+        rows += await flow.monitor.positions(name, limit)
+    return rows
 
 
 async def _failed(flow: Flow, queue: str | None, after: str | None, limit: int) -> tuple[list[Job], str | None]:
@@ -354,18 +358,18 @@ async def _failed(flow: Flow, queue: str | None, after: str | None, limit: int) 
 
 async def _all_failed(flow: Flow, queue: str | None) -> list[str]:
     """Without ``queue`` only jobs without a parent: most parents have gone on, and a child follows its parent."""
-    found: list[str] = []
+    job_ids: list[str] = []
     while True:
-        page = await flow.engine.failed(queue, after=found[-1] if found else None, limit=PAGE)
-        found += page
-        if len(page) < PAGE:
-            return found if queue is not None else [job_id for job_id in found if job_id.count(":") < 2]
+        page = await flow.engine.failed(queue, after=job_ids[-1] if job_ids else None, limit=IDS_PER_PAGE)
+        job_ids += page
+        if len(page) < IDS_PER_PAGE:
+            return job_ids if queue is not None else [job_id for job_id in job_ids if job_id.count(":") < 2]
 
 
 async def _retry(flow: Flow, job_ids: Sequence[str], *, as_json: bool) -> int:
     code = OK
-    for start in range(0, len(job_ids), BATCH):
-        answers = await flow.retry_jobs(job_ids[start : start + BATCH])
+    for start in range(0, len(job_ids), JOBS_PER_CALL):
+        answers = await flow.retry_jobs(job_ids[start : start + JOBS_PER_CALL])
         code = max(code, show_answers(answers, as_json=as_json))
     return code
 
@@ -382,7 +386,7 @@ def read_flow(target: str, typed: dict[str, Any]) -> Flow:
     return flow
 
 
-def with_flow(flow: Flow, doing: Callable[[Flow], Awaitable[T]]) -> T:
+def with_flow(flow: Flow, operation: Callable[[Flow], Awaitable[T]]) -> T:
     """Connect, do one thing, disconnect. Raises StoreUnreachable, SchemaError.
 
     ``quiet``: workers log the store's warnings, a look does not.
@@ -391,7 +395,7 @@ def with_flow(flow: Flow, doing: Callable[[Flow], Awaitable[T]]) -> T:
     async def session() -> T:
         try:
             await flow.open(quiet=True)
-            return await doing(flow)
+            return await operation(flow)
         finally:
             await flow.close()
 

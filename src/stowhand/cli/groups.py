@@ -13,7 +13,7 @@ from stowhand.cli.help import Command, summary
 from stowhand.cli.usage import unknown_command
 from stowhand.service.exit_codes import USAGE
 
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class Group(click.Group):
@@ -31,7 +31,7 @@ class Group(click.Group):
         aliases: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
-        options.setdefault("context_settings", SETTINGS)
+        options.setdefault("context_settings", CONTEXT_SETTINGS)
         super().__init__(*args, **options)
         self._lines = lines or {}
         self._aliases = aliases or {}

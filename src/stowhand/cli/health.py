@@ -16,10 +16,10 @@ from stowhand.observe.safe_text import escape, shorten
 from stowhand.service.exit_codes import FAILURE, OK
 
 TIMEOUT_SECONDS = 2.0
-LONGEST = 65_536
+MAX_ANSWER_BYTES = 65_536
 """Bytes of an answer that are read."""
-WIDTH = 500
-EVERYWHERE = {"0.0.0.0": LOOPBACK, "::": "::1"}
+MAX_TEXT_LENGTH = 500
+LOOPBACK_OF_WILDCARD = {"0.0.0.0": LOOPBACK, "::": "::1"}
 
 
 @click.command(cls=Command)
@@ -35,21 +35,23 @@ def command(ready: bool, **typed: Any) -> int:
     address = settings_of(typed).http
     if address is None:
         raise ConfigurationError("no address: give --http [HOST:]PORT or STOWHAND_HTTP, as the worker was given")
-    well, why = ask(address, "/readyz" if ready else "/healthz")
-    click.echo(why)
-    return OK if well else FAILURE
+    is_well, reason = request_health(address, "/readyz" if ready else "/healthz")
+    click.echo(reason)
+    return OK if is_well else FAILURE
 
 
-def ask(address: str, path: str) -> tuple[bool, str]:
+def request_health(address: str, path: str) -> tuple[bool, str]:
     """Return whether the worker is well, and why."""
     host, port = split_address(address)
-    connection = http.client.HTTPConnection(EVERYWHERE.get(host, host), port, timeout=TIMEOUT_SECONDS)
+    connection = http.client.HTTPConnection(LOOPBACK_OF_WILDCARD.get(host, host), port, timeout=TIMEOUT_SECONDS)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
-        said = json.loads(answer.read(LONGEST))
-        words = [said["status"], *said["reasons"]]
-        return answer.status == 200, shorten(escape(": ".join([words[0], "; ".join(words[1:])]).rstrip(": ")), WIDTH)
+        answer_fields = json.loads(answer.read(MAX_ANSWER_BYTES))
+        words = [answer_fields["status"], *answer_fields["reasons"]]
+        return answer.status == 200, shorten(
+            escape(": ".join([words[0], "; ".join(words[1:])]).rstrip(": ")), MAX_TEXT_LENGTH
+        )
     except TimeoutError:
         return False, f"no answer from {address} within {TIMEOUT_SECONDS:g} s"
     except OSError as error:

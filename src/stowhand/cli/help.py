@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 CONNECTION, WORK, LIMITS, HTTP, LOGGING = "Connection", "What to run", "Limits", "HTTP", "Logging"
-OWN = "Options"
+OWN_OPTIONS = "Options"
 
 
 class SettingOption(click.Option):
@@ -54,7 +54,7 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by section."""
         sections: dict[str, list[tuple[str, str]]] = {
-            name: [] for name in (CONNECTION, WORK, LIMITS, HTTP, LOGGING, OWN)
+            name: [] for name in (CONNECTION, WORK, LIMITS, HTTP, LOGGING, OWN_OPTIONS)
         }
         shared = []
         for option in self.get_params(ctx):
@@ -66,7 +66,7 @@ class Command(click.Command):
             elif isinstance(option, SettingOption) and option.is_shared:
                 shared.append(option)
             else:
-                sections[OWN].append(record)
+                sections[OWN_OPTIONS].append(record)
         for name, records in sections.items():
             if records:
                 with formatter.section(name):

@@ -23,7 +23,7 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     return decorate
 
 
-class Read(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no generic one
+class ParsedText(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no generic one
     """The type of an option that ``read`` makes of its text; the ValueError that it raises is a usage error."""
 
     name = "text"
@@ -39,7 +39,7 @@ class Read(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no gener
             self.fail(str(error), param, ctx)
 
 
-class Choice(click.Choice):  # type: ignore[type-arg]  # click 8.1 has no generic one
+class WordChoice(click.Choice):  # type: ignore[type-arg]  # click 8.1 has no generic one
     """The type of an option that takes one of a few words; an error suggests the nearest."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -57,14 +57,14 @@ def read_pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def agreed(verb: str, number: int, states: str, which: str) -> bool:
+def confirm_change(verb: str, number: int, states: str, which: str) -> bool:
     """Ask whether to act on so many jobs. Outside of any session: no connection waits for the user."""
     jobs = "job" if number == 1 else "jobs"
     try:
-        is_agreed = click.confirm(f"{verb} {number} {states} {jobs}{which}?", err=True)
+        is_confirmed = click.confirm(f"{verb} {number} {states} {jobs}{which}?", err=True)
     except click.Abort:
         click.echo("", err=True)
-        is_agreed = False
-    if not is_agreed:
+        is_confirmed = False
+    if not is_confirmed:
         click.echo("Nothing was changed.", err=True)
-    return is_agreed
+    return is_confirmed

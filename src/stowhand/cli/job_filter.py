@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from stowhand.app.answers import ids_of
-from stowhand.cli.input import Read, with_options
+from stowhand.cli.input import ParsedText, with_options
 from stowhand.cli.options import completing
 from stowhand.jobs.durations import PastTime, parse_past_time
 from stowhand.jobs.job import State
@@ -17,7 +17,7 @@ from stowhand.protocols.options import one_of
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class TypedFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Filter as it was typed."""
 
     states: tuple[State, ...] = ()
@@ -31,23 +31,23 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     async def filter(self, store: QueueStore, **more: Any) -> JobFilter:
         """Return the filter for a store, by its clock."""
-        asked = {name: getattr(self, name) for name in ("states", "task", "queue", "serial", "worker", "error")}
+        values = {name: getattr(self, name) for name in ("states", "task", "queue", "serial", "worker", "error")}
         for name in ("since", "until"):
-            if (moment := getattr(self, name)) is not None:
-                asked[name] = await moment.by(store.timetable.now)
-        return JobFilter(**asked, **more)
+            if (time := getattr(self, name)) is not None:
+                values[name] = await time.by(store.timetable.now)
+        return JobFilter(**values, **more)
 
     async def ids(self, store: QueueStore) -> list[int]:
         """Return the ids of all jobs that it describes."""
         return await ids_of(store, await self.filter(store))
 
-    def say(self) -> str:
+    def describe(self) -> str:
         """Describe the filter for a question."""
-        values = ((text, getattr(self, name)) for name, text in _IN_WORDS.items())
+        values = ((text, getattr(self, name)) for name, text in _PHRASES.items())
         return "".join(text.format(escape(str(value))) for text, value in values if value is not None)
 
 
-_IN_WORDS = {
+_PHRASES = {
     "task": " of task {}",
     "queue": " of the queue {}",
     "serial": " of the serial key {}",
@@ -58,9 +58,9 @@ _IN_WORDS = {
 }
 
 
-def wanted_of(typed: dict[str, Any]) -> Wanted:
+def take_filter(typed: dict[str, Any]) -> TypedFilter:
     """Take the filter out of the options of a command."""
-    return Wanted(**{name: typed.pop(name) for name in Wanted.__struct_fields__})
+    return TypedFilter(**{name: typed.pop(name) for name in TypedFilter.__struct_fields__})
 
 
 filter_options = with_options(
@@ -68,7 +68,7 @@ filter_options = with_options(
         "states",
         "--state",
         multiple=True,
-        type=Read(lambda word: State(one_of(word, State))),
+        type=ParsedText(lambda text: State(one_of(text, State))),
         metavar="STATE",
         help=f"{', '.join(State)}; may be repeated.",
         shell_complete=completing(State),
@@ -80,12 +80,12 @@ filter_options = with_options(
     click.option("--error", metavar="TEXT", help="Only those whose last error says this, in whatever case."),
     click.option(
         "--since",
-        type=Read(parse_past_time),
+        type=ParsedText(parse_past_time),
         metavar="WHEN",
         help="Only those that ended, or if they are not over were made, since then: 2h (ago), 2030-01-31T09:00:00Z.",
     ),
     click.option(
-        "--until", type=Read(parse_past_time), metavar="WHEN", help="Only those before that moment, likewise."
+        "--until", type=ParsedText(parse_past_time), metavar="WHEN", help="Only those before that moment, likewise."
     ),
 )
 """Options of the filter, which ``wanted_of`` reads."""

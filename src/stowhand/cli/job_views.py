@@ -22,18 +22,18 @@ STATE_COLORS = {"failed": "red", "errored": "yellow", "processing": "cyan", "com
 def _column(field: Field) -> Column[Job]:
     if field.kind is Kind.JSON:
         text = attrgetter(ATTRIBUTE_NAMES[field.name])
-        return Column(field.name, value=lambda job: _decoded(text(job)), text=text, lines=True)
+        return Column(field.name, value=lambda job: _decoded_or_text(text(job)), text=text, is_multiline=True)
     return Column(
         field.name,
         field.name.replace("_", " ").upper(),
-        right=field.kind is Kind.WHOLE,
-        squeezed=field.kind is Kind.TEXT,
-        lines=field.name == "last_error",
+        is_right_aligned=field.kind is Kind.WHOLE,
+        can_shrink=field.kind is Kind.TEXT,
+        is_multiline=field.name == "last_error",
         colors=STATE_COLORS if field.kind is Kind.STATE else {},
     )
 
 
-def _decoded(text: str | None) -> Any:
+def _decoded_or_text(text: str | None) -> Any:
     """The value; the text itself where it is not strict JSON, so that one bad row does not spoil a list."""
     try:
         return None if text is None else strict_json.decode(text)
@@ -41,19 +41,21 @@ def _decoded(text: str | None) -> Any:
         return text
 
 
-JOB = {field.name: _column(field) for field in FIELDS}
-ATTEMPTS: Column[Job] = Column(heading="ATTEMPTS", text=lambda job: f"{job.attempts}/{job.max_attempts}", right=True)
-TRY: list[Column[FailedAttempt]] = [
-    Column("round", "ROUND", right=True),
-    Column("number", "ATTEMPT", right=True),
+JOB_COLUMNS = {field.name: _column(field) for field in FIELDS}
+ATTEMPTS_COLUMN: Column[Job] = Column(
+    heading="ATTEMPTS", text=lambda job: f"{job.attempts}/{job.max_attempts}", is_right_aligned=True
+)
+ATTEMPT_COLUMNS: list[Column[FailedAttempt]] = [
+    Column("round", "ROUND", is_right_aligned=True),
+    Column("number", "ATTEMPT", is_right_aligned=True),
     Column("ended_at", "ENDED"),
     Column("outcome", "OUTCOME"),
     Column("error_class", "ERROR CLASS"),
     Column("worker", "WORKER"),
-    Column("error", "ERROR", lines=True),
+    Column("error", "ERROR", is_multiline=True),
 ]
-FAILURES: list[Column[Failures]] = [
-    Column("jobs", "JOBS", right=True),
+FAILURE_COLUMNS: list[Column[Failures]] = [
+    Column("jobs", "JOBS", is_right_aligned=True),
     Column("task", "TASK"),
     Column("error_class", "ERROR CLASS"),
     Column(
@@ -61,28 +63,28 @@ FAILURES: list[Column[Failures]] = [
         "SINCE",
         text=lambda group: f"before {format_time(group.since)}" if group.is_cut else format_time(group.since),
     ),
-    Column("latest", "LATEST", right=True),
+    Column("latest", "LATEST", is_right_aligned=True),
     Column("latest_at", "FAILED AT"),
-    Column("error", "LAST ERROR", lines=True),
+    Column("error", "LAST ERROR", is_multiline=True),
     Column("is_cut"),
 ]
 
 
-def listed(jobs: Sequence[Job]) -> list[Column[Job]]:
+def list_columns(jobs: Sequence[Job]) -> list[Column[Job]]:
     """The columns of a table of these jobs; that of workers only where one has a job."""
-    left_out = {"queue"} if all(job.queue == DEFAULT_QUEUE for job in jobs) else set()
-    options = [JOB[field.name] for field in FIELDS if field.heading and field.name not in left_out]
-    before = [JOB["id"], JOB["state"], JOB["task"], ATTEMPTS, *options]
-    workers = [JOB["worker"]] if any(job.worker is not None for job in jobs) else []
-    return [*before, *workers, JOB["last_error"]]
+    hidden = {"queue"} if all(job.queue == DEFAULT_QUEUE for job in jobs) else set()
+    options = [JOB_COLUMNS[field.name] for field in FIELDS if field.heading and field.name not in hidden]
+    leading = [JOB_COLUMNS["id"], JOB_COLUMNS["state"], JOB_COLUMNS["task"], ATTEMPTS_COLUMN, *options]
+    workers = [JOB_COLUMNS["worker"]] if any(job.worker is not None for job in jobs) else []
+    return [*leading, *workers, JOB_COLUMNS["last_error"]]
 
 
 def job_fields(job: Job) -> dict[str, Any]:
     """Return all fields for JSON."""
-    return fields([*JOB.values()], job)
+    return fields([*JOB_COLUMNS.values()], job)
 
 
 def job_page(job: Job, tries: Sequence[FailedAttempt]) -> str:
     """Every field on a line of its own; payload and errors whole. Below, a line for each try."""
-    lines = page([*JOB.values()], job)
-    return "\n".join([lines, "", *table(TRY, tries)]) if tries else lines
+    lines = page([*JOB_COLUMNS.values()], job)
+    return "\n".join([lines, "", *table(ATTEMPT_COLUMNS, tries)]) if tries else lines

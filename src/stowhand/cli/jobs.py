@@ -14,9 +14,9 @@ from stowhand.app.answers import PAGE, Change, answer_for, answers_of, fail, res
 from stowhand.cli.columns import json_line
 from stowhand.cli.enqueue import when_option
 from stowhand.cli.groups import Group
-from stowhand.cli.input import Read, agreed, with_options
-from stowhand.cli.job_filter import Wanted, filter_options, wanted_of
-from stowhand.cli.job_views import FAILURES, job_fields, job_page, listed
+from stowhand.cli.input import ParsedText, confirm_change, with_options
+from stowhand.cli.job_filter import TypedFilter, filter_options, take_filter
+from stowhand.cli.job_views import FAILURE_COLUMNS, job_fields, job_page, list_columns
 from stowhand.cli.options import json_option, limit_option, settings_of, store_options
 from stowhand.cli.program import as_called
 from stowhand.cli.replies import show_all, show_answers, show_one
@@ -42,20 +42,20 @@ def _read_id(text: str) -> int:
     )
 
 
-ID = Read(_read_id)
-CANCELABLE = (State.QUEUED, State.ERRORED, State.PROCESSING)
-REMOVABLE = (State.QUEUED, State.ERRORED, State.FAILED)
-RETRYABLE = (State.FAILED,)
-RESCHEDULABLE = (State.QUEUED, State.ERRORED)
+JOB_ID = ParsedText(_read_id)
+CANCELABLE_STATES = (State.QUEUED, State.ERRORED, State.PROCESSING)
+REMOVABLE_STATES = (State.QUEUED, State.ERRORED, State.FAILED)
+RETRYABLE_STATES = (State.FAILED,)
+RESCHEDULABLE_STATES = (State.QUEUED, State.ERRORED)
 """States that each verb acts on unless --state names others."""
-LISTED = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
-FINISHED = (State.COMPLETED, State.CANCELED)
+LISTED_STATES = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
+FINISHED_STATES = (State.COMPLETED, State.CANCELED)
 """States that a list leaves out unless --state names them."""
-Act = Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Answer]]]
+JobAction = Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Answer]]]
 """Acts on the jobs of these ids, and returns an answer for each."""
 
 selection_options = with_options(
-    click.argument("job_ids", metavar="[ID]...", nargs=-1, type=ID),
+    click.argument("job_ids", metavar="[ID]...", nargs=-1, type=JOB_ID),
     filter_options,
     click.option("every", "--all", is_flag=True, help="Every job that the command can change."),
     click.option("-y", "--yes", is_flag=True, help="Do not ask before changing all of them."),
@@ -73,9 +73,9 @@ def _read_age(text: str) -> float:
     return seconds
 
 
-def age_option(name: str, words: str) -> Callable[[Any], Any]:
+def age_option(name: str, help_text: str) -> Callable[[Any], Any]:
     """An option that takes a duration."""
-    return click.option(name, type=Read(_read_age), metavar="DURATION", help=words)
+    return click.option(name, type=ParsedText(_read_age), metavar="DURATION", help=help_text)
 
 
 @click.group(cls=Group, name="jobs")
@@ -99,33 +99,33 @@ def command() -> None:
 @store_options
 def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bool, **typed: Any) -> None:
     """List jobs by id: live and failed ones, or those of --state."""
-    wanted = wanted_of(typed)
+    typed_filter = take_filter(typed)
 
-    async def find(wanted: Wanted, store: QueueStore) -> Sequence[Job]:
+    async def find(typed_filter: TypedFilter, store: QueueStore) -> Sequence[Job]:
         return await store.inspect.list(
-            await wanted.filter(store, key=key, newest_first=newest, after=after, limit=limit)
+            await typed_filter.filter(store, key=key, newest_first=newest, after=after, limit=limit)
         )
 
     async def find_or_explain(store: QueueStore) -> tuple[Sequence[Job], str]:
-        jobs = await find(wanted, store)
+        jobs = await find(typed_filter, store)
         if jobs or as_json:
             return jobs, ""
-        which = wanted.say() if key is None else f"{wanted.say()} with the key {escape(key)}"
+        which = typed_filter.describe() if key is None else f"{typed_filter.describe()} with the key {escape(key)}"
         finished = {}
-        if not wanted.states:
-            for state in FINISHED:
-                finished[state] = len(await find(msgspec.structs.replace(wanted, states=(state,)), store))
-        likely = await _likely_task(store, wanted.task)
-        sentence = _no_jobs(wanted.states or LISTED, which + (likely or "."))
+        if not typed_filter.states:
+            for state in FINISHED_STATES:
+                finished[state] = len(await find(msgspec.structs.replace(typed_filter, states=(state,)), store))
+        task_hint = await _task_hint(store, typed_filter.task)
+        sentence = _no_jobs(typed_filter.states or LISTED_STATES, which + (task_hint or "."))
         return jobs, sentence + _also_finished(finished, limit)
 
     jobs, nothing = with_store(settings_of(typed).store, find_or_explain)
-    show_all(jobs, nothing, listed(jobs), as_json=as_json, encode=job_fields)
+    show_all(jobs, nothing, list_columns(jobs), as_json=as_json, encode=job_fields)
     if len(jobs) == limit and not as_json:
         click.echo(f"There may be more: --after {jobs[-1].id}", err=True)
 
 
-async def _likely_task(store: QueueStore, task: str | None) -> str:
+async def _task_hint(store: QueueStore, task: str | None) -> str:
     """Return ``; did you mean 'send'?`` if the store does not know this task but another like it."""
     if task is None:
         return ""
@@ -135,7 +135,7 @@ async def _likely_task(store: QueueStore, task: str | None) -> str:
 
 def _no_jobs(states: Sequence[State], which: str) -> str:
     """Return ``No failed or canceled jobs of task send.``; ``which`` is the end of the sentence."""
-    if tuple(states) == LISTED:
+    if tuple(states) == LISTED_STATES:
         return f"No waiting, running or failed jobs{which}"
     *first, last = states
     return f"No {', '.join(first)} or {last} jobs{which}" if first else f"No {last} jobs{which}"
@@ -152,7 +152,7 @@ def _also_finished(finished: Mapping[State, int], limit: int) -> str:
 
 
 @command.command("show")
-@click.argument("job_id", metavar="ID", type=ID)
+@click.argument("job_id", metavar="ID", type=JOB_ID)
 @json_option
 @store_options
 def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
@@ -165,13 +165,13 @@ def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
         job = await store.jobs.get(job_id)
         return None if job is None else (job, await store.jobs.tries(job_id))
 
-    found = with_store(settings_of(typed).store, find)
+    result = with_store(settings_of(typed).store, find)
 
-    def show(both: tuple[Job, Sequence[FailedAttempt]]) -> str:
-        job, tries = both
+    def show(job_and_attempts: tuple[Job, Sequence[FailedAttempt]]) -> str:
+        job, tries = job_and_attempts
         return json_line(job_fields(job) | {"tries": tries}) if as_json else job_page(job, tries)
 
-    return show_one(found, f"job {job_id}", show)
+    return show_one(result, f"job {job_id}", show)
 
 
 @command.command("failures")
@@ -182,8 +182,8 @@ def list_failures(as_json: bool, **typed: Any) -> None:
 
     The newest 10,000 are looked at. Each group shows when it began.
     """
-    found = with_store(settings_of(typed).store, lambda store: _failure_groups(store).failures())
-    show_all(found, "No failed jobs.", FAILURES, as_json=as_json)
+    groups = with_store(settings_of(typed).store, lambda store: _failure_groups(store).failures())
+    show_all(groups, "No failed jobs.", FAILURE_COLUMNS, as_json=as_json)
 
 
 @command.command("retry")
@@ -197,7 +197,7 @@ def retry_jobs(failed: bool, **typed: Any) -> int:
     if failed:
         typed["states"] = (*typed["states"], State.FAILED)
     only_failed = not typed["job_ids"] and set(typed["states"]) <= {State.FAILED}
-    return _act(typed, "Retry", RETRYABLE, retry_failed if only_failed else _retry)
+    return _act(typed, "Retry", RETRYABLE_STATES, retry_failed if only_failed else _retry)
 
 
 @command.command("cancel")
@@ -207,7 +207,7 @@ def cancel_jobs(**typed: Any) -> int:
 
     By id, or all that the options describe.
     """
-    return _act(typed, "Cancel", CANCELABLE, lambda store, ids: store.admin.cancel_jobs(ids))
+    return _act(typed, "Cancel", CANCELABLE_STATES, lambda store, ids: store.admin.cancel_jobs(ids))
 
 
 @command.command("remove")
@@ -218,7 +218,7 @@ def remove_jobs(keys: tuple[str, ...], **typed: Any) -> int:
 
     A running job is refused by id; by key it loses the key and runs no more.
     """
-    return _act(typed, "Remove", REMOVABLE, lambda store, ids: store.admin.remove_jobs(ids), keys)
+    return _act(typed, "Remove", REMOVABLE_STATES, lambda store, ids: store.admin.remove_jobs(ids), keys)
 
 
 @command.command("complete")
@@ -228,7 +228,7 @@ def complete_jobs(**typed: Any) -> int:
 
     By id, or all that the options describe.
     """
-    return _act(typed, "Complete", REMOVABLE, _answering(lambda store, ids: store.admin.complete_jobs(ids)))
+    return _act(typed, "Complete", REMOVABLE_STATES, _with_answers(lambda store, ids: store.admin.complete_jobs(ids)))
 
 
 @command.command("fail")
@@ -239,7 +239,7 @@ def fail_jobs(reason: str | None, **typed: Any) -> int:
 
     By id, or all that the options describe.
     """
-    return _act(typed, "Fail", RESCHEDULABLE, lambda store, ids: fail(store, ids, reason))
+    return _act(typed, "Fail", RESCHEDULABLE_STATES, lambda store, ids: fail(store, ids, reason))
 
 
 @command.command("reschedule")
@@ -269,8 +269,8 @@ def reschedule_jobs(
     if change == Reschedule() and when.delay is None:
         raise click.UsageError("say what to change: --run-at, --priority, --attempts, --max-attempts or --to-queue")
     validate_reschedule(change)
-    act = _answering(lambda store, ids: reschedule(store, ids, change, when.delay))
-    return _act(typed, "Reschedule", RESCHEDULABLE, act)
+    action = _with_answers(lambda store, ids: reschedule(store, ids, change, when.delay))
+    return _act(typed, "Reschedule", RESCHEDULABLE_STATES, action)
 
 
 @command.command("unlock")
@@ -279,17 +279,17 @@ def reschedule_jobs(
 @store_options
 def unlock_workers(workers: tuple[str, ...], as_json: bool, **typed: Any) -> int:
     """Reset the jobs of lost workers. If one still lives, the results of these jobs are not recorded."""
-    taken = with_store(settings_of(typed).store, lambda store: store.admin.force_unlock_workers(workers))
-    show_answers(map(answer_for, taken), as_json=as_json)
-    if not taken:
+    reset_jobs = with_store(settings_of(typed).store, lambda store: store.admin.force_unlock_workers(workers))
+    show_answers(map(answer_for, reset_jobs), as_json=as_json)
+    if not reset_jobs:
         click.echo(
             as_called("Nothing is held by them. Who holds what: stowhand jobs list --state processing --json"), err=True
         )
-    return OK if taken else FAILURE
+    return OK if reset_jobs else FAILURE
 
 
 @command.command("explain")
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=ID)
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=JOB_ID)
 @json_option
 @store_options
 def explain_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
@@ -302,10 +302,12 @@ def explain_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
         return [await store.inspect.explain(job_id) for job_id in job_ids]
 
     code = OK
-    for number, (job_id, one) in enumerate(zip(job_ids, with_store(settings_of(typed).store, explain), strict=True)):
+    for number, (job_id, explanation) in enumerate(
+        zip(job_ids, with_store(settings_of(typed).store, explain), strict=True)
+    ):
         if number and not as_json:
             click.echo()
-        code = show_one(one, f"job {job_id}", _reasons_json if as_json else _reasons) or code
+        code = show_one(explanation, f"job {job_id}", _reasons_json if as_json else _reasons) or code
     return code
 
 
@@ -336,62 +338,70 @@ def purge_jobs(
             name: BoundedCount.up_to(PURGE_COUNTED, number) if dry_run else BoundedCount(number)
             for name, number in counts.items()
         }
-        said = ", ".join(f"{amount.words} {name}" for name, amount in amounts.items())
-        click.echo(f"{'Would delete' if dry_run else 'Deleted'}: {said}")
+        text = ", ".join(f"{amount.words} {name}" for name, amount in amounts.items())
+        click.echo(f"{'Would delete' if dry_run else 'Deleted'}: {text}")
 
 
 async def _retry(store: QueueStore, job_ids: Sequence[int]) -> Sequence[Answer]:
     return await store.admin.retry_jobs(job_ids)
 
 
-def _answering(change: Change) -> Act:
+def _with_answers(change: Change) -> JobAction:
     """Return answers where the call returns the jobs that it has changed."""
     return lambda store, job_ids: answers_of(store, job_ids, change)
 
 
-def _act(typed: dict[str, Any], verb: str, states: tuple[State, ...], act: Act, keys: tuple[str, ...] = ()) -> int:
+def _act(
+    typed: dict[str, Any], verb: str, states: tuple[State, ...], action: JobAction, keys: tuple[str, ...] = ()
+) -> int:
     """Act on the jobs that were named, or on those that the options describe once the user has agreed.
 
     ``states``: in which it can be done, where no state was given. ``keys``: of more jobs, to remove.
     Prints an answer for each in the order given; the exit code is 1 if any was refused or is missing.
     """
     job_ids: Sequence[int] = typed["job_ids"]
-    wanted, store = wanted_of(typed), settings_of(typed).store
-    is_described = typed["every"] or wanted != Wanted()
-    if is_described == bool(job_ids or keys):
+    typed_filter, store = take_filter(typed), settings_of(typed).store
+    has_filter = typed["every"] or typed_filter != TypedFilter()
+    if has_filter == bool(job_ids or keys):
         raise click.UsageError("name the jobs: ID..., or describe them (--task, --state, …), or --all")
-    if is_described:
-        wanted = msgspec.structs.replace(wanted, states=wanted.states or states)
+    if has_filter:
+        typed_filter = msgspec.structs.replace(typed_filter, states=typed_filter.states or states)
 
         async def find(store: QueueStore) -> tuple[Sequence[int], str]:
-            job_ids = await wanted.ids(store)
-            return job_ids, "" if job_ids else await _likely_task(store, wanted.task)
+            job_ids = await typed_filter.ids(store)
+            return job_ids, "" if job_ids else await _task_hint(store, typed_filter.task)
 
-        job_ids, likely = with_store(store, find)
+        job_ids, task_hint = with_store(store, find)
         if not job_ids:
-            click.echo(_no_jobs(wanted.states, wanted.say() + (likely or ".")), err=True)
+            click.echo(_no_jobs(typed_filter.states, typed_filter.describe() + (task_hint or ".")), err=True)
             return OK
-        if not typed["yes"] and not agreed(verb, len(job_ids), ", ".join(wanted.states), wanted.say()):
+        if not typed["yes"] and not confirm_change(
+            verb, len(job_ids), ", ".join(typed_filter.states), typed_filter.describe()
+        ):
             return FAILURE
-    return with_store(store, lambda store: _act_on(store, act, job_ids, keys, as_json=typed["as_json"]))
+    return with_store(store, lambda store: _act_on(store, action, job_ids, keys, as_json=typed["as_json"]))
 
 
-async def _act_on(store: QueueStore, act: Act, job_ids: Sequence[int], keys: tuple[str, ...], *, as_json: bool) -> int:
+async def _act_on(
+    store: QueueStore, action: JobAction, job_ids: Sequence[int], keys: tuple[str, ...], *, as_json: bool
+) -> int:
     code = OK
     for start in range(0, len(job_ids), PAGE):
         page = job_ids[start : start + PAGE]
-        by_id = {answer.job_id: answer for answer in await act(store, page)}
+        by_id = {answer.job_id: answer for answer in await action(store, page)}
         code = max(code, show_answers([by_id[job_id] for job_id in page], as_json=as_json))
     return max(code, show_answers([await store.admin.remove_key(key) for key in keys], as_json=as_json))
 
 
-def _reasons_json(found: Explanation) -> str:
-    return "\n".join(json.dumps({"id": found.job.id} | msgspec.structs.asdict(reason)) for reason in found.reasons)
+def _reasons_json(explanation: Explanation) -> str:
+    return "\n".join(
+        json.dumps({"id": explanation.job.id} | msgspec.structs.asdict(reason)) for reason in explanation.reasons
+    )
 
 
-def _reasons(found: Explanation) -> str:
-    lines = [f"{found.job.id} ({escape(found.job.task)}) is {found.job.state.value}:"]
-    for reason in found.reasons:
+def _reasons(explanation: Explanation) -> str:
+    lines = [f"{explanation.job.id} ({escape(explanation.job.task)}) is {explanation.job.state.value}:"]
+    for reason in explanation.reasons:
         lines.append(f"  {escape(reason.what)}")
         if reason.todo:
             lines.append(f"    -> {escape(as_called(reason.todo))}")

@@ -53,7 +53,7 @@ def command(
     if from_graphile is not None:
         if plan or default_attempts is not None:
             raise click.UsageError("--from-graphile goes with --roles and --yes alone")
-        return asyncio.run(move_from_graphile(store, from_graphile, roles=roles, doing=yes))
+        return asyncio.run(move_from_graphile(store, from_graphile, roles=roles, is_confirmed=yes))
     if yes:
         raise click.UsageError("--yes goes with --from-graphile")
     if plan:
@@ -69,7 +69,7 @@ def command(
     return OK
 
 
-async def move_from_graphile(settings: StoreSettings, theirs: str, *, roles: bool, doing: bool) -> int:
+async def move_from_graphile(settings: StoreSettings, source_schema: str, *, roles: bool, is_confirmed: bool) -> int:
     """Move the jobs of a graphile-worker schema, or print what would be moved. Raises SchemaError."""
     if settings.connection.scheme != "postgresql":
         raise ConfigurationError(
@@ -79,37 +79,39 @@ async def move_from_graphile(settings: StoreSettings, theirs: str, *, roles: boo
 
     async with unopened(settings) as store:
         assert isinstance(store, PostgresStore)
-        move = store.from_graphile(theirs)
-        contents = await (move.move(roles=roles) if doing else move.look())
-    ours, kept = settings.options.schema, move.kept
-    click.echo(f"{'Moved' if doing else 'Would move'} from schema {escape(theirs)} to schema {escape(ours)}:")
+        move = store.from_graphile(source_schema)
+        contents = await (move.move(roles=roles) if is_confirmed else move.look())
+    own_schema, kept = settings.options.schema, move.kept
+    verb = "Moved" if is_confirmed else "Would move"
+    click.echo(f"{verb} from schema {escape(source_schema)} to schema {escape(own_schema)}:")
     for line in _contents(contents):
         click.echo(f"  {line}")
-    click.echo(f"Their schema {'is now called' if doing else 'would be called'} {escape(kept)}.")
+    click.echo(f"Their schema {'is now called' if is_confirmed else 'would be called'} {escape(kept)}.")
     for problem in contents.problems:
         click.echo(f"{escape(problem)}.", err=True)
-    if not doing:
+    if not is_confirmed:
         click.echo(
             "Nothing was changed." if contents.problems else "Nothing was changed. Add --yes to do it.", err=True
         )
     return FAILURE if contents.problems else OK
 
 
-def _contents(found: GraphileContents) -> Iterator[str]:
-    waiting = found.jobs - found.failed
+def _contents(contents: GraphileContents) -> Iterator[str]:
+    waiting = contents.jobs - contents.failed
     yield (
-        f"{found.jobs:,} jobs: {waiting:,} waiting ({found.retried:,} of them have been tried), {found.failed:,}"
-        f" permanently failed; {'with their ids' if found.keeps_ids else 'with new ids, in their order'}"
+        f"{contents.jobs:,} jobs: {waiting:,} waiting ({contents.retried:,} of them have been tried),"
+        f" {contents.failed:,} permanently failed;"
+        f" {'with their ids' if contents.keeps_ids else 'with new ids, in their order'}"
     )
-    yield f"{found.keys:,} job keys, {found.flagged:,} jobs with flags"
-    yield f"{found.queued:,} jobs of {found.queues:,} named queues"
-    yield f"{found.items:,} crontab items, with their last ticks"
+    yield f"{contents.keys:,} job keys, {contents.flagged:,} jobs with flags"
+    yield f"{contents.queued:,} jobs of {contents.queues:,} named queues"
+    yield f"{contents.items:,} crontab items, with their last ticks"
 
 
 def _check_attempts(settings: StoreSettings, attempts: int) -> None:
     """Refuse a number that cannot be set, before anything is written."""
     limits.check_max_attempts(attempts)
-    _refuse_lent(settings)
+    _refuse_remote(settings)
     if settings.connection.scheme != "postgresql" and settings.connection.app is None:
         raise ConfigurationError(NO_DEFAULT_ATTEMPTS)
 
@@ -123,40 +125,40 @@ async def _set_attempts(settings: StoreSettings, attempts: int) -> str:
 
 async def migrate(settings: StoreSettings, *, roles: bool = False) -> str:
     """Bring the schema up to this version; what was done, in a sentence. Raises SchemaTooNew."""
-    _refuse_lent(settings)
+    _refuse_remote(settings)
     async with unopened(settings) as store:
         before = await store.schema.status()
-        current = before.installed is not None and before.installed >= before.expected and not before.breaking
-        altered = await store.schema.foreign_changes() if current else []
-        if current and not roles and not altered:
+        is_current = before.installed is not None and before.installed >= before.expected and not before.breaking
+        changes = await store.schema.foreign_changes() if is_current else []
+        if is_current and not roles and not changes:
             return f"Nothing to do: the schema has number {before.installed}."
         after = await store.schema.install(roles=roles)
-        left = await store.schema.foreign_changes() if altered else []
-    if altered:
-        return "\n".join(_fixed(altered, left))
+        unfixed = await store.schema.foreign_changes() if changes else []
+    if changes:
+        return "\n".join(_fixed_lines(changes, unfixed))
     if before.installed is None:
-        done = f"Installed the schema, number {after.installed}."
-    elif current:
-        done = f"The schema has number {before.installed}."
+        text = f"Installed the schema, number {after.installed}."
+    elif is_current:
+        text = f"The schema has number {before.installed}."
     else:
-        done = f"Upgraded the schema from number {before.installed} to {after.installed}."
-    return f"{done}\n{_roles_made(settings.options.schema)}" if roles else done
+        text = f"Upgraded the schema from number {before.installed} to {after.installed}."
+    return f"{text}\n{_roles_text(settings.options.schema)}" if roles else text
 
 
-def _fixed(altered: Sequence[str], left: Sequence[str]) -> Iterator[str]:
+def _fixed_lines(changes: Sequence[str], unfixed: Sequence[str]) -> Iterator[str]:
     yield "The schema was not as this version makes it: another program or a hand changed it, or an upgrade was cut."
-    for what in altered:
-        yield f"  {what}: {'cannot be fixed here' if what in left else 'fixed'}"
+    for change in changes:
+        yield f"  {change}: {'cannot be fixed here' if change in unfixed else 'fixed'}"
 
 
-def _roles_made(schema: str) -> str:
+def _roles_text(schema: str) -> str:
     from stowhand.stores.postgres.queue.context import role_names
 
     names = role_names(schema)
     return f"Its roles have their rights. Grant them to your logins: {', '.join(names.values())}."
 
 
-def _refuse_lent(settings: StoreSettings) -> None:
+def _refuse_remote(settings: StoreSettings) -> None:
     if settings.connection.is_lent:
         raise ConfigurationError(
             f"{settings.connection.url} only lends its jobs: its schema cannot be installed from here. Run this on a"
@@ -166,7 +168,7 @@ def _refuse_lent(settings: StoreSettings) -> None:
 
 async def read_plan(settings: StoreSettings, *, roles: bool = False) -> str:
     """The statements, without running them."""
-    _refuse_lent(settings)
+    _refuse_remote(settings)
     async with unopened(settings) as store:
         return await store.schema.plan(roles=roles)
 

@@ -19,15 +19,15 @@ from stowhand.protocols.options import Names, Option, Switch
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-PORT = click.IntRange(0, 65535)
-FILE = click.Path(path_type=Path)
+PORT_NUMBER = click.IntRange(0, 65535)
+FILE_PATH = click.Path(path_type=Path)
 json_option = click.option("as_json", "--json", is_flag=True, help="One JSON object per line.")
 limit_option = click.option(
     "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number of results."
 )
 
 
-SECTIONS = {
+SETTINGS_BY_SECTION = {
     CONNECTION: (
         *("connection", "token", "ca_file", "insecure", "schema", "no_prepared_statements", "max_pool_size"),
         *("listen_url", "synchronous"),
@@ -41,12 +41,12 @@ SECTIONS = {
     LOGGING: ("log_level", "log_format", "otel", "app_version"),
 }
 """Sections of a worker's help, and their settings in order. All other settings are in the section of what to run."""
-_IN_ORDER = [name for names in SECTIONS.values() for name in names]
+_ORDERED_SETTINGS = [name for names in SETTINGS_BY_SECTION.values() for name in names]
 
 
 def _flag(setting: Option) -> Callable[[F], F]:
     is_switch = isinstance(setting, Switch)
-    shown = f"  [default: {said}]" if (said := setting.said_default) and not is_switch else ""
+    default_text = f"  [default: {said}]" if (said := setting.said_default) and not is_switch else ""
     return click.option(
         setting.name,
         *(short for short in setting.short if not short.startswith("--")),
@@ -56,9 +56,9 @@ def _flag(setting: Option) -> Callable[[F], F]:
         is_flag=is_switch,
         multiple=isinstance(setting, Names),
         default=None,
-        help=f"{setting.doc}{shown}  [env: {setting.variables[0]}]",
+        help=f"{setting.doc}{default_text}  [env: {setting.variables[0]}]",
         cls=SettingOption,
-        section=next((section for section, names in SECTIONS.items() if setting.name in names), WORK),
+        section=next((section for section, names in SETTINGS_BY_SECTION.items() if setting.name in names), WORK),
         is_shared=setting.on == "store",
         shell_complete=completing(setting.words),
     )
@@ -66,7 +66,7 @@ def _flag(setting: Option) -> Callable[[F], F]:
 
 def completing(words: Iterable[str]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Completes a value in a shell: the words that begin like it, in any case."""
-    return lambda ctx, param, begun: [word for word in words if word.lower().startswith(begun.lower())]
+    return lambda ctx, param, prefix: [word for word in words if word.lower().startswith(prefix.lower())]
 
 
 def _settings(*names: str) -> Callable[[F], F]:
@@ -75,8 +75,8 @@ def _settings(*names: str) -> Callable[[F], F]:
 
 def _settings_on(*on: str) -> Callable[[F], F]:
     names = [name for name, setting in SETTINGS.items() if setting.on in on]
-    unlisted = [name for name in names if name not in _IN_ORDER]
-    return _settings(*(name for name in _IN_ORDER if name in names), *unlisted)
+    unlisted = [name for name in names if name not in _ORDERED_SETTINGS]
+    return _settings(*(name for name in _ORDERED_SETTINGS if name in names), *unlisted)
 
 
 app_argument = click.argument("module_app", metavar="[MODULE:APP]", required=False)
@@ -121,9 +121,9 @@ def listen_options(port: int) -> Callable[[F], F]:
             show_default=True,
             help="Address to listen on; others than the loopback need tokens.",
         ),
-        click.option("--port", type=PORT, default=port, show_default=True, help="0: any free one."),
-        click.option("--tls-cert", type=FILE, metavar="FILE", help="PEM certificate, with its chain."),
-        click.option("--tls-key", type=FILE, metavar="FILE", help="Its PEM key, if not in that file."),
+        click.option("--port", type=PORT_NUMBER, default=port, show_default=True, help="0: any free one."),
+        click.option("--tls-cert", type=FILE_PATH, metavar="FILE", help="PEM certificate, with its chain."),
+        click.option("--tls-key", type=FILE_PATH, metavar="FILE", help="Its PEM key, if not in that file."),
     )
 
 
@@ -134,7 +134,7 @@ def own_store(app: str) -> OwnStore:
     return msgspec.structs.replace(load_app(app).own_store, app=app)
 
 
-def settings_of(typed: dict[str, Any], ask: Callable[[str], OwnStore] = own_store) -> WorkerSettings:
+def settings_of(typed: dict[str, Any], read_own_store: Callable[[str], OwnStore] = own_store) -> WorkerSettings:
     """Put what was typed together with everything else, and start logging as it says. Raises ConfigurationError.
 
     ``ask``: what an App says of its store, asked by every command that has the option ``--app``.
@@ -146,6 +146,6 @@ def settings_of(typed: dict[str, Any], ask: Callable[[str], OwnStore] = own_stor
             f" that name: -c dbname={connection}"
         )
     flags = {name: value for name, value in typed.items() if name in SETTINGS and value != ()}
-    settings = read_settings(flags, own_store=ask if "app" in typed else None)
+    settings = read_settings(flags, own_store=read_own_store if "app" in typed else None)
     configure_logging(settings.log_level, settings.log_format)
     return settings

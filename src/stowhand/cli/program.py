@@ -43,9 +43,9 @@ COMMANDS = {
 ALIASES = {"add": "enqueue"}
 """Other names of commands, which no list shows."""
 
-_NAMED = re.compile(rf"(?<!manage\.py )\bstowhand (?=(?:{'|'.join(COMMANDS)})\b)")
+_COMMAND_NAMES = re.compile(rf"(?<!manage\.py )\bstowhand (?=(?:{'|'.join(COMMANDS)})\b)")
 
-COMPLETION = "_STOWHAND_COMPLETE"
+COMPLETION_VARIABLE = "_STOWHAND_COMPLETE"
 """Set by a shell that completes a command line; its value names the shell's format."""
 
 root = Group(
@@ -71,7 +71,7 @@ def run(arguments: Sequence[str], name: str = "stowhand") -> int:
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:
-        return _silence()
+        return _discard_output()
     except Exception as error:  # noqa: BLE001  boundary: the program ends here, with one line and a number
         return _show(error, name)
 
@@ -79,15 +79,15 @@ def run(arguments: Sequence[str], name: str = "stowhand") -> int:
 def as_called(text: str, name: str | None = None) -> str:
     """Replace commands in a text by the way this program is called: under Django ``manage.py stowhand jobs …``."""
     name = name or click.get_current_context().find_root().info_name
-    return _NAMED.sub(lambda _: f"{name} ", text)
+    return _COMMAND_NAMES.sub(lambda _: f"{name} ", text)
 
 
 def _invoke(arguments: list[str], name: str) -> int:
     """Invoke the command. ``click.Command.main`` decides too much about the end of a program."""
-    if instruction := os.environ.get(COMPLETION):
+    if instruction := os.environ.get(COMPLETION_VARIABLE):
         from click.shell_completion import shell_complete
 
-        return shell_complete(root, {}, root.name or "", COMPLETION, instruction)
+        return shell_complete(root, {}, root.name or "", COMPLETION_VARIABLE, instruction)
     try:
         with root.make_context(name, arguments) as context:
             code = root.invoke(context)
@@ -105,14 +105,14 @@ def _show(error: Exception, name: str) -> int:
     expected = isinstance(error, StowhandError)
     if not expected or debugging():
         click.echo(scrub("".join(traceback.format_exception(error)).rstrip()), err=True)
-    words = str(error) if expected else f"unexpected {type(error).__name__}: {error}"
-    _complain(as_called(words or type(error).__name__, name))
-    if hint := _way_out(error):
+    message = str(error) if expected else f"unexpected {type(error).__name__}: {error}"
+    _print_error(as_called(message or type(error).__name__, name))
+    if hint := _next_step(error):
         click.echo(as_called(hint, name), err=True)
     return exit_code(error)
 
 
-def _way_out(error: Exception) -> str:
+def _next_step(error: Exception) -> str:
     from stowhand.errors import SchemaMissing, SchemaOutdated
 
     if isinstance(error, SchemaMissing | SchemaOutdated) and "stowhand migrate" not in str(error):
@@ -122,20 +122,20 @@ def _way_out(error: Exception) -> str:
 
 def _show_usage(error: click.ClickException, name: str) -> int:
     context: click.Context | None = getattr(error, "ctx", None)
-    words = error.format_message()
+    message = error.format_message()
     if isinstance(error, click.NoSuchOption) and context is not None:
-        words = unknown_option(error.option_name, context)
-    _complain(as_called(words, name))
+        message = unknown_option(error.option_name, context)
+    _print_error(as_called(message, name))
     if context is not None:
         click.echo(f"Try: {context.command_path} --help", err=True)
     return error.exit_code
 
 
-def _complain(words: str) -> None:
+def _print_error(message: str) -> None:
     """Further lines are indented below the first."""
     from stowhand.observe.safe_text import escape_lines, scrub
 
-    lines = f"error: {escape_lines(scrub(words), ' ' * len('error: '))}".split("\n")
+    lines = f"error: {escape_lines(scrub(message), ' ' * len('error: '))}".split("\n")
     click.echo("\n".join(line.rstrip() for line in lines), err=True)
 
 
@@ -146,7 +146,7 @@ def _interrupted() -> int:
     return INTERRUPTED
 
 
-def _silence() -> int:
+def _discard_output() -> int:
     """The reader of the output has closed it. What is still buffered must raise nothing when the interpreter ends."""
     from stowhand.service.exit_codes import BROKEN_PIPE
 

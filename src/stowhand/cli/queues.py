@@ -32,7 +32,7 @@ def command() -> None:
 def list_queues(as_json: bool, **typed: Any) -> None:
     """List the queues that jobs, tasks, workers or pauses name, by name."""
     rows = with_store(settings_of(typed).store, lambda store: store.inspect.queues())
-    show_all(rows, "", QUEUE, as_json=as_json)
+    show_all(rows, "", QUEUE_COLUMNS, as_json=as_json)
 
 
 @command.command("pause")
@@ -42,34 +42,34 @@ def pause(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
 
     Workers obey within a second. A queue need not have any jobs yet.
     """
-    _change(typed, names, lambda on: on.pause_queue, "paused", as_json=as_json)
+    _change(typed, names, lambda operator: operator.pause_queue, "paused", as_json=as_json)
 
 
 @command.command("resume")
 @change_options
 def resume(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
     """Let the jobs of these queues begin again, at once."""
-    _change(typed, names, lambda on: on.resume_queue, "resumed", as_json=as_json)
+    _change(typed, names, lambda operator: operator.resume_queue, "resumed", as_json=as_json)
 
 
-Verb = Callable[[Operator], Callable[[str], Awaitable[QueueChange]]]
+QueueAction = Callable[[Operator], Callable[[str], Awaitable[QueueChange]]]
 
 
-def _change(typed: dict[str, Any], names: tuple[str, ...], verb: Verb, done: str, *, as_json: bool) -> None:
+def _change(typed: dict[str, Any], names: tuple[str, ...], action: QueueAction, outcome: str, *, as_json: bool) -> None:
     queues = [read_queue(name) for name in dict.fromkeys(names)]
 
     async def one_by_one(store: QueueStore) -> None:
         for name in queues:
-            change = await verb(store.operate)(name)
-            show_change(name, {"queue": name}, done, changed=change.changed, as_json=as_json)
+            change = await action(store.operate)(name)
+            show_change(name, {"queue": name}, outcome, has_changed=change.changed, as_json=as_json)
 
     with_store(settings_of(typed).store, one_by_one)
 
 
-def show_change(name: str, about: dict[str, Any], done: str, *, changed: bool, as_json: bool) -> None:
+def show_change(name: str, about: dict[str, Any], outcome: str, *, has_changed: bool, as_json: bool) -> None:
     """Print the answer to a pause or a resume. ``done``: ``paused`` or ``resumed``."""
     already = {"paused": "it is paused already", "resumed": "it is not paused"}
-    answer = (done, "") if changed else ("unchanged", already[done])
+    answer = (outcome, "") if has_changed else ("unchanged", already[outcome])
     show_answer(name, about, *answer, as_json=as_json)
 
 
@@ -79,14 +79,14 @@ def _state(row: BacklogRow) -> str:
     return "no worker" if row.is_unserved else "open"
 
 
-QUEUE: list[Column[BacklogRow]] = [
+QUEUE_COLUMNS: list[Column[BacklogRow]] = [
     Column("name", "QUEUE"),
     Column(heading="STATE", text=_state),
-    Column("waiting", "WAITING", right=True),
-    Column("due", "DUE", right=True),
-    Column("running", "RUNNING", right=True),
-    Column("failed", "FAILED", right=True),
-    Column("serving", "WORKERS", right=True),
+    Column("waiting", "WAITING", is_right_aligned=True),
+    Column("due", "DUE", is_right_aligned=True),
+    Column("running", "RUNNING", is_right_aligned=True),
+    Column("failed", "FAILED", is_right_aligned=True),
+    Column("serving", "WORKERS", is_right_aligned=True),
     Column("paused_since", "SINCE"),
     Column("workers"),
 ]

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 def show_all(
     rows: Sequence[T],
-    nothing: str,
+    empty_text: str,
     columns: Sequence[Column[T]],
     *,
     as_json: bool,
@@ -33,15 +33,15 @@ def show_all(
     elif rows:
         click.echo("\n".join(table(columns, rows)))
     else:
-        click.echo(nothing, err=True)
+        click.echo(empty_text, err=True)
 
 
-def show_one(found: T | None, name: str, show: Callable[[T], str]) -> int:
+def show_one(thing: T | None, name: str, show: Callable[[T], str]) -> int:
     """Print the thing, or an error that there is none. Returns the exit code."""
-    if found is None:
+    if thing is None:
         click.echo(f"error: there is no {name}", err=True)
         return FAILURE
-    click.echo(show(found))
+    click.echo(show(thing))
     return OK
 
 

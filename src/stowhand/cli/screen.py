@@ -11,7 +11,7 @@ import click
 
 from stowhand.observe.safe_text import fit
 
-HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+CURSOR_HOME, CLEAR_LINE, CLEAR_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def output_width() -> int | None:
@@ -25,15 +25,15 @@ class Screen:
     """Shows pages: on a terminal each replaces the one before, cut to its size."""
 
     def __init__(self) -> None:
-        self._pages = 0
+        self._shown_pages = 0
 
     def show(self, lines: Sequence[str]) -> None:
         """The next page."""
         if sys.stdout.isatty():
-            start = HOME if self._pages else HOME + REST_OF_SCREEN
-            room = shutil.get_terminal_size()
-            fitting = [fit(line, room.columns) for line in lines[: room.lines - 1]]
-            click.echo(start + "".join(f"{line}{REST_OF_LINE}\n" for line in fitting) + REST_OF_SCREEN, nl=False)
+            start = CURSOR_HOME if self._shown_pages else CURSOR_HOME + CLEAR_SCREEN
+            size = shutil.get_terminal_size()
+            fitted = [fit(line, size.columns) for line in lines[: size.lines - 1]]
+            click.echo(start + "".join(f"{line}{CLEAR_LINE}\n" for line in fitted) + CLEAR_SCREEN, nl=False)
         else:
-            click.echo("\n".join([*([""] if self._pages else []), *lines]))
-        self._pages += 1
+            click.echo("\n".join([*([""] if self._shown_pages else []), *lines]))
+        self._shown_pages += 1

@@ -41,13 +41,13 @@ def list_serials(as_json: bool, **typed: Any) -> None:
     They are ordered by name. What else is paused comes last.
     """
 
-    async def look(store: QueueStore) -> tuple[Sequence[SerialRow], Pauses]:
+    async def read_rows(store: QueueStore) -> tuple[Sequence[SerialRow], Pauses]:
         return await store.inspect.serials(), await store.inspect.pauses()
 
-    rows, pauses = with_store(settings_of(typed).store, look)
-    show_all(rows, "No serial keys.", SERIAL, as_json=as_json)
+    rows, pauses = with_store(settings_of(typed).store, read_rows)
+    show_all(rows, "No serial keys.", SERIAL_COLUMNS, as_json=as_json)
     if pauses.tasks:
-        show_all([*pauses.tasks.items()], "", PAUSED_TASK, as_json=as_json)
+        show_all([*pauses.tasks.items()], "", PAUSED_TASK_COLUMNS, as_json=as_json)
 
 
 @command.command("pause")
@@ -58,21 +58,25 @@ def pause(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
 
     Workers obey within a second. A serial key or a task need not have any jobs yet.
     """
-    _change(typed, names, lambda on: (on.pause_serial, on.pause_task), "paused", as_json=as_json)
+    _change(typed, names, lambda operator: (operator.pause_serial, operator.pause_task), "paused", as_json=as_json)
 
 
 @command.command("resume")
 @change_options
 def resume(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
     """Let the jobs of these serial keys or tasks begin again, at once."""
-    _change(typed, names, lambda on: (on.resume_serial, on.resume_task), "resumed", as_json=as_json)
+    _change(typed, names, lambda operator: (operator.resume_serial, operator.resume_task), "resumed", as_json=as_json)
 
 
-Verb = Callable[[Operator], tuple[Callable[[str], Awaitable[SerialChange]], Callable[[str], Awaitable[TaskChange]]]]
+PauseActions = Callable[
+    [Operator], tuple[Callable[[str], Awaitable[SerialChange]], Callable[[str], Awaitable[TaskChange]]]
+]
 """The actions on a serial key and on a task."""
 
 
-def _change(typed: dict[str, Any], names: tuple[str, ...], verb: Verb, done: str, *, as_json: bool) -> None:
+def _change(
+    typed: dict[str, Any], names: tuple[str, ...], actions: PauseActions, outcome: str, *, as_json: bool
+) -> None:
     tasks = typed.pop("tasks")
     if not (names or tasks):
         raise click.UsageError("name a serial key, or give --task NAME")
@@ -81,14 +85,14 @@ def _change(typed: dict[str, Any], names: tuple[str, ...], verb: Verb, done: str
     tasks = [read_task(name) for name in dict.fromkeys(tasks)]
 
     async def one_by_one(store: QueueStore) -> None:
-        of_serial, of_task = verb(store.operate)
+        change_serial, change_task = actions(store.operate)
         for name in serials:
-            report(name, {"serial": name}, await of_serial(name))
+            report(name, {"serial": name}, await change_serial(name))
         for name in tasks:
-            report(f"task {name}", {"task": name}, await of_task(name))
+            report(f"task {name}", {"task": name}, await change_task(name))
 
     def report(name: str, about: dict[str, Any], change: SerialChange | TaskChange) -> None:
-        show_change(name, about, done, changed=change.changed, as_json=as_json)
+        show_change(name, about, outcome, has_changed=change.changed, as_json=as_json)
 
     with_store(settings.store, one_by_one)
 
@@ -102,18 +106,18 @@ def _state(row: SerialRow) -> str:
     return ", ".join(states) or "free"
 
 
-SERIAL: list[Column[SerialRow]] = [
+SERIAL_COLUMNS: list[Column[SerialRow]] = [
     Column("name", "SERIAL"),
     Column(heading="STATE", text=_state),
-    Column("waiting", "WAITING", right=True),
-    Column("due", "DUE", right=True),
-    Column("failed", "FAILED", right=True),
+    Column("waiting", "WAITING", is_right_aligned=True),
+    Column("due", "DUE", is_right_aligned=True),
+    Column("failed", "FAILED", is_right_aligned=True),
     Column("paused_since", "SINCE"),
     Column("held_by"),
     Column("running"),
     Column("due_since"),
 ]
-PAUSED_TASK: list[Column[tuple[str, datetime]]] = [
+PAUSED_TASK_COLUMNS: list[Column[tuple[str, datetime]]] = [
     Column("task", "ALSO PAUSED", lambda pause: pause[0], lambda pause: f"task {pause[0]}"),
     Column("paused_since", "SINCE", lambda pause: pause[1]),
 ]

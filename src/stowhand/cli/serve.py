@@ -17,7 +17,7 @@ from stowhand.app.own_store import OwnStore
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.app.start import open_installed
 from stowhand.cli.help import Command
-from stowhand.cli.input import Read
+from stowhand.cli.input import ParsedText
 from stowhand.cli.options import http_option, listen_options, settings_of, store_options
 from stowhand.cli.session import log_store
 from stowhand.cli.tokens import tokens_option, trust_from_option
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
     from stowhand.remote.server.health import Health
     from stowhand.remote.server.lender import ServerOptions
 
-PORT = 8470
-ANSWER_WITHIN = 1.5
+DEFAULT_PORT = 8470
+HEALTH_TIMEOUT_SECONDS = 1.5
 """Seconds for a question about health: ``stowhand health`` waits two for all of it."""
 
 
 @click.command(cls=Command)
-@listen_options(PORT)
+@listen_options(DEFAULT_PORT)
 @tokens_option
 @trust_from_option
 @click.option(
     "--grace",
     default="5s",
     show_default=True,
-    type=Read(parse_duration),
+    type=ParsedText(parse_duration),
     help="Maximum time for requests to end at a stop.",
 )
 @http_option
@@ -81,8 +81,8 @@ def command(
 
     Put a proxy before it where strangers can reach it: slow clients are not bounded here.
     """
-    lent = _Lent()
-    settings = settings_of(typed, lent.ask)
+    served = _ServedObject()
+    settings = settings_of(typed, served.load)
     options = _options(
         host=host,
         port=port,
@@ -92,32 +92,32 @@ def command(
         tls_key=tls_key,
         trust_from=trust_from,
         grace=grace,
-        declared=lent.tasks().made_elsewhere,
+        declared=served.tasks().made_elsewhere,
     )
-    asyncio.run(_serve(settings, lent, options))
+    asyncio.run(_serve(settings, served, options))
     return exit_codes.OK
 
 
-class _Lent:
+class _ServedObject:
     """The object that ``--app`` names: a store, or an App."""
 
     def __init__(self) -> None:
         self.store: AnyStore[Any] | None = None
         self.app: App | None = None
 
-    def ask(self, where: str) -> OwnStore:
+    def load(self, target: str) -> OwnStore:
         """Load the object, and return the store that it names."""
-        found: Any = load_object(where, object, default="app", or_else="store")
-        if isinstance(found, App):
-            self.app = found
-            return msgspec.structs.replace(found.own_store, app=where)
-        if not all(callable(getattr(found, name, None)) for name in ("open", "claim", "settle", "heartbeats")):
+        loaded: Any = load_object(target, object, default="app", or_else="store")
+        if isinstance(loaded, App):
+            self.app = loaded
+            return msgspec.structs.replace(loaded.own_store, app=target)
+        if not all(callable(getattr(loaded, name, None)) for name in ("open", "claim", "settle", "heartbeats")):
             raise ConfigurationError(
-                f"--app {where}: not a store (its type is {type(found).__qualname__}); name a TableStore, or an App,"
+                f"--app {target}: not a store (its type is {type(loaded).__qualname__}); name a TableStore, or an App,"
                 " whose queue is lent"
             )
-        self.store = found
-        return OwnStore(app=where)
+        self.store = loaded
+        return OwnStore(app=target)
 
     def tasks(self) -> Registry:
         """Return the tasks of the App; none without an App. Raises ConfigurationError."""
@@ -127,20 +127,20 @@ class _Lent:
         return self.app.registry
 
 
-async def _serve(settings: WorkerSettings, lent: _Lent, options: ServerOptions) -> None:
+async def _serve(settings: WorkerSettings, served: _ServedObject, options: ServerOptions) -> None:
     from stowhand.remote.server.lender import running
 
     events = Events()
     LogListener(events)
     LendingListener(events)
-    store = lent.store
+    store = served.store
     try:
         if store is None:
             store = await _open(settings)
         else:
             await _open_valid(store, events)
         collect_less()
-        show = partial(_health_shown, settings.http)
+        show = partial(_serve_health, settings.http)
         async with running(store, options, events, _metrics(), show) as server:
             _stop_at_signals(server)
             await server.until_stopped()
@@ -150,7 +150,7 @@ async def _serve(settings: WorkerSettings, lent: _Lent, options: ServerOptions) 
 
 
 @contextmanager
-def _health_shown(address: str | None, health: Health) -> Iterator[None]:
+def _serve_health(address: str | None, health: Health) -> Iterator[None]:
     """Answer on a port and in threads of its own: also while the event loop is blocked, or no connection is left."""
     if address is None:
         yield
@@ -160,14 +160,20 @@ def _health_shown(address: str | None, health: Health) -> Iterator[None]:
     async def alive() -> tuple[bool, dict[str, Any]]:
         return health.alive()
 
-    def page(question: Callable[[], Coroutine[Any, Any, tuple[bool, dict[str, Any]]]], fine: str, wrong: str) -> Answer:
-        asking = asyncio.run_coroutine_threadsafe(question(), loop)
+    def page(
+        question: Callable[[], Coroutine[Any, Any, tuple[bool, dict[str, Any]]]], good_status: str, bad_status: str
+    ) -> Answer:
+        answer = asyncio.run_coroutine_threadsafe(question(), loop)
         try:
-            is_well, said = asking.result(ANSWER_WITHIN)
+            is_well, fields = answer.result(HEALTH_TIMEOUT_SECONDS)
         except TimeoutError:
-            asking.cancel()
-            return verdict(fine, wrong, [f"no answer of the event loop or the store within {ANSWER_WITHIN:g} s"])
-        return verdict(fine, wrong, [] if is_well else [said["status"]])
+            answer.cancel()
+            return verdict(
+                good_status,
+                bad_status,
+                [f"no answer of the event loop or the store within {HEALTH_TIMEOUT_SECONDS:g} s"],
+            )
+        return verdict(good_status, bad_status, [] if is_well else [fields["status"]])
 
     pages = {
         "/healthz": lambda: page(alive, "ok", "stuck"),
@@ -193,7 +199,7 @@ def _stop_at_signals(server: Serving) -> None:
     """First: what is being answered may end; second: at once; third: the process ends."""
     loop, stop_requests = asyncio.get_running_loop(), StopRequests()
 
-    def wish() -> None:
+    def on_signal() -> None:
         if not stop_requests.add():
             return
         if stop_requests.count <= 2:
@@ -201,7 +207,7 @@ def _stop_at_signals(server: Serving) -> None:
         else:
             hard_exit(exit_codes.FAILURE)
 
-    handle_signals(wish)
+    handle_signals(on_signal)
 
 
 async def _open(settings: WorkerSettings) -> AnyStore[Any]:
@@ -223,9 +229,9 @@ async def _open_valid(store: AnyStore[Any], events: Events) -> None:
     await (store.open() if store.enclosing is None else store.enclosing.validate(events))
 
 
-def _options(**given: Any) -> ServerOptions:
+def _options(**values: Any) -> ServerOptions:
     try:
         from stowhand.remote.server.lender import ServerOptions
     except ImportError as error:
         raise ConfigurationError(f"Lending needs a server: pip install 'stowhand[serve]' ({error})") from error
-    return ServerOptions(**given)
+    return ServerOptions(**values)

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def with_store(settings: StoreSettings, doing: Callable[[QueueStore], Awaitable[T]], traces: Traces | None = None) -> T:
+def with_store(
+    settings: StoreSettings, operation: Callable[[QueueStore], Awaitable[T]], traces: Traces | None = None
+) -> T:
     """Open the store, do one thing, close it. Raises StoreUnreachable, SchemaError.
 
     ``traces``: what is enqueued makes spans, within the span that the environment names, if any.
@@ -42,7 +44,7 @@ def with_store(settings: StoreSettings, doing: Callable[[QueueStore], Awaitable[
     async def session() -> T:
         async with unopened(settings) as store:
             await store.open()
-            return await doing(traced(store, traces))
+            return await operation(traced(store, traces))
 
     if traces is None:
         return asyncio.run(session())

@@ -12,7 +12,7 @@ import click
 from stowhand.app.own_store import UNNAMED
 from stowhand.cli.columns import Column, fields, json_line, page
 from stowhand.cli.groups import Group
-from stowhand.cli.input import Choice, Read, read_pair, with_options
+from stowhand.cli.input import ParsedText, WordChoice, read_pair, with_options
 from stowhand.cli.options import (
     completing,
     connection_options,
@@ -22,7 +22,7 @@ from stowhand.cli.options import (
     table_run_options,
 )
 from stowhand.cli.replies import show_all, show_answers, show_one
-from stowhand.cli.table_views import entry_object, log_page, script
+from stowhand.cli.table_views import entry_object, log_page, sql_lines
 from stowhand.errors import InvalidJob, a_type
 from stowhand.jobs.durations import format_time
 from stowhand.jobs.execution_log import ExecutionLogEntry
@@ -40,7 +40,7 @@ from stowhand.tasks.loading import load_object
 
 T = TypeVar("T")
 
-words_argument = click.argument("words", metavar="ID... [MODULE:NAME]", nargs=-1, required=True)
+ids_and_target_argument = click.argument("arguments", metavar="ID... [MODULE:NAME]", nargs=-1, required=True)
 
 
 def _columns(ctx: click.Context, param: click.Parameter, pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
@@ -55,7 +55,7 @@ columns_option = click.option(
     "columns",
     "--column",
     multiple=True,
-    type=Read(read_pair),
+    type=ParsedText(read_pair),
     callback=_columns,
     metavar="DOCUMENTED=OWN",
     help=f"A column that has another name, as in state=status; may be repeated. {TOKEN}=NAME: one of its own for the"
@@ -97,12 +97,12 @@ def check_table(only_sql: bool, as_json: bool, **typed: Any) -> int:
 
     Exit code: 0 a worker can serve it (there may be advice), 1 it cannot, 3 the database cannot be reached.
     """
-    found = with_table(typed, lambda store: store.check(), opens=False)
-    for line in map(json_line, found) if as_json else script(found, only_sql=only_sql):
+    findings = with_table(typed, lambda store: store.check(), must_be_valid=False)
+    for line in map(json_line, findings) if as_json else sql_lines(findings, only_sql=only_sql):
         click.echo(line)
-    fatal = any(finding.fatal for finding in found)
+    fatal = any(finding.fatal for finding in findings)
     if not fatal and not as_json:
-        click.echo("A worker can serve it." + (" The rest is advice." if found else ""), err=True)
+        click.echo("A worker can serve it." + (" The rest is advice." if findings else ""), err=True)
     return FAILURE if fatal else OK
 
 
@@ -110,8 +110,8 @@ def check_table(only_sql: bool, as_json: bool, **typed: Any) -> int:
 @click.argument("name")
 @click.option("--view", metavar="NAME", help="Also print a view, for you to join to.")
 @columns_option
-@click.option("--key", type=Choice(KEYS), default="bigint", show_default=True, help="The type of the id.")
-@click.option("--dialect", type=Choice(DIALECTS), default="postgres", show_default=True)
+@click.option("--key", type=WordChoice(KEYS), default="bigint", show_default=True, help="The type of the id.")
+@click.option("--dialect", type=WordChoice(DIALECTS), default="postgres", show_default=True)
 @click.option("--notify", is_flag=True, help="PostgreSQL: also a trigger that wakes workers (notify_channel).")
 @click.option("--channel", metavar="NAME", help="With --notify: the channel.  [default: the table's name + _queued]")
 @click.option("--if-not-exists", is_flag=True, help="Leave existing tables and indexes alone.")
@@ -188,7 +188,7 @@ def run_workers(target: str, **typed: Any) -> int:
     "--state",
     "states",
     multiple=True,
-    type=Choice([state.value for state in State]),
+    type=WordChoice([state.value for state in State]),
     metavar="STATE",
     help=f"{', '.join(State)}; may be repeated.  [default: {', '.join(LIVE)}]",
     shell_complete=completing(State),
@@ -206,10 +206,10 @@ def list_records(states: tuple[str, ...], after: str | None, limit: int, as_json
             return await store.records(*states, limit=limit)
         return await of_key(after, lambda key: store.records(*states, after=key, limit=limit))
 
-    found = with_table(typed, read)
-    show_all(found, "No records.", RECORD, as_json=as_json)
-    if len(found) == limit and not as_json:
-        click.echo(f"There may be more: --after {escape(str(found[-1].id))}", err=True)
+    rows = with_table(typed, read)
+    show_all(rows, "No records.", RECORD_COLUMNS, as_json=as_json)
+    if len(rows) == limit and not as_json:
+        click.echo(f"There may be more: --after {escape(str(rows[-1].id))}", err=True)
 
 
 @command.command("show")
@@ -224,53 +224,53 @@ def show_record(key: str, as_json: bool, **typed: Any) -> int:
         return await of_key(key, store.look_up)
 
     def show(record: ShownRecord) -> str:
-        return json_line(fields(RECORD, record)) if as_json else page(RECORD, record)
+        return json_line(fields(RECORD_COLUMNS, record)) if as_json else page(RECORD_COLUMNS, record)
 
     return show_one(with_table(typed, read), f"record {escape(key)}", show)
 
 
 @command.command("retry")
-@words_argument
+@ids_and_target_argument
 @named_options
 @json_option
 @connection_options
-def retry_records(words: tuple[str, ...], as_json: bool, **typed: Any) -> int:
+def retry_records(arguments: tuple[str, ...], as_json: bool, **typed: Any) -> int:
     """Make records due now, as if they had never been tried. Not while they run, and not when they are completed."""
-    return _act(typed, words, TableStore.retry_record, as_json=as_json)
+    return _act(typed, arguments, TableStore.retry_record, as_json=as_json)
 
 
 @command.command("cancel")
-@words_argument
+@ids_and_target_argument
 @named_options
 @json_option
 @connection_options
-def cancel_records(words: tuple[str, ...], as_json: bool, **typed: Any) -> int:
+def cancel_records(arguments: tuple[str, ...], as_json: bool, **typed: Any) -> int:
     """Cancel records; running ones are asked to stop.
 
     The column cancel asks them.
     """
-    return _act(typed, words, TableStore.cancel_record, as_json=as_json)
+    return _act(typed, arguments, TableStore.cancel_record, as_json=as_json)
 
 
 def _act(
     typed: dict[str, Any],
-    words: Sequence[str],
-    verb: Callable[[TableStore[Any], JobId], Awaitable[Answer]],
+    arguments: Sequence[str],
+    action: Callable[[TableStore[Any], JobId], Awaitable[Answer]],
     *,
     as_json: bool,
 ) -> int:
     """Print each answer as it comes; 1 if any was refused or is missing. Without --table the last word is the table."""
-    target, keys = (None, words) if typed["table"] is not None else (words[-1], words[:-1])
+    target, keys = (None, arguments) if typed["table"] is not None else (arguments[-1], arguments[:-1])
     if not keys:
         raise click.UsageError("name the records, and the table: ID... MODULE:NAME, or ID... --table NAME")
 
-    async def all_of_them(store: TableStore[Any]) -> int:
+    async def act_on_all(store: TableStore[Any]) -> int:
         code = OK
         for key in keys:
-            code = max(code, show_answers([await of_key(key, partial(verb, store))], as_json=as_json))
+            code = max(code, show_answers([await of_key(key, partial(action, store))], as_json=as_json))
         return code
 
-    return with_table(typed | {"target": target}, all_of_them)
+    return with_table(typed | {"target": target}, act_on_all)
 
 
 def _state(record: ShownRecord) -> str:
@@ -281,29 +281,31 @@ def _due(record: ShownRecord) -> str:
     return format_time(record.process_after) if record.state in (State.QUEUED, State.ERRORED) else "-"
 
 
-SHOWN: list[Column[ShownRecord]] = [
-    Column("id", "ID", right=True, squeezed=True),
+LIST_COLUMNS: list[Column[ShownRecord]] = [
+    Column("id", "ID", is_right_aligned=True, can_shrink=True),
     Column("state", "STATE", text=_state),
-    Column("num_failures", "FAILURES", right=True),
-    Column("num_resets", "RESETS", right=True),
+    Column("num_failures", "FAILURES", is_right_aligned=True),
+    Column("num_resets", "RESETS", is_right_aligned=True),
     Column(heading="DUE", text=_due),
     Column("started_at", "STARTED"),
-    Column("worker", "WORKER", squeezed=True),
-    Column("failure_message", "LAST ERROR", lines=True, squeezed=True),
+    Column("worker", "WORKER", can_shrink=True),
+    Column("failure_message", "LAST ERROR", is_multiline=True, can_shrink=True),
 ]
-_REST = [name for name in ShownRecord.__struct_fields__ if name not in {column.key for column in SHOWN}]
-RECORD: list[Column[ShownRecord]] = [*SHOWN[:-1], *map(Column, _REST), SHOWN[-1]]
+_OTHER_FIELDS = [name for name in ShownRecord.__struct_fields__ if name not in {column.key for column in LIST_COLUMNS}]
+RECORD_COLUMNS: list[Column[ShownRecord]] = [*LIST_COLUMNS[:-1], *map(Column, _OTHER_FIELDS), LIST_COLUMNS[-1]]
 
 
-def with_table(typed: dict[str, Any], doing: Callable[[TableStore[Any]], Awaitable[T]], *, opens: bool = True) -> T:
+def with_table(
+    typed: dict[str, Any], operation: Callable[[TableStore[Any]], Awaitable[T]], *, must_be_valid: bool = True
+) -> T:
     """Open the table, do one thing, close it. ``opens``: refuse a table that no worker can serve."""
 
     async def session() -> T:
         store = table_of(typed)
         try:
-            if opens:
+            if must_be_valid:
                 await store.open()
-            return await doing(store)
+            return await operation(store)
         finally:
             await store.close()
 
@@ -313,16 +315,16 @@ def with_table(typed: dict[str, Any], doing: Callable[[TableStore[Any]], Awaitab
 def table_of(typed: dict[str, Any]) -> TableStore[Any]:
     """Raises ConfigurationError, UsageError."""
     target, name, view, columns = typed["target"], typed["table"], typed["view"], typed["columns"]
-    unique: bool = typed["unique_ids"]
+    has_unique_ids: bool = typed["unique_ids"]
     settings = settings_of(typed)
     connection = settings.store.connection
     if (target is None) == (name is None):
         raise click.UsageError("name the table: MODULE:NAME (a TableStore or TableOptions), or --table NAME")
-    if target is not None and (view is not None or columns or unique):
+    if target is not None and (view is not None or columns or has_unique_ids):
         raise click.UsageError(f"{target} says which view and columns; leave --view and --column out")
     if target is None:
         options: Any = TableOptions(
-            name=name, table_name=name, view_name=view, alternate_column_names=columns, unique_ids=unique
+            name=name, table_name=name, view_name=view, alternate_column_names=columns, unique_ids=has_unique_ids
         )
     else:
         options = load_object(target, object, default="store")
@@ -339,15 +341,15 @@ def table_of(typed: dict[str, Any]) -> TableStore[Any]:
     return TableStore(settings.store.url, options)
 
 
-async def of_key(key: str, doing: Callable[[JobId], Awaitable[T]]) -> T:
+async def of_key(key: str, operation: Callable[[JobId], Awaitable[T]]) -> T:
     """Do it with a key as it was typed: a number, where the table's keys are numbers; a key of text may look like one.
 
     Raises InvalidJob for one that is no key of this table.
     """
-    whole = key.removeprefix("-").isdecimal() and key.isascii()
+    is_integer = key.removeprefix("-").isdecimal() and key.isascii()
     try:
-        return await doing(int(key) if whole else key)
+        return await operation(int(key) if is_integer else key)
     except InvalidJob:
-        if not whole:
+        if not is_integer:
             raise
-        return await doing(key)
+        return await operation(key)

@@ -16,24 +16,24 @@ from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import columns, escape, escape_lines, fit
 from stowhand.stores.table.backend import Finding
 
-KEY_WIDEST = 40
+MAX_KEY_WIDTH = 40
 
 
 def finding_text(finding: Finding) -> str:
     """Return a finding as SQL: the problem as a comment, then the statement that fixes it."""
-    mark = "FAIL" if finding.fatal else "advice"
+    level = "FAIL" if finding.fatal else "advice"
     if wants_color(sys.stdout):
-        mark = click.style(mark, fg="red" if finding.fatal else "yellow")
-    lines = [f"-- {mark}: {escape(finding.problem)}"]
+        level = click.style(level, fg="red" if finding.fatal else "yellow")
+    lines = [f"-- {level}: {escape(finding.problem)}"]
     if finding.mend:
         # A name that drives a terminal is shown escaped there; a file or a pipe gets the statement that works.
         lines.append(escape_lines(finding.mend, "") if sys.stdout.isatty() else finding.mend)
     return "\n".join(lines)
 
 
-def script(found: Sequence[Finding], *, only_sql: bool) -> Iterator[str]:
+def sql_lines(findings: Sequence[Finding], *, only_sql: bool) -> Iterator[str]:
     """Yield the statements in the order in which they must run."""
-    for finding in found:
+    for finding in findings:
         if not only_sql:
             yield finding_text(finding)
         elif finding.mend:
@@ -51,8 +51,10 @@ def entry_object(number: int, entry: ExecutionLogEntry) -> dict[str, Any]:
 
 
 def _entry(number: int, entry: ExecutionLogEntry) -> str:
-    key = fit(escape(entry.key), KEY_WIDEST)
-    lines = [f"{number:>3}  {key}{' ' * max(20 - columns(key), 0)}  {format_time(entry.start_time)}  {_ended(entry)}"]
+    key = fit(escape(entry.key), MAX_KEY_WIDTH)
+    lines = [
+        f"{number:>3}  {key}{' ' * max(20 - columns(key), 0)}  {format_time(entry.start_time)}  {_outcome_text(entry)}"
+    ]
     if entry.command:
         lines.append(f"     $ {escape(join(entry.command))}")
     if entry.out:
@@ -60,14 +62,14 @@ def _entry(number: int, entry: ExecutionLogEntry) -> str:
     return "\n".join(line.rstrip() for line in "\n".join(lines).split("\n"))
 
 
-def _ended(entry: ExecutionLogEntry) -> str:
-    took = "" if entry.duration_ms is None else f" in {_duration(entry.duration_ms)}"
+def _outcome_text(entry: ExecutionLogEntry) -> str:
+    duration = "" if entry.duration_ms is None else f" in {_duration(entry.duration_ms)}"
     if entry.exit_code is None:
-        return f"done{took}" if took else "running"
+        return f"done{duration}" if duration else "running"
     word = f"exit {entry.exit_code}"
     if wants_color(sys.stdout):
         word = click.style(word, fg="red" if entry.exit_code else "green")
-    return f"{word}{took}"
+    return f"{word}{duration}"
 
 
 def _duration(milliseconds: int) -> str:

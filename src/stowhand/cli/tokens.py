@@ -12,7 +12,7 @@ from stowhand.app.settings.resolver import read_setting
 from stowhand.app.settings.settings import SETTINGS
 from stowhand.cli.columns import Column
 from stowhand.cli.groups import Group
-from stowhand.cli.input import Read
+from stowhand.cli.input import ParsedText
 from stowhand.cli.options import json_option
 from stowhand.cli.replies import show_all
 from stowhand.clock import wall_clock
@@ -24,8 +24,8 @@ from stowhand.remote.server.tokens import DEFAULT, TokenFile, TokenRecord, check
 from stowhand.remote.wire import Scope
 from stowhand.service.exit_codes import FAILURE, OK
 
-NAME_LIMIT = 128
-COLUMN_LIMIT = 255
+MAX_NAME_LENGTH = 128
+MAX_COLUMN_NAME_LENGTH = 255
 
 
 def _file(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[Path, bool]:
@@ -87,7 +87,11 @@ def _names(values: tuple[str, ...]) -> tuple[str, ...]:
 @click.option("--serial", multiple=True, help="Only this serial key, for enqueue and read; may be repeated.")
 @click.option("--condition", multiple=True, metavar="COLUMN", help="A column that claims may compare; may be repeated.")
 @click.option(
-    "--expires", default="90d", show_default=True, type=Read(_read_expiry), help="Time until it expires, or never."
+    "--expires",
+    default="90d",
+    show_default=True,
+    type=ParsedText(_read_expiry),
+    help="Time until it expires, or never.",
 )
 @tokens_option
 def make(
@@ -101,13 +105,13 @@ def make(
     tokens: tuple[Path, bool],
 ) -> None:
     """Make a token and print it, once: only its hash is kept."""
-    limits.check_name("name", name, NAME_LIMIT)
+    limits.check_name("name", name, MAX_NAME_LENGTH)
     task, queue = _names(task), _names(queue)
     for option, names, limit in (
         ("--task", task, limits.TASK_LIMIT),
         ("--queue", queue, limits.QUEUE_LIMIT),
         ("--serial", serial, limits.SERIAL_LIMIT),
-        ("--condition", condition, COLUMN_LIMIT),
+        ("--condition", condition, MAX_COLUMN_NAME_LENGTH),
     ):
         for one in names:
             limits.check_name(option, one, limit)
@@ -146,41 +150,43 @@ def token_columns(now: datetime) -> list[Column[TokenRecord]]:
     return [
         Column("id", "ID"),
         Column("name", "NAME"),
-        Column("standing", "STANDING", lambda one: one.standing(now)),
-        Column("expires", "EXPIRES", text=lambda one: "never" if one.expires is None else format_time(one.expires)),
+        Column("standing", "STANDING", lambda token: token.standing(now)),
+        Column(
+            "expires", "EXPIRES", text=lambda token: "never" if token.expires is None else format_time(token.expires)
+        ),
         Column("scopes", "SCOPES"),
         Column(heading="LIMITS", text=_limits),
         *map(Column, ("tasks", "queues", "serials", "conditions", "made", "revoked")),
     ]
 
 
-def _limits(one: TokenRecord) -> str:
+def _limits(record: TokenRecord) -> str:
     kinds = (
-        *(("task", one.tasks), ("queue", one.queues)),
-        *(("serial", one.serials), ("condition", one.conditions)),
+        *(("task", record.tasks), ("queue", record.queues)),
+        *(("serial", record.serials), ("condition", record.conditions)),
     )
     return ", ".join(f"{kind} {name}" for kind, names in kinds for name in names or ())
 
 
 @command.command("revoke")
-@click.argument("named", metavar="ID|NAME...", nargs=-1, required=True)
+@click.argument("words", metavar="ID|NAME...", nargs=-1, required=True)
 @tokens_option
-def revoke(named: tuple[str, ...], tokens: tuple[Path, bool]) -> int:
+def revoke(words: tuple[str, ...], tokens: tuple[Path, bool]) -> int:
     """Revoke tokens by id, or all of one name.
 
     A running server refuses them from then on.
     """
-    found: set[str] = set()
+    matched: set[str] = set()
 
-    def revoked(one: TokenRecord) -> TokenRecord:
-        meant = {one.id, one.name} & set(named)
-        found.update(meant)
-        return msgspec.structs.replace(one, revoked=wall_clock()) if meant and one.revoked is None else one
+    def revoked(record: TokenRecord) -> TokenRecord:
+        matches = {record.id, record.name} & set(words)
+        matched.update(matches)
+        return msgspec.structs.replace(record, revoked=wall_clock()) if matches and record.revoked is None else record
 
     TokenFile(tokens[0]).change(lambda known: tuple(map(revoked, known)))
-    for word in named:
-        if word in found:
+    for word in words:
+        if word in matched:
             click.echo(f"Revoked {escape(word)}")
         else:
             click.echo(f"error: there is no token {escape(word)}; stowhand tokens list shows all", err=True)
-    return OK if found >= set(named) else FAILURE
+    return OK if matched >= set(words) else FAILURE

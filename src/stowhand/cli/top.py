@@ -11,7 +11,7 @@ import msgspec
 
 from stowhand.cli.columns import Column, table
 from stowhand.cli.help import Command
-from stowhand.cli.job_views import ATTEMPTS, JOB
+from stowhand.cli.job_views import ATTEMPTS_COLUMN, JOB_COLUMNS
 from stowhand.cli.options import settings_of, store_options
 from stowhand.cli.screen import Screen
 from stowhand.cli.session import with_store
@@ -25,7 +25,7 @@ from stowhand.protocols.queue_store import JobFilter, QueueStore
 
 MAX_ROWS = 10
 """Rows of each table."""
-REST = 4.0
+MIN_PAUSE_RATIO = 4.0
 """Minimum pause as a multiple of the time of a look: the store is busy with it a fifth of the time at most."""
 
 
@@ -46,12 +46,12 @@ async def _show(store: QueueStore, interval: float) -> None:
     """Show a page again and again. An outage is logged and waited out."""
     screen, clock = Screen(), SystemClock()
     while True:
-        began = clock.monotonic()
+        started_at = clock.monotonic()
         try:
             screen.show(await _page(store))
         except StoreError as error:
             core_logger().error(f"No answer: {error}")
-        await clock.sleep(pause_after(clock.monotonic() - began, interval))
+        await clock.sleep(pause_after(clock.monotonic() - started_at, interval))
 
 
 async def _page(store: QueueStore) -> list[str]:
@@ -59,15 +59,15 @@ async def _page(store: QueueStore) -> list[str]:
     stats = msgspec.structs.replace(stats, workers=[line for line in stats.workers if line.row.alive])
     running = await store.inspect.list(JobFilter(states=(State.PROCESSING,), limit=MAX_ROWS))
     lines = [f"{store.description}  {format_time(stats.now)}", *stats_lines(stats, MAX_ROWS)]
-    return [*lines, "", *table(_running(stats.now), running)] if running else lines
+    return [*lines, "", *table(_running_columns(stats.now), running)] if running else lines
 
 
-def pause_after(took: float, interval: float) -> float:
+def pause_after(duration: float, interval: float) -> float:
     """Seconds until the next look begins."""
-    return max(interval, REST * took)
+    return max(interval, MIN_PAUSE_RATIO * duration)
 
 
-def _running(now: datetime) -> list[Column[Job]]:
+def _running_columns(now: datetime) -> list[Column[Job]]:
     def running_for(job: Job) -> str:
         return "-" if job.started_at is None else format_span((now - job.started_at).total_seconds())
 
@@ -75,12 +75,12 @@ def _running(now: datetime) -> list[Column[Job]]:
         return "-" if job.progress is None else f"{job.progress:.0%} {job.progress_text or ''}".strip()
 
     return [
-        Column("id", "RUNNING", right=True),
-        JOB["task"],
-        ATTEMPTS,
+        Column("id", "RUNNING", is_right_aligned=True),
+        JOB_COLUMNS["task"],
+        ATTEMPTS_COLUMN,
         Column(heading="FOR", text=running_for),
-        JOB["serial"],
-        JOB["key"],
-        JOB["worker"],
-        Column(heading="PROGRESS", text=progress, squeezed=True),
+        JOB_COLUMNS["serial"],
+        JOB_COLUMNS["key"],
+        JOB_COLUMNS["worker"],
+        Column(heading="PROGRESS", text=progress, can_shrink=True),
     ]

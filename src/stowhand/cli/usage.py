@@ -10,7 +10,7 @@ from stowhand.cli.help import Command, SettingOption
 from stowhand.errors import hint, suggest
 from stowhand.hints import our_words, sentence
 
-NEVER_SUGGESTED = ("--insecure",)
+UNSUGGESTED_OPTIONS = ("--insecure",)
 """Options that nobody should use by mistake."""
 OTHER_OPTIONS = {
     "at": "--run-at",
@@ -118,5 +118,5 @@ def spellings_of(context: click.Context) -> list[str]:
         for option in options
         if not option.hidden
         for spelling in option.opts
-        if spelling not in NEVER_SUGGESTED
+        if spelling not in UNSUGGESTED_OPTIONS
     ]

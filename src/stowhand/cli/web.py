@@ -19,7 +19,7 @@ import msgspec
 from stowhand.app.settings.addresses import split_address
 from stowhand.app.settings.settings import SETTINGS, StoreSettings, WorkerSettings
 from stowhand.cli.help import Command
-from stowhand.cli.input import Read
+from stowhand.cli.input import ParsedText
 from stowhand.cli.options import listen_options, settings_of, store_options
 from stowhand.cli.session import log_store, unopened
 from stowhand.cli.tokens import tokens_option, trust_from_option
@@ -43,8 +43,8 @@ from stowhand.tasks.registry import Registry
 if TYPE_CHECKING:
     from stowhand.web.board import Board
     from stowhand.web.visitors import Entrance, Visitors
-PORT = 8480
-GRACE = 1.0
+DEFAULT_PORT = 8480
+GRACE_SECONDS = 1.0
 """Seconds that requests have to end at a stop: pages are quick, and a stream of changes never ends by itself."""
 
 
@@ -55,11 +55,11 @@ def _prefix(text: str) -> str:
 
 
 @click.command(cls=Command)
-@listen_options(PORT)
+@listen_options(DEFAULT_PORT)
 @click.option(
     "--url-prefix",
     default="",
-    type=Read(_prefix),
+    type=ParsedText(_prefix),
     metavar="PATH",
     help="Path of the dashboard behind a proxy that passes paths on unchanged: /jobs-admin.",
 )
@@ -83,7 +83,7 @@ def command(
     It listens on this machine alone and changes nothing. With --allow-actions you sign in by a link, good for one use;
     on another --host, and wherever there are tokens, by a token. In an application of yours: stowhand.web.dashboard.
     """
-    access = _Access.of(typed, url_prefix)
+    access = _AccessOptions.of(typed, url_prefix)
     settings = settings_of(typed)
     if settings.store.connection.scheme == "memory":
         raise ConfigurationError(
@@ -93,12 +93,12 @@ def command(
     store_of(settings.store)  # a driver or an App that is missing is said at once; not connected yet
     if not beside:
         log_store(settings.store.connection)
-    where = {"host": host, "port": port, "tls_cert": tls_cert, "tls_key": tls_key}
-    asyncio.run(_Command(settings, access).run(where, beside=beside))
+    address = {"host": host, "port": port, "tls_cert": tls_cert, "tls_key": tls_key}
+    asyncio.run(_DashboardServer(settings, access).run(address, beside=beside))
     return OK
 
 
-class _Access(msgspec.Struct, frozen=True):
+class _AccessOptions(msgspec.Struct, frozen=True):
     """The options of access to the dashboard."""
 
     entrance: Entrance
@@ -107,13 +107,13 @@ class _Access(msgspec.Struct, frozen=True):
     prefix: str
 
     @staticmethod
-    def of(typed: dict[str, Any], prefix: str) -> _Access:
+    def of(typed: dict[str, Any], prefix: str) -> _AccessOptions:
         """Take the options of access out of ``typed``. Raises ConfigurationError."""
         from stowhand.web.visitors import Entrance
 
         path, required = typed.pop("tokens")
         if required and not path.exists():
-            raise ConfigurationError(f"{path}: no tokens have been made yet; make one: {_make(path)}")
+            raise ConfigurationError(f"{path}: no tokens have been made yet; make one: {_make_token_command(path)}")
         public_url = typed.pop("public_url").rstrip("/")
         entrance = Entrance(
             allow_actions=typed.pop("allow_actions"),
@@ -122,7 +122,7 @@ class _Access(msgspec.Struct, frozen=True):
             proxies=Proxies(typed.pop("trust_from")),
             public_url=public_url,
         )
-        return _Access(entrance, path, required, prefix or unquote(urlsplit(public_url).path))
+        return _AccessOptions(entrance, path, required, prefix or unquote(urlsplit(public_url).path))
 
     def check(self, host: str) -> None:
         """Refuse an address that others reach where nothing identifies them. Raises ConfigurationError."""
@@ -131,40 +131,43 @@ class _Access(msgspec.Struct, frozen=True):
         if not is_loopback(host) and not self.tokens.exists() and not self.entrance.trust_header:
             raise ConfigurationError(
                 f"--host {host}: without tokens the dashboard is for this machine alone. Make one first:"
-                f" {_make(self.tokens)}; or let your proxy say who comes: --trust-header; or leave out --host"
+                f" {_make_token_command(self.tokens)}; or let your proxy name the visitor: --trust-header;"
+                " or leave out --host"
             )
 
-    def visitors(self, events: Events, show: Callable[[str], None]) -> Visitors:
+    def visitors(self, events: Events, on_link: Callable[[str], None]) -> Visitors:
         """``show``: is given the path of a link to sign in, where actions are allowed and nothing else identifies a
         visitor."""
         from stowhand.remote.server.authenticator import Authenticator
         from stowhand.web.visitors import Link, Visitors
 
         clock = SystemClock()
-        gate = Authenticator(TokenFile(self.tokens), events, clock, required=self.required)
-        needs = self.entrance.allow_actions and not gate.wants_tokens and not self.entrance.trust_header
-        link = Link(show, clock) if needs else None
-        return Visitors(gate, self.entrance, link, clock, events)
+        token_authenticator = Authenticator(TokenFile(self.tokens), events, clock, required=self.required)
+        needs_link = (
+            self.entrance.allow_actions and not token_authenticator.wants_tokens and not self.entrance.trust_header
+        )
+        link = Link(on_link, clock) if needs_link else None
+        return Visitors(token_authenticator, self.entrance, link, clock, events)
 
 
-def _make(path: Path) -> str:
+def _make_token_command(path: Path) -> str:
     return f"stowhand tokens make --name NAME --scope read,payload --tokens {path}"
 
 
-class _Command:
+class _DashboardServer:
     """One run. The store is opened for the first page, so that a page reports one that cannot be reached."""
 
-    def __init__(self, settings: WorkerSettings, access: _Access) -> None:
+    def __init__(self, settings: WorkerSettings, access: _AccessOptions) -> None:
         self._settings = settings
         self._access = access
         self._stores: list[QueueStore] = []
         self._url = ""
 
-    async def run(self, where: dict[str, Any], *, beside: bool) -> None:
+    async def run(self, address: dict[str, Any], *, beside: bool) -> None:
         from stowhand.http_server import HttpServerOptions, serving
         from stowhand.web.asgi import Asgi
 
-        self._access.check(where["host"])
+        self._access.check(address["host"])
         if not beside:  # the worker has looked
             await self._check_schema()
         events = Events()
@@ -173,7 +176,7 @@ class _Command:
         board = self._board(visitors, events, beside=beside)
         application = Asgi(board, prefix=self._access.prefix)
         try:
-            async with serving(application, HttpServerOptions(grace=GRACE, **where), board.close) as server:
+            async with serving(application, HttpServerOptions(grace=GRACE_SECONDS, **address), board.close) as server:
                 url = self._access.entrance.public_url or f"{server.url}{quote(self._access.prefix)}"
                 self._url = url
                 if beside:
@@ -207,9 +210,9 @@ class _Command:
 
         actions = None
         if self._access.entrance.allow_actions:
-            actions = ActionPages(events, _made(self._settings.app, may_change=beside))
-        writer = Reader(lambda: self._opened(read_only=False))
-        reader = Reader(lambda: self._opened(read_only=True), writer=writer, events=events)
+            actions = ActionPages(events, _declarations(self._settings.app, may_change=beside))
+        writer = Reader(lambda: self._open_store(read_only=False))
+        reader = Reader(lambda: self._open_store(read_only=True), writer=writer, events=events)
         return Board(reader, Access(visitors), actions, events=events)
 
     def _show_link(self, path: str) -> None:
@@ -222,7 +225,7 @@ class _Command:
         write_private(file, f"{link}\n".encode())
         core_logger().info(f"The link to sign in, once and within ten minutes, is in {file}")
 
-    async def _opened(self, *, read_only: bool) -> QueueStore:
+    async def _open_store(self, *, read_only: bool) -> QueueStore:
         store = store_of(self._store_settings(read_only=read_only))
         try:
             await store.open()
@@ -238,18 +241,18 @@ class _Command:
         return msgspec.structs.replace(self._settings.store, options=options)
 
 
-def _made(app: str | None, *, may_change: bool) -> Callable[[NewJob], NewJob]:
+def _declarations(app: str | None, *, may_change: bool) -> Callable[[NewJob], NewJob]:
     """The function that applies the App's declarations to an added job. ``may_change``: its files may change, as under
     `stowhand dev`."""
     if app is None:
         return Registry().made_elsewhere
-    return as_written(app) if may_change else _declared(app).made_elsewhere
+    return current_declarations(app) if may_change else _declared(app).made_elsewhere
 
 
-def as_written(app: str) -> Callable[[NewJob], NewJob]:
+def current_declarations(app: str) -> Callable[[NewJob], NewJob]:
     """Return a function that applies the declarations in the App's files of the moment. It raises InvalidJob."""
 
-    def made(job: NewJob) -> NewJob:
+    def apply(job: NewJob) -> NewJob:
         for name in _own_modules():
             del sys.modules[name]
         importlib.invalidate_caches()
@@ -259,7 +262,7 @@ def as_written(app: str) -> Callable[[NewJob], NewJob]:
             raise InvalidJob(str(error)) from error
         return registry.made_elsewhere(job)
 
-    return made
+    return apply
 
 
 def _declared(app: str) -> Registry:
@@ -292,18 +295,18 @@ def dashboard_beside(address: str | None, typed: Mapping[str, Any], *, allow_act
     if address is None:
         yield
         return
-    beside = _Beside(address, allow_actions, environment_of(typed, "store"))
-    thread = threading.Thread(target=beside.keep, name="stowhand dashboard", daemon=True)
+    dashboard = _DashboardProcess(address, allow_actions, environment_of(typed, "store"))
+    thread = threading.Thread(target=dashboard.keep, name="stowhand dashboard", daemon=True)
     thread.start()
     try:
-        beside.first_start.result()
+        dashboard.first_start.result()
         yield
     finally:
-        beside.stop()
+        dashboard.stop()
         thread.join()
 
 
-class _Beside:
+class _DashboardProcess:
     """The process, and those that follow it. ``keep`` runs on a thread, the rest where the block is."""
 
     def __init__(self, address: str, allow_actions: bool, environ: Mapping[str, str]) -> None:
@@ -312,10 +315,10 @@ class _Beside:
         self._address = address
         self._host, self._port = split_address(address)
         self._options = ["--allow-actions"] if allow_actions else []
-        self._shows_link = allow_actions and sys.stderr.isatty()
+        self._should_show_link = allow_actions and sys.stderr.isatty()
         self._environ = environ
         self._loop = asyncio.new_event_loop()
-        self._children = Children(1, self._start, self._on_end, grace=GRACE)
+        self._children = Children(1, self._start, self._on_end, grace=GRACE_SECONDS)
         self._announcement: asyncio.Task[None] | None = None
 
     def keep(self) -> None:
@@ -332,8 +335,8 @@ class _Beside:
             self._loop.call_soon_threadsafe(self._children.stop)
 
     async def _start(self, slot: Slot) -> Child:
-        where = ["--host", self._host, "--port", str(self._port)]
-        program = ["stowhand.cli", "web", "--beside", *where, *self._options]
+        address = ["--host", self._host, "--port", str(self._port)]
+        program = ["stowhand.cli", "web", "--beside", *address, *self._options]
         child = await Child.start(*program, environ=self._environ, stdout=asyncio.subprocess.PIPE)
         self._announcement = asyncio.create_task(self._announce(child))
         return child
@@ -344,7 +347,7 @@ class _Beside:
         if not url:
             return
         self._port = urlsplit(url).port or self._port  # where any port will do, those that follow have the same
-        if self.first_start.done() or not self._shows_link:
+        if self.first_start.done() or not self._should_show_link:
             core_logger().info(f"Dashboard: {url}")
         self._has_started()
 
@@ -352,8 +355,8 @@ class _Beside:
         assert self._announcement is not None
         await self._announcement
         if code == USAGE and not self.first_start.done():
-            said = f"--web {self._address}: the dashboard has not started; see the error above"
-            self.first_start.set_exception(ConfigurationError(said))
+            message = f"--web {self._address}: the dashboard has not started; see the error above"
+            self.first_start.set_exception(ConfigurationError(message))
             return Next.NONE
         if not self._children.stopping:
             core_logger().error(f"The dashboard {how_it_ended(code)}; it starts again.")

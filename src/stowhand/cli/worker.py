@@ -43,7 +43,7 @@ def command(beside: bool, **typed: Any) -> int:
     settings = settings_of(typed)
     if not settings.schema_only:
         check_tasks(settings)
-    _say_which_store(settings)
+    _log_store(settings)
     if settings.schema_only:
         core_logger().info(asyncio.run(migrate(settings.store)))
         return OK
@@ -66,7 +66,7 @@ def check_tasks(settings: WorkerSettings) -> None:
         raise click.UsageError(f"no tasks: there is no folder tasks/ in {Path.cwd()}.\n{HOW_TO_WRITE_A_TASK}")
 
 
-def _say_which_store(settings: WorkerSettings) -> None:
+def _log_store(settings: WorkerSettings) -> None:
     log_store(settings.store.connection)
-    for _, said in unknown_variables(os.environ):
-        core_logger().warning(said)
+    for _, message in unknown_variables(os.environ):
+        core_logger().warning(message)
