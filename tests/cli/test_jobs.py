@@ -232,7 +232,7 @@ def test_a_list_begins_with_the_newest_and_is_narrowed_by_moment_and_words_of_th
     assert serial("jobs", "list", "--until", "1h", "--json").rows() == []
     refused = serial("jobs", "list", "--since", "yesterday")
     assert refused.code == 2
-    assert "or a moment: 2030-01-31T09:00:00Z" in refused.err
+    assert "or a time: 2030-01-31T09:00:00Z" in refused.err
 
 
 def test_all_jobs_of_a_kind_are_canceled_rescheduled_and_removed(serial: Stowhand) -> None:

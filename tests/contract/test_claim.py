@@ -56,7 +56,7 @@ async def test_a_claim_takes_no_more_than_its_limit_and_leaves_the_rest_untouche
 async def test_a_claim_with_conditions_is_refused_and_takes_nothing(harness: StoreHarness) -> None:
     job = await harness.add(priority=9)
     for suspects in (False, True):
-        with pytest.raises(ConfigurationError, match="a queue takes no conditions"):
+        with pytest.raises(ConfigurationError, match="a queue supports no conditions"):
             await harness.claim(conditions=(Where("priority", "<=", 5),), suspects=suspects)
     assert await harness.job(job.id) == job
 

@@ -77,7 +77,7 @@ def test_an_outcome_matches_by_position_and_by_name() -> None:
 @pytest.mark.parametrize("outcome", EACH, ids=repr)
 def test_fields_are_frozen_and_what_raising_sets_is_not(outcome: RaisableOutcome) -> None:
     name = type(outcome).__match_args__[0]
-    with pytest.raises(AttributeError, match=f"{name} cannot be changed; make another {type(outcome).__name__}"):
+    with pytest.raises(AttributeError, match=f"{name} cannot be changed; create another {type(outcome).__name__}"):
         setattr(outcome, name, "other")
     with pytest.raises(AttributeError, match=f"{name} cannot be removed"):
         delattr(outcome, name)

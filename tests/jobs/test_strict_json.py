@@ -91,8 +91,8 @@ def test_what_a_reader_would_choke_on_is_refused_with_its_limit(value: Any, comp
     [
         ("", "empty"),
         ("nul", "truncated"),
-        ("[NaN]", "malformed: NaN and infinity are no JSON numbers"),
-        ("[-Infinity]", "malformed: NaN and infinity are no JSON numbers"),
+        ("[NaN]", "malformed: NaN and infinity are not JSON numbers"),
+        ("[-Infinity]", "malformed: NaN and infinity are not JSON numbers"),
         ('["NaN", x]', "malformed: invalid character"),
         ("[1] x", "malformed"),
         ('"\\u0000"', "NUL"),

@@ -115,8 +115,11 @@ ARGUMENTS: dict[str, tuple[Mistake, str]] = {
     ),
     "a lambda": (lambda shop: shop.keep.new_job(lambda: 1), "a function has no JSON form; give its id, its text or"),
     "a path": (lambda shop: shop.keep.new_job(Path("a")), "has no JSON form; give its id, its text or a dict"),
-    "keys that are tuples": (lambda shop: shop.keep.new_job({(1, 2): 3}), "a key of a dict is a tuple; make it text"),
-    "NaN": (lambda shop: shop.keep.new_job(float("nan")), "no JSON numbers; use null or a string"),
+    "keys that are tuples": (
+        lambda shop: shop.keep.new_job({(1, 2): 3}),
+        "a key of a dict is a tuple; convert it to text",
+    ),
+    "NaN": (lambda shop: shop.keep.new_job(float("nan")), "not JSON numbers; use null or a string"),
     "5 MB": (
         lambda shop: shop.keep.new_job("x" * 5_000_000),
         "5000012 bytes, the limit is 1048576: keep the data in a file or a table, and pass its path or id",
@@ -254,7 +257,7 @@ ENQUEUES: dict[str, tuple[Mistake, str]] = {
     ),
     "tuples": (
         lambda shop: shop.any.enqueue_many([("a", 1)]),
-        "job 1 of the batch: a tuple is no job; give a NewJob, which task.new_job(…) makes",
+        "job 1 of the batch: a tuple is not a job; give a NewJob, which task.new_job(…) returns",
     ),
     "a job by text": (lambda shop: shop.any.job("x"), "job_id: a str; give a whole number"),
     "a job that never was": (lambda shop: shop.any.job(99), "there is no job 99, and there never was"),

@@ -54,7 +54,7 @@ MISTAKES = {
     "enqueue send --max-retries 5": "no option '--max-retries'; did you mean '--max-attempts'?",
     "enqueue send --queue-name mail": f"no option '--queue-name'{BOTH}",
     "enqueue send --recipient ada": f"no option '--recipient'{PAYLOAD}",
-    "enqueue send --run-at 5m": "'5m' is neither a moment (2030-01-31T09:00:00Z) nor a delay (+5m)",
+    "enqueue send --run-at 5m": "'5m' is neither a time (2030-01-31T09:00:00Z) nor a delay (+5m)",
     # arguments
     "jobs retry abc": "'abc' is no id of a job, which is a whole number; the ids of a task's jobs: "
     "stowhand jobs list --task abc",

@@ -73,7 +73,7 @@ def test_a_class_of_outcomes_that_is_returned_is_an_error_of_the_attempt(kind: t
 
 
 def test_a_field_of_an_outcome_cannot_be_changed() -> None:
-    with pytest.raises(AttributeError, match=r"Snooze\.delay cannot be changed; make another Snooze"):
+    with pytest.raises(AttributeError, match=r"Snooze\.delay cannot be changed; create another Snooze"):
         Snooze(60).delay = 30  # type: ignore[misc]
 
 

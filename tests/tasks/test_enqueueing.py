@@ -157,7 +157,7 @@ def test_a_context_without_annotation_is_named_where_an_argument_is_missing() ->
             untyped,
             (float("nan"),),
             {},
-            "payload: cannot be written as JSON: NaN and infinity are no JSON numbers; use null or a string",
+            "payload: cannot be written as JSON: NaN and infinity are not JSON numbers; use null or a string",
         ),
         (
             untyped,
@@ -242,7 +242,7 @@ def test_a_batch_says_which_of_its_jobs_is_wrong(run: Run) -> None:
 def test_what_is_no_job_is_refused_with_a_lesson(run: Run) -> None:
     with pytest.raises(InvalidJob, match=r"a dict is no task; give what @app\.task made of a function, or a NewJob"):
         run(lambda: app.enqueue({"task": "send"}))  # type: ignore[call-overload]
-    with pytest.raises(InvalidJob, match="job 2 of the batch: an int is no job"):
+    with pytest.raises(InvalidJob, match="job 2 of the batch: an int is not a job"):
         run(lambda: app.enqueue_many([send.new_job("x"), 3]))  # type: ignore[list-item]
 
 

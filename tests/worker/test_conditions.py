@@ -57,11 +57,11 @@ def test_the_values_of_a_list_are_kept_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("text", "values", "says"),
     [
-        ("size < {}", (), "1 places and 0 values"),
-        ("size < 1", (1,), "0 places and 1 values"),
-        ("size < {0}", (1,), r"a place is \{\}, not \{0\}"),
-        ("size < {x!r}", (1,), r"a place is \{\}"),
-        ("size < {", (1,), "a brace itself is written twice"),
+        ("size < {}", (), "1 placeholders and 0 values"),
+        ("size < 1", (1,), "0 placeholders and 1 values"),
+        ("size < {0}", (1,), r"a placeholder is \{\}, not \{0\}"),
+        ("size < {x!r}", (1,), r"a placeholder is \{\}"),
+        ("size < {", (1,), "write a literal brace twice"),
         (7, (), "an int given; give text"),
     ],
 )

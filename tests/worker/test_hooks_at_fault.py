@@ -187,7 +187,7 @@ async def test_conditions_are_refused_by_a_store_that_takes_none() -> None:
     recorder = Recorder()
     recorder.answers = [Where("priority", "<=", 5)]
     async with at_work(recorder, jobs=[NewJob(task="act", priority=9)]) as harness:
-        with pytest.raises(ConfigurationError, match="a queue takes no conditions"):
+        with pytest.raises(ConfigurationError, match="a queue supports no conditions"):
             await harness.ended()
         assert harness.row(1).state is State.QUEUED
 
@@ -348,9 +348,7 @@ async def test_a_hook_that_is_not_asynchronous_is_the_attempts_error_with_what_t
     async with at_work(recorder) as harness:
         job = await harness.does()
         assert job.state is State.ERRORED
-        assert f"{hook} is to be asynchronous, and gave an int to wait for; write `async def {hook}`" in str(
-            job.last_error
-        )
+        assert f"{hook} must be asynchronous, but returned an int; write `async def {hook}`" in str(job.last_error)
 
 
 async def test_a_bare_function_that_is_not_asynchronous_is_told_so_too() -> None:

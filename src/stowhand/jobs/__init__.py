@@ -1,1 +1,1 @@
-"""What a job is, what may become of it, and how it is written. Pure."""
+"""Jobs, their states and outcomes, and their JSON. Pure: no I/O, no clock."""

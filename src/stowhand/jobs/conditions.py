@@ -1,11 +1,11 @@
-"""Conditions of a claim, besides its tasks: comparisons with values, and SQL that a programmer wrote.
+"""Conditions of a claim: comparisons with values, and SQL that a programmer writes.
 
-    Where("size", "<=", 10)                       closed: a column, an operator of the list, a value; any store that
-                                                  takes conditions takes these, a remote one too
-    Where("size", "together <=", 10)              of all records of one claim: their sum is at most that
-    sql("length(j.path) < {}", 200)               text from the program, with a place for each value
+    Where("size", "<=", 10)                       a column, one of ``OPERATORS`` and a value; every store that supports
+                                                  conditions supports it, a remote one too
+    Where("size", "together <=", 10)              the sum over all records of one claim is at most 10
+    sql("length(j.path) < {}", 200)               SQL text of the program, with a placeholder for each value
 
-Text never comes from data: values travel beside it, as parameters. ``{}`` is a place, ``{{`` and ``}}`` are braces.
+The text never comes from data: values are passed as parameters. ``{}`` is a placeholder, ``{{`` and ``}}`` are braces.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 from stowhand.errors import ConfigurationError, a_type
 
 SUM_OPERATOR = "together <="
-"""Per claim: the records of one claim have at most that together, so each of them has."""
+"""Limits the sum of the column over the records of one claim, and so the value of each record."""
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "in", "not in", "is null", "is not null", SUM_OPERATOR)
 _LIST_OPERATORS = ("in", "not in")
 _OPERATORS_WITHOUT_VALUE = ("is null", "is not null")
@@ -32,10 +32,10 @@ MAX_LIST_VALUES = 1000
 
 
 class Where(msgspec.Struct, frozen=True):
-    """One comparison. ``value``: text, a number, a bool, a date or a uuid; for ``in`` a list of them."""
+    """One comparison. ``value`` is text, a number, a bool, a date or a uuid, or a list of them for ``in``."""
 
     column: str
-    """Its name in the table or view; ``alias.column`` where two have the same name."""
+    """Its name in the table or view, or ``alias.column`` if two columns have the same name."""
     op: str
     value: Any = None
 
@@ -74,14 +74,14 @@ class Where(msgspec.Struct, frozen=True):
 
 
 def _is_not_finite(value: object) -> bool:
-    """NaN is more than every number to PostgreSQL; neither it nor an infinity can be written in JSON."""
+    # To PostgreSQL NaN is greater than every number. JSON has neither NaN nor infinity.
     if isinstance(value, Decimal):
         return not value.is_finite()
     return isinstance(value, float) and not math.isfinite(value)
 
 
 class Sql(msgspec.Struct, frozen=True):
-    """SQL written by a programmer, in pieces, with a value between each two."""
+    """SQL written by a programmer: pieces of text, with a value between each two."""
 
     pieces: tuple[str, ...]
     values: tuple[Any, ...] = ()
@@ -91,22 +91,26 @@ class Sql(msgspec.Struct, frozen=True):
 
 
 def sql(text: str, *values: Any) -> Sql:
-    """An expression or a condition. Raises ConfigurationError when the numbers of places and values differ."""
+    """Return an expression or a condition.
+
+    Raises ConfigurationError unless there is one value for each placeholder.
+    """
     if not isinstance(text, str):
         raise ConfigurationError(f"sql: {a_type(text)} given; give text")
-    pieces, places = [""], 0
+    pieces = [""]
+    places = 0
     try:
         for literal, name, spec, conversion in string.Formatter().parse(text):
             pieces[-1] += literal
             if name is not None:
                 if name or spec or conversion:
-                    raise ValueError(f"a place is {{}}, not {{{name}}}")
+                    raise ValueError(f"a placeholder is {{}}, not {{{name}}}")
                 places += 1
                 pieces.append("")
     except ValueError as error:
-        raise ConfigurationError(f"sql({text!r}): {error}; a brace itself is written twice") from None
+        raise ConfigurationError(f"sql({text!r}): {error}; write a literal brace twice") from None
     if places != len(values):
-        raise ConfigurationError(f"sql({text!r}): {places} places and {len(values)} values")
+        raise ConfigurationError(f"sql({text!r}): {places} placeholders and {len(values)} values")
     return Sql(tuple(pieces), values)
 
 
@@ -114,20 +118,24 @@ Condition = Where | Sql
 
 
 def split_conditions(conditions: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Where, ...]]:
-    """Return the conditions of each record, and those of all records of one claim together."""
-    together = tuple(one for one in conditions if isinstance(one, Where) and one.op == SUM_OPERATOR)
-    if not together:
+    """Return the conditions on each record, and those on the sum over all records of one claim."""
+    sums = tuple(condition for condition in conditions if _is_sum(condition))
+    if not sums:
         return tuple(conditions), ()
-    return tuple(
-        Where(one.column, "<=", one.value) if isinstance(one, Where) and one.op == SUM_OPERATOR else one
-        for one in conditions
-    ), together
+    single = tuple(
+        Where(condition.column, "<=", condition.value) if _is_sum(condition) else condition for condition in conditions
+    )
+    return single, sums
+
+
+def _is_sum(condition: object) -> bool:
+    return isinstance(condition, Where) and condition.op == SUM_OPERATOR
 
 
 def refuse_conditions(conditions: tuple[Any, ...]) -> None:
     """Raise ConfigurationError for conditions: a store that ignored them would claim excluded jobs."""
     if conditions:
         raise ConfigurationError(
-            "a queue takes no conditions on a claim: pre_claim says True or False there, and forbidden_flags leave "
-            "jobs out; a TableStore takes conditions"
+            "a queue supports no conditions on a claim: return True or False from pre_claim, or exclude jobs with "
+            "forbidden_flags; a TableStore supports conditions"
         )

@@ -1,4 +1,4 @@
-"""Durations and moments as people write and read them: ``30s``, ``1.5h``, ``3m 20s ago``, ``2030-01-31 09:00:00Z``."""
+"""Durations and times as people write and read them: ``30s``, ``1.5h``, ``3m 20s ago``, ``2030-01-31 09:00:00Z``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from stowhand.errors import a_type
 
 Duration = timedelta | float | str
-"""In Python. A plain number is seconds, and so is a phrase without a unit."""
+"""A duration in Python. A plain number, or a phrase without a unit, is in seconds."""
 
 SECONDS_BY_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 MAX_DURATION_SECONDS = 100 * 365.25 * SECONDS_BY_UNIT["d"]
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d*)?|\.\d+", re.ASCII)
 
 
 def seconds(duration: Duration) -> float:
-    """Return a duration in seconds. Raises ValueError for anything else, also for a bool."""
+    """Return a duration in seconds. Raises ValueError for other types, including bool."""
     if isinstance(duration, timedelta):
         return duration.total_seconds()
     if isinstance(duration, str):
@@ -36,15 +36,17 @@ def seconds(duration: Duration) -> float:
 
 
 def parse_duration(text: str, unit: str = "s") -> float:
-    """Parse a phrase into seconds. ``unit`` is that of a plain number. Raises ValueError with a sentence."""
+    """Parse a phrase into seconds. ``unit`` applies to a plain number. Raises ValueError."""
     phrase = text.strip().lower()
     if _NUMBER.fullmatch(phrase):
         return _bounded(float(phrase) * SECONDS_BY_UNIT[unit], text)
-    total, end = 0.0, 0
+    total = 0.0
+    end = 0
     while part := _PART.match(phrase, end):
         if part[2] not in SECONDS_BY_UNIT:
             raise ValueError(f"{part[2]!r} is no unit of time; there are: {', '.join(SECONDS_BY_UNIT)}")
-        total, end = total + float(part[1]) * SECONDS_BY_UNIT[part[2]], part.end()
+        total += float(part[1]) * SECONDS_BY_UNIT[part[2]]
+        end = part.end()
     if not phrase or end < len(phrase):
         raise ValueError(f"{text!r} is no duration; write for example 250ms, 30s, 5m, 1.5h or 2d")
     return _bounded(total, text)
@@ -65,25 +67,25 @@ def _bounded(seconds: float, text: str) -> float:
 
 
 def format_time(time: datetime | None) -> str:
-    """``2030-01-31 09:00:00Z``, or ``-``."""
+    """Return ``2030-01-31 09:00:00Z``, or ``-`` for ``None``."""
     return "-" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def format_iso_time(time: datetime | None) -> str | None:
-    """For JSON, in UTC."""
+    """Return an ISO 8601 text in UTC, for JSON."""
     return None if time is None else time.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def format_span(seconds: float) -> str:
-    """``0s``, ``45s``, ``3m 20s``, ``2h 5m``, ``3d 4h``: two units at most."""
+    """Return ``0s``, ``45s``, ``3m 20s``, ``2h 5m`` or ``3d 4h``: at most two units."""
     whole = int(seconds)
     parts = [(whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s")]
-    first = next((at for at, (number, _) in enumerate(parts) if number), 3)
+    first = next((index for index, (number, _) in enumerate(parts) if number), 3)
     return " ".join(f"{number}{unit}" for number, unit in parts[first : first + 2] if number) or "0s"
 
 
 def format_short_duration(seconds: float | None) -> str:
-    """``0.3ms``, ``12ms``, ``1.2s``, ``3m 20s``; ``-``: not known."""
+    """Return ``0.3ms``, ``12ms``, ``1.2s`` or ``3m 20s``, or ``-`` for ``None``."""
     if seconds is None:
         return "-"
     if seconds < 1:
@@ -92,7 +94,7 @@ def format_short_duration(seconds: float | None) -> str:
 
 
 def ago(time: datetime | None, now: datetime) -> str:
-    """``3m 20s ago``; ``now``: within a second of it, or by a clock that is behind; ``-``: never."""
+    """Return ``3m 20s ago``, ``now`` within a second or for a later time, or ``-`` for ``None``."""
     if time is None:
         return "-"
     seconds = (now - time).total_seconds()
@@ -100,7 +102,7 @@ def ago(time: datetime | None, now: datetime) -> str:
 
 
 def away(time: datetime, now: datetime) -> str:
-    """``3m 20s ago``, ``in 5m``, or ``now``."""
+    """Return ``3m 20s ago``, ``in 5m`` or ``now``."""
     seconds = (now - time).total_seconds()
     if abs(seconds) < 1:
         return "now"
@@ -108,33 +110,33 @@ def away(time: datetime, now: datetime) -> str:
 
 
 class RunTime(msgspec.Struct, frozen=True):
-    """A moment, or a delay by the store's clock, or neither: now."""
+    """A time, or a delay by the store's clock; with neither, now."""
 
     run_at: datetime | None = None
     delay: float | None = None
 
 
 def parse_run_time(text: str) -> RunTime:
-    """``2030-01-31T09:00:00Z``, ``2030-01-31T09:00+01:00``, or ``+5m``. Raises ValueError with a sentence."""
+    """Parse ``2030-01-31T09:00:00Z``, ``2030-01-31T09:00+01:00`` or ``+5m``. Raises ValueError."""
     if text.startswith("+"):
         return RunTime(delay=parse_duration(text[1:]))
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is neither a moment (2030-01-31T09:00:00Z) nor a delay (+5m)") from None
+        raise ValueError(f"{text!r} is neither a time (2030-01-31T09:00:00Z) nor a delay (+5m)") from None
     if time.utcoffset() is None:
-        raise ValueError(f"{text!r} does not say in which time zone; add Z for UTC, or an offset such as +01:00")
+        raise ValueError(f"{text!r} has no time zone; add Z for UTC, or an offset such as +01:00")
     return RunTime(run_at=time)
 
 
 class PastTime(msgspec.Struct, frozen=True):
-    """A moment, or so many seconds before now by the store's clock."""
+    """A time, or a number of seconds before now by the store's clock."""
 
     at: datetime | None = None
     ago: float = 0.0
 
     async def by(self, now: Callable[[], Awaitable[datetime]]) -> datetime:
-        """The moment. ``now``: asks that clock."""
+        """Return the time. ``now`` reads the store's clock."""
         return self.at or await now() - timedelta(seconds=self.ago)
 
     def __str__(self) -> str:
@@ -142,12 +144,12 @@ class PastTime(msgspec.Struct, frozen=True):
 
 
 def parse_past_time(text: str) -> PastTime:
-    """``2h`` (ago), or ``2030-01-31T09:00:00Z``; without an offset in UTC. Raises ValueError with a sentence."""
+    """Parse ``2h`` (ago) or ``2030-01-31T09:00:00Z``. A time without an offset is in UTC. Raises ValueError."""
     try:
         return PastTime(ago=parse_duration(text))
     except ValueError as duration_error:
         try:
             at = datetime.fromisoformat(text)
         except ValueError:
-            raise ValueError(f"{duration_error}; or a moment: 2030-01-31T09:00:00Z") from None
+            raise ValueError(f"{duration_error}; or a time: 2030-01-31T09:00:00Z") from None
     return PastTime(at=at if at.tzinfo is not None else at.replace(tzinfo=UTC))

@@ -1,6 +1,6 @@
-"""The entries of an execution log: what was run for a job, and its output.
+"""Entries of an execution log: commands that an attempt ran, and their output.
 
-In a user's table an entry is one JSON object of ``execution_logs``, spelled as Sourcegraph's programs spell it:
+In a user's table an entry is one JSON object in ``execution_logs``, with the field names of Sourcegraph's programs:
 ``key, command, startTime, exitCode, out, durationMs``.
 """
 
@@ -14,17 +14,17 @@ from stowhand.errors import ConfigurationError, LogRefused
 from stowhand.jobs.text import clean
 
 OUT_LIMIT = 64 * 1024
-"""Bytes of one entry's output; of a longer one the end is kept."""
+"""Maximum bytes of one entry's output; the end of a longer output is kept."""
 ENTRIES_LIMIT = 500
-"""Entries of one attempt."""
+"""Maximum number of entries of one attempt."""
 COMMAND_LIMIT = 16 * 1024
 
 
 class ExecutionLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """One command, or one step, of an attempt."""
+    """One command or step of an attempt."""
 
     key: str
-    """What it is: ``step.docker.0``, ``setup`` …"""
+    """The step's name: ``step.docker.0``, ``setup`` …"""
     command: tuple[str, ...] = ()
     start_time: datetime
     """Aware."""
@@ -35,15 +35,15 @@ class ExecutionLogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     """``None`` while it runs."""
 
     def __post_init__(self) -> None:
-        given: object = self.command
-        if isinstance(given, str | bytes):  # every letter would be a word
-            raise ConfigurationError(f"command: {given!r} given; give its words, such as ('git', 'clone')")
+        command: object = self.command
+        if isinstance(command, str | bytes):  # each letter would be a word
+            raise ConfigurationError(f"command: {command!r} given; give its words, such as ('git', 'clone')")
 
 
 def bounded(entry: ExecutionLogEntry) -> ExecutionLogEntry:
-    """The entry, safe to store: no NUL, no lone surrogates, nothing longer than its limit (of ``out`` the end).
+    """Return the entry, safe to store: without NUL and lone surrogates, each field cut to its limit.
 
-    Raises LogRefused for a time without a zone.
+    The end of ``out`` is kept. Raises LogRefused for a time without a zone.
     """
     if entry.start_time.utcoffset() is None:
         raise LogRefused(f"start_time: {entry.start_time} has no time zone; give an aware datetime")
@@ -51,11 +51,13 @@ def bounded(entry: ExecutionLogEntry) -> ExecutionLogEntry:
     raw = out.encode()
     if len(raw) > OUT_LIMIT:
         out = "[…]\n" + raw[-OUT_LIMIT + 8 :].decode(errors="ignore")
-    key, command, room = clean(entry.key, 255), [], COMMAND_LIMIT
+    key = clean(entry.key, 255)
+    command = []
+    bytes_left = COMMAND_LIMIT
     for word in entry.command:
-        cut = clean(word, max(room, 16))
-        room -= len(cut.encode()) + 1  # empty words take room too
+        cut = clean(word, max(bytes_left, 16))
+        bytes_left -= len(cut.encode()) + 1  # an empty word counts too
         command.append(cut)
-        if room <= 0:
+        if bytes_left <= 0:
             break
     return msgspec.structs.replace(entry, key=key, command=tuple(command), out=out)

@@ -1,4 +1,4 @@
-"""Entries of attempts that did not complete. The last ten are kept with their job."""
+"""Records of failed attempts. A job keeps the last ten."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from enum import StrEnum
 import msgspec
 
 MAX_KEPT_ATTEMPTS = 10
-"""Entries of a job; older ones go when one is added."""
+"""Records per job; adding one deletes the oldest beyond this number."""
 CLASS_LIMIT = 200
-"""Characters of ``Try.error_class``."""
+"""Characters of ``FailedAttempt.error_class``."""
 WORKER_DIED = "WorkerDied"
 BY_HAND = "by hand"
 TIMED_OUT = "TimedOut"
-"""No classes of Python's, and not to be taken for one: only of a built-in class is no module named."""
+"""Error classes that are not Python classes. Only built-in classes are stored without a module, so none clash."""
 
 _MAX_EXCERPT_BYTES = 1024
 _HEAD_CHARACTERS = 160
@@ -23,52 +23,52 @@ _TAIL_CHARACTERS = 800
 
 
 class AttemptEnd(StrEnum):
-    """How an attempt ended."""
+    """The way an attempt ended without completing."""
 
     ERROR = "error"
     TIMEOUT = "timeout"
     RESET = "reset"
-    """Its worker died, or its lease ended."""
+    """Its worker was lost, or its lease expired."""
     CANCELED = "canceled"
     BY_HAND = "by hand"
-    """The job was failed by a call that acts on jobs: ``number`` attempts had begun until then."""
+    """A call failed the job. ``number`` is the count of attempts until then."""
 
 
 class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt that did not complete. Snoozes and returned attempts leave none."""
+    """An attempt that did not complete. Snoozed and returned attempts are not recorded."""
 
     number: int
-    """1, 2, … in its round; the same number again after a reset, which gives the attempt back."""
+    """1, 2, … in its round. It repeats after a reset, which does not count the attempt."""
     round: int = 1
-    """1, 2, …: a retry by hand, or a newer job with its key, begins a new one where the job has entries."""
+    """1, 2, …: a manual retry, or a newer job with its key, starts a new round if the job has records."""
     worker: str | None = None
-    """``None``: nobody ran it when it ended."""
+    """``None`` if no worker was running the job."""
     started_at: datetime | None = None
     ended_at: datetime
     outcome: AttemptEnd
     error_class: str | None = None
-    """The dotted path of the exception's class; ``WORKER_DIED``, ``BY_HAND``, ``TIMED_OUT``; ``None``: it is not known,
-    as where a handler returned ``Fail``."""
+    """The dotted path of the exception's class, or ``WORKER_DIED``, ``BY_HAND`` or ``TIMED_OUT``. ``None`` if it is not
+    known, as when a handler returned ``Fail``."""
     error: str | None = None
-    """The error's first line, and the end of its traceback. The newest whole text is the job's ``last_error``."""
+    """The first line of the error and the end of its traceback. The job's ``last_error`` has the latest full text."""
 
 
 def attempt_end(state: str, error_class: str | None) -> AttemptEnd:
-    """``state``: of the settlement, as the worker asked for it: errored, failed or canceled."""
+    """Return the end of an attempt by the state that the worker requested: errored, failed or canceled."""
     if state == "canceled":
         return AttemptEnd.CANCELED
     return AttemptEnd.TIMEOUT if error_class == TIMED_OUT else AttemptEnd.ERROR
 
 
 def error_title(error: BaseException) -> str:
-    """``httpx.ConnectError: no route``: class and text of an error, in one line where the text is one."""
-    # Notes are indented or come later; of a SyntaxError the lines before it are indented.
+    """Return class and text of an error, such as ``httpx.ConnectError: no route``."""
+    # Notes are indented or come later, and so are the leading lines of a SyntaxError.
     titles = [line for line in traceback.format_exception_only(error) if not line.startswith(" ")]
     return "".join(titles[:1]).strip() or type(error).__name__
 
 
 def class_path(error: BaseException) -> str:
-    """``httpx.ConnectError``; of a built-in class its name alone. Of a long path the end is kept."""
+    """Return ``httpx.ConnectError``, or the name alone for a built-in class. The end of a long path is kept."""
     kind = type(error)
     module = str(kind.__module__)
     path = kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
@@ -76,9 +76,9 @@ def class_path(error: BaseException) -> str:
 
 
 def last_frames(text: str) -> str:
-    """At most 1 KiB of an error text: its first line, and its end.
+    """Return at most 1 KiB of an error text: its first line and its end.
 
-    Counted in characters, fewer where some are not ASCII: SQL cuts by the same rule.
+    Lengths are in characters, a quarter of them if some are not ASCII, as in SQL.
     """
     if len(raw := text.encode()) <= _MAX_EXCERPT_BYTES:
         return text

@@ -1,6 +1,6 @@
-"""``on_failure``: the job that is enqueued when another has failed for good, and the limits of what is handed on to it.
+"""``on_failure``: the job that is enqueued when another one has permanently failed, and the limits of its payload.
 
-In SQL: functions/on_failure.sql; on SQLite: the trigger stowhand_failed. All three cut the same.
+The same rules are in SQL: functions/on_failure.sql (PostgreSQL) and the trigger stowhand_failed (SQLite).
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from stowhand.jobs import strict_json
 from stowhand.jobs.job import NewJob
 
 MAX_PAYLOAD_BYTES_WITH_FULL_ERROR = 900_000
-"""Bytes of arguments, up to which the whole text is handed on; beyond it the first ``CUT_ERROR`` characters."""
+"""Up to this size of the failed job's payload the error is passed on whole; else ``SHORT_ERROR_CHARACTERS`` of it."""
 SHORT_ERROR_CHARACTERS = 1000
 MAX_ARGUMENTS_BYTES = 1_040_000
-"""Bytes of arguments that are handed on; larger ones, and those that are nested too deep, are ``null``."""
+"""Maximum bytes of arguments that are passed on. Larger or too deeply nested ones become ``null``."""
 NOT_ENQUEUED_PREFIX = "on_failure could not be enqueued: "
-"""Prefix of the reason in the error of the failed job."""
+"""Prefix of the reason, in the error of the failed job."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Argument of a task that ``on_failure`` names: one ``payload``, or parameters of these names."""
+    """The argument of an ``on_failure`` task: its ``payload`` parameter, or parameters with these names."""
 
     job_id: int
-    """Of the job that has failed."""
+    """The id of the failed job."""
     task: str
     arguments: Any
-    """Its payload; ``None`` where it leaves no room for the rest in 1 MiB, or is nested 64 deep: look at the job."""
+    """The failed job's payload; ``None`` if it is too large to pass on, or nested 64 deep: read the job instead."""
     error_class: str | None
-    """As ``Try.error_class``: of its exception, or ``WorkerDied``, ``by hand``; ``None`` where it is not known."""
+    """As ``FailedAttempt.error_class``: the exception's class, ``WorkerDied``, ``by hand``, or ``None`` if unknown."""
     error: str
-    """The text, which may be cut; empty where there is none."""
+    """The error text, which may be shortened; empty if there is none."""
 
 
 def failure_job(
@@ -49,4 +49,4 @@ def failure_job(
 SAMPLE_PAYLOADS = tuple(
     msgspec.json.encode(Failure(1, "a_task", {}, error_class, "text")).decode() for error_class in ("ValueError", None)
 )
-"""Payloads that such a task must take."""
+"""Payloads that an ``on_failure`` task must accept."""

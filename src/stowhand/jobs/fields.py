@@ -1,10 +1,9 @@
-"""The fields of a job, declared once: stores, lists, pages and the command line are derived from these.
+"""The fields of a job, declared once. Stores, lists, pages and the command line derive from them.
 
-Types, for checkers, are in job.py: ``Job`` and ``NewJob`` have a field under each name. A new field is a line in these
-and a line here, a column of each engine's tables, and, where a call sets it, a line in ``EnqueueOptions`` (tasks) and
-in ``JobFields`` (tasks/job_handle.py). On PostgreSQL an option is also a parameter of the functions that programs call,
-and it is written in ``new_jobs.py``; ``tests/contract/test_options.py`` fails where one loses it. The page
-docs/internals.md has the whole list.
+Their types are in job.py: ``Job`` and ``NewJob`` have a field with each name. A new field needs a line there, a line
+here and a column in each engine's tables. An option of calls also needs a line in ``EnqueueOptions`` (tasks) and in
+``JobFields`` (tasks/job_handle.py). On PostgreSQL it is also a parameter of the functions that programs call, and
+``new_jobs.py`` writes it. ``tests/contract/test_options.py`` fails if a store loses one. See docs/internals.md.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from stowhand.jobs.job import Job
 
 
 class Kind(StrEnum):
-    """Kind of a value."""
+    """The kind of a field's value."""
 
     TEXT = auto()
     WHOLE = auto()
@@ -36,19 +35,19 @@ class Field(msgspec.Struct, frozen=True):
     name: str
     kind: Kind = Kind.TEXT
     kept: bool = True
-    """The history has the value that the job had; else its end sets it, or it ends with the job."""
+    """The history keeps the job's value. Otherwise the job's end sets or clears it."""
     settable: bool = False
-    """A call that enqueues sets it, with a default."""
+    """Calls that enqueue can set it; it has a default."""
     limits: tuple[int, int] | None = None
-    """The shortest and the longest name, or the least and the greatest number, of a ``NewJob``."""
+    """Minimum and maximum length of a name, or minimum and maximum of a number, in a ``NewJob``."""
     flag: str = ""
-    """The help of its flag in ``stowhand enqueue``; empty: it has none."""
+    """The help text of its flag in ``stowhand enqueue``; empty if it has no flag."""
     heading: str = ""
-    """Of its column in ``stowhand jobs list``; empty: it has none of its own."""
+    """The heading of its column in ``stowhand jobs list``; empty if it has no column of its own."""
     label: str = ""
-    """On the dashboard's page of a job; empty: it has no line of its own."""
+    """Its label on the dashboard's page of a job; empty if it has no line of its own."""
     filter: str = ""
-    """The filter of the dashboard's list that finds jobs with the same value."""
+    """The filter of the dashboard's job list that finds jobs with the same value."""
 
 
 INT32 = 2**31 - 1
@@ -120,7 +119,7 @@ FIELDS = (
     Field("progress", Kind.REAL, kept=False),
     Field("progress_text", kept=False),
 )
-"""Of ``Job``, in the order in which people see them."""
+"""The fields of ``Job``, in display order."""
 NEW_JOB_FIELDS = (
     Field(
         "expires",
@@ -129,11 +128,11 @@ NEW_JOB_FIELDS = (
         flag="Cancel the job if not claimed within DURATION of its due time.  [default: its task's, or never]",
     ),
 )
-"""Of ``NewJob`` alone: what a store has of them is its own affair."""
+"""Fields that only ``NewJob`` has: each store keeps them in its own way."""
 OPTIONS = tuple(field for field in FIELDS if field.settable)
-"""What a job is enqueued with besides its task, its payload and its time."""
+"""Options of enqueueing, besides task, payload and run time."""
 ATTRIBUTE_NAMES = dict(zip(Job.__struct_encode_fields__, Job.__struct_fields__, strict=True))
-"""The attribute of ``Job`` by the name of the field: that of ``payload`` is ``payload_text``."""
+"""Attributes of ``Job`` by field name: ``payload`` is in ``payload_text``."""
 
 
 def flag_of(field: Field) -> str:

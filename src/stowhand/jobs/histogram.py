@@ -1,7 +1,7 @@
-"""Durations, counted in buckets of a fixed logarithmic scale: histograms of any workers, minutes and versions add up.
+"""Histograms of durations with a fixed logarithmic scale, so that those of several workers and minutes can be added.
 
-Their numbers are stored, so the scale never changes. A bucket's upper bound is √2 times the one before, from 0.1 ms to
-two and a half days; a quantile is right to within that factor.
+Bucket numbers are stored, so the scale never changes. Each upper bound is √2 times the previous one, from 0.1 ms to
+two and a half days. A quantile is accurate to within that factor.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 BUCKET_COUNT = 64
 BUCKET_BOUNDS_SECONDS = tuple(0.0001 * 2 ** (number / 2) for number in range(BUCKET_COUNT - 1))
-"""Upper bounds in seconds, included; the last bucket has none."""
+"""Inclusive upper bounds; the last bucket has none."""
 
 Histogram = dict[int, int]
-"""How many durations are in each bucket, by its number; without those that have none."""
+"""Number of durations by bucket number, without empty buckets."""
 
 
 def bucket_of(seconds: float) -> int:
@@ -25,7 +25,7 @@ def bucket_of(seconds: float) -> int:
 def quantile(histogram: Mapping[int, int], share: float) -> float | None:
     """Return the seconds that this share (0 to 1) of the durations do not exceed; ``None`` without durations.
 
-    Within a bucket they count as spread evenly over its logarithmic scale. Of the last one only the least is known.
+    Durations count as evenly spread over the logarithmic scale of their bucket. The last bucket counts as its minimum.
     """
     rank = share * sum(histogram.values())
     for bucket in sorted(histogram):

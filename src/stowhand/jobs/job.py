@@ -1,4 +1,4 @@
-"""What a job is. Frozen data: no I/O, no clock, no policy."""
+"""Jobs and their states. Frozen data: no I/O, no clock, no policy."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ class State(StrEnum):
     QUEUED = "queued"
     PROCESSING = "processing"
     ERRORED = "errored"
-    """It failed and waits for a retry."""
+    """An attempt failed, and the job waits for the next one."""
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELED = "canceled"
 
     @property
     def terminal(self) -> bool:
-        """Only an explicit, recorded call leaves a terminal state."""
+        """True for completed, failed and canceled. Only an explicit, recorded call leaves such a state."""
         return self in (State.COMPLETED, State.FAILED, State.CANCELED)
 
 
 class KeyMode(StrEnum):
-    """What a keyed enqueue does with a job that already holds the key."""
+    """The effect of enqueueing with a key on the job that already holds the key."""
 
     REPLACE = "replace"
-    """Every detail takes its new value (debounce)."""
+    """Replaces every field (debounce)."""
     PRESERVE_RUN_AT = "preserve_run_at"
-    """Every detail but ``run_at`` (throttle)."""
+    """Replaces every field except ``run_at`` (throttle)."""
     UNSAFE_DEDUPE = "unsafe_dedupe"
-    """Nothing changes, even if the job is running or has failed."""
+    """Changes nothing, even if the job is running or has failed."""
     UNIQUE = "unique"
-    """Nothing changes if the job waits or is running; one that has failed takes every detail anew (once)."""
+    """Changes nothing if the job waits or runs; replaces every field of a failed job (once)."""
 
 
 DROPPED_RESULT = " null"
-"""A result that could not be kept, as ``result_text``: null to every reader, with a space that no result has."""
+"""``result_text`` of a result that could not be kept. Readers see null; no real result begins with a space."""
 EXPIRED_ERROR = "it expired before its first attempt"
-"""The error of a job that was canceled because of ``NewJob.expires``."""
+"""The error of a job that ``NewJob.expires`` canceled."""
 DEFAULT_MAX_ATTEMPTS = 25
-"""The default, where the store's schema has no other."""
+"""The default, unless the store's schema has its own."""
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, metaclass=SuggestingMeta):
@@ -57,11 +57,11 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, meta
 
     task: str
     payload: str = "{}"
-    """Strict JSON text, already checked against the limits."""
+    """Strict JSON text within the limits."""
     serial: str | None = None
-    """Jobs of one serial key run one after another."""
+    """Jobs with the same serial key run one at a time."""
     queue: str | None = None
-    """The class of work. ``None``: the queue that a worker has declared for the task, else ``default``."""
+    """The class of work. ``None``: the queue that workers declare for the task, else ``default``."""
     run_at: datetime | None = None
     """Aware. ``None``: now, by the store's clock."""
     delay: float | None = None
@@ -69,40 +69,40 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, meta
     priority: int = 0
     """Smaller runs first. 32 bits."""
     max_attempts: int | None = None
-    """``None``: 25, or what the store's schema says."""
+    """``None``: the default of the store's schema, else 25."""
     max_resets: int | None = None
-    """How often a worker may die while running it. ``None``: 5, or 0 where ``max_attempts`` is 1."""
+    """How many lost workers the job survives. ``None``: 5, or 0 if ``max_attempts`` is 1."""
     key: str | None = None
     key_mode: KeyMode = KeyMode.REPLACE
     flags: tuple[str, ...] = ()
     on_failure: NewJob | None = None
-    """Enqueued when this job has failed for good, with a ``Failure`` as its payload: so it has no payload of its own
-    here, no key, and no ``on_failure``."""
+    """A job to enqueue when this job permanently fails, with a ``Failure`` as its payload. It has no own payload, no
+    key, and no ``on_failure``."""
     expires: float | None = None
-    """Seconds from ``run_at`` after which it is canceled, unless a worker has claimed it by then."""
+    """Seconds after ``run_at`` until the job is canceled, unless a worker has claimed it by then."""
     unique_period: float | None = None
-    """With the key mode ``unique``: so many seconds after the first was enqueued, a repeat gives that one also where it
-    has completed."""
+    """With the key mode ``unique``: for so many seconds after the first job was enqueued, a repeat returns that job,
+    even if it has completed."""
 
 
 class Job(msgspec.Struct, frozen=True, dict=True):
-    """One job as its store knows it.
+    """One job, as its store returned it.
 
-    ``payload`` and ``result`` are values, decoded at the first access, which raises UndecodablePayload for a text that
-    cannot be decoded; ``payload_text`` and ``result_text`` are the texts as the store has them.
+    ``payload`` and ``result`` are values, decoded at the first access, which raises UndecodablePayload if a text cannot
+    be decoded. ``payload_text`` and ``result_text`` are the stored texts.
     ``task_identifier``, ``queue_name``, ``locked_at`` and ``locked_by`` are graphile-worker's names, for reading.
     """
 
     id: int
     task: str
     payload_text: str = msgspec.field(name="payload")
-    """JSON, as it was written: numbers and the order of keys are the writer's."""
+    """JSON as the producer wrote it, with its spelling of numbers and its order of keys."""
     state: State
     serial: str | None
     priority: int
     run_at: datetime
     attempts: int
-    """Attempts begun, the running one included."""
+    """Started attempts, including the running one."""
     max_attempts: int
     created_at: datetime
     resets: int = 0
@@ -115,44 +115,44 @@ class Job(msgspec.Struct, frozen=True, dict=True):
     started_at: datetime | None = None
     finished_at: datetime | None = None
     worker: str | None = None
-    """The worker that is running it, while it is processing."""
+    """The worker that runs it, while it is processing."""
     cancel_requested: bool = False
     result_text: str | None = msgspec.field(default=None, name="result")
-    """JSON."""
+    """The result as JSON text."""
     last_worker: str | None = None
-    """The worker that holds it, or held it last: it outlives retries and the job's end."""
+    """The worker that holds or last held the job. It is kept over retries and after the job's end."""
     progress: float | None = None
-    """0 to 1, as its handler said last (``ctx.progress``): kept over retries, and cleared at the end."""
+    """0 to 1, from the handler's last ``ctx.progress``. It is kept over retries and cleared at the end."""
     progress_text: str | None = None
     queue: str = DEFAULT_QUEUE
     """The class of work: workers choose which queues they serve."""
 
     @cached_property
     def payload(self) -> Any:
-        """The value; ``None`` where a store that is reached over HTTP does not reveal it."""
+        """The decoded payload; ``None`` if a store over HTTP does not reveal it."""
         return strict_json.decode(self.payload_text) if self.payload_text else None
 
     @cached_property
     def result(self) -> Any:
-        """What the handler returned; ``None``: no result."""
+        """The value that the handler returned; ``None`` without a result."""
         return None if self.result_text is None else strict_json.decode(self.result_text)
 
     @property
     def task_identifier(self) -> str:
-        """The same as ``task``."""
+        """Alias of ``task``."""
         return self.task
 
     @property
     def queue_name(self) -> str | None:
-        """The same as ``serial``."""
+        """Alias of ``serial``."""
         return self.serial
 
     @property
     def locked_at(self) -> datetime | None:
-        """When the current attempt was claimed; ``None`` unless the job is processing."""
+        """The time of the current claim; ``None`` unless the job is processing."""
         return self.started_at if self.state is State.PROCESSING else None
 
     @property
     def locked_by(self) -> str | None:
-        """The same as ``worker``."""
+        """Alias of ``worker``."""
         return self.worker

@@ -1,4 +1,4 @@
-"""A job as the text that enqueues it once more: for a shell, for SQL, for Python, for pytest."""
+"""Texts that enqueue a copy of a job: a shell command, SQL, Python, and a test for pytest."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from stowhand.jobs.job import Job, State
 
 DEFAULT_SCHEMA = "stowhand"
 _SQL_ARGUMENTS = {"serial": "queue_name", "queue": "work_queue", "key": "job_key"}
-"""Arguments of ``add_job`` that have other names."""
+"""Names of arguments of ``add_job`` by field, where they differ."""
 
 
 def copies(job: Job, payload: str, flags: tuple[str, ...], schema: str | None) -> dict[str, str]:
-    """Return all copies, by name. ``schema``: where PostgreSQL has ``add_job``; ``None``: nowhere."""
-    if job.state not in (State.COMPLETED, State.CANCELED):  # by its key it would change this job, and add none
+    """Return all copies by name.
+
+    ``schema`` contains ``add_job``; ``None`` leaves out the SQL copy.
+    """
+    if job.state not in (State.COMPLETED, State.CANCELED):  # with its key the copy would change this job
         job = msgspec.structs.replace(job, key=None)
     return {
         "command": command(job, payload, flags),
@@ -28,17 +31,18 @@ def copies(job: Job, payload: str, flags: tuple[str, ...], schema: str | None) -
 
 
 def command(job: Job, payload: str, flags: tuple[str, ...] = ()) -> str:
-    """``stowhand enqueue --queue=default send '{"to": "ada"}'``, quoted for a POSIX shell."""
+    """Return ``stowhand enqueue --queue=default send '{"to": "ada"}'``, quoted for a POSIX shell."""
     options = []
     for field, value in _options(job, flags):
-        # In one word with its option a value may begin with a dash.
-        options += [f"{flag_of(field)}={one}" for one in (value if field.kind is Kind.NAMES else [value])]
+        # With "=" a value may begin with a dash.
+        values = value if field.kind is Kind.NAMES else [value]
+        options += [f"{flag_of(field)}={item}" for item in values]
     end = ["--"] if job.task.startswith("-") or payload.startswith("-") else []
     return shlex.join(["stowhand", "enqueue", *options, *end, job.task, payload])
 
 
 def sql(job: Job, payload: str, flags: tuple[str, ...] = (), schema: str = DEFAULT_SCHEMA) -> str:
-    """A call of ``add_job``, for a server with ``standard_conforming_strings``, which is the default."""
+    """Return a call of ``add_job``, for a server with ``standard_conforming_strings`` (the default)."""
     arguments = [_literal(job.task), f"{_literal(payload)}::json"]
     arguments += [
         f"{_SQL_ARGUMENTS.get(field.name, field.name)} := {_value(value)}" for field, value in _options(job, flags)
@@ -47,13 +51,13 @@ def sql(job: Job, payload: str, flags: tuple[str, ...] = (), schema: str = DEFAU
 
 
 def python(job: Job, payload: str, flags: tuple[str, ...] = ()) -> str:
-    """``await app.enqueue(NewJob(…))``"""
+    """Return ``await app.enqueue(NewJob(…))``."""
     return f"from stowhand import NewJob\n\nawait app.enqueue({_new_job(job, payload, flags)})"
 
 
 def pytest_file(job: Job, payload: str, flags: tuple[str, ...] = ()) -> str:
-    """A file for pytest, whose ini file names the App. It fails with what the task raises."""
-    return f'''"""Job {job.id} once more: pytest runs it where stowhand_app = "module:app" stands in its ini file."""
+    """Return a test file for pytest, whose ini file names the App. The test fails with the error of the task."""
+    return f'''"""A copy of job {job.id}. The ini file of pytest needs stowhand_app = "module:app"."""
 
 from stowhand import NewJob
 

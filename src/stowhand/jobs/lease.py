@@ -1,4 +1,4 @@
-"""What a claim brings: the proof of it, or a record that cannot be read; and the report of a job that was reset."""
+"""Leases, unreadable records, and reset jobs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 from stowhand.jobs.job import State
 
 JobId = Any
-"""``int`` in queue stores; in a user's table, its key: ``int`` or ``str`` (a uuid as text)."""
+"""``int`` in queue stores. In a user's table the row's key: ``int``, or ``str`` (a uuid as text)."""
 Pair = tuple[JobId, str]
-"""A job's id and the token of its claim: by these a lease is named where both sides know the epoch."""
+"""A job's id and the token of its claim. It identifies a lease when both sides know the epoch."""
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -19,9 +19,9 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
     job_id: JobId
     token: str
-    """A uuid4 made by the worker *before* the claim call; one per call."""
+    """A uuid4 that the worker makes *before* the claim call, one per call."""
     epoch: int
-    """+1 at every claim and every take-away, never set back: outside systems compare it."""
+    """Grows by 1 at every claim and reset, and never decreases, so that other systems can compare it."""
 
     @property
     def pair(self) -> Pair:
@@ -29,21 +29,21 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 class ResetJob(msgspec.Struct, frozen=True):
-    """A job that was taken back from a dead worker."""
+    """A job that was reset because its worker was lost."""
 
     job_id: JobId
     task: str
     state: State
-    """What it became: ``queued``, ``failed`` or ``canceled``."""
+    """The state after the reset: ``queued``, ``failed`` or ``canceled``."""
     worker: str | None = None
     heartbeat_age: float | None = None
-    """Seconds since its last heartbeat, in a user's table; ``None``: there was none, or the store keeps none."""
+    """In a user's table: seconds since its last heartbeat. ``None`` without one, or if the store keeps none."""
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """An error of the attempt, retried by the rules: "the record could not be read: …". The row or the view
-    may be repaired, and another version of the program may be able to read it. Other records of the claim are not
-    affected."""
+    """A claimed record that could not be read. Its attempt fails with that error and is retried by the rules, because
+    the row may be repaired, or another version of the program may be able to read it. Other records of the claim are
+    not affected."""
 
     error: str
-    """Why; one line, safe to store."""
+    """The reason: one line, safe to store."""

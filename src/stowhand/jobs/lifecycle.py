@@ -1,4 +1,4 @@
-"""Which outcome leads to which state. Pure, and the only place that decides it.
+"""The rules that lead from an outcome to a state. Pure, and the only place that decides this.
 
                 enqueue
                    │
@@ -10,9 +10,9 @@
       │                                                  │ ├──Fail, Poison──────────▶ failed
       └──cancel before it ran──▶ canceled ◀──────────────┘ └──resets used up────────▶ failed
 
-A store records what is decided here. One rule it applies itself, when it writes, because only the row knows: a job
-whose cancellation was requested becomes ``canceled`` instead of ``queued`` or ``errored``, and one whose key is gone
-does not wait again (``effective_state``). Then the store replies with the settlement that it wrote (``with_state``).
+A store records these decisions. It applies one rule itself when it writes, because it depends on the row: a job whose
+cancellation was requested becomes ``canceled`` instead of ``queued`` or ``errored``, and a job that lost its key does
+not wait again (``effective_state``). Then the store replies with the settlement that it wrote (``with_state``).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from stowhand.jobs.job import NewJob, State
 
 
 class RaisableOutcome(Exception):
-    """Base of the outcomes that may be raised: equal, hashed, shown and copied by their fields.
+    """Base of the outcomes that may be raised. Equality, hash, repr and copies use their fields.
 
-    Traceback, cause, context and notes are those of a raised exception. They can be set, and are no part of the value.
+    Traceback, cause, context and notes are set as on any exception, and are not part of the value.
     """
 
     __match_args__: ClassVar[tuple[str, ...]] = ()
 
-    if not TYPE_CHECKING:  # a checker would take any argument
+    if not TYPE_CHECKING:  # a type checker would accept any argument
 
         def __new__(cls, *args: Any, **options: Any) -> Self:
             for name in options:
@@ -58,7 +58,7 @@ class RaisableOutcome(Exception):
     def __setattr__(self, name: str, value: object) -> None:
         if name in self.__match_args__ and name in vars(self):
             kind = type(self).__name__
-            raise AttributeError(f"{kind}.{name} cannot be changed; make another {kind}")
+            raise AttributeError(f"{kind}.{name} cannot be changed; create another {kind}")
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -67,11 +67,11 @@ class RaisableOutcome(Exception):
         super().__delattr__(name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As Exception would do it, the constructor would be called with the positional arguments alone.
+        # Exception.__reduce__ would call the constructor with the positional arguments alone.
         return _restore, (type(self), dict(vars(self)))
 
     def __replace__(self, **changes: Any) -> Self:
-        """Return a copy with other fields, as ``copy.replace`` does from Python 3.13 on."""
+        """Return a copy with changed fields, as ``copy.replace`` of Python 3.13 does."""
         return type(self)(**{name: getattr(self, name) for name in self.__match_args__} | changes)
 
     def _read_error(self, error: str | BaseException, error_class: str | None) -> tuple[str, str | None]:
@@ -97,10 +97,10 @@ def _restore(kind: type[RaisableOutcome], attributes: dict[str, Any]) -> Raisabl
 
 
 def read_outcome_delay(outcome: str, delay: Duration) -> float:
-    """Return the seconds, at most a hundred years.
+    """Return the delay in seconds, at most a hundred years.
 
-    Raises ValueError for what is no duration, and for a negative one: a loop of such outcomes never rests. That is an
-    error like any other and is tried again: a delay often comes from a reply, such as ``Retry-After``.
+    Raises ValueError for an invalid or a negative duration. The attempt is then retried as after any error, because
+    a delay often comes from a reply such as ``Retry-After``.
     """
     try:
         wait = seconds(delay)
@@ -114,32 +114,32 @@ def read_outcome_delay(outcome: str, delay: Duration) -> float:
 
 
 Backoff = Callable[[int], float]
-"""Seconds to wait after attempt n (1, 2, …) has failed."""
+"""Returns the seconds to wait after attempt n (1, 2, …) has failed."""
 
 DEFAULT_MAX_RESETS = 5
 MIN_SUSPECT_RESETS = 2
-"""A job that was reset this often is a suspect: it runs apart from other jobs."""
+"""A job with this many resets is a suspect: it runs apart from other jobs."""
 
 
 MAX_SLACK_SECONDS = 1.0
 
 
 def slack(lease: float) -> float:
-    """Return the seconds for which an ended lease is still respected: two ticks of a worker that found the row busy.
+    """Return the seconds for which an expired lease is still respected: two ticks of a worker that found the row busy.
 
-    A row cannot show that its worker tried to renew it and found it locked.
+    The row cannot show that its worker tried to renew the lease and found the row locked.
     """
     return min(MAX_SLACK_SECONDS, lease / 3)
 
 
 class Complete(msgspec.Struct, frozen=True):
-    """It worked. ``result`` is kept in the history if it can be written as JSON."""
+    """Success. ``result`` is kept in the history if it can be written as JSON."""
 
     result: object = None
 
 
 class Retry(RaisableOutcome):
-    """It failed and may be tried again, after ``delay`` or else the task's backoff."""
+    """Failure of the attempt. It is retried after ``delay``, or else after the task's backoff."""
 
     __match_args__ = ("error", "delay", "payload", "error_class")
 
@@ -147,9 +147,9 @@ class Retry(RaisableOutcome):
     delay: Final[float | None]
     """Seconds."""
     payload: Final[str | None]
-    """JSON text that takes the payload's place: what is left of a batch."""
+    """JSON text that replaces the payload: the remaining elements of a batch."""
     error_class: Final[str | None]
-    """The dotted path of the exception's class; the worker fills it in for what a handler raises."""
+    """The dotted path of the exception's class; the worker sets it if a handler raises."""
 
     def __init__(
         self,
@@ -158,9 +158,14 @@ class Retry(RaisableOutcome):
         payload: str | None = None,
         error_class: str | None = None,
     ) -> None:
-        """``error``: words, or an exception, whose text and class are kept.
+        """Create the outcome. Raises ValueError for an invalid or negative delay.
 
-        ``delay``: seconds, a timedelta or a phrase such as "5m". Raises ValueError for what is none, or negative.
+        Args:
+            error: a text, or an exception, whose text and class are kept.
+            delay: seconds, a timedelta or a phrase such as "5m".
+            payload: JSON text that replaces the payload.
+            error_class: the dotted path of the error's class.
+
         """
         self.error, self.error_class = self._read_error(error, error_class)
         self.delay = None if delay is None else read_outcome_delay("Retry", delay)
@@ -171,7 +176,7 @@ class Retry(RaisableOutcome):
 
 
 class Fail(RaisableOutcome):
-    """It failed for good, even if attempts are left."""
+    """Permanent failure of the job, even if attempts are left."""
 
     __match_args__ = ("error", "poison", "payload", "error_class")
 
@@ -189,7 +194,7 @@ class Fail(RaisableOutcome):
         payload: str | None = None,
         error_class: str | None = None,
     ) -> None:
-        """``error``: as with ``Retry``."""
+        """Create the outcome. ``error`` is as with ``Retry``; ``poison`` counts the job as poison in metrics."""
         self.error, self.error_class = self._read_error(error, error_class)
         self.poison = poison
         self.payload = payload
@@ -199,7 +204,7 @@ class Fail(RaisableOutcome):
 
 
 class Snooze(RaisableOutcome):
-    """Not now: run it again after ``delay``; the attempt is not spent."""
+    """Run the job again after ``delay``, without using an attempt."""
 
     __match_args__ = ("delay",)
 
@@ -207,7 +212,7 @@ class Snooze(RaisableOutcome):
     """Seconds."""
 
     def __init__(self, delay: Duration) -> None:
-        """``delay``: as with ``Retry``."""
+        """Create the outcome. ``delay`` is as with ``Retry``."""
         self.delay = read_outcome_delay("Snooze", delay)
 
     def __str__(self) -> str:
@@ -215,7 +220,7 @@ class Snooze(RaisableOutcome):
 
 
 class Cancel(RaisableOutcome):
-    """The job is no longer wanted."""
+    """Cancellation of the job by its handler."""
 
     __match_args__ = ("reason",)
 
@@ -229,12 +234,12 @@ class Cancel(RaisableOutcome):
 
 
 Raisable = Retry | Fail | Snooze | Cancel
-"""Outcomes that a handler may also raise: no part of what its result is."""
+"""Outcomes that a handler may also raise. They are not part of its result type."""
 Outcome = Complete | Retry | Fail | Snooze | Cancel
 
 
 class AttemptOutcome(StrEnum):
-    """How an attempt ended; the values are those of the metrics."""
+    """The outcome of an attempt, with the values that metrics use."""
 
     OK = "ok"
     RETRY = "retry"
@@ -245,34 +250,34 @@ class AttemptOutcome(StrEnum):
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """What a store writes when a job leaves ``processing``. Stores never decide; they record."""
+    """The change that a store writes when a job leaves ``processing``. Stores never decide; they record."""
 
     state: State
     ended: AttemptOutcome
     delay: float = 0.0
-    """Seconds from now, by the store's clock, until it is due again (``errored``, ``queued``)."""
+    """Seconds from now, by the store's clock, until the job is due again (``errored``, ``queued``)."""
     error: str | None = None
-    """Already sanitised and cut to its limit."""
+    """Error text, safe to store and cut to its limit."""
     result: str | None = None
     """JSON text, for ``completed``."""
     refund: bool = False
     """Give the attempt back."""
     payload: str | None = None
-    """JSON text that takes the payload's place, for ``errored`` and ``failed``: what is left of a batch."""
+    """JSON text that replaces the payload, for ``errored`` and ``failed``: the remaining elements of a batch."""
     then: tuple[NewJob, ...] = ()
     """Jobs enqueued in the same transaction, if and only if the settlement is accepted."""
     error_class: str | None = None
-    """Of ``errored`` and ``failed``: as ``tries.Try`` keeps it; at most 200 characters."""
+    """For ``errored`` and ``failed``: as in ``FailedAttempt``, at most 200 characters."""
 
 
 COMPLETED = Settlement(State.COMPLETED, AttemptOutcome.OK)
-"""The settlement of a job that completed without a result; by far the most common one, so it is made once."""
+"""The settlement of a job that completed without a result. It is the most common one, so it is created once."""
 
 
 WAITING_STATES = (State.QUEUED, State.ERRORED)
-"""States from which a job is claimed again."""
+"""States from which a job can be claimed."""
 STATES_WITH_PAYLOAD = (State.ERRORED, State.FAILED)
-"""States that a settlement with a payload of its own may name, whatever the row then becomes (``effective_state``)."""
+"""States of a settlement that may replace the payload, whatever the row's ``effective_state`` is."""
 _OUTCOMES_BY_STATE = {
     State.COMPLETED: AttemptOutcome.OK,
     State.ERRORED: AttemptOutcome.RETRY,
@@ -291,7 +296,7 @@ def settle(
     result: str | None = None,
     then: tuple[NewJob, ...] = (),
 ) -> Settlement:
-    """Judge one attempt. ``result`` is the completed outcome's result as JSON text."""
+    """Return the settlement for the outcome of one attempt. ``result`` is the result of ``Complete`` as JSON text."""
     match outcome:
         case Complete():
             if result is None and not then:
@@ -314,10 +319,16 @@ def settle(
 def effective_state(
     state: State, *, cancel_requested: bool, loses_retries: str | None, continues: bool = False
 ) -> State:
-    """Return the state of a job that would wait again: it may be canceled meanwhile, or have lost its key.
+    """Return the state to write for a job that may have been canceled, or have lost its key, while it ran.
 
-    ``loses_retries``: to ``remove_key`` ("removed"), or to a newer job ("replaced"). ``continues``: the job is a step
-    of a flow and has completed, and the flow's job goes on.
+    In SQL: ``way_back``.
+
+    Args:
+        state: the state of the settlement.
+        cancel_requested: the job's cancellation was requested.
+        loses_retries: "removed" if ``remove_key`` took its key, "replaced" if a newer job did.
+        continues: the job is a completed step of a flow whose job goes on.
+
     """
     if continues and cancel_requested:
         return State.CANCELED
@@ -331,17 +342,14 @@ def effective_state(
 
 
 def with_state(requested: Settlement, state: State) -> Settlement:
-    """Return the settlement recorded for a row that was canceled or had lost its key: ``state`` instead of that asked.
-
-    Nothing is enqueued with it.
-    """
+    """Return the settlement recorded with another state than requested. It enqueues nothing."""
     return msgspec.structs.replace(
         requested, state=state, ended=_OUTCOMES_BY_STATE[state], delay=0.0, result=None, then=()
     )
 
 
 def reset(*, resets: int, max_resets: int | None, max_attempts: int) -> Settlement:
-    """Judge a job whose worker died while running it. ``resets``: the count before this death."""
+    """Return the settlement of a job whose worker was lost. ``resets`` is the count before this loss."""
     if resets < allowed_resets(max_resets, max_attempts):
         return Settlement(State.QUEUED, AttemptOutcome.RETRY, refund=True)
     times = f"{resets + 1} time" if resets == 0 else f"{resets + 1} times"
@@ -349,7 +357,7 @@ def reset(*, resets: int, max_resets: int | None, max_attempts: int) -> Settleme
 
 
 def allowed_resets(max_resets: int | None, max_attempts: int) -> int:
-    """Return how often a worker may die while running the job before the job is failed."""
+    """Return the number of resets after which the next lost worker fails the job."""
     if max_resets is not None:
         return max_resets
     return 0 if max_attempts == 1 else DEFAULT_MAX_RESETS

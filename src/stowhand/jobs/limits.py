@@ -1,4 +1,4 @@
-"""The limits of a job. Checked once, before any store sees it; errors name the field, the problem and the limit."""
+"""The limits of a job, checked before it reaches a store. Errors name the field, the problem and the limit."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ KEY_LIMIT = _MAX_LENGTHS["key"]
 MAX_FLAGS = 64
 FLAG_LIMIT = 128
 MAX_HANDLER_BYTES = 16 * 1024
-"""Bytes of JSON."""
+"""Bytes of an ``on_failure`` job as JSON."""
 MAX_FORBIDDEN_FLAGS = 10_000
 PURGE_TASK = "jobs:purge_completed"
 BUILT_IN_TASKS = (PURGE_TASK,)
-"""Names of tasks that every worker has. They delete jobs, so ordinary producers may not enqueue them."""
+"""Tasks that every worker has. They delete jobs, so ordinary producers may not enqueue them."""
 
 # Names are printed in lists, logs and errors: a line break or an escape sequence in one would forge a line there.
 _CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def check(job: NewJob, *, built_in: bool = False) -> NewJob:
-    """Return the job with values of the exact types. Raises InvalidJob; only unambiguous values are coerced.
+    """Return the job with values of the exact types; only unambiguous values are coerced. Raises InvalidJob.
 
-    ``built_in``: it comes from an administrator or a crontab, which may enqueue built-in tasks.
+    ``built_in`` allows built-in tasks, for administrators and crontabs.
     """
     checked = check_options(job)
     if not built_in:
@@ -66,7 +66,7 @@ def _refuse_rules(job: NewJob) -> None:
 
 
 def check_payload(job: NewJob) -> None:
-    """Raise InvalidJob for a payload that is no strict JSON."""
+    """Raise InvalidJob unless the payload is strict JSON."""
     try:
         strict_json.validate(_text("payload", job.payload))
     except UndecodablePayload as error:
@@ -74,7 +74,7 @@ def check_payload(job: NewJob) -> None:
 
 
 def check_remaining_payload(settlement: Settlement) -> None:
-    """Check the rest of a batch as a producer's payload: the next attempt reads it. Raises InvalidJob."""
+    """Check the remaining payload of a batch like a producer's payload. Raises InvalidJob."""
     if settlement.payload is not None and settlement.state in STATES_WITH_PAYLOAD:
         try:
             strict_json.validate(settlement.payload)
@@ -86,13 +86,13 @@ def refuse_built_in(job: NewJob) -> None:
     """Raise InvalidJob for a job of a built-in task."""
     if job.task in BUILT_IN_TASKS:
         raise InvalidJob(
-            f"task {job.task!r} is built in, and may delete: its jobs come from a crontab, from `stowhand enqueue"
-            f" {job.task}`, or from an administrator's add_built_in, and not from whoever may enqueue"
+            f"task {job.task!r} is built in and deletes jobs; enqueue it from a crontab, with `stowhand enqueue"
+            f" {job.task}`, or with an administrator's add_built_in"
         )
 
 
 def check_built_in(job: NewJob) -> NewJob:
-    """As ``check``, for a job of a built-in task only. Raises InvalidJob."""
+    """Check a job of a built-in task as ``check`` does. Raises InvalidJob, also for other tasks."""
     if job.task not in BUILT_IN_TASKS:
         raise InvalidJob(
             f"task {job.task!r} is not built in; {', '.join(BUILT_IN_TASKS)} is: enqueue this one as usual"
@@ -101,9 +101,9 @@ def check_built_in(job: NewJob) -> NewJob:
 
 
 def check_options(job: NewJob) -> NewJob:
-    """As ``check``, for a job whose payload has been checked before."""
+    """Check a job as ``check`` does, except for its payload."""
     if not isinstance(job, NewJob):
-        raise InvalidJob(f"{a_type(job)} is no job; give a NewJob, which task.new_job(…) makes")
+        raise InvalidJob(f"{a_type(job)} is not a job; give a NewJob, which task.new_job(…) returns")
     check_name("task", job.task, TASK_LIMIT)
     _check_integer("priority", job.priority, -INT32 - 1)
     if (values := _optional_of(job)) != _NO_VALUES:
@@ -137,7 +137,7 @@ def _check_rules(job: NewJob) -> NewJob:
     if job.on_failure is not None:
         _check_handler(job.on_failure)
     if job.unique_period is not None and (job.key is None or job.key_mode != KeyMode.UNIQUE):
-        raise InvalidJob("unique_period: means nothing without a key and the key mode 'unique'")
+        raise InvalidJob("unique_period: needs a key and the key mode 'unique'")
     expires, period = (read_positive(getattr(job, field), field) for field in ("expires", "unique_period"))
     if expires is job.expires and period is job.unique_period:
         return job
@@ -146,7 +146,7 @@ def _check_rules(job: NewJob) -> NewJob:
 
 def _check_handler(handler: NewJob) -> None:
     try:
-        # Whatever would be coerced is refused here: the store writes it as it stands.
+        # Values that need coercion are refused: the store writes this job unchanged.
         exact = check_options(handler) is handler
         refuse_built_in(handler)
     except InvalidJob as error:
@@ -154,30 +154,30 @@ def _check_handler(handler: NewJob) -> None:
     if not exact:
         raise InvalidJob("on_failure: give delay in seconds and flags as a tuple, as a task's template has them")
     if handler.key is not None or handler.expires is not None:
-        raise InvalidJob("on_failure: its job has no key and does not expire, for every failure is to be told")
+        raise InvalidJob("on_failure: key and expires are not allowed; some failures would go unreported")
     if handler.on_failure is not None or handler.payload != NewJob(task="").payload:
-        raise InvalidJob("on_failure: its job has no payload and no on_failure of its own")
+        raise InvalidJob("on_failure: payload and on_failure are not allowed in its job; leave them out")
     if (size := len(msgspec.json.encode(handler))) > MAX_HANDLER_BYTES:
         raise InvalidJob(f"on_failure: {size} bytes, the limit is {MAX_HANDLER_BYTES}; give it fewer flags")
 
 
 def refuse_repeated_key(job: NewJob, keys: dict[str, KeyMode]) -> None:
-    """Raise InvalidJob if a job before it in the same call has its key. Of two unique ones the second finds the first.
+    """Raise InvalidJob if an earlier job of the same call has the same key, unless both have the mode ``unique``.
 
-    ``keys``: the keys of the call with their modes; this one is added.
+    ``keys`` has the keys of the call with their modes; this job's key is added.
     """
     if job.key is None:
         return
     before = keys.get(job.key)
     if before is not None and not (before == job.key_mode == KeyMode.UNIQUE):
-        raise InvalidJob(f"the key {job.key!r} is given twice in one call; nothing was written")
+        raise InvalidJob(f"duplicate key {job.key!r} in one call; nothing was written")
     keys[job.key] = job.key_mode
 
 
 def check_details(
     *, priority: int | None, attempts: int | None, max_attempts: int | None, run_at: datetime | None
 ) -> None:
-    """Check new details of a waiting job; ``None``: it keeps its own. Raises InvalidJob."""
+    """Check new values of a waiting job; ``None`` keeps the job's own value. Raises InvalidJob."""
     for field, number, minimum in (
         ("priority", priority, -INT32 - 1),
         ("attempts", attempts, 0),
@@ -190,7 +190,7 @@ def check_details(
 
 
 def check_max_attempts(number: object) -> None:
-    """A number of attempts, 32 bits, at least 1. Raises InvalidJob."""
+    """Check a number of attempts: 32 bits, at least 1. Raises InvalidJob."""
     _check_integer("max_attempts", number, 1)
 
 
@@ -207,20 +207,22 @@ def check_name(field: str, name: object, limit: int) -> str:
 
 
 def check_queue(field: str, name: object) -> str:
-    """Return the name if a queue may have it. Raises InvalidJob.
+    """Return the name if it is valid for a queue. Raises InvalidJob.
 
-    No option of a worker could name a queue with a comma or outer blanks: ``--queue a,b`` is two queues.
+    Commas and outer blanks are refused, because ``--queue a,b`` names two queues.
     """
     text = check_name(field, name, QUEUE_LIMIT)
     if "," in text or text != text.strip(" "):
-        raise InvalidJob(f"{field}: {text!r}; the name of a queue has no comma and no blank at its ends")
+        raise InvalidJob(
+            f"{field}: {text!r}; the name of a queue must not contain a comma or begin or end with a blank"
+        )
     return text
 
 
 def check_new_task(field: str, name: object) -> None:
-    """Raise InvalidJob unless an application may declare a task of this name."""
+    """Raise InvalidJob unless an application may declare a task with this name."""
     if check_name(field, name, TASK_LIMIT) in BUILT_IN_TASKS:
-        raise InvalidJob(f"{field}: {name!r} is built in: every worker has it; name a task of yours")
+        raise InvalidJob(f"{field}: {name!r} is built in: every worker has it; choose another name")
 
 
 def read_delay(delay: object, field: str = "delay") -> float:
@@ -243,7 +245,7 @@ def read_delay(delay: object, field: str = "delay") -> float:
 
 
 def read_positive(duration: object, field: str) -> float | None:
-    """Return seconds, more than 0; ``None`` for ``None``. Raises InvalidJob."""
+    """Return a duration in seconds, more than 0, or ``None`` for ``None``. Raises InvalidJob."""
     value = None if duration is None else read_delay(duration, field)
     if value == 0:
         raise InvalidJob(f"{field}: 0 seconds; give more, or leave it out")
@@ -251,7 +253,7 @@ def read_positive(duration: object, field: str) -> float | None:
 
 
 def _check_integer(field: str, number: object, minimum: int) -> None:
-    # bool is an int to Python; True as a priority is a mistake.
+    # bool is a subclass of int, but True is not a priority.
     if type(number) is not int:
         raise InvalidJob(f"{field}: {a_type(number)}; give a whole number")
     if not minimum <= number <= INT32:
@@ -292,7 +294,7 @@ def _read_flags(flags: object) -> tuple[str, ...]:
 
 
 def read_forbidden(flags: object) -> tuple[str, ...]:
-    """Return the flags whose jobs a worker does not claim. There may be many: one per customer, say."""
+    """Return the flags whose jobs a worker does not claim. Raises InvalidJob."""
     if flags is None or flags == ():
         return ()
     names = tuple(dict.fromkeys(_text("forbidden flags", name) for name in _listed("forbidden flags", flags)))
@@ -304,12 +306,12 @@ def read_forbidden(flags: object) -> tuple[str, ...]:
 
 
 def read_names(field: str, names: object) -> tuple[str, ...]:
-    """Return names of tasks, each checked. Raises InvalidJob."""
+    """Return checked names of tasks. Raises InvalidJob."""
     return tuple(check_name(field, name, TASK_LIMIT) for name in _listed(field, names))
 
 
 def _listed(field: str, names: object) -> Iterable[object]:
-    # A lone string is iterable too, and every letter would be a name.
+    # A string is iterable too: each letter would be a name.
     if isinstance(names, str | bytes) or not isinstance(names, Iterable):
         raise InvalidJob(f"{field}: {a_type(names)}; give a list of names")
     return names

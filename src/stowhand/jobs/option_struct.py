@@ -12,7 +12,7 @@ from stowhand.errors import suggest
 class SuggestingMeta(msgspec.StructMeta):
     """Metaclass of structs that suggest the nearest field for an unknown one."""
 
-    if not TYPE_CHECKING:  # a checker would read the arguments of every such struct from here: any
+    if not TYPE_CHECKING:  # a type checker would accept any argument of such a struct
 
         def __call__(self, *args: Any, **options: Any) -> Any:
             try:

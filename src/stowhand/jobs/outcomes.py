@@ -1,4 +1,4 @@
-"""What a handler returned or raised, as an Outcome. Nothing escapes: every end of an attempt has one."""
+"""Conversion of returned values and raised errors to outcomes. Every attempt ends with an outcome."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RaisableOut
 from stowhand.jobs.text import ERROR_LIMIT, clean
 
 MAX_SEARCHED_ERROR_BYTES = 1024 * 1024
-"""Bytes of an error text that is still to be searched, before it is cut to what is stored."""
+"""Size of an error text that is searched before it is cut to the stored size."""
 
 
 OUTCOMES = (Complete, Retry, Fail, Snooze, Cancel)
 COMPLETED_WITHOUT_RESULT = Complete()
-"""What most handlers return: nothing."""
+"""The outcome of handlers that return nothing."""
 
 
 def from_returned(value: object) -> Outcome:
-    """An outcome is returned as it is, made safe to store; any other value completes the job, as its result.
+    """Return the outcome of a returned value: an outcome made safe to store, or ``Complete`` with any other value.
 
     A value that cannot be inspected (a dangling proxy, a reason whose ``__str__`` exits) is an error of the handler.
     """
@@ -32,8 +32,8 @@ def from_returned(value: object) -> Outcome:
         return COMPLETED_WITHOUT_RESULT
     try:
         return _read(value)
-    except BaseException as error:  # noqa: BLE001 - boundary: whatever it is, it ends this attempt, not the process
-        error.__suppress_context__ = True  # our own context is of no use to the handler's author
+    except BaseException as error:  # noqa: BLE001 - boundary: it ends this attempt, not the process
+        error.__suppress_context__ = True  # our own context would confuse the handler's author
         return from_error(error)
 
 
@@ -61,9 +61,9 @@ def _read(value: object) -> Outcome:
 def from_raised(raised: RaisableOutcome, limit: int = ERROR_LIMIT) -> Outcome:
     """Return a raised outcome as if it had been returned.
 
-    The text and the class of the error that it was raised ``from`` are kept below its own words. The instance loses
-    what raising it has added: a program may raise it again and again, and each time its traceback would grow.
-    ``limit``: as ``describe``.
+    The text and the class of the error that it was raised ``from`` follow its own text. The traceback, cause and
+    context of the instance are cleared, because a program may raise the same instance repeatedly. ``limit`` is as in
+    ``describe``.
     """
     cause = raised.__cause__
     raised.__traceback__ = raised.__cause__ = raised.__context__ = None
@@ -71,51 +71,51 @@ def from_raised(raised: RaisableOutcome, limit: int = ERROR_LIMIT) -> Outcome:
     if cause is None or not isinstance(outcome, Retry | Fail):
         return outcome
     below = describe(cause, limit)
-    # The words are those of the cause where the outcome was made of it: Retry(error).
+    # Retry(error) already has the text of its cause.
     text = below if below.startswith(f"{outcome.error}\n") else clean(f"{outcome.error}\n{below}", limit)
     return outcome.__replace__(error=text, error_class=outcome.error_class or class_path(cause))
 
 
 def from_error(error: BaseException, limit: int = ERROR_LIMIT) -> Outcome:
-    """Return the outcome of an error: a retry, or a failure if the error ``is_final``. ``limit``: as ``describe``.
+    """Return the outcome of an error: a retry, or a failure if the error ``is_final``. ``limit`` is as in ``describe``.
 
-    A raised outcome is what it says. Inside a group, or as a cause, it is an error like any other.
+    A raised outcome is returned itself. Inside a group, or as a cause, it is an error like any other.
     """
     if isinstance(error, RaisableOutcome):
         return from_raised(error, limit)
     text, kind = describe(error, limit), class_path(error)
     if not is_final(error):
         return Retry(text, error_class=kind)
-    poison = any(isinstance(one, Poison | UndecodablePayload) for one in causes(error))
+    poison = any(isinstance(cause, Poison | UndecodablePayload) for cause in causes(error))
     return Fail(text, poison, error_class=kind)
 
 
 def is_final(error: BaseException) -> bool:
-    """Return whether NonRetryable is anywhere in the chain of causes, or Misuse.
+    """Return whether the chain of causes contains NonRetryable or Misuse.
 
-    A Misuse that the handler caught counts only as an explicit cause (``raise … from``): what follows it may be well.
+    A Misuse that the handler caught counts only as an explicit cause (``raise … from``).
     """
-    return any(isinstance(one, NonRetryable | UndecodablePayload) for one in causes(error)) or any(
-        isinstance(one, Misuse) for one in causes(error, contexts=False)
-    )
+    if any(isinstance(cause, NonRetryable | UndecodablePayload) for cause in causes(error)):
+        return True
+    return any(isinstance(cause, Misuse) for cause in causes(error, contexts=False))
 
 
 def as_failure(error: BaseException) -> Fail:
-    """Return a failure for an error that the handler has called not retryable."""
+    """Return a failure for an error that the handler declares not retryable."""
     outcome = from_error(error)
     return outcome if isinstance(outcome, Fail) else Fail(describe(error), error_class=class_path(error))
 
 
 def describe(error: BaseException, limit: int = ERROR_LIMIT) -> str:
-    """``ValueError: no`` on the first line, the traceback below it; safe to store, never empty.
+    """Return ``ValueError: no`` on the first line and the traceback below it; safe to store, never empty.
 
-    At most ``limit`` bytes. Never raises, even if the error's own ``__str__`` does.
+    The text has at most ``limit`` bytes. Never raises, even if the error's own ``__str__`` does.
     """
     try:
         title = error_title(error)
         lines = traceback.format_exception(type(error), error, _without_own_frames(error.__traceback__))
-    except BaseException as failure:  # noqa: BLE001 - boundary: what cannot be printed is still to be stored
-        return clean(f"{type(error).__name__}: (its text could not be made: {type(failure).__name__})")
+    except BaseException as failure:  # noqa: BLE001 - boundary: an error that cannot be printed must be stored too
+        return clean(f"{type(error).__name__}: (its text is not available: {type(failure).__name__})")
     if isinstance(error, UndecodablePayload | PayloadMismatch):
         return clean(title.partition(": ")[2] or title)
     return clean(title + "\n" + "".join(lines), limit)
@@ -124,14 +124,12 @@ def describe(error: BaseException, limit: int = ERROR_LIMIT) -> str:
 def awaitable(answer: Any, hook: str) -> Awaitable[object]:
     """Return the awaitable of a hook. Raises TypeError when the hook is not asynchronous."""
     if not inspect.isawaitable(answer):
-        raise TypeError(
-            f"{hook} is to be asynchronous, and gave {a_type(answer)} to wait for; write `async def {hook}`"
-        )
+        raise TypeError(f"{hook} must be asynchronous, but returned {a_type(answer)}; write `async def {hook}`")
     return answer
 
 
 def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without this package's first frames, unless there are no others."""
+    """Return the traceback without the leading frames of this package, unless it has no others."""
     frames = trace
     while frames is not None and str(frames.tb_frame.f_globals.get("__name__")).startswith("stowhand."):
         frames = frames.tb_next
@@ -141,27 +139,29 @@ def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
 def causes(error: BaseException, *, contexts: bool = True) -> Iterator[BaseException]:
     """Yield the error, its causes and contexts, and the members of groups; each once, even in a cycle."""
     seen: set[int] = set()
-    todo: list[BaseException] = [error]
-    while todo:
-        one = todo.pop()
-        if id(one) in seen:
+    remaining: list[BaseException] = [error]
+    while remaining:
+        current = remaining.pop()
+        if id(current) in seen:
             continue
-        seen.add(id(one))
-        yield one
-        if isinstance(one, BaseExceptionGroup):
-            todo.extend(one.exceptions)
-        if one.__cause__ is not None:
-            todo.append(one.__cause__)
-        elif contexts and one.__context__ is not None and not one.__suppress_context__:
-            todo.append(one.__context__)
+        seen.add(id(current))
+        yield current
+        if isinstance(current, BaseExceptionGroup):
+            remaining.extend(current.exceptions)
+        if current.__cause__ is not None:
+            remaining.append(current.__cause__)
+        elif contexts and current.__context__ is not None and not current.__suppress_context__:
+            remaining.append(current.__context__)
 
 
-def _safe_class(given: object) -> str | None:
-    return None if given is None else _safe_text(given, "")[:CLASS_LIMIT] or None
+def _safe_class(error_class: object) -> str | None:
+    if error_class is None:
+        return None
+    return _safe_text(error_class, "")[:CLASS_LIMIT] or None
 
 
 def _check_payload(error: str, payload: str | None) -> tuple[str, str | None]:
-    """Return error and replacing payload; ``None``, and a note in the error, if no worker could read that."""
+    """Return the error and the new payload. A payload that no worker could read becomes a note in the error."""
     if payload is None:
         return error, None
     try:
@@ -175,4 +175,4 @@ def _safe_text(text: object, default: str) -> str:
     try:
         return clean(str(text).strip() or default)
     except Exception as failure:  # noqa: BLE001 - boundary: a reason that cannot be printed must not lose the outcome
-        return clean(f"{default} (its text could not be made: {type(failure).__name__})")
+        return clean(f"{default} (its text is not available: {type(failure).__name__})")

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import msgspec
 
 DEFAULT_QUEUE = "default"
-"""The queue of jobs for which neither the call nor the task names one."""
+"""The queue of a job if neither the call nor the task names one."""
 
 
 class Queues(msgspec.Struct, frozen=True):
@@ -22,11 +22,11 @@ class Queues(msgspec.Struct, frozen=True):
 
     @property
     def are_all(self) -> bool:
-        """No queue is left out."""
+        """True if no queue is excluded."""
         return self.only is None and not self.excluded
 
     def without(self, paused: Collection[str]) -> Queues:
-        """The same without paused queues."""
+        """Return these queues without the paused ones."""
         return Queues(self.only, (*self.excluded, *paused)) if paused else self
 
 

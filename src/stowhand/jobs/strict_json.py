@@ -1,13 +1,13 @@
-"""Strict JSON: what one side accepts, every other side can read.
+"""Strict JSON: a subset of JSON that every reader accepts.
 
-RFC 8259 allows texts that some reader cannot take: PostgreSQL refuses ``\\u0000``, Python turns ``1e5000`` into
-infinity, msgspec writes NaN as ``null``, a thousand brackets exhaust a stack. So there is one subset, checked in both
-directions: no NUL, no lone surrogates, no NaN or infinity, bounded size, depth, digits and exponents.
+RFC 8259 allows texts that some readers refuse or change: PostgreSQL refuses ``\\u0000``, Python turns ``1e5000`` into
+infinity, msgspec writes NaN as ``null``, and a thousand brackets exhaust a stack. The subset has no NUL, no lone
+surrogates, no NaN or infinity, and bounded size, depth, digits and exponents. Writers and readers check it.
 
-A small text costs a few substring searches; only a suspicious one is examined exactly.
+Checking a small text takes a few substring searches; only a suspicious text is examined exactly.
 
-Where no annotation says what a value is, one that would come back as another type (a Decimal as text, a set as a list)
-is refused too. A tuple may come back as a list.
+Without an annotation for a value, a value that would come back as another type (a Decimal as text, a set as a list) is
+refused too. A tuple may come back as a list.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ import msgspec
 from stowhand.errors import InvalidJob, UndecodablePayload, a_type
 
 SIZE_LIMIT = 1024 * 1024
-"""Bytes of UTF-8 in a text that is written."""
+"""Maximum bytes of UTF-8 in a written text."""
 READ_LIMIT = 2 * SIZE_LIMIT
-"""Bytes in a text that is read: a store that normalises JSON adds a space after each comma and colon."""
+"""Maximum bytes in a text that is read: a store that normalises JSON adds a space after each comma and colon."""
 DEPTH_LIMIT = 64
 DIGITS_LIMIT = 300
 EXPONENT_LIMIT = 308
 
-# Possessive quantifiers: every string is matched once and never given back, so hostile text costs linear time.
+# Possessive quantifiers avoid backtracking, so hostile text takes linear time.
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _NUMBER = re.compile(r"-?(\d++)(?:\.\d++)?(?:[eE][+-]?0*+(\d++))?")
 _LONG_NUMBER = re.compile(rf"(?<!\d)\d{{{DIGITS_LIMIT + 1}}}")
-# Two patterns that begin with a letter are three times as fast as one that begins with a choice.
+# Two patterns that begin with a literal are three times as fast as one that begins with a class.
 _EXPONENT = re.compile(r"[eE][+-]?\d{3}")
 _LONG_EXPONENT = re.compile(r"e[+-]?\d{3}")
 _LONG_EXPONENT_UPPER = re.compile(r"E[+-]?\d{3}")
@@ -44,7 +44,7 @@ _LONE_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*+\\u[dD][89a-fA-F]")
 _NOT_A_NUMBER_WORD = re.compile(r"\b(?:NaN|Infinity)\b")
 
 LONE_SURROGATE = "a string contains a lone surrogate, which is not valid Unicode"
-NOT_A_NUMBER = "NaN and infinity are no JSON numbers; use null or a string"
+NOT_A_NUMBER = "NaN and infinity are not JSON numbers; use null or a string"
 
 _decoder = msgspec.json.Decoder()
 _validator = msgspec.json.Decoder(msgspec.Raw)
@@ -58,9 +58,9 @@ def encode(value: object, *, what: str = "payload", limit: int = SIZE_LIMIT) -> 
     """
     try:
         raw = _encoder.encode(value)
-        if b"null" in raw:  # None, or a NaN that msgspec has silently replaced
+        if b"null" in raw:  # None, or a NaN that msgspec silently replaces
             refuse_nan(value, _write_other)
-        _validator.decode(raw)  # a msgspec.Raw is copied unseen; everything else passes
+        _validator.decode(raw)  # msgspec.Raw values are copied without a check
         text = raw.decode()
         problem = find_problem(text, limit)
     except RecursionError:
@@ -76,7 +76,7 @@ def encode(value: object, *, what: str = "payload", limit: int = SIZE_LIMIT) -> 
 
 
 def canonical(value: object) -> bytes:
-    """Return one text for this value in any order of its keys and sets. Raises InvalidJob as ``encode`` does."""
+    """Return the same text for any order of the value's keys and sets. Raises InvalidJob as ``encode`` does."""
     encode(value, what="unique")
     return _sorting.encode(value)
 
@@ -87,9 +87,9 @@ def decode(text: str, *, limit: int = READ_LIMIT) -> Any:
 
 
 def decode_with(decoder: msgspec.json.Decoder[Any], text: str, *, limit: int = READ_LIMIT) -> Any:
-    """Return the value of a strict JSON text in the decoder's own type.
+    """Return the value of a strict JSON text, decoded by this decoder.
 
-    Raises UndecodablePayload; from a ``msgspec.ValidationError`` when the text is sound but not of that type.
+    Raises UndecodablePayload. Its cause is a ``msgspec.ValidationError`` if the text is valid but not of that type.
     """
     if (problem := find_problem(text, limit)) is not None:
         raise UndecodablePayload(problem)
@@ -97,7 +97,7 @@ def decode_with(decoder: msgspec.json.Decoder[Any], text: str, *, limit: int = R
         return decoder.decode(text)
     except msgspec.ValidationError as error:
         raise UndecodablePayload(_plain(str(error))) from error
-    except TypeError as error:  # the decoder's type puts a list or an object where Python hashes the value
+    except TypeError as error:  # the type has a list or an object as a set element or a key
         reason = f"{error} in a set, or as a key of a dict"
         raise UndecodablePayload(reason) from msgspec.ValidationError(reason)
     except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError) as error:
@@ -110,8 +110,10 @@ def validate(text: str, *, limit: int = SIZE_LIMIT) -> None:
 
 
 def find_problem(text: str, limit: int) -> str | None:
-    """Return why a text is refused, or ``None``. Exact for text that is grammatical JSON."""
-    if len(text) <= DEPTH_LIMIT and len(text) * 4 <= limit and "\\" not in text:  # too short for all but an exponent
+    """Return the reason to refuse a text, or ``None``. Exact for grammatical JSON."""
+    if (
+        len(text) <= DEPTH_LIMIT and len(text) * 4 <= limit and "\\" not in text
+    ):  # too short for any problem but an exponent
         return _examine(_STRING.sub('""', text)) if _EXPONENT.search(text) else None
     if len(text) * 4 > limit:
         size = len(text.encode("utf-8", "surrogatepass"))
@@ -130,7 +132,7 @@ def find_problem(text: str, limit: int) -> str | None:
 
 
 def is_deepest(text: str) -> bool:
-    """Return whether a text is nested to the limit: inside another value it would exceed it."""
+    """Return whether a text is nested to the limit, so that it would exceed it inside another value."""
     many = text.count("[") + text.count("{") >= DEPTH_LIMIT
     return many and _is_deeper(_STRING.sub('""', text), DEPTH_LIMIT - 1)
 
@@ -145,23 +147,23 @@ def _is_deeper(bare: str, limit: int) -> bool:
 
 
 def _examine(bare: str) -> str | None:
-    """Check depth, digits and exponents of a text whose strings have been emptied."""
+    """Return the first problem with depth, digits or exponents in a text whose strings have been emptied."""
     if _is_deeper(bare, DEPTH_LIMIT):
         return f"nested deeper than the limit of {DEPTH_LIMIT}"
     for number in _NUMBER.finditer(bare):
         digits, exponent = number.groups()
         if len(digits) > DIGITS_LIMIT:
             return f"a number of {len(digits)} digits, the limit is {DIGITS_LIMIT}"
-        # The length first: int() of a million digits is refused by Python itself.
+        # The length comes first: Python refuses int() of a million digits.
         if exponent and (len(exponent) > 3 or int(exponent) > EXPONENT_LIMIT):
             return f"a number with exponent {exponent[:12]}, the limit is {EXPONENT_LIMIT} either way"
     return None
 
 
 def _explain(text: str, error: Exception) -> str:
-    """Return why a text could not be decoded, also where the decoder's own message would mislead."""
+    """Return the reason for a decoding error, also where the decoder's own message would mislead."""
     if not text.strip():
-        return "empty, which is no JSON"
+        return "empty, which is not JSON"
     if isinstance(error, UnicodeError) or _LONE_SURROGATE.search(_SURROGATE_PAIR.sub("", text)):
         return LONE_SURROGATE
     if _NOT_A_NUMBER_WORD.search(_STRING.sub('""', text)):
@@ -170,7 +172,7 @@ def _explain(text: str, error: Exception) -> str:
 
 
 def refuse_nan(value: object, write_other: Callable[[Any], object] | None = None) -> None:
-    """Raise ValueError for NaN and infinity, which msgspec writes as ``null``. ``write_other``: enc_hook."""
+    """Raise ValueError for NaN and infinity, which msgspec writes as ``null``. ``write_other`` is the enc_hook."""
     try:
         json.dumps(msgspec.to_builtins(value, enc_hook=write_other, str_keys=True), allow_nan=False)
     except ValueError:
@@ -185,8 +187,8 @@ def _write_other(value: Any) -> object:
     """Encode a pydantic model, which msgspec cannot. Pydantic is never imported here."""
     if hasattr(type(value), "__pydantic_validator__"):
         return value.model_dump(mode="json")
-    if isinstance(value, tuple):  # it is a key: as a value it is written as a list
-        raise TypeError("a key of a dict is a tuple; make it text")
+    if isinstance(value, tuple):  # a key: msgspec writes a tuple value as a list
+        raise TypeError("a key of a dict is a tuple; convert it to text")
     raise TypeError(f"{a_type(value)} has no JSON form; give its id, its text or a dict")
 
 
@@ -200,23 +202,25 @@ _JSON_TYPES = {str: "text", int: "a number", float: "a number", list: "a list", 
 
 
 class TypeLoss(msgspec.Struct, frozen=True):
-    """One value that comes back as another type."""
+    """A value that comes back as another type."""
 
     path: str
-    """Where it is within the whole: ``.lines[0].amount``; empty: it is the whole."""
+    """Its path within the whole value, such as ``.lines[0].amount``; empty for the whole value."""
     value: object
     arrives: str
-    """What it comes back as: ``text``."""
+    """The type that it comes back as, such as ``text``."""
     is_key: bool = False
-    """It is a key of the dict at ``path``."""
+    """True if it is a key of the dict at ``path``."""
 
     def __str__(self) -> str:
-        what = f"its key {str(self.value)[:40]}, {a_type(self.value)}," if self.is_key else a_type(self.value)
-        return f"{what} would arrive as {self.arrives}"
+        subject = a_type(self.value)
+        if self.is_key:
+            subject = f"its key {str(self.value)[:40]}, {subject},"
+        return f"{subject} would arrive as {self.arrives}"
 
 
 def is_plain(value: object) -> bool:
-    """Return whether JSON has a type for every value in it. ``encode``, called first, limits its depth."""
+    """Return whether JSON has a type for every value in it. Call ``encode`` first, which limits the depth."""
     kind = type(value)
     values: Iterable[object]
     if isinstance(value, dict):
@@ -231,8 +235,9 @@ def is_plain(value: object) -> bool:
 
 
 def encode_plain(value: object, *, what: str = "payload", limit: int = SIZE_LIMIT) -> str:
-    """``value`` as strict JSON text, where no annotation says what its parts are. Raises InvalidJob for a part that
-    would come back as another type, and as ``encode`` does.
+    """Return a value without annotations as strict JSON text.
+
+    Raises InvalidJob as ``encode`` does, and for a part that would come back as another type.
     """
     text = encode(value, what=what, limit=limit)
     if not is_plain(value) and (loss := find_loss(value, decode(text, limit=2 * limit))) is not None:
@@ -243,7 +248,7 @@ def encode_plain(value: object, *, what: str = "payload", limit: int = SIZE_LIMI
 def find_loss(value: object, arrived: object, *, typed: bool = False) -> TypeLoss | None:
     """Return the first value in ``value`` whose counterpart in ``arrived`` has another type.
 
-    ``typed``: an annotation says the type of each part, so an equal value will do: a StrEnum for a ``str``.
+    With ``typed``, an annotation gives the type of each part, so an equal value suffices: a StrEnum for a ``str``.
     """
     return next(_losses(value, arrived, "", typed), None)
 
@@ -255,13 +260,13 @@ def _losses(value: Any, arrived: Any, path: str, typed: bool) -> Iterator[TypeLo
     if kind is dict:
         yield from _losses_in_dict(value, arrived, path, typed)
     elif kind is list or kind is tuple:
-        if isinstance(arrived, list | tuple):  # else it has become what the annotation asks for: a set, a model
-            for index, (one, other) in enumerate(zip(value, arrived, strict=False)):
-                yield from _losses(one, other, f"{path}[{index}]", typed)
+        if isinstance(arrived, list | tuple):  # else the annotation has converted it: to a set, a model
+            for index, (item, other) in enumerate(zip(value, arrived, strict=False)):
+                yield from _losses(item, other, f"{path}[{index}]", typed)
     elif kind is not type(arrived):
         yield TypeLoss(path, value, _JSON_TYPES.get(type(arrived)) or a_type(arrived))
     elif isinstance(value, set | frozenset):
-        yield from (TypeLoss(path, one, "another type") for one in value if one not in arrived)
+        yield from (TypeLoss(path, item, "another type") for item in value if item not in arrived)
     else:
         for name in _field_names(kind):
             yield from _losses(getattr(value, name), getattr(arrived, name), f"{path}.{name}", typed)
@@ -273,19 +278,19 @@ def _losses_in_dict(value: dict[Any, Any], arrived: Any, path: str, typed: bool)
         for key, item in value.items():
             if key in keys and (typed or type(keys[key]) is type(key)):
                 yield from _losses(item, arrived[key], f"{path}.{key}", typed)
-            elif type(key) is not str:  # a text that is not there: a TypedDict leaves out what it does not know
+            elif type(key) is not str:  # a text key may be absent: a TypedDict drops unknown keys
                 yield TypeLoss(path, key, "text", is_key=True)
-    else:  # given for a model
+    else:  # the dict was converted to a model
         for name, item in value.items():
             if isinstance(name, str) and hasattr(arrived, name):
                 yield from _losses(item, getattr(arrived, name), f"{path}.{name}", typed)
 
 
 def _field_names(kind: Any) -> Iterable[str]:
-    """Of a dataclass, a named tuple, an attrs, msgspec or pydantic model; of anything else none."""
+    """Return the fields of a dataclass, a named tuple, or an attrs, msgspec or pydantic model; else none."""
     if dataclasses.is_dataclass(kind):
-        return [one.name for one in dataclasses.fields(kind)]
+        return [field.name for field in dataclasses.fields(kind)]
     if hasattr(kind, "__attrs_attrs__"):
-        return [one.name for one in kind.__attrs_attrs__]
-    found = (getattr(kind, name, ()) for name in ("_fields", "__struct_fields__", "model_fields"))
-    return next(filter(None, found), ())
+        return [attribute.name for attribute in kind.__attrs_attrs__]
+    names = (getattr(kind, name, ()) for name in ("_fields", "__struct_fields__", "model_fields"))
+    return next(filter(None, names), ())

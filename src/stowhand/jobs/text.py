@@ -1,15 +1,15 @@
-"""Text that is safe to store: the failure path must not fail because of the characters in an error message."""
+"""Text that is safe to store, so that no character of an error message makes the failure path fail."""
 
 from __future__ import annotations
 
 ERROR_LIMIT = 16 * 1024
-"""Bytes of an error text, its traceback included."""
+"""Bytes of an error text, including its traceback."""
 
 
 def clean(text: str, limit: int = ERROR_LIMIT) -> str:
     """Return ``text`` without NUL and lone surrogates, cut to ``limit`` bytes of UTF-8.
 
-    A cut keeps both ends, because a traceback's last line says the most and its first lines say where it began.
+    A cut keeps both ends: the last line of a traceback names the error, and its first lines show where it began.
     """
     safe = text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
     raw = safe.encode("utf-8", "replace")

@@ -150,8 +150,8 @@ def test_a_record_that_cannot_be_sent_fails_alone(run: Run, uploads: Uploads) ->
     assert [row[:2] for row in rows] == [
         ("a", "failed"), ("b", "failed"), ("c", "completed"), ("d", "failed"), ("e", "failed")
     ]  # fmt: skip
-    assert "NaN and infinity are no JSON numbers" in rows[3][2]
-    assert "NaN and infinity are no JSON numbers" in rows[4][2]
+    assert "NaN and infinity are not JSON numbers" in rows[3][2]
+    assert "NaN and infinity are not JSON numbers" in rows[4][2]
     assert "select the value in another form by column_expressions" in rows[4][2]
     assert "surrogates" in rows[0][2]
     assert "no word of mine" in rows[1][2]
