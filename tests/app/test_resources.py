@@ -385,7 +385,7 @@ def test_a_worker_that_opens_for_minutes_is_alive(run: Run) -> None:
         async with app:
             worker = app.worker(clock=clock)
             running = asyncio.ensure_future(worker.run())
-            liveness = worker.internals.liveness
+            liveness = worker.controls.liveness
             for _ in range(60):
                 await clock.advance(5)
                 ages = liveness.ages()

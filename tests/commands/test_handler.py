@@ -23,7 +23,7 @@ from stowhand.jobs.lifecycle import Fail, Retry
 from stowhand.jobs.text import ERROR_LIMIT
 from stowhand.protocols.attempt import control_of
 from stowhand.tasks import program
-from stowhand.worker.host import USUAL
+from stowhand.worker.host import DEFAULT_TIMINGS
 from tests.commands.harness import Harness, wait_until_gone
 from tests.conftest import Run
 
@@ -406,7 +406,7 @@ def test_told_to_stop_while_it_could_not_be_started_it_stops(run: Run) -> None:
 
 
 def test_a_stopping_worker_waits_for_commands_to_end() -> None:
-    assert handler.LOST_GRACE < handler.STOPPING_GRACE < USUAL.last_pause
+    assert handler.LOST_GRACE < handler.STOPPING_GRACE < DEFAULT_TIMINGS.last_pause
 
 
 def test_what_a_command_leaves_behind_holds_nobody_up_and_is_killed(

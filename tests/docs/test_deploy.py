@@ -23,12 +23,12 @@ from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.worker_metrics import WorkerMetrics
 from stowhand.service.health import bounds
 from stowhand.service.health_reporter import STOP_MARGIN
-from stowhand.worker.host import USUAL
+from stowhand.worker.host import DEFAULT_TIMINGS
 from tests.docs.pages import DOCS, ROOT
 from tests.docs.test_reference import read, rows
 
 DEPLOY = ROOT / "deploy"
-AFTERWARDS = USUAL.exited
+AFTERWARDS = DEFAULT_TIMINGS.exited
 """Seconds that a worker may take to end beyond its grace."""
 VARIABLES = {setting.variables[0]: setting for setting in SETTINGS.values()}
 INSTRUCTION = re.compile(r"^(FROM|COPY|RUN|ENV|USER|WORKDIR|VOLUME|EXPOSE|STOPSIGNAL|HEALTHCHECK|ENTRYPOINT|CMD) (.+)$")

@@ -11,7 +11,7 @@ from tests.support.sources import Source, package_sources
 
 pytestmark = pytest.mark.xdist_group("sources")
 
-RECORDS = {"held", "slot", "ended", "control"}
+RECORDS = {"job", "slot", "ended", "control"}
 """Written down as it happens: a job that the worker holds, a slot, an ended attempt, the worker's side of one."""
 WRITTEN = {"self._state.executing"}
 """By the slots; the watchdog reads it."""

@@ -154,7 +154,7 @@ def test_a_worker_has_these_members_and_no_others() -> None:
     worker = Worker(MemoryStore(), _handle)
     members = {name for name in {*vars(Worker), *vars(worker)} if not name.startswith("_")}
     for_users = ["events", "id", "options", "run", "running", "stop", "unfinished", "wake"]
-    assert sorted(members) == sorted([*for_users, "internals"])
+    assert sorted(members) == sorted([*for_users, "controls"])
     page = (ROOT / "docs" / "reference" / "python.md").read_text()
     assert [name for name in for_users if f"`worker.{name}" not in page and f"`await worker.{name}" not in page] == []
     assert list(inspect.signature(Worker).parameters) == ["store", "handler", "options", "clock", "events", "host"]

@@ -279,7 +279,7 @@ def test_a_process_is_ready_when_each_of_its_workers_is(run: Run) -> None:
     clock = SystemClock()
     assert joint_report([ready], clock).claimed
     assert not joint_report([ready, starting], clock).claimed
-    assert joint_report([ready, starting], clock).heard == ready.internals.liveness.heard
+    assert joint_report([ready, starting], clock).heard == ready.controls.liveness.heard
 
 
 def test_a_process_that_is_silent_is_stuck_however_well_it_was() -> None:

@@ -63,7 +63,7 @@ def new_app(url: str) -> App:
 def test_a_worker_leaves_when_a_newer_version_has_broken_with_it(
     url: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resetter, "CHECK_EVERY", 0.0)
+    monkeypatch.setattr(resetter, "CHECK_INTERVAL_SECONDS", 0.0)
 
     async def story() -> None:
         app = new_app(url)
@@ -103,7 +103,7 @@ def test_a_worker_goes_on_beside_a_newer_version_that_breaks_nothing(url: str, t
 def test_a_worker_whose_schema_was_taken_away_ends_and_says_so(
     url: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "SCHEMA_PATIENCE", 2)
+    monkeypatch.setattr(claims, "MAX_CLAIMS_WITHOUT_SCHEMA", 2)
 
     async def idle(attempt: Attempt[Job], job: Job) -> None: ...
 

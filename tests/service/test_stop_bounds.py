@@ -28,7 +28,7 @@ from stowhand.service.children import IN_ORDER_OFFSET, Child, Slot
 from stowhand.service.process import Stopper
 from stowhand.service.supervisor import Order, Supervisor
 from stowhand.tasks.executable import KILL_AFTER
-from stowhand.worker.host import USUAL, Timings
+from stowhand.worker.host import DEFAULT_TIMINGS, Timings
 from tests.conftest import Run
 from tests.service.processes import COUNTING, Workers, add, job_of, left_within, signal_until, with_store
 from tests.support.proxy import Proxy
@@ -40,9 +40,15 @@ SLACK = 3.0
 
 
 def test_the_parts_of_the_last_seconds_fit_into_them() -> None:
-    assert USUAL.last_pause - USUAL.last_calls > KILL_AFTER, "a stopping worker waits a little longer for its programs"
-    assert USUAL.last_pause < USUAL.exited - USUAL.made_to, "a worker that is not stuck ends in order"
-    assert USUAL.give_back < USUAL.made_to - USUAL.killed, "a child gives back what it holds before it is killed"
+    assert DEFAULT_TIMINGS.last_pause - DEFAULT_TIMINGS.last_calls > KILL_AFTER, (
+        "a stopping worker waits a little longer for its programs"
+    )
+    assert DEFAULT_TIMINGS.last_pause < DEFAULT_TIMINGS.exited - DEFAULT_TIMINGS.made_to, (
+        "a worker that is not stuck ends in order"
+    )
+    assert DEFAULT_TIMINGS.give_back < DEFAULT_TIMINGS.made_to - DEFAULT_TIMINGS.killed, (
+        "a child gives back what it holds before it is killed"
+    )
 
 
 def test_a_blocked_loop_does_not_outlast_the_grace_by_more_than_seconds(tmp_path: Path) -> None:
@@ -182,7 +188,7 @@ def test_a_child_that_does_not_reach_the_store_is_final_at_the_start_and_tried_a
         early, late = _supervisor("sqlite:///x"), _supervisor("sqlite:///x")
         assert early._ends_with(code)
         assert early.children.stopping
-        late._began -= USUAL.steady + 1
+        late._began -= DEFAULT_TIMINGS.steady + 1
         assert not late._ends_with(code)
         assert not late.children.stopping
         late.request_stop()

@@ -9,7 +9,7 @@ from stowhand.service.store_probe import StoreProbe
 from stowhand.stores.kernel.inspector import Inspector
 from stowhand.stores.sqlite.queue.reader import Reader
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.worker.host import USUAL
+from stowhand.worker.host import DEFAULT_TIMINGS
 from tests.conftest import Run
 
 
@@ -50,7 +50,7 @@ def counted_within(run: Run, seconds: int, *, taking: float) -> int:
 
 
 def test_a_quick_count_is_asked_for_every_few_seconds(run: Run) -> None:
-    assert counted_within(run, 60, taking=0.01) == 60 / USUAL.counts_fresh
+    assert counted_within(run, 60, taking=0.01) == 60 / DEFAULT_TIMINGS.counts_fresh
 
 
 def test_a_slow_count_takes_no_more_than_a_tenth_of_the_time(run: Run) -> None:

@@ -34,7 +34,7 @@ from stowhand.tasks.executable import Executable, environment_of
 from stowhand.tasks.program import LINE_LIMIT, Lines, kill_programs
 from stowhand.tasks.registry import Registry
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.worker.host import USUAL
+from stowhand.worker.host import DEFAULT_TIMINGS
 from stowhand.worker.worker import Worker
 from tests.conftest import Run
 
@@ -362,7 +362,9 @@ def test_one_that_ignores_term_is_killed_after_a_pause(
     least: float,
     most: float,
 ) -> None:
-    assert executable.KILL_AFTER_LOST < executable.KILL_AFTER < USUAL.last_pause, "a stopping worker waits longer"
+    assert executable.KILL_AFTER_LOST < executable.KILL_AFTER < DEFAULT_TIMINGS.last_pause, (
+        "a stopping worker waits longer"
+    )
     monkeypatch.setattr(executable, "KILL_AFTER", pauses[0])
     monkeypatch.setattr(executable, "KILL_AFTER_LOST", pauses[1])
     file = write(tmp_path, "hello", IGNORING)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from stowhand.tasks.program import Conversation, Lines, run_program
-from stowhand.worker.program_groups import GUARDED, Guarded
+from stowhand.worker.program_groups import PROGRAM_GROUPS, ProgramGroups
 from tests.conftest import Run
 from tests.support import forked
 
@@ -43,9 +43,9 @@ asyncio.run(run_program(["/bin/sh", "-c", {PROGRAM!r}], None, os.environ, talk, 
 
 
 @pytest.fixture
-def guarded() -> Iterator[Guarded]:
-    yield GUARDED
-    GUARDED.dismiss()
+def guarded() -> Iterator[ProgramGroups]:
+    yield PROGRAM_GROUPS
+    PROGRAM_GROUPS.dismiss()
 
 
 def processes_of_a_worker(program: str = WORKER) -> tuple[subprocess.Popen[bytes], list[psutil.Process]]:
@@ -87,7 +87,7 @@ def test_a_signal_to_the_whole_group_of_a_worker_does_not_reach_the_guardian_fir
     assert not alive
 
 
-async def sleeper(guarded: Guarded) -> tuple[asyncio.Task[int], int]:
+async def sleeper(guarded: ProgramGroups) -> tuple[asyncio.Task[int], int]:
     said: asyncio.Queue[str] = asyncio.Queue()
     talk = Conversation(Lines(said.put_nowait))
     argv = ["/bin/sh", "-c", "echo $$; exec sleep 600"]
@@ -97,7 +97,7 @@ async def sleeper(guarded: Guarded) -> tuple[asyncio.Task[int], int]:
     return running, group
 
 
-def test_a_guardian_that_was_killed_is_replaced_and_told_what_runs(guarded: Guarded, run: Run) -> None:
+def test_a_guardian_that_was_killed_is_replaced_and_told_what_runs(guarded: ProgramGroups, run: Run) -> None:
     async def story() -> None:
         first, _ = await sleeper(guarded)
         killed = guarded._guardian
@@ -116,7 +116,9 @@ def test_a_guardian_that_was_killed_is_replaced_and_told_what_runs(guarded: Guar
     run(story())
 
 
-def test_a_program_that_has_ended_is_guarded_no_more_and_the_guardian_is_dismissed(guarded: Guarded, run: Run) -> None:
+def test_a_program_that_has_ended_is_guarded_no_more_and_the_guardian_is_dismissed(
+    guarded: ProgramGroups, run: Run
+) -> None:
     async def story() -> None:
         running, group = await sleeper(guarded)
         guarded.dismiss()

@@ -39,7 +39,7 @@ async def test_with_as_many_abandoned_threads_as_slots_nothing_is_claimed_until_
     clock = FakeClock()
     hanging = Hanging(clock)
     async with at_work(hanging, clock=clock, concurrency=2, timeout=5.0) as harness:
-        liveness = harness.worker.internals.liveness
+        liveness = harness.worker.controls.liveness
         await harness.add(max_attempts=1)
         await clock.advance(10)
         assert await _worker_threads(harness) == 1

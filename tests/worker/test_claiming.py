@@ -485,10 +485,10 @@ async def test_dead_tokens_do_not_pile_up_without_bound_in_an_outage() -> None:
         await harness.add()
         await harness.clock.advance(3600)
         assert len(harness.store.called("claim")) > 200
-        assert harness.worker._state.errands <= 100
+        assert harness.worker._state.pending_calls <= 100
         harness.store.down.clear()
         await harness.clock.advance(10)
-        assert harness.worker._state.errands == 0
+        assert harness.worker._state.pending_calls == 0
 
 
 # -- once ------------------------------------------------------------------------------------------
@@ -582,12 +582,12 @@ async def test_once_looks_again_when_jobs_went_back_while_it_looked() -> None:
         store.gates["claim"] = asyncio.Event()
         harness.worker.wake()
         await clock.advance(3)
-        assert harness.worker._state.errands
+        assert harness.worker._state.pending_calls
         assert not harness.worker.running, "it looks, and has found nothing: what is left it holds itself"
         store.down.clear()
         await clock.advance(6)
         assert harness.events(JobsReturned)
-        assert not harness.worker._state.errands
+        assert not harness.worker._state.pending_calls
         store.gates.pop("claim").set()
         await harness.ended()
         assert {row.state for row in store.rows()} == {State.COMPLETED}

@@ -17,7 +17,7 @@ from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import ClaimContext
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.worker.admission import FLAGS_PATIENCE
+from stowhand.worker.admission import FLAGS_TIMEOUT_SECONDS
 from stowhand.worker.claimer import RECHECK_DELAYS_SECONDS
 from stowhand.worker.worker import Worker
 from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, handler_of, nothing, taking
@@ -275,9 +275,9 @@ async def test_a_function_that_never_answers_is_given_up_and_asked_again() -> No
             ended.append(True)
 
     async with at_work(nothing, jobs=flagged(""), forbidden_flags=forbidden) as harness:
-        await harness.clock.advance(FLAGS_PATIENCE + 0.05)
+        await harness.clock.advance(FLAGS_TIMEOUT_SECONDS + 0.05)
         assert "no answer within 10 s" in harness.events(StoreCallFailed)[0].error
-        await harness.clock.advance(FLAGS_PATIENCE * 2)
+        await harness.clock.advance(FLAGS_TIMEOUT_SECONDS * 2)
         assert len(ended) >= 2
 
 
@@ -320,7 +320,7 @@ async def test_tasks_may_change_while_a_worker_runs() -> None:
             await harness.add(task)
         await harness.clock.advance()
         assert worked_off(harness) == [1]
-        harness.worker.internals.retask(("c",))
+        harness.worker.controls.set_tasks(("c",))
         await harness.clock.advance()
         assert worked_off(harness) == [1, 3]
         await harness.add("a")

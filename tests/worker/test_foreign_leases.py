@@ -44,10 +44,10 @@ async def test_a_dead_workers_job_starts_elsewhere_within_its_lease_and_two_seco
     store = kind(clock)
     store.is_listening = is_listening
     async with at_work(nothing, clock=clock, store=store, lease=lease) as harness:
-        harness.worker.internals.retask(("nothing",))
+        harness.worker.controls.set_tasks(("nothing",))
         await clock.advance(120 + since)
         await dies(store, lease)
-        harness.worker._state.retask(("act",))  # as if it had served it all along, and had not been woken
+        harness.worker._state.set_tasks(("act",))  # as if it had served it all along, and had not been woken
         await clock.advance(lease)
         assert harness.events(JobStarted) == [], "its lease is respected"
         await clock.advance(2)
@@ -129,7 +129,7 @@ async def test_a_lease_that_polls_say_is_over_is_looked_at_as_ever() -> None:
     clock = FakeClock()
     store = TellingStore(clock)
     async with at_work(nothing, clock=clock, store=store, lease=30.0) as harness:
-        harness.worker.internals.retask(("nothing",))
+        harness.worker.controls.set_tasks(("nothing",))
         await clock.advance(61)
         await dies(store, 1.0)  # shorter than the time between two polls: none of them sees it alive
         await clock.advance(32)
@@ -142,7 +142,7 @@ def test_workers_that_know_the_same_moment_come_at_different_ones() -> None:
     times = SweepTimes(interval=5.0, slack=1.0)
     sweeps = [Sweeper(heartbeats, Events(), clock, f"worker {n}", times) for n in range(60)]
     for sweep in sweeps:
-        sweep.foresee(Foreign(ends_in=2.0))
+        sweep.note_foreign(Foreign(ends_in=2.0))
     moments = sorted(sweep.ends for sweep in sweeps)
     assert clock.monotonic() + 2.0 <= moments[0] < moments[-1] <= clock.monotonic() + 2.5
     assert len(set(moments)) == 60
@@ -174,7 +174,7 @@ async def test_the_answer_of_a_claim_does_not_put_off_the_look_at_a_lease_that_h
         await clock.advance(11)
         ends = sweep.ends
         await clock.advance(ends - 0.4 - clock.monotonic())
-        sweep.foresee(Foreign(ends_in=None))
+        sweep.note_foreign(Foreign(ends_in=None))
         await clock.advance(0.5)
         assert [event.job_id for event in harness.events(JobStarted)] == [1]
 

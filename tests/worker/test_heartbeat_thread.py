@@ -37,7 +37,7 @@ class Counting(FaultyHeartbeats):
 
 @pytest.fixture
 def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeartbeatThread]:
-    monkeypatch.setattr(module, "PATIENCE", 4 * SOON)
+    monkeypatch.setattr(module, "CALL_TIMEOUT_SECONDS", 4 * SOON)
     monkeypatch.setattr(Counting, "fails", False)
     monkeypatch.setattr(Counting, "asked", 0)
     store = FaultyStore(SystemClock())

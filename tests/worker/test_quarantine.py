@@ -243,7 +243,7 @@ async def test_a_suspect_that_goes_back_before_it_starts_leaves_the_worker_worki
             entered = take(*args, **kwargs)  # type: ignore[arg-type]
             if kwargs.get("suspects"):
                 leases.take = take  # type: ignore[method-assign]
-                harness.worker._heartbeater.give_back(leases.pull_ahead(float("inf")), "the loop was slow")
+                harness.worker._heartbeater.return_jobs(leases.take_unstarted(float("inf")), "the loop was slow")
             return entered
 
         leases.take = take_and_give_back  # type: ignore[method-assign, assignment]

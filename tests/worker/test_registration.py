@@ -13,7 +13,7 @@ import stowhand
 from stowhand.events import StoreCallFailed, StoreRecovered
 from stowhand.protocols.operator import SEEN_EVERY, WorkerDescription
 from stowhand.testing import FakeClock
-from stowhand.worker.reports import RETRY_AFTER
+from stowhand.worker.reports import RETRY_DELAY_SECONDS
 from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, nothing, taking
 
 
@@ -68,7 +68,7 @@ async def test_it_says_that_it_is_stopping_and_what_it_claims_now() -> None:
     async with at_work(taking(clock, 20), clock=clock) as harness:
         await harness.add()
         await clock.advance(1)
-        harness.worker.internals.retask(("act", "new"))
+        harness.worker.controls.set_tasks(("act", "new"))
         await clock.advance(1)
         (row,) = await harness.store.inspect.workers()
         assert (row.card.tasks, row.card.stopping) == (("act", "new"), False)
@@ -92,13 +92,13 @@ async def test_a_store_that_takes_no_entry_is_back_when_it_takes_one() -> None:
     async with at_work(nothing, store=store, clock=clock) as harness:
         store.down.add("worker_seen")  # and nothing else is to be written
         await clock.advance(SEEN_EVERY + 20)
-        assert [event.retry_in for event in harness.events(StoreCallFailed)[:1]] == [RETRY_AFTER]
+        assert [event.retry_in for event in harness.events(StoreCallFailed)[:1]] == [RETRY_DELAY_SECONDS]
         assert harness.events(StoreRecovered) == []
-        assert harness.worker.internals.liveness.refused()["heartbeat"] >= 19
+        assert harness.worker.controls.liveness.refused()["heartbeat"] >= 19
         store.down.clear()
-        await clock.advance(RETRY_AFTER + 1)
+        await clock.advance(RETRY_DELAY_SECONDS + 1)
         assert [event.doing for event in harness.events(StoreRecovered)] == ["beat"]
-        assert harness.worker.internals.liveness.refused() == {}
+        assert harness.worker.controls.liveness.refused() == {}
 
 
 async def test_whether_it_can_be_written_is_looked_at_while_somebody_asks_and_no_longer() -> None:
@@ -108,15 +108,15 @@ async def test_whether_it_can_be_written_is_looked_at_while_somebody_asks_and_no
         await clock.advance(60)
         assert store.called("check_writable") == []
         for _ in range(10):
-            assert harness.worker.internals.liveness.refused() == {}
+            assert harness.worker.controls.liveness.refused() == {}
             await clock.advance(1)
         assert 4 <= len(store.called("check_writable")) <= 6
         store.down.add("check_writable")
         await clock.advance(3)
-        assert harness.worker.internals.liveness.refused().keys() == {"heartbeat"}
+        assert harness.worker.controls.liveness.refused().keys() == {"heartbeat"}
         store.down.clear()
         await clock.advance(3)
-        assert harness.worker.internals.liveness.refused() == {}
+        assert harness.worker.controls.liveness.refused() == {}
         await clock.advance(60)
         looked = len(store.called("check_writable"))
         await clock.advance(600)

@@ -26,13 +26,13 @@ async def test_above_its_memory_a_worker_lets_what_runs_end_and_claims_nothing_n
         await clock.advance(2)
         reason = "max_memory (100 MiB) reached: 101 MiB used"
         assert [event.reason for event in harness.events(WorkerRenewed)] == [reason]
-        assert harness.worker.internals.liveness.unready() == reason
+        assert harness.worker.controls.liveness.unready() == reason
         (row,) = await harness.store.inspect.workers()
         assert row.state == "stopping"
         await harness.ended()
         assert states(harness).count(State.COMPLETED) == 2
         assert states(harness).count(State.QUEUED) == 3
-        assert harness.worker.internals.renewal_reason() == reason
+        assert harness.worker.controls.renewal_reason() == reason
 
 
 async def test_a_limit_below_what_the_process_uses_at_its_start_leaves_it_one_job() -> None:
@@ -60,7 +60,7 @@ async def test_a_worker_that_is_stopped_has_reached_no_limit() -> None:
         await harness.clock.advance(1)
         harness.worker.stop()
         await harness.ended()
-        assert harness.worker.internals.renewal_reason() is None
+        assert harness.worker.controls.renewal_reason() is None
         assert harness.events(WorkerRenewed) == []
 
 

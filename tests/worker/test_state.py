@@ -41,7 +41,7 @@ async def test_a_change_that_came_before_the_wait_ends_it() -> None:
     state = state_of(FakeClock())
     seen = state.changes
     state.look_again()
-    assert await state.since(seen)
+    assert await state.changed_since(seen)
 
 
 async def test_a_wait_goes_on_through_changes_that_do_not_concern_it() -> None:
@@ -103,7 +103,7 @@ async def test_the_first_moment_of_a_stop_counts_and_its_haste_stays() -> None:
     clock = FakeClock()
     state = state_of(clock)
     first = clock.monotonic()
-    for at_once in (False, True, False):
-        state.stop(at_once=at_once)
+    for skips_grace in (False, True, False):
+        state.stop(skips_grace=skips_grace)
         await clock.advance(1)
-    assert (state.is_stopping, state.stopped_at, state.at_once) == (True, first, True)
+    assert (state.is_stopping, state.stopped_at, state.skips_grace) == (True, first, True)

@@ -26,7 +26,7 @@ from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.options import WorkerOptions
 from stowhand.testing import FakeClock
-from stowhand.worker.host import USUAL
+from stowhand.worker.host import DEFAULT_TIMINGS
 from stowhand.worker.resetter import Resetter
 from stowhand.worker.worker import Worker
 from tests.worker.worker_harness import FaultyStore, WorkerHarness, at_work, handler_of, nothing, taking
@@ -362,7 +362,7 @@ async def test_settlements_still_have_their_time_after_a_stubborn_handler_had_it
         act_id = await harness.add("act")
         await clock.settle()
         harness.worker.stop()
-        await clock.advance(5 + USUAL.last_pause - USUAL.last_calls / 2)
+        await clock.advance(5 + DEFAULT_TIMINGS.last_pause - DEFAULT_TIMINGS.last_calls / 2)
         assert not harness.ending.done()
         harness.store.gates.pop("settle").set()
         await harness.ended()
@@ -487,7 +487,7 @@ async def test_a_bug_in_a_slot_ends_the_worker_in_order_with_the_plain_error(mon
         def broken(*args: Any) -> None:
             raise ZeroDivisionError("a bug of ours")
 
-        monkeypatch.setattr(harness.worker._executor._judge, "settle", broken)
+        monkeypatch.setattr(harness.worker._executor._policies, "settle", broken)
         await harness.add("act")
         with pytest.raises(ZeroDivisionError, match="a bug of ours"):
             await harness.ended()
@@ -535,7 +535,7 @@ async def test_a_connection_that_fails_to_close_is_a_bug_unless_the_store_is_awa
 
 async def test_cancelled_again_and_again_it_leaves_no_thread_and_no_guardian(monkeypatch: pytest.MonkeyPatch) -> None:
     others, dismissed = hearts(), list[bool]()
-    monkeypatch.setattr("stowhand.worker.program_groups.GUARDED.dismiss", lambda: dismissed.append(True))
+    monkeypatch.setattr("stowhand.worker.program_groups.PROGRAM_GROUPS.dismiss", lambda: dismissed.append(True))
     store = FaultyStore(SystemClock())
     started, closing = asyncio.Event(), asyncio.Event()
 
@@ -602,21 +602,21 @@ async def test_a_quiet_worker_takes_nothing_new_and_stays() -> None:
     async with at_work(taking(clock, 10), clock=clock, concurrency=2) as harness:
         first = await harness.add()
         await clock.advance(1)
-        harness.worker.internals.quiet(True)
-        harness.worker.internals.quiet(True)
+        harness.worker.controls.quiet(True)
+        harness.worker.controls.quiet(True)
         second = await harness.add()
         await clock.advance(3600)
         assert [(await harness.job(one)).state for one in (first, second)] == [State.COMPLETED, State.QUEUED]
         (row,) = await harness.store.inspect.workers()
         assert row.alive
         assert row.card.stopping, "it takes nothing new"
-        harness.worker.internals.quiet(False)
+        harness.worker.controls.quiet(False)
         await clock.advance(11)
         assert (await harness.job(second)).state is State.COMPLETED
 
 
 async def test_a_quiet_worker_stops_like_any_other() -> None:
     async with at_work(nothing) as harness:
-        harness.worker.internals.quiet(True)
+        harness.worker.controls.quiet(True)
         harness.worker.stop()
         await harness.ended()

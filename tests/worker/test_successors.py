@@ -199,14 +199,14 @@ def stop(harness: WorkerHarness) -> None:
 
 
 def quiet(harness: WorkerHarness) -> None:
-    harness.worker.internals.quiet(True)
+    harness.worker.controls.quiet(True)
 
 
-def retask(harness: WorkerHarness) -> None:
-    harness.worker.internals.retask(("other",))
+def set_tasks(harness: WorkerHarness) -> None:
+    harness.worker.controls.set_tasks(("other",))
 
 
-@pytest.mark.parametrize("change", [stop, quiet, retask])
+@pytest.mark.parametrize("change", [stop, quiet, set_tasks])
 async def test_what_the_worker_would_not_claim_any_more_goes_back_unspent(change: Any) -> None:
     clock = FakeClock()
     store = ChainingStore(clock)

@@ -14,7 +14,7 @@ from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.throughput import OutcomeCounts, TaskMinute, total
 from stowhand.testing import FakeClock, MemoryStore
-from stowhand.worker.reports import WRITE_EVERY_SECONDS
+from stowhand.worker.reports import WRITE_INTERVAL_SECONDS
 from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, WorkerHarness, at_work, nothing, taking
 
 
@@ -57,8 +57,8 @@ async def test_what_ended_is_written_soon_and_at_most_every_ten_seconds() -> Non
             await ended_after(harness, 1)
         moments = store.moments("write_throughput")
         assert 3 <= len(moments) <= 4
-        assert all(later - sooner >= WRITE_EVERY_SECONDS for sooner, later in pairwise(moments))
-        await clock.advance(WRITE_EVERY_SECONDS)
+        assert all(later - sooner >= WRITE_INTERVAL_SECONDS for sooner, later in pairwise(moments))
+        await clock.advance(WRITE_INTERVAL_SECONDS)
         tally = await counted(store, clock)
         assert (tally.ok, tally.ended) == (30, 30)
         assert tally.runs == {bucket_of(0.3): 30}
@@ -102,7 +102,7 @@ async def test_a_lost_reply_counts_nothing_twice() -> None:
     async with at_work(nothing, store=store, clock=clock) as harness:
         store.mute += ["write_throughput", "write_throughput"]
         await ended_after(harness, 1)
-        await ended_after(harness, 3 * WRITE_EVERY_SECONDS)
+        await ended_after(harness, 3 * WRITE_INTERVAL_SECONDS)
         assert len(store.called("write_throughput")) == 3
         assert (await counted(store, clock)).ok == 2
         assert [event.failures for event in harness.events(StoreRecovered)] == [2]
@@ -113,11 +113,11 @@ async def test_a_store_that_takes_no_figures_is_told_once_and_hinders_nothing() 
     store = CountingStore(clock)
     async with at_work(nothing, store=store, clock=clock) as harness:
         store.down.add("write_throughput")
-        await ended_after(harness, 5 * WRITE_EVERY_SECONDS)
+        await ended_after(harness, 5 * WRITE_INTERVAL_SECONDS)
         assert [event.doing for event in harness.events(StoreCallFailed)] == ["throughput"]
-        assert harness.worker.internals.liveness.refused() == {}
+        assert harness.worker.controls.liveness.refused() == {}
         store.down.clear()
-        await clock.advance(WRITE_EVERY_SECONDS + 1)
+        await clock.advance(WRITE_INTERVAL_SECONDS + 1)
         assert (await counted(store, clock)).ok == 1
 
 
@@ -128,7 +128,7 @@ async def test_what_could_not_be_written_in_time_is_dropped_and_counted() -> Non
         store.down.add("write_throughput")
         await ended_after(harness, 720)
         store.down.clear()
-        await ended_after(harness, 3 * WRITE_EVERY_SECONDS)
+        await ended_after(harness, 3 * WRITE_INTERVAL_SECONDS)
         tally = await counted(store, clock)
         assert (tally.ok, tally.late) == (1, 1)
 
@@ -163,7 +163,7 @@ async def test_without_a_history_it_counts_all_the_same() -> None:
     store = CountingStore(clock, StoreOptions(history=None))
     async with at_work({"act": nothing, "b": failing}, store=store, clock=clock) as harness:
         await harness.add("b")
-        await ended_after(harness, WRITE_EVERY_SECONDS)
+        await ended_after(harness, WRITE_INTERVAL_SECONDS)
         tally = await counted(store, clock)
         assert (tally.ok, tally.failures) == (1, 1)
 

@@ -12,8 +12,8 @@ from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.store import Claim
 from stowhand.protocols.throughput import MOST_TASKS, OTHERS, OutcomeCounts
-from stowhand.worker.leases import Held
-from stowhand.worker.reports import KEPT, ThroughputCounter
+from stowhand.worker.leases import HeldJob
+from stowhand.worker.reports import MAX_KEPT_MINUTES, ThroughputCounter
 
 START = datetime(2031, 5, 6, 7, 8, tzinfo=UTC)
 MINUTE = int(START.timestamp()) // 60
@@ -36,12 +36,12 @@ class Paper:
         waited: float = 0.5,
         ran: float = 0.01,
         at: float = 0,
-    ) -> Held:
+    ) -> HeldJob:
         """An attempt whose claim was answered just now, ``at`` seconds after START by the store's clock."""
         claimed = START + timedelta(seconds=at)
         due = claimed - timedelta(seconds=waited)
         job = Job(1, task, "{}", State.PROCESSING, None, 0, due, 1, 25, due, started_at=claimed)
-        held = Held(Claim(Lease(1, "x", 1), job, task, 1, 25), 0.0, self.monotonic, 0.0, suspect=False)
+        held = HeldJob(Claim(Lease(1, "x", 1), job, task, 1, 25), 0.0, self.monotonic, 0.0, is_suspect=False)
         held.seconds = ran
         held.settlement = settlement
         return held
@@ -121,14 +121,14 @@ def test_what_was_refused_counts_as_late_once(paper: Paper) -> None:
 
 
 def test_a_long_outage_is_counted_as_late_and_takes_no_room(paper: Paper) -> None:
-    for _ in range(3 * KEPT):
+    for _ in range(3 * MAX_KEPT_MINUTES):
         paper.book.count([paper.ended(at=paper.monotonic - 1000)])
         paper.book.put_back(paper.book.take())
         paper.monotonic += 60
     found = paper.take()
-    assert len(found) <= KEPT + 2
-    assert sum(tally.late for tally in found.values()) >= 3 * KEPT - len(found)
-    assert sum(tally.ended + tally.late for tally in found.values()) == 3 * KEPT
+    assert len(found) <= MAX_KEPT_MINUTES + 2
+    assert sum(tally.late for tally in found.values()) >= 3 * MAX_KEPT_MINUTES - len(found)
+    assert sum(tally.ended + tally.late for tally in found.values()) == 3 * MAX_KEPT_MINUTES
 
 
 def test_tasks_beyond_the_most_share_a_row(paper: Paper) -> None:

@@ -20,7 +20,7 @@ from stowhand.protocols.store import Foreign
 from stowhand.testing import FakeClock
 from stowhand.testing.clock import START
 from stowhand.worker.host import Host
-from stowhand.worker.policy import Judge, Policy
+from stowhand.worker.policy import HandlerPolicies, Policy
 from stowhand.worker.state import WorkerState
 from stowhand.worker.watchdog import LoopWatchdog
 from stowhand.worker.worker import Worker
@@ -64,8 +64,8 @@ def block_for(clock: RunningClock, seconds: float) -> None:
 def watchdog_on(clock: FakeClock, events: Events, on_hang: Callable[[], object]) -> LoopWatchdog:
     """No handler is at work."""
     state = WorkerState("w", WorkerOptions(lease=10.0), events, clock)
-    judge = Judge(handler_of(nothing), Policy(), events)
-    return LoopWatchdog(judge, lambda _: on_hang(), state)
+    policies = HandlerPolicies(handler_of(nothing), Policy(), events)
+    return LoopWatchdog(policies, lambda _: on_hang(), state)
 
 
 async def test_a_blocked_loop_is_reported_with_its_stack_while_the_lease_is_kept() -> None:
@@ -160,12 +160,12 @@ async def test_an_error_in_a_look_ends_the_worker_in_order(monkeypatch: pytest.M
 async def test_a_loop_that_is_blocked_beyond_timeout_and_one_lease_is_given_up_once() -> None:
     store = FaultyStore(clock := RunningClock())
     given_up = threading.Event()
-    hangs: list[float] = []
+    is_hung: list[float] = []
     beats: list[int] = []
     reports: list[LoopBlocked] = []
 
     async def act(attempt: Attempt[Job]) -> None:
-        if attempt.claim.attempts == 1 and not hangs:
+        if attempt.claim.attempts == 1 and not is_hung:
             block_until(given_up)
             block_for(clock, 0.7)  # a few ticks more: beats have ended, and it is not called again
             beats.append(len(store.called("beat")))
@@ -173,7 +173,7 @@ async def test_a_loop_that_is_blocked_beyond_timeout_and_one_lease_is_given_up_o
     def on_hang(lease: Lease | None) -> None:
         assert lease is not None
         assert lease.job_id == job.id
-        hangs.append(clock.monotonic() - began)
+        is_hung.append(clock.monotonic() - began)
         beats.append(len(store.called("beat")))
         given_up.set()
 
@@ -187,12 +187,12 @@ async def test_a_loop_that_is_blocked_beyond_timeout_and_one_lease_is_given_up_o
     worker.events.on(JobEnded, ended.append)
     began = clock.monotonic()
     running = asyncio.ensure_future(worker.run())
-    while not hangs or worker.running:  # noqa: ASYNC110 - both are seen from outside only
+    while not is_hung or worker.running:  # noqa: ASYNC110 - both are seen from outside only
         await asyncio.sleep(0.01)
     worker.stop(now=True)
     await running
-    assert len(hangs) == 1
-    assert 1.3 < hangs[0] < 3.3
+    assert len(is_hung) == 1
+    assert 1.3 < is_hung[0] < 3.3
     assert [event.beating for event in reports].count(False) >= 1
     assert beats == [beats[0]] * 2, "a hung job is not kept alive for ever"
 
@@ -205,12 +205,12 @@ async def test_a_long_hang_is_reported_ever_more_rarely_and_given_up_once_each_t
     given_up: list[float] = []
     watchdog = watchdog_on(clock, events, lambda: given_up.append(clock.monotonic()))
     for _ in range(2):
-        watchdog.alive()
+        watchdog.mark_alive()
         began = clock.monotonic()
         for _ in range(2000):
             clock._elapsed += 0.5
             await watchdog.look()
-        watchdog.alive()
+        watchdog.mark_alive()
         clock._elapsed += 0.5
         await watchdog.look()
         assert 30 < given_up[-1] - began <= 31
@@ -226,11 +226,11 @@ async def test_a_process_that_stood_still_as_a_whole_is_not_blocked_and_does_not
     events.on(LoopBlocked, calls.append)
     watchdog = watchdog_on(clock, events, lambda: calls.append("hangs"))
     for _ in range(3):
-        watchdog.alive()
+        watchdog.mark_alive()
         clock._elapsed += seconds
         await watchdog.look()
-        assert not watchdog.hangs
-        watchdog.alive()
+        assert not watchdog.is_hung
+        watchdog.mark_alive()
         clock._elapsed += 0.5
         await watchdog.look()
     assert calls == []

@@ -25,7 +25,7 @@ from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import HOOKS, Function, Handler
 from stowhand.protocols.store import Claim
 from stowhand.tasks.around import Around
-from stowhand.worker.host import is_inside
+from stowhand.worker.host import is_inside_worker
 from stowhand.worker.policy import Policy, outcome_of
 from stowhand.worker.worker import Worker
 
@@ -142,7 +142,7 @@ class AtOnce:
 
     async def run(self, enqueued: int = 1) -> None:
         """Run what is due. Within an attempt, do nothing: its jobs run after it. Raises what a task raised."""
-        if is_inside():
+        if is_inside_worker():
             return
         most = MOST + enqueued - 1
         async with aclosing(Drain(self._app, retries=False)) as drain:

@@ -29,7 +29,7 @@ from stowhand.service.children import Child, Children, Next, Slot
 from stowhand.service.exit_codes import OK
 from stowhand.service.file_watch import Snapshot, Watched, watching
 from stowhand.tasks.program import how_it_ended
-from stowhand.worker.host import USUAL
+from stowhand.worker.host import DEFAULT_TIMINGS
 
 RESTART_GRACE = "2s"
 """Grace of a running job when its worker restarts. A job returned then uses no attempt, and runs with the new code."""
@@ -103,7 +103,7 @@ class _Development:
         (slot,) = self._children.slots
         if slot.child is not None:
             slot.child.send(b"drain")
-            timer = self._clock.call_later(self._grace + USUAL.exited, slot.child.kill)
+            timer = self._clock.call_later(self._grace + DEFAULT_TIMINGS.exited, slot.child.kill)
             await slot.child.wait()
             timer.cancel()
 

@@ -33,7 +33,7 @@ from stowhand.service.health import report_of, write_report
 from stowhand.service.process import LAST_WORDS, Stopper, finished, hard_exit, run_process
 from stowhand.service.process_observer import ProcessObserver, count
 from stowhand.service.supervisor import Order
-from stowhand.worker.host import Liveness
+from stowhand.worker.host import LoopLiveness
 from stowhand.worker.worker import Worker
 
 
@@ -76,7 +76,7 @@ class ChildReporter(ProcessObserver):
     def follow(self, store: QueueStore, *, worker: Worker | None = None, scheduler: Scheduler | None = None) -> None:
         del store, scheduler
         if worker is not None:
-            liveness = worker.internals.liveness
+            liveness = worker.controls.liveness
             self._ticker = self._clock.ticker("stowhand report", lambda: self._report(liveness))
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class ChildReporter(ProcessObserver):
         if self._is_alone():
             _remove(self._folder)
 
-    async def _report(self, liveness: Liveness) -> float:
+    async def _report(self, liveness: LoopLiveness) -> float:
         self._late(liveness.lag())
         write_report(self._folder, report_of(liveness, self._clock))
         return self._settings.timings.report_every

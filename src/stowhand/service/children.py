@@ -22,7 +22,7 @@ from stowhand.clock import Cancelable, SystemClock, stopwatch
 from stowhand.service import exit_codes
 from stowhand.service.health import Process, read_report
 from stowhand.service.signals import StopRequests
-from stowhand.worker.host import USUAL, Timings
+from stowhand.worker.host import DEFAULT_TIMINGS, Timings
 
 LAST_WRITE = 2.0
 """Seconds in which a process that was asked to stop three times may still give leases back."""
@@ -171,7 +171,7 @@ class Children:
         start: Callable[[Slot], Awaitable[Child]],
         on_end: Callable[[Slot, int], Awaitable[Next]],
         grace: float,
-        timings: Timings = USUAL,
+        timings: Timings = DEFAULT_TIMINGS,
         on_overdue: Callable[[], None] = lambda: None,
     ) -> None:
         self._start, self._on_end, self._on_overdue = start, on_end, on_overdue

@@ -17,7 +17,7 @@ import msgspec
 
 from stowhand.clock import Clock
 from stowhand.protocols.options import WorkerOptions
-from stowhand.worker.host import USUAL, Liveness, Timings
+from stowhand.worker.host import DEFAULT_TIMINGS, LoopLiveness, Timings
 
 PATIENCE = 60.0
 """Seconds that a call to the store may take, at least: drivers time out before."""
@@ -60,7 +60,7 @@ class Process(msgspec.Struct, frozen=True):
         return f"{self.name}, " if self.name else ""
 
 
-def report_of(liveness: Liveness, clock: Clock) -> Report:
+def report_of(liveness: LoopLiveness, clock: Clock) -> Report:
     """The health of a worker of this process."""
     return Report(
         at=clock.monotonic(),
@@ -72,7 +72,7 @@ def report_of(liveness: Liveness, clock: Clock) -> Report:
     )
 
 
-def bounds(options: WorkerOptions, timings: Timings = USUAL) -> dict[str, float]:
+def bounds(options: WorkerOptions, timings: Timings = DEFAULT_TIMINGS) -> dict[str, float]:
     """Return, by loop, the age in seconds above which it is not alive."""
     call = max(PATIENCE, 2 * options.lease)
     return {

@@ -42,7 +42,7 @@ from stowhand.service.process_observer import NEEDED, ProcessObserver, count
 from stowhand.service.status_server import Answer, StatusServer, verdict
 from stowhand.service.store_probe import StoreProbe
 from stowhand.service.supervisor import Supervisor
-from stowhand.worker.host import Liveness
+from stowhand.worker.host import LoopLiveness
 from stowhand.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class HealthReporter(ProcessObserver):
         self._timings = settings.timings
         self._bounds = bounds(settings.worker, settings.timings)
         self._probe = StoreProbe(self._clock, self._timings)
-        self._liveness: Liveness | None = None
+        self._liveness: LoopLiveness | None = None
         self._scheduler: Scheduler | None = None
         self._supervisor: Supervisor | None = None
         self._late: Callable[[float], None] = lambda late: None
@@ -117,7 +117,7 @@ class HealthReporter(ProcessObserver):
         self._probe.of(store, lent=self._settings.store.connection.is_lent)
         self._scheduler = scheduler
         if worker is not None:
-            self._liveness = worker.internals.liveness
+            self._liveness = worker.controls.liveness
 
     def on_stop(self, stop: Callable[[], object]) -> Callable[[], object]:
         def stopping() -> None:

@@ -49,7 +49,7 @@ from stowhand.service.recurring import Recurring
 from stowhand.service.reloading import Changes, Reloader
 from stowhand.service.signals import StopRequests, handle_signals, to_the_end
 from stowhand.tasks.program import kill_programs
-from stowhand.worker.host import USUAL, Host, Timings
+from stowhand.worker.host import DEFAULT_TIMINGS, Host, Timings
 from stowhand.worker.worker import Worker, new_identity
 
 UNREAD = 0.2
@@ -86,7 +86,7 @@ class Stopper:
         worker: Worker,
         leave: Callable[[], None],
         bounded: Callable[[float], object] = lambda grace: None,
-        timings: Timings = USUAL,
+        timings: Timings = DEFAULT_TIMINGS,
         *,
         is_supervised: bool = False,
     ) -> None:
@@ -132,7 +132,7 @@ class Stopper:
 
         def leave() -> None:
             kill_programs()
-            others = [lease for lease in self._worker.internals.held() if lease != blocking]
+            others = [lease for lease in self._worker.controls.held() if lease != blocking]
             _within(lambda: asyncio.run(_release(store, others, self._worker.id)), LAST_WRITE)
             hard_exit(self._in_order(HUNG) if self._is_supervised else exit_codes.FAILURE)
 
@@ -145,7 +145,7 @@ class Stopper:
     def quiet(self, *, on: bool) -> None:
         """Pause claiming, or resume, on the supervisor's order."""
         self._quiet = on
-        self._on_loop(lambda: self._worker.internals.quiet(on))
+        self._on_loop(lambda: self._worker.controls.quiet(on))
 
     def now(self) -> None:
         """Return everything at once: the supervisor is gone, or was asked to stop twice."""
@@ -163,7 +163,7 @@ class Stopper:
         """Note the exit code: the work is over."""
         if code == exit_codes.OK and self.must_be_replaced:
             code = exit_codes.REPLACE
-        elif code == exit_codes.OK and self._is_supervised and self._worker.internals.renewal_reason() is not None:
+        elif code == exit_codes.OK and self._is_supervised and self._worker.controls.renewal_reason() is not None:
             code = RENEWED
         self.code = self._in_order(code)
         return code
@@ -332,8 +332,8 @@ def leave(
         _TRACES.clear()  # they were being exported, or have been
         hard_exit(code)
     kill_programs()
-    _within(worker.internals.give_up, UNREAD)
-    _within(lambda: asyncio.run(_release(store, worker.internals.held(), worker.id)), within)
+    _within(worker.controls.give_up, UNREAD)
+    _within(lambda: asyncio.run(_release(store, worker.controls.held(), worker.id)), within)
     hard_exit(exit_codes.FAILURE)
 
 

@@ -84,7 +84,7 @@ class Reloader:
             return
         self._names = loaded.names
         self._handler.replace(loaded.registry)
-        self._worker.internals.retask(claimed)
+        self._worker.controls.set_tasks(claimed)
         self._events.emit(TasksReloaded(self._worker.id, loaded.names, None))
         report_problems(loaded, self._settings)
         self._forget_but_one(loaded.load)

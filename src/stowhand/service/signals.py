@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from stowhand.clock import stopwatch
-from stowhand.worker.host import USUAL
+from stowhand.worker.host import DEFAULT_TIMINGS
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -21,7 +21,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 class StopRequests:
     """Counts requests to stop a process: signals that come close together are one request."""
 
-    def __init__(self, within: float = USUAL.same_signal) -> None:
+    def __init__(self, within: float = DEFAULT_TIMINGS.same_signal) -> None:
         self.count = 0
         self._within = within
         self._last = float("-inf")

@@ -14,7 +14,7 @@ from stowhand.cron.known_items import cron_figures
 from stowhand.errors import SchemaError
 from stowhand.protocols.counts import COUNTED_FOR_METRICS, CronFigures, Figures
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.worker.host import USUAL, Timings
+from stowhand.worker.host import DEFAULT_TIMINGS, Timings
 
 T = TypeVar("T")
 COUNTING_SHARE = 0.1
@@ -24,7 +24,7 @@ COUNTING_SHARE = 0.1
 class StoreProbe:
     """Knows nothing before ``of`` has been called, on the store's loop."""
 
-    def __init__(self, clock: Clock, timings: Timings = USUAL) -> None:
+    def __init__(self, clock: Clock, timings: Timings = DEFAULT_TIMINGS) -> None:
         self._clock, self._timings = clock, timings
         self._check: _Question[str] | None = None
         self._questions: dict[str, _Question[object]] = {}

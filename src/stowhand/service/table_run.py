@@ -78,7 +78,7 @@ def _pages(workers: Sequence[Worker], clock: Clock) -> Pages:
 
 def joint_report(workers: Sequence[Worker], clock: Clock) -> Report:
     """The health of all workers of this process. Where there are several, each loop has the number of its worker."""
-    reports = [report_of(one.internals.liveness, clock) for one in workers]
+    reports = [report_of(one.controls.liveness, clock) for one in workers]
     labelled = list(zip(_labels(workers), reports, strict=True))
     return Report(
         at=clock.monotonic(),

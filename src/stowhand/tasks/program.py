@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from stowhand.worker.program_groups import GUARDED
+from stowhand.worker.program_groups import PROGRAM_GROUPS
 
 LINE_LIMIT = 16 * 1024
 """Bytes of one line; the rest of a longer one is dropped."""
@@ -82,7 +82,7 @@ class Conversation(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The program has started."""
         self._transport = cast("asyncio.SubprocessTransport", transport)
-        GUARDED.add(self._transport.get_pid())
+        PROGRAM_GROUPS.add(self._transport.get_pid())
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Read at once, so that no program waits with a full pipe."""
@@ -121,7 +121,7 @@ async def run_program(
     when it cannot be started.
     """
     loop = asyncio.get_running_loop()
-    GUARDED.prepare()
+    PROGRAM_GROUPS.prepare()
     transport, disturbed = await _started(
         loop.subprocess_exec(
             lambda: talk,
@@ -151,7 +151,7 @@ async def run_program(
         await _end(group, talk, patience())
         raise
     finally:
-        GUARDED.discard(group)
+        PROGRAM_GROUPS.discard(group)
         transport.close()
         if stdin is not None and stdin.get_write_buffer_size():
             stdin.abort()  # what it left behind may hold it, and would never read
@@ -209,7 +209,7 @@ def _interpreter(file: str) -> str | None:
 
 def kill_programs() -> None:
     """Kill every program that runs for this process, which is about to exit. From any thread."""
-    GUARDED.kill()
+    PROGRAM_GROUPS.kill()
 
 
 async def _end(group: int, talk: Conversation, patience: float) -> None:

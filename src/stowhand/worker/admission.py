@@ -26,9 +26,9 @@ from stowhand.jobs.outcomes import awaitable, describe
 from stowhand.protocols.attempt import Attempt, AttemptLogger
 from stowhand.protocols.handler import ClaimContext, ClaimDecision, Function, Handler, handler_of
 from stowhand.protocols.options import ONCE_PATIENCE, OUTAGE, Flags
-from stowhand.worker.state import LAST_WORDS, WorkerState
+from stowhand.worker.state import CANCEL_TIMEOUT_SECONDS, WorkerState
 
-FLAGS_PATIENCE = 10.0
+FLAGS_TIMEOUT_SECONDS = 10.0
 """Seconds that an asynchronous function for the forbidden flags may take."""
 PreClaim = Callable[[ClaimContext], Awaitable[object]]
 
@@ -89,7 +89,7 @@ class Admission:
         if self._pre_claim is None:
             return Permit(limit, flags)
         answer = await self._call_apart(
-            self._pre_claim, ClaimContext(self._worker, self._state.free, len(self._state.running), self._logger)
+            self._pre_claim, ClaimContext(self._worker, self._state.free_slots, len(self._state.running), self._logger)
         )
         if isinstance(answer, BaseException):
             self._events.emit(HookFailed(self._worker, "pre_claim", None, describe(answer)))
@@ -105,32 +105,32 @@ class Admission:
     def _gives_up(self, failures: int) -> bool:
         return self._state.options.once and failures > ONCE_PATIENCE and not self._state.running
 
-    async def _call_apart(self, pre_claim: PreClaim, asking: ClaimContext) -> ClaimDecision | BaseException | None:
+    async def _call_apart(self, pre_claim: PreClaim, context: ClaimContext) -> ClaimDecision | BaseException | None:
         """Return the answer of ``pre_claim``, or what it raises.
 
         It runs in a task of its own: it can neither cancel this one nor ignore its end.
         """
-        task = asyncio.ensure_future(self._call(pre_claim, asking))
+        task = asyncio.ensure_future(self._call(pre_claim, context))
         try:
             await asyncio.wait((task,))
             return task.result()
         finally:
             if not task.done():
                 task.cancel()
-                await asyncio.wait((task,), timeout=LAST_WORDS)
+                await asyncio.wait((task,), timeout=CANCEL_TIMEOUT_SECONDS)
 
-    async def _call(self, pre_claim: PreClaim, asking: ClaimContext) -> ClaimDecision | BaseException | None:
-        began, failed = self._state.clock.monotonic(), True
+    async def _call(self, pre_claim: PreClaim, context: ClaimContext) -> ClaimDecision | BaseException | None:
+        started_at, failed = self._state.clock.monotonic(), True
         try:
-            answer = read_answer(await awaitable(pre_claim(asking), "pre_claim"))
+            answer = read_answer(await awaitable(pre_claim(context), "pre_claim"))
             failed = False
             return answer
         except BaseException as error:  # noqa: BLE001 - boundary: reported in an event, and called again after a pause
             return error
         finally:
             if self._events.wants(HookFinished):
-                took = self._state.clock.monotonic() - began
-                self._events.emit(HookFinished(self._worker, "pre_claim", "pre_claim", took, failed))
+                seconds = self._state.clock.monotonic() - started_at
+                self._events.emit(HookFinished(self._worker, "pre_claim", "pre_claim", seconds, failed))
 
 
 def read_answer(answer: object) -> ClaimDecision | None:
@@ -148,17 +148,18 @@ def read_answer(answer: object) -> ClaimDecision | None:
             return ClaimDecision(_conditions(answer if isinstance(answer, list | tuple) else (answer,)))
 
 
-def _conditions(given: object) -> tuple[Any, ...]:
-    conditions = tuple(given) if isinstance(given, list | tuple) else (given,)
-    for one in conditions:
-        if isinstance(one, str):
+def _conditions(value: object) -> tuple[Any, ...]:
+    conditions = tuple(value) if isinstance(value, list | tuple) else (value,)
+    for condition in conditions:
+        if isinstance(condition, str):
             raise ConfigurationError(
-                f"pre_claim: a condition is text ({one!r}), which could come from data; write Where(column, operator, "
-                f"value), or sql({one!r}, …) with a {{}} for each value"
+                f"pre_claim: a condition is text ({condition!r}), which could come from data; write Where(column, "
+                f"operator, value), or sql({condition!r}, …) with a {{}} for each value"
             )
-        if one is None or isinstance(one, bool | int | float | dict):
+        if condition is None or isinstance(condition, bool | int | float | dict):
             raise ConfigurationError(
-                f"pre_claim: {one!r} is no answer; return True, False, conditions (Where, sql), or ClaimDecision(…)"
+                f"pre_claim: {condition!r} is no answer; return True, False, conditions (Where, sql), or "
+                "ClaimDecision(…)"
             )
     return conditions
 
@@ -171,7 +172,7 @@ async def forbidden(function: Flags, clock: Clock) -> tuple[str, ...]:
     """Return the flags that this function forbids. Raises FlagsUnknown; ConfigurationError where it gives no list."""
     try:
         answer = _uncancelled(function)
-        flags = await _within_patience(answer, clock) if inspect.isawaitable(answer) else answer
+        flags = await _with_timeout(answer, clock) if inspect.isawaitable(answer) else answer
     except FlagsUnknown:
         raise
     except Exception as error:  # boundary: reported in an event, and called again after a pause
@@ -186,21 +187,21 @@ async def forbidden(function: Flags, clock: Clock) -> tuple[str, ...]:
         raise FlagsUnknown(str(error)) from error
 
 
-async def _within_patience(answer: Awaitable[object], clock: Clock) -> object:
-    asking = asyncio.ensure_future(answer)
+async def _with_timeout(answer: Awaitable[object], clock: Clock) -> object:
+    answering = asyncio.ensure_future(answer)
     late = asyncio.Event()
-    timer = clock.call_later(FLAGS_PATIENCE, late.set)
+    timer = clock.call_later(FLAGS_TIMEOUT_SECONDS, late.set)
     waiting = asyncio.ensure_future(late.wait())
     try:
-        await asyncio.wait((asking, waiting), return_when=asyncio.FIRST_COMPLETED)
-        if not asking.done():
-            raise FlagsUnknown(f"forbidden flags: no answer within {FLAGS_PATIENCE:g} s")
-        return _uncancelled(asking.result)
+        await asyncio.wait((answering, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise FlagsUnknown(f"forbidden flags: no answer within {FLAGS_TIMEOUT_SECONDS:g} s")
+        return _uncancelled(answering.result)
     finally:
         timer.cancel()
         waiting.cancel()
-        asking.cancel()
-        await asyncio.wait((asking, waiting), timeout=LAST_WORDS)
+        answering.cancel()
+        await asyncio.wait((answering, waiting), timeout=CANCEL_TIMEOUT_SECONDS)
 
 
 def _uncancelled(call: Callable[[], object]) -> object:
@@ -218,7 +219,7 @@ if TYPE_CHECKING:
     R = TypeVarWithDefault("R", default=Any)
 else:
     R = TypeVar("R")
-ROUNDING = 1e-9
+ROUNDING_TOLERANCE = 1e-9
 
 
 class Budget(Generic[R]):
@@ -238,7 +239,7 @@ class Budget(Generic[R]):
         from what is left to a condition, such as ``lambda left: sql("j.pages * 4096 <= {}", left)``; then one comes at
         a time. Raises ConfigurationError.
         """
-        self.capacity = _check(capacity, cost, column)
+        self.capacity = _check_budget(capacity, cost, column)
         self._cost = cost
         self._column = column
         self._taken: dict[tuple[Any, str], float] = {}
@@ -270,13 +271,13 @@ class Budget(Generic[R]):
         If it is higher than the condition promised, wait until there is room. Raises NonRetryable when it can never
         fit, or is no number.
         """
-        given = self._cost(record)
-        cost = _number(given)
+        value = self._cost(record)
+        cost = _number(value)
         if cost is None or cost < 0:
-            raise NonRetryable(f"budget: the record's cost is {given!r}, and not a number of 0 or more")
-        if cost > self.capacity * (1 + ROUNDING):
+            raise NonRetryable(f"budget: the record's cost is {value!r}, and not a number of 0 or more")
+        if cost > self.capacity * (1 + ROUNDING_TOLERANCE):
             raise NonRetryable(f"budget: the record costs {cost:g}, and the whole budget is {self.capacity:g}")
-        while cost > self.left + self.capacity * ROUNDING:
+        while cost > self.left + self.capacity * ROUNDING_TOLERANCE:
             self._freed.clear()
             await self._freed.wait()
         self._taken[_pair(ctx)] = cost
@@ -289,10 +290,10 @@ class Budget(Generic[R]):
 
     def around(self, handler: Handler[R] | Function[R]) -> Handler[R]:
         """Return the handler, limited by this budget. The handler's own hooks run inside those of the budget."""
-        return _Budgeted(self, handler_of(handler))
+        return BudgetedHandler(self, handler_of(handler))
 
 
-class _Budgeted:
+class BudgetedHandler:
     """A handler and a budget. ``pre_handle`` of the budget comes first, ``post_handle`` last."""
 
     def __init__(self, budget: Budget[Any], inner: Handler) -> None:
@@ -303,7 +304,7 @@ class _Budgeted:
             if hasattr(inner, name):
                 setattr(self, name, getattr(inner, name))
         self._inner_pre_claim: Callable[[ClaimContext], Awaitable[Any]] | None = getattr(inner, "pre_claim", None)
-        self._begun: set[tuple[Any, str]] = set()
+        self._prepared: set[tuple[Any, str]] = set()
 
     async def pre_claim(self, ctx: ClaimContext) -> object:
         own = await self._budget.pre_claim(ctx)
@@ -317,24 +318,24 @@ class _Budgeted:
 
     async def pre_handle(self, ctx: Attempt[Any], record: Any) -> None:
         await self._budget.pre_handle(ctx, record)
-        self._begun.add(_pair(ctx))  # what waits for room has not reached the inner hooks, and needs no clean-up
+        self._prepared.add(_pair(ctx))  # what waits for room has not reached the inner hooks, and needs no clean-up
         if hasattr(self._inner, "pre_handle"):
             await self._inner.pre_handle(ctx, record)
 
     async def post_handle(self, ctx: Attempt[Any], record: Any) -> None:
-        begun = _pair(ctx) in self._begun
-        self._begun.discard(_pair(ctx))
+        was_prepared = _pair(ctx) in self._prepared
+        self._prepared.discard(_pair(ctx))
         try:
-            if begun and hasattr(self._inner, "post_handle"):
+            if was_prepared and hasattr(self._inner, "post_handle"):
                 await self._inner.post_handle(ctx, record)
         finally:
             await self._budget.post_handle(ctx, record)
 
 
-def _check(capacity: object, cost: object, column: object) -> float:
+def _check_budget(capacity: object, cost: object, column: object) -> float:
     """The capacity. Raises ConfigurationError."""
-    room = _number(capacity)
-    if room is None or room <= 0:
+    amount = _number(capacity)
+    if amount is None or amount <= 0:
         raise ConfigurationError(f"budget: a capacity of {capacity!r}; give a number of more than 0")
     if not callable(cost) or inspect.iscoroutinefunction(cost):
         raise ConfigurationError("budget: cost is a function, and no async one, that tells what a record needs")
@@ -343,7 +344,7 @@ def _check(capacity: object, cost: object, column: object) -> float:
             f"budget: {column!r} is no column; give the name of the one that holds a record's cost, or a function "
             "from what is left to a condition"
         )
-    return room
+    return amount
 
 
 def _number(value: object) -> float | None:

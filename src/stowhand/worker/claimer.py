@@ -20,13 +20,13 @@ from stowhand.protocols.options import LOOK_AHEAD_SECONDS
 from stowhand.worker.admission import Admission, Permit
 from stowhand.worker.claims import Claims, Tasks
 from stowhand.worker.hooks import Hooks
-from stowhand.worker.leases import Held, Phase
+from stowhand.worker.leases import HeldJob, Phase
 from stowhand.worker.limits import Limits
 from stowhand.worker.settler import Settler
 from stowhand.worker.slots import Slots
 from stowhand.worker.state import NEVER, WorkerState
 
-LAST_LOOKS = 0.5
+END_CHECK_INTERVAL_SECONDS = 0.5
 """Seconds between two looks whether everything has ended, where no part signals it."""
 RECHECK_DELAYS_SECONDS = (0.01, 0.05, 0.25)
 """Pauses before the claims that follow one which found nothing although a job is due.
@@ -44,7 +44,7 @@ class Claimer:
         admission: Admission,
         claim_size: ClaimSize,
         claims: Claims,
-        suspects: Suspects,
+        suspects: SuspectSchedule,
         slots: Slots,
         limits: Limits,
         state: WorkerState,
@@ -56,7 +56,7 @@ class Claimer:
         self._slots = slots
         self._limits = limits
         self._state = state
-        self._once = state.options.once
+        self._runs_once = state.options.once
         self._fairness = Fairness(state.options.tasks) if state.options.fair else None
         self._found_jobs = False
         """The last ordinary claim brought something: else suspects are asked for after the next one."""
@@ -76,9 +76,9 @@ class Claimer:
                 await self._suspect_first()
             elif self._limits.is_spent:
                 self._slots.resume()
-                if not state.is_at_work:
+                if not state.has_work:
                     return  # calls that a store has not answered yet are tried once more while the worker stops
-                await state.since(seen, LAST_LOOKS)
+                await state.changed_since(seen, END_CHECK_INTERVAL_SECONDS)
             elif self._is_full or not (limit := self._claim_size.limit()):
                 await self._wait(seen)
             elif not await self._claim_any(limit) and not await self._sleep(was_idle=was_idle):
@@ -96,7 +96,7 @@ class Claimer:
     async def _claim_any(self, limit: int) -> bool:
         """Claim. False: there was nothing, and nothing happened meanwhile for which to claim again."""
         wakes = self._state.wakes
-        returned = self._state.returned  # jobs given back during the claim may be invisible to it
+        returned_before = self._state.returned_jobs  # jobs given back during the claim may be invisible to it
         permit = await self._admission.ask(limit)
         found = False
         self._claim_sent = isinstance(permit, Permit)
@@ -107,7 +107,7 @@ class Claimer:
         elif permit.pause is not None:
             await self._state.until(lambda: self._state.is_stopping or self._limits.is_spent, permit.pause)
             found = True  # the pause is over: ask again at once
-        return found or self._state.wakes != wakes or self._state.returned != returned
+        return found or self._state.wakes != wakes or self._state.returned_jobs != returned_before
 
     async def _claim_in_turn(self, permit: Permit) -> bool:
         """Ordinary jobs: those of the tasks whose turn it is, or else of all."""
@@ -120,11 +120,11 @@ class Claimer:
             self._fairness.restart()
             turn = tasks
             claimed = await self._claim_ordinary(permit, turn)
-        full = len(claimed) == permit.limit or self._claims.are_rationed
+        full = len(claimed) == permit.limit or self._claims.is_rationed
         self._fairness.served(claimed, full=full, round_open=turn is not tasks)
         return bool(claimed)
 
-    async def _claim_ordinary(self, permit: Permit, tasks: Tasks) -> list[Held]:
+    async def _claim_ordinary(self, permit: Permit, tasks: Tasks) -> list[HeldJob]:
         claimed = await self._claims.claim(permit, tasks)
         self._suspects.others_claimed()
         self._found_jobs = bool(claimed)
@@ -135,7 +135,7 @@ class Claimer:
                 await asyncio.sleep(0)  # there is no more now, so no hurry to claim: they start first
         return claimed
 
-    def _start(self, claimed: Sequence[Held], *, first: bool = False) -> None:
+    def _start(self, claimed: Sequence[HeldJob], *, first: bool = False) -> None:
         """Queue them for a slot, unless the worker stops: then it returns them as they are."""
         if not self._state.is_stopping:
             self._slots.add(claimed, first=first)
@@ -146,7 +146,7 @@ class Claimer:
     def _suspect_is_next(self) -> bool:
         """Whether a suspect is to be claimed before anything else, and a slot is free for it."""
         limits, state = self._limits, self._state
-        if state.is_quiet or limits.is_spent or limits.is_out_of_threads or not state.free:
+        if state.is_quiet or limits.is_spent or limits.is_out_of_threads or not state.free_slots:
             return False
         return self._suspect_wait <= 0
 
@@ -167,36 +167,38 @@ class Claimer:
     async def _claim_suspect(self, permit: Permit) -> bool:
         """Claim one suspect, and start it in a free slot."""
         suspects = self._suspects
-        if suspects.is_held or not self._state.free:
+        if suspects.is_held or not self._state.free_slots:
             return False
         claimed = await self._claims.claim(permit, self._state.tasks, suspects=True)
         suspects.claimed(claimed)
-        for held in claimed:
+        for job in claimed:
             self._claim_size.measure(claimed)
             if not suspects.can_isolate:
-                self._claims.give_back_ahead(held)
-            self._start([held], first=True)
+                self._claims.return_unstarted(job)
+            self._start([job], first=True)
         return bool(claimed)
 
     # -- along with a settlement -----------------------------------------------------------------
 
     def limit_along(self, tasks: Tasks) -> int:
         """How many jobs of these tasks a settlement may claim now: as many as the claimer would, in this order."""
-        return self._claim_size.limit(promised=True) - self._claims.asking if self._consents(tasks) else 0
+        return (
+            self._claim_size.limit(promised_claims=True) - self._claims.limit_underway if self._may_claim(tasks) else 0
+        )
 
-    def start_along(self, claimed: Sequence[Held], tasks: Tasks) -> bool:
+    def start_along(self, claimed: Sequence[HeldJob], tasks: Tasks) -> bool:
         """Start what a settlement has claimed. False: nothing is claimed any more."""
-        if not self._consents(tasks) or len(claimed) > self._limits.jobs_left:
+        if not self._may_claim(tasks) or len(claimed) > self._limits.jobs_left:
             return False
         self._claim_size.measure(claimed)
         self._slots.add(claimed)
         return True
 
-    def _consents(self, tasks: Tasks) -> bool:
+    def _may_claim(self, tasks: Tasks) -> bool:
         """The next claim would be one of these tasks, and might be sent now."""
         if self._state.is_ending or self._state.tasks != tasks or self._is_full:
             return False
-        return not (self._claims.last_failed or self._slots.on_hold)
+        return not (self._claims.last_failed or self._slots.is_on_hold)
 
     # -- wait ------------------------------------------------------------------------------------
 
@@ -213,7 +215,7 @@ class Claimer:
         if leaves_due and self._claim_sent and self._rechecks < len(RECHECK_DELAYS_SECONDS):
             await self._state.until(lambda: self._is_woken(wakes), RECHECK_DELAYS_SECONDS[self._rechecks])
             self._rechecks += 1
-        elif self._once and was_idle and self._state.is_idle:
+        elif self._runs_once and was_idle and self._state.is_idle:
             return False
         else:
             seconds = self._claims.poll_interval(leaves_due=leaves_due)
@@ -228,12 +230,12 @@ class Claimer:
     @property
     def _is_done(self) -> bool:
         """Whether, with ``once``, nothing is left to do; the store is then asked once more."""
-        return self._once and self._state.is_idle
+        return self._runs_once and self._state.is_idle
 
     async def _wait(self, seen: int) -> None:
         """Wait until something changes. From the time when suspects are due, no slot that becomes free is filled."""
-        wait = NEVER if self._slots.on_hold or self._state.is_quiet else self._suspect_wait
-        if not await self._state.since(seen, wait):
+        wait = NEVER if self._slots.is_on_hold or self._state.is_quiet else self._suspect_wait
+        if not await self._state.changed_since(seen, wait):
             self._slots.hold()
 
 
@@ -252,22 +254,22 @@ class ClaimSize:
         self._hooks = hooks
         self._limits = limits
         self._state = state
-        self._one_by_one = one_by_one
+        self._claims_singly = one_by_one
         self._rate = 0.0
-        self._ended = 0
-        self._worked = 0.0
+        self._handlers_ended = 0
+        self._handler_seconds = 0.0
         self._measured_at = state.clock.monotonic()
 
-    def limit(self, *, promised: bool = False) -> int:
+    def limit(self, *, promised_claims: bool = False) -> int:
         """How many to claim now. ``promised``: those too that settlements under way may claim (Successors)."""
-        limit = int(min(self._one() if self._one_by_one else self._many(), self._limits.jobs_left))
-        if self._hooks.holds_slots and limit < self._settler.underway:
+        limit = int(min(self._single() if self._claims_singly else self._many(), self._limits.jobs_left))
+        if self._hooks.holds_slots and limit < self._settler.unanswered:
             return 0  # more slots are about to become free than are free: one claim for all of them
-        return limit if promised else max(limit - self._settler.promised, 0)
+        return limit if promised_claims else max(limit - self._settler.promised_claims, 0)
 
-    def _one(self) -> int:
+    def _single(self) -> int:
         """When the last record has run to its first wait, and its pre_handle has returned: so it has been counted."""
-        return 0 if self._state.ready or self._hooks.preparing else self._state.free
+        return 0 if self._state.ready or self._hooks.preparing else self._state.free_slots
 
     def _many(self) -> int:
         ahead = 0
@@ -275,9 +277,9 @@ class ClaimSize:
             ahead = min(self._state.options.look_ahead, int(self._current_rate() * LOOK_AHEAD_SECONDS))
         waiting = len(self._state.ready)
         self._slots.refill_at(ahead // 2)
-        return 0 if waiting > ahead // 2 else max(self._state.free + ahead - waiting, 0)
+        return 0 if waiting > ahead // 2 else max(self._state.free_slots + ahead - waiting, 0)
 
-    def measure(self, claimed: Sequence[Held]) -> None:
+    def measure(self, claimed: Sequence[HeldJob]) -> None:
         """Jobs per second since the last claim that brought some, half old and half new.
 
         Of two ways to count, the slower: by the clock (handlers may share one processor), and by how long handlers
@@ -285,21 +287,27 @@ class ClaimSize:
         are claimed.
         """
         now = self._state.clock.monotonic()
-        done = self._state.ended - self._ended
-        passed = max(now - self._measured_at, 0.001)
-        if done or passed > 1.0:
-            worked = max((self._state.worked - self._worked) / self._state.options.concurrency, 0.000001)
-            self._rate = (self._rate + min(done / passed, done / worked)) / 2
+        done = self._state.handlers_ended - self._handlers_ended
+        elapsed = max(now - self._measured_at, 0.001)
+        if done or elapsed > 1.0:
+            handler_seconds = max(
+                (self._state.handler_seconds - self._handler_seconds) / self._state.options.concurrency, 0.000001
+            )
+            self._rate = (self._rate + min(done / elapsed, done / handler_seconds)) / 2
             self._measured_at = now
-            self._ended = self._state.ended
-            self._worked = self._state.worked
-        if any(held.claim.resets for held in claimed):
+            self._handlers_ended = self._state.handlers_ended
+            self._handler_seconds = self._state.handler_seconds
+        if any(job.claim.resets for job in claimed):
             self._rate = 0.0
 
     def _current_rate(self) -> float:
         """The rate, unless it has fallen since it was measured: what was given back is not to be claimed at once."""
-        passed = self._state.clock.monotonic() - self._measured_at
-        return self._rate if passed <= 1.0 else min(self._rate, (self._state.ended - self._ended) / passed)
+        elapsed = self._state.clock.monotonic() - self._measured_at
+        return (
+            self._rate
+            if elapsed <= 1.0
+            else min(self._rate, (self._state.handlers_ended - self._handlers_ended) / elapsed)
+        )
 
 
 class Fairness:
@@ -328,10 +336,10 @@ class Fairness:
         self._served.clear()
         return tasks
 
-    def served(self, claimed: Sequence[Held], *, full: bool, round_open: bool) -> None:
+    def served(self, claimed: Sequence[HeldJob], *, full: bool, round_open: bool) -> None:
         """A claim brought these. ``full``: there may be more; ``round_open``: it passed some tasks over."""
         if full or round_open:
-            self._served.update(held.claim.task for held in claimed)
+            self._served.update(job.claim.task for job in claimed)
         else:
             self._served.clear()  # everything that was due is here: no task waits behind another
 
@@ -340,7 +348,7 @@ class Fairness:
         self._served.clear()
 
 
-class Suspects:
+class SuspectSchedule:
     """When suspects run: jobs that were reset twice or more, because workers died under them.
 
     One slot of the worker serves them, one after another, while any is due. In a child process a suspect runs beside
@@ -352,25 +360,25 @@ class Suspects:
     def __init__(self, state: WorkerState, *, can_isolate: bool) -> None:
         """``can_isolate``: there are child processes for them."""
         self._state = state
-        self._takes_turns = not can_isolate or state.options.concurrency == 1
+        self._alternates = not can_isolate or state.options.concurrency == 1
         self.can_isolate = can_isolate
-        self._held: Held | None = None
+        self._last_suspect: HeldJob | None = None
         """The last one."""
         self._claimed_at = state.clock.monotonic()
         self.is_serving = False
         """The last claim brought one, so there may be more."""
-        self._others_claimed = True
+        self._has_claimed_others = True
         """Other jobs were claimed since the last suspect."""
 
     @property
     def is_held(self) -> bool:
         """One waits or runs. One that was given back before it started does not count."""
-        one = self._held
-        if one is None:
+        job = self._last_suspect
+        if job is None:
             return False
-        if one.attempt is None:
-            return one.phase is not Phase.GONE
-        return one.task is not None
+        if job.attempt is None:
+            return job.phase is not Phase.RELEASED
+        return job.task is not None
 
     @property
     def blocks_claims(self) -> bool:
@@ -386,19 +394,19 @@ class Suspects:
             return NEVER if self._is_turn_of_others else 0.0
         return self._claimed_at + self._state.timings.suspects_every - self._state.clock.monotonic()
 
-    def claimed(self, claimed: Sequence[Held]) -> None:
+    def claimed(self, claimed: Sequence[HeldJob]) -> None:
         """Note the answer to a claim of suspects, of one at most."""
         self._claimed_at = self._state.clock.monotonic()
         self.is_serving = bool(claimed)
         if claimed:
-            self._held = claimed[0]
-            self._others_claimed = False
+            self._last_suspect = claimed[0]
+            self._has_claimed_others = False
 
     def others_claimed(self) -> None:
         """Note the answer to a claim of other jobs."""
-        self._others_claimed = True
+        self._has_claimed_others = True
 
     @property
     def _is_turn_of_others(self) -> bool:
         """Other jobs come between two suspects: until they have been claimed, and those that were have started."""
-        return self._takes_turns and not (self._others_claimed and not self._state.ready)
+        return self._alternates and not (self._has_claimed_others and not self._state.ready)

@@ -20,16 +20,16 @@ from stowhand.protocols.options import ONCE_PATIENCE, OUTAGE
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, SettleAndClaim, Store
 from stowhand.worker.admission import Permit
 from stowhand.worker.heartbeater import Heartbeater
-from stowhand.worker.host import Call
-from stowhand.worker.leases import Held, Leases
+from stowhand.worker.host import CallTimer
+from stowhand.worker.leases import HeldJob, Leases
 from stowhand.worker.state import WorkerState
 
 Tasks = tuple[str, ...] | None
-SCHEMA_PATIENCE = 6
+MAX_CLAIMS_WITHOUT_SCHEMA = 6
 """Claims in a row, over some seconds, that may find no schema."""
-FORESEE_EVERY = 1.0
+FOREIGN_LEASES_INTERVAL_SECONDS = 1.0
 """Seconds between two requests for foreign leases: with ten thousand running jobs one takes three milliseconds."""
-BEAT_LOOK = 0.05
+BEAT_CHECK_INTERVAL_SECONDS = 0.05
 """Seconds between two looks whether the store has answered a beat."""
 
 
@@ -43,15 +43,15 @@ class Claims:
         self._state = state
         self._events = state.events
         self._failures = 0
-        self._foresaw_at = float("-inf")
+        self._foreign_requested_at = float("-inf")
         """When a claim last asked for foreign leases."""
         self._limit = 0
         """How many jobs the last claim asked for."""
-        self.ordinary = 0
+        self.answered = 0
         """Claims so far that were answered, those of suspects apart."""
-        self.call = Call(state.clock)
+        self.call = CallTimer(state.clock)
 
-    async def claim(self, permit: Permit, tasks: Tasks, *, suspects: bool = False) -> list[Held]:
+    async def claim(self, permit: Permit, tasks: Tasks, *, suspects: bool = False) -> list[HeldJob]:
         """Claim as many jobs of these tasks as permitted, or one suspect. Return them, entered in ``Leases``."""
         state = self._state
         if state.is_ending:
@@ -70,7 +70,7 @@ class Claims:
         )
         if self._events.wants(ClaimStarted):
             self._events.emit(ClaimStarted(state.worker, request.limit))
-        sent = state.clock.monotonic()
+        sent_at = state.clock.monotonic()
         self._limit = request.limit
         try:
             with self.call:
@@ -81,24 +81,24 @@ class Claims:
                 raise  # the worker stops and waits no longer for the reply
             await self._recover(error)
             return []
-        self.ordinary += not suspects
+        self.answered += not suspects
         if self._events.wants(ClaimFinished):
             self._events.emit(ClaimFinished(state.worker, len(claims), self.call.seconds))
         if self._failures:
             self._events.emit(StoreRecovered(state.worker, "claim", self._failures))
             self._failures = 0
-        since = state.clock.monotonic()
-        return self._leases.take(claims, sent=sent, since=since, suspects=suspects) if claims else []
+        answered_at = state.clock.monotonic()
+        return self._leases.take(claims, sent_at=sent_at, answered_at=answered_at, suspects=suspects) if claims else []
 
-    def give_back_ahead(self, suspect: Held) -> None:
+    def return_unstarted(self, suspect: HeldJob) -> None:
         """Return what was claimed ahead, except this suspect: if it kills the process, they are not implicated."""
-        ahead = self._leases.pull_ahead(float("inf"), but=suspect)
-        self._heartbeater.give_back(ahead, "claimed ahead, and a suspect runs now")
+        ahead = self._leases.take_unstarted(float("inf"), excluded=suspect)
+        self._heartbeater.return_jobs(ahead, "claimed ahead, and a suspect runs now")
 
     @property
-    def asking(self) -> int:
+    def limit_underway(self) -> int:
         """How many jobs the claim that is on its way may bring."""
-        return 0 if self.call.since is None else self._limit
+        return 0 if self.call.started_at is None else self._limit
 
     @property
     def last_failed(self) -> bool:
@@ -106,7 +106,7 @@ class Claims:
         return self._failures > 0
 
     @property
-    def are_rationed(self) -> bool:
+    def is_rationed(self) -> bool:
         """The store may give fewer than were asked for although there are more."""
         return self._store.capabilities.rations
 
@@ -116,8 +116,8 @@ class Claims:
             due = await self._store.next_due(self._state.tasks, self._state.queues)
         except StoreError:
             return None  # the next claim will report what is wrong
-        if (seen := self._store.foreign()) is not None:
-            self._heartbeater.foresee(seen)
+        if (foreign := self._store.foreign()) is not None:
+            self._heartbeater.note_foreign(foreign)
         return due
 
     def poll_interval(self, *, leaves_due: bool) -> float:
@@ -128,18 +128,18 @@ class Claims:
     def _own_leases(self) -> tuple[Lease, ...] | None:
         """``None``: this claim need not report foreign leases, a recent one did."""
         now = self._state.clock.monotonic()
-        if now - self._foresaw_at < FORESEE_EVERY:
+        if now - self._foreign_requested_at < FOREIGN_LEASES_INTERVAL_SECONDS:
             return None
-        self._foresaw_at = now
-        return self._heartbeater.own_leases()
+        self._foreign_requested_at = now
+        return self._heartbeater.list_own_leases()
 
     async def _recover(self, error: StoreError) -> None:
         """Wait, and beat: then the store is asked again. Raises the error where that is no use."""
         state = self._state
         self._failures += 1
-        if isinstance(error, SchemaError) and self._failures > SCHEMA_PATIENCE:
+        if isinstance(error, SchemaError) and self._failures > MAX_CLAIMS_WITHOUT_SCHEMA:
             raise error  # the schema was removed: a worker that starts anew installs one, or says why it cannot
-        if state.options.once and self._failures > ONCE_PATIENCE and not state.is_at_work:
+        if state.options.once and self._failures > ONCE_PATIENCE and not state.has_work:
             raise error  # a run that is to end by itself does not wait for the end of an outage
         pause = OUTAGE(self._failures)
         self._events.emit(StoreCallFailed(state.worker, "claim", str(error), pause))
@@ -147,7 +147,7 @@ class Claims:
         self._heartbeater.beat_soon()
         await state.until(lambda: state.is_ending, pause)
         while len(self._leases) and self._heartbeater.beats == beats and not state.is_ending:
-            await state.until(lambda: state.is_ending, BEAT_LOOK)
+            await state.until(lambda: state.is_ending, BEAT_CHECK_INTERVAL_SECONDS)
         state.wake()
 
 
@@ -163,7 +163,7 @@ class Wakeups:
         self._state = state
         self._polls = store.terms is not None and store.terms.polls
         self._failures = 0
-        self.call = Call(state.clock)
+        self.call = CallTimer(state.clock)
 
     async def run(self) -> None:
         """Wait for wake-ups until cancelled."""
@@ -205,14 +205,14 @@ if TYPE_CHECKING:
     from stowhand.worker.claimer import Claimer
 
 Entries = Sequence[tuple[Lease, Settlement]]
-MAX_CHAINED = 16
+MAX_SETTLEMENTS_WITH_CLAIM = 16
 """Settlements in one call beyond which claims are worth a call of their own."""
 MAX_JOBS_IN_ROW = 50
 """Jobs of a serial key that settlements claim before an ordinary claim has its turn."""
 MAX_ROW_SECONDS = 0.1
 
 
-class Successors:
+class SuccessorClaims:
     """Settling claims: along with the end of a serial key's job its next one, in one transaction of the store.
 
     The jobs of a serial key follow each other one commit apart, instead of a settlement, a wake-up and a claim.
@@ -240,18 +240,18 @@ class Successors:
         self._state = state
         flags = state.options.forbidden_flags
         self._flags = () if callable(flags) else flags
-        self._claims_seen = 0
+        self._answered_before_row = 0
         """How many claims had been answered when the row of jobs began."""
-        self._began = 0.0
-        self._row = 0
+        self._row_started_at = 0.0
+        self._row_length = 0
         """Jobs claimed in a row without a claim in between."""
 
-    def request(self, entries: Entries, queued: int) -> ClaimRequest | None:
+    def request(self, entries: Entries, serial_count: int) -> ClaimRequest | None:
         """What may be claimed along with these settlements, of which so many are of serial keys; ``None``: nothing."""
-        if len(entries) > MAX_CHAINED or any(settlement is not COMPLETED for _, settlement in entries):
+        if len(entries) > MAX_SETTLEMENTS_WITH_CLAIM or any(settlement is not COMPLETED for _, settlement in entries):
             return None
         state = self._state
-        limit = min(queued, self._claimer.limit_along(state.tasks), self._left_in_row())
+        limit = min(serial_count, self._claimer.limit_along(state.tasks), self._left_in_row())
         if limit < 1:
             return None
         return ClaimRequest(
@@ -264,12 +264,14 @@ class Successors:
             queues=state.queues,
         )
 
-    async def settle(self, entries: Entries, request: ClaimRequest, call: Call) -> tuple[Sequence[Reply], set[str]]:
+    async def settle(
+        self, entries: Entries, request: ClaimRequest, call: CallTimer
+    ) -> tuple[Sequence[Reply], set[str]]:
         """The replies, and the serial keys that go on. Raises StoreError; then the request is to be abandoned."""
         state, events = self._state, self._state.events
         if events.wants(ClaimStarted):
             events.emit(ClaimStarted(state.worker, request.limit))
-        sent = state.clock.monotonic()  # a lease may begin at any moment from here on
+        sent_at = state.clock.monotonic()  # a lease may begin at any moment from here on
         try:
             with call:
                 replies, claims = await self._settle_and_claim(entries, request)
@@ -279,29 +281,29 @@ class Successors:
         if events.wants(ClaimFinished):
             events.emit(ClaimFinished(state.worker, len(claims), call.seconds))
         if claims:
-            self._take(claims, request, sent)
+            self._take(claims, request, sent_at)
         return replies, {claim.serial for claim in claims if claim.serial is not None}
 
     def abandon(self, request: ClaimRequest) -> asyncio.Event:
         """The reply was lost. The event: what it may have claimed is given back, or locked, and it claims no more."""
-        is_dead = asyncio.Event()
-        self._heartbeater.abandon(request.token, is_dead.set)
-        self._state.clock.call_later(request.lease, is_dead.set)  # if the store is away: its lease is over then
-        return is_dead
+        expired = asyncio.Event()
+        self._heartbeater.abandon(request.token, expired.set)
+        self._state.clock.call_later(request.lease, expired.set)  # if the store is away: its lease is over then
+        return expired
 
-    def _take(self, claims: Sequence[Claim[Any]], request: ClaimRequest, sent: float) -> None:
-        held = self._leases.take(claims, sent=sent, since=self._state.clock.monotonic())
-        if self._claimer.start_along(held, request.tasks):
-            self._row += len(held)
+    def _take(self, claims: Sequence[Claim[Any]], request: ClaimRequest, sent_at: float) -> None:
+        jobs = self._leases.take(claims, sent_at=sent_at, answered_at=self._state.clock.monotonic())
+        if self._claimer.start_along(jobs, request.tasks):
+            self._row_length += len(jobs)
         else:
-            self._leases.drop(held)
-            self._heartbeater.give_back(held, "claimed with a settlement, and the worker claims nothing now")
-            self._heartbeater.hurry()
+            self._leases.drop(jobs)
+            self._heartbeater.return_jobs(jobs, "claimed with a settlement, and the worker claims nothing now")
+            self._heartbeater.tick_now()
 
     def _left_in_row(self) -> int:
         now = self._state.clock.monotonic()
-        if self._claims.ordinary != self._claims_seen or self._row == 0:
-            self._claims_seen = self._claims.ordinary
-            self._began = now
-            self._row = 0
-        return MAX_JOBS_IN_ROW - self._row if now - self._began <= MAX_ROW_SECONDS else 0
+        if self._claims.answered != self._answered_before_row or self._row_length == 0:
+            self._answered_before_row = self._claims.answered
+            self._row_started_at = now
+            self._row_length = 0
+        return MAX_JOBS_IN_ROW - self._row_length if now - self._row_started_at <= MAX_ROW_SECONDS else 0

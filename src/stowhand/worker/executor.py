@@ -20,9 +20,9 @@ from stowhand.protocols.attempt import Attempt, AttemptLogger, Stop, Transaction
 from stowhand.protocols.store import Claim
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks
-from stowhand.worker.leases import Held, Leases
+from stowhand.worker.leases import HeldJob, Leases
 from stowhand.worker.limits import Limits
-from stowhand.worker.policy import End, Judge
+from stowhand.worker.policy import HandlerEnd, HandlerPolicies
 from stowhand.worker.settler import Settler
 from stowhand.worker.state import WorkerState
 
@@ -33,7 +33,7 @@ class Executor:
     def __init__(
         self,
         hooks: Hooks,
-        judge: Judge,
+        policies: HandlerPolicies,
         leases: Leases,
         settler: Settler,
         heartbeater: Heartbeater,
@@ -41,7 +41,7 @@ class Executor:
         state: WorkerState,
     ) -> None:
         self._hooks = hooks
-        self._judge = judge
+        self._policies = policies
         self._leases = leases
         self._settler = settler
         self._heartbeater = heartbeater
@@ -49,7 +49,7 @@ class Executor:
         self._state = state
         self._supervisor = state.supervisor
         self._events = state.events
-        self._heard = state.events.heard
+        self._wanted_events = state.events.heard
         self._clock = state.clock
         self._worker = state.worker
         self._new_logger = self._logger
@@ -57,98 +57,100 @@ class Executor:
         self.unfinished: list[Lease] = []
         """Leases of handlers that could not be ended. To be released only as the last write."""
 
-    def begin(self, held: Held) -> Coroutine[Any, Any, object]:
+    def start(self, job: HeldJob) -> Coroutine[Any, Any, object]:
         """Return the handler and all that is around it, not started yet. Called when a slot has taken the job."""
-        claim = held.claim
-        attempt = held.attempt = Attempt(claim, self._clock.monotonic(), self._new_logger, self._report)
+        claim = job.claim
+        attempt = job.attempt = Attempt(claim, self._clock.monotonic(), self._new_logger, self._report)
         if self._hooks.on_enqueue is not None:
             control_of(attempt).on_enqueue = self._hooks.on_enqueue
-        if JobStarted in self._heard:
+        if JobStarted in self._wanted_events:
             waited = _waited(claim.record)
             self._events.emit(JobStarted(self._worker, claim.lease.job_id, claim.task, claim.attempts, waited))
-        if held.suspect and self._hooks.isolated is not None:
+        if job.is_suspect and self._hooks.isolated is not None:
             return self._hooks.isolated(attempt)
         return self._hooks.handle(attempt, claim.record)
 
-    def waits(self, held: Held) -> None:
+    def on_first_wait(self, job: HeldJob) -> None:
         """Limit the handler's time. Called when it first waits. Raises what the handler's policy raises."""
-        timeout = self._judge.timeout(held.claim)
+        timeout = self._policies.timeout(job.claim)
         if timeout is not None:
-            assert held.attempt is not None
-            spent = self._clock.monotonic() - held.attempt.started
-            held.timeout = timeout
-            rest = max(timeout - spent, 0)
-            held.timer = self._clock.call_later(rest, lambda: self._leases.stop(held, Stop.TIMEOUT))
+            assert job.attempt is not None
+            spent = self._clock.monotonic() - job.attempt.started
+            job.timeout = timeout
+            remaining = max(timeout - spent, 0)
+            job.timer = self._clock.call_later(remaining, lambda: self._leases.stop(job, Stop.TIMEOUT))
 
-    def end_of(self, error: BaseException, held: Held) -> End:
+    def end_of(self, error: BaseException, job: HeldJob) -> HandlerEnd:
         """Return how the handler ended that raised this."""
-        return self._judge.end_of(error, held)
+        return self._policies.end_of(error, job)
 
-    def ended(self, held: Held, end: End) -> None:
+    def on_end(self, job: HeldJob, end: HandlerEnd) -> None:
         """Do what follows the end of a handler, in order. No slot runs it any more."""
-        attempt = held.attempt
+        attempt = job.attempt
         assert attempt is not None
-        if held.timer is not None:
-            held.timer.cancel()
-        if JobLeft in self._heard:
-            self._events.emit(JobLeft(self._worker, held.claim.lease.job_id, held.claim.task))
+        if job.timer is not None:
+            job.timer.cancel()
+        if JobLeft in self._wanted_events:
+            self._events.emit(JobLeft(self._worker, job.claim.lease.job_id, job.claim.task))
         if self._supervisor.is_closed:
             return  # it ignored its cancellation, and ends long after the worker
-        self._leases.end(held)
+        self._leases.end(job)
         control, transaction = known_control_of(attempt), None
         if control is not None:
             control.ended = True
             if control.abandoned_thread is not None:
-                self._limits.add_thread(held, control.abandoned_thread)
+                self._limits.add_thread(job, control.abandoned_thread)
             transaction = control.transaction
             if control.hooked is not None or transaction is not None:
-                self._state.occupying.add(attempt)
-        if held.stop_reason is Stop.LOST:
+                self._state.occupying_attempts.add(attempt)
+        if job.stop_reason is Stop.LOST:
             end = Stop.LOST  # even if it ended well all the same
         if isinstance(end, Stop):
-            self._leave_unrecorded(held, attempt, end)
+            self._leave_unrecorded(job, attempt, end)
         else:
-            held.settlement = self._judge.settle(attempt, end)
-            held.on_answered = self._answered if control is not None and attempt in self._state.occupying else None
-            self._settler.add(held)
-        if held.suspect:
+            job.settlement = self._policies.settle(attempt, end)
+            job.on_answered = (
+                self._answered if control is not None and attempt in self._state.occupying_attempts else None
+            )
+            self._settler.add(job)
+        if job.is_suspect:
             self._state.wake()  # the claimer may claim again
         self._state.recount()
 
-    def _leave_unrecorded(self, held: Held, attempt: Attempt[Any], why: Stop) -> None:
+    def _leave_unrecorded(self, job: HeldJob, attempt: Attempt[Any], reason: Stop) -> None:
         """Undo its transaction first, if it has one: a record that goes back must be as it was after its claim."""
         control = control_of(attempt)
         transaction, control.transaction = control.transaction, None
         if transaction is None:
-            self._leave(held, attempt, why)
+            self._leave(job, attempt, reason)
         else:
-            self._supervisor.start(self._roll_back(transaction, held, attempt, why))
+            self._supervisor.start(self._roll_back(transaction, job, attempt, reason))
 
-    async def _roll_back(self, transaction: Transaction, held: Held, attempt: Attempt[Any], why: Stop) -> None:
+    async def _roll_back(self, transaction: Transaction, job: HeldJob, attempt: Attempt[Any], reason: Stop) -> None:
         try:
             await transaction.rollback()
         except StoreError:
             pass  # the connection is gone, and its transaction with it
         finally:
-            self._leave(held, attempt, why)
+            self._leave(job, attempt, reason)
 
-    def _leave(self, held: Held, attempt: Attempt[Any], why: Stop) -> None:
+    def _leave(self, job: HeldJob, attempt: Attempt[Any], reason: Stop) -> None:
         """Record nothing: the job is lost or returned, or its child process died or never started it."""
-        lease = held.claim.lease
-        if why is Stop.RETURNED and control_of(attempt).abandoned_thread is not None:
+        lease = job.claim.lease
+        if reason is Stop.RETURNED and control_of(attempt).abandoned_thread is not None:
             self.unfinished.append(lease)  # a thread still runs for it: its lease is kept until the last moment
             return
-        self._leases.drop([held])
-        match why:
+        self._leases.drop([job])
+        match reason:
             case Stop.LOST:
-                said = "its lease ended before its handler"
-                self._events.emit(JobLost(self._worker, lease.job_id, held.claim.task, said))
+                message = "its lease ended before its handler"
+                self._events.emit(JobLost(self._worker, lease.job_id, job.claim.task, message))
             case Stop.CRASHED:
-                self._heartbeater.child_crashed(lease)
+                self._heartbeater.report_child_crash(lease)
             case Stop.UNABLE:
-                self._heartbeater.give_back([held], "its child process could not begin")
+                self._heartbeater.return_jobs([job], "its child process could not begin")
             case _:
-                self._heartbeater.give_back([held], "the worker stopped before its handler had ended")
+                self._heartbeater.return_jobs([job], "the worker stopped before its handler had ended")
         self._answered(attempt)
 
     def _answered(self, attempt: Attempt[Any]) -> None:
@@ -167,8 +169,8 @@ class Executor:
             self._vacate(attempt)
 
     def _vacate(self, attempt: Attempt[Any]) -> None:
-        if attempt in self._state.occupying:
-            self._state.occupying.discard(attempt)
+        if attempt in self._state.occupying_attempts:
+            self._state.occupying_attempts.discard(attempt)
             self._state.look_again()
             self._state.recount()
 

@@ -14,14 +14,14 @@ from stowhand.errors import StoreError, StoreUnreachable
 from stowhand.protocols.store import Heartbeats
 
 T = TypeVar("T")
-PATIENCE = 20.0
+CALL_TIMEOUT_SECONDS = 20.0
 """Seconds that a caller waits, including the calls queued before it."""
-CROWD = 500
+MAX_WAITING_CALLS = 500
 """Calls that may wait for the thread; more are refused."""
-IDLE = 3600.0
+IDLE_TICK_SECONDS = 3600.0
 """Seconds until the next look for calls, which a call cuts short."""
 
-CLOSING = "the store is being closed"
+CLOSING_MESSAGE = "the store is being closed"
 
 
 class HeartbeatThread:
@@ -29,7 +29,7 @@ class HeartbeatThread:
 
     def __init__(self, name: str, make: Callable[[], Heartbeats]) -> None:
         self._name = name
-        self._make = make
+        self._make_heartbeats = make
         self._heartbeats: Heartbeats | None = None
         self._calls: SimpleQueue[tuple[Callable[[Heartbeats], Awaitable[Any]], Future[Any]]] = SimpleQueue()
         self._waiting = 0
@@ -38,19 +38,19 @@ class HeartbeatThread:
 
     async def call(self, action: Callable[[Heartbeats], Awaitable[T]]) -> T:
         """Execute ``action`` in the thread. Raises StoreUnreachable, also when it takes too long."""
-        if self._waiting >= CROWD:
+        if self._waiting >= MAX_WAITING_CALLS:
             raise StoreUnreachable("too many calls wait for the store")
         if self._closing:
-            raise StoreUnreachable(CLOSING)
-        answer: Future[T] = Future()
-        self._calls.put((action, answer))
+            raise StoreUnreachable(CLOSING_MESSAGE)
+        reply: Future[T] = Future()
+        self._calls.put((action, reply))
         if self._ticker is None or self._ticker.is_over:
             self._ticker = SystemClock().ticker(self._name, self._execute, on_end=self._close)
         self._ticker.poke()
         self._waiting += 1
         try:
-            async with asyncio.timeout(PATIENCE):
-                return await asyncio.wrap_future(answer)
+            async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
+                return await asyncio.wrap_future(reply)
         except TimeoutError:
             raise StoreUnreachable("the store does not answer in time") from None
         finally:
@@ -69,9 +69,9 @@ class HeartbeatThread:
             ticker.stop()
             with suppress(Empty):
                 while True:
-                    _, answer = self._calls.get_nowait()
-                    if answer.set_running_or_notify_cancel():
-                        answer.set_exception(StoreUnreachable(CLOSING))
+                    _, reply = self._calls.get_nowait()
+                    if reply.set_running_or_notify_cancel():
+                        reply.set_exception(StoreUnreachable(CLOSING_MESSAGE))
             with suppress(StoreError):  # a store that is away keeps no connection open
                 await ticker.ended()
         finally:
@@ -80,23 +80,25 @@ class HeartbeatThread:
     async def _execute(self) -> float:
         with suppress(Empty):  # ``close`` may take a call first
             while True:
-                action, answer = self._calls.get_nowait()
-                if answer.set_running_or_notify_cancel():  # its caller still waits
-                    await self._answer(action, answer)
-        return IDLE
+                action, reply = self._calls.get_nowait()
+                if reply.set_running_or_notify_cancel():  # its caller still waits
+                    await self._reply(action, reply)
+        return IDLE_TICK_SECONDS
 
-    async def _answer(self, action: Callable[[Heartbeats], Awaitable[Any]], answer: Future[Any]) -> None:
+    async def _reply(self, action: Callable[[Heartbeats], Awaitable[Any]], reply: Future[Any]) -> None:
         try:
-            self._heartbeats = self._heartbeats or self._make()
+            self._heartbeats = self._heartbeats or self._make_heartbeats()
             result = await action(self._heartbeats)
         except Exception as error:  # noqa: BLE001 - boundary: raised again where the call was made
-            answer.set_exception(error)
+            reply.set_exception(error)
         except BaseException as error:
-            answer.set_exception(StoreUnreachable(CLOSING if self._closing else "the call was cut within the store"))
+            reply.set_exception(
+                StoreUnreachable(CLOSING_MESSAGE if self._closing else "the call was cut within the store")
+            )
             if self._closing or not isinstance(error, asyncio.CancelledError):
                 raise
         else:
-            answer.set_result(result)
+            reply.set_result(result)
         if self._heartbeats is not None:
             with suppress(Exception):  # the call is answered
                 self._heartbeats.refused()  # drop the reports: a resetter or the workers report them

@@ -25,24 +25,30 @@ from stowhand.jobs.lifecycle import slack
 from stowhand.protocols.attempt import ProgressKeeper, Stop
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.store import CancellationFinder, Foreign, Heartbeats
-from stowhand.worker.leases import Held, Leases, Phase, leases_of
+from stowhand.worker.leases import HeldJob, Leases, Phase, leases_of
 from stowhand.worker.limits import Limits
-from stowhand.worker.reports import RETRY_AFTER, ProgressBoard, Registration, ThroughputCounter, ThroughputWriter
+from stowhand.worker.reports import (
+    RETRY_DELAY_SECONDS,
+    ProgressBoard,
+    Registration,
+    ThroughputCounter,
+    ThroughputWriter,
+)
 from stowhand.worker.resetter import Sweeper, SweepTimes
 from stowhand.worker.state import WorkerState
 from stowhand.worker.watchdog import LoopWatchdog
 
-AHEAD_AT_MOST = 1.0
+MAX_UNSTARTED_SECONDS = 1.0
 """Seconds that a job may be held without having been started."""
-TOKENS = 100
+MAX_LOST_TOKENS = 100
 """Lost claims that are still to be abandoned, at most."""
-TICK = 0.5
-SOON = 0.01
-DEREGISTER_WITHIN = 1.0
+TICK_SECONDS = 0.5
+MIN_TICK_SECONDS = 0.01
+DEREGISTER_TIMEOUT_SECONDS = 1.0
 """Seconds that a stopping worker waits until its entry in the list of workers is removed."""
-CHECK_EVERY = 2.0
+CHECK_INTERVAL_SECONDS = 2.0
 """Seconds between two checks that the store can be written."""
-CHECK_FOR = 60.0
+CHECK_DURATION_SECONDS = 60.0
 """Seconds for which these checks go on after a health probe: probes come every few seconds."""
 
 
@@ -102,7 +108,7 @@ class Heartbeater:
         ticks = (self._state.supervisor.watch_tick(tick) for tick in (self._watchdog.look, self.tick))
         self._ticker = self._clock.ticker("stowhand heartbeat", *ticks, on_end=self._heartbeats.close)
 
-    def hurry(self) -> None:
+    def tick_now(self) -> None:
         """Call ``tick`` now."""
         if self._ticker is not None:
             self._ticker.poke()
@@ -121,12 +127,12 @@ class Heartbeater:
             with suppress(StoreError):  # a store that is away keeps no connection open
                 await self._ticker.ended()
 
-    def give_back(self, held: list[Held], why: str) -> None:
+    def return_jobs(self, held_jobs: list[HeldJob], reason: str) -> None:
         """Return these at the next tick without using an attempt. They are already out of ``Leases``."""
-        if held:
+        if held_jobs:
             with self._lock:
-                self._returns.append((leases_of(held), why))
-                self._count_errands()
+                self._returns.append((leases_of(held_jobs), reason))
+                self._count_pending_calls()
 
     def abandon(self, token: str, on_dead: Callable[[], None] | None = None) -> None:
         """The reply to its claim was lost. In a long outage the oldest are forgotten: their leases have ended.
@@ -136,34 +142,34 @@ class Heartbeater:
         """
         with self._lock:
             self._lost_tokens[token] = on_dead
-            if len(self._lost_tokens) > TOKENS:
+            if len(self._lost_tokens) > MAX_LOST_TOKENS:
                 del self._lost_tokens[next(iter(self._lost_tokens))]
-            self._count_errands()
+            self._count_pending_calls()
         if on_dead is not None:
-            self.hurry()
+            self.tick_now()
 
-    def child_crashed(self, lease: Lease) -> None:
+    def report_child_crash(self, lease: Lease) -> None:
         """The child process that ran this job died."""
         with self._lock:
             self._crashed.append(lease)
-            self._count_errands()
+            self._count_pending_calls()
 
-    def _count_errands(self) -> None:
+    def _count_pending_calls(self) -> None:
         """Count the calls that are still to be made. Called under the lock."""
-        self._state.set_errands(len(self._returns) + len(self._lost_tokens) + len(self._crashed))
+        self._state.set_pending_calls(len(self._returns) + len(self._lost_tokens) + len(self._crashed))
 
-    def own_leases(self) -> tuple[Lease, ...]:
+    def list_own_leases(self) -> tuple[Lease, ...]:
         """What this worker renews; every other lease is foreign to it. From any thread."""
         now = self._clock.monotonic()
-        return tuple(held.claim.lease for held in self._leases.all() if self._worth_keeping(held, now))
+        return tuple(job.claim.lease for job in self._leases.all() if self._is_worth_renewing(job, now))
 
-    def foresee(self, seen: Foreign) -> None:
+    def note_foreign(self, foreign: Foreign) -> None:
         """A claim that found nothing has seen foreign leases: the sweep comes when the first of them ends."""
-        self._sweeper.foresee(seen)
+        self._sweeper.note_foreign(foreign)
 
     def refused_since(self) -> float | None:
         """Since when the store refuses what is written here; ``None``: it does not. Keeps the write checks going."""
-        self._write_check.want()
+        self._write_check.note_probe()
         return self._refused_since
 
     def find_canceled_soon(self) -> None:
@@ -181,12 +187,12 @@ class Heartbeater:
             return 0.0
         self._throughput.finish()
         self._registration.remove()
-        return DEREGISTER_WITHIN
+        return DEREGISTER_TIMEOUT_SECONDS
 
     @property
-    def deregistering(self) -> bool:
+    def is_deregistering(self) -> bool:
         """Whether the last counts or the worker's entry are still to be written."""
-        return self._throughput.finishing or self._registration.removing
+        return self._throughput.is_finishing or self._registration.is_removing
 
     # -- the tick --------------------------------------------------------------------------------
 
@@ -196,10 +202,10 @@ class Heartbeater:
         try:
             await self._beat(now)
             await self._find_canceled()
-            stale = self._leases.pull_ahead(now - AHEAD_AT_MOST)
-            self.give_back(stale, "claimed ahead and not started within a second")
-            await self._run_errands()
-            await self._sweeper.tick(worked=self._worked(now), ours=self.own_leases)
+            stale = self._leases.take_unstarted(now - MAX_UNSTARTED_SECONDS)
+            self.return_jobs(stale, "claimed ahead and not started within a second")
+            await self._make_pending_calls()
+            await self._sweeper.tick(last_work_at=self._last_work_at(now), ours=self.list_own_leases)
             await self._write_check.tick(now)
             await self._throughput.tick(self._heartbeats, now)
             await self._registration.tick(now)
@@ -226,89 +232,91 @@ class Heartbeater:
             self._refused_since = now
         pause = float(min(OUTAGE(self._failures), self._options.every_beat / 2, 2.0))
         if self._failures == 1 or self._failures % 10 == 0:
-            again = pause if self._is_written else max(pause, RETRY_AFTER)
-            self._events.emit(StoreCallFailed(self._worker, "beat", str(error), again))
+            retry_in = pause if self._is_written else max(pause, RETRY_DELAY_SECONDS)
+            self._events.emit(StoreCallFailed(self._worker, "beat", str(error), retry_in))
         return pause
 
     @property
     def _is_written(self) -> bool:
         """The last write succeeded. A tick without an error may mean only that there was nothing to write."""
-        return self._registration.recorded and self._write_check.succeeded
+        return self._registration.is_recorded and self._write_check.succeeded
 
-    def _worked(self, now: float) -> float:
+    def _last_work_at(self, now: float) -> float:
         """Return when there was work last."""
         return now if len(self._leases) else self._leases.taken_at
 
     def _pause(self) -> float:
         """Return the seconds until the next tick: no later than jobs claimed ahead may wait, or than the next sweep."""
         now = self._clock.monotonic()
-        sweep = self._sweeper.due(self._worked(now)) - now
-        pause = min(TICK, self._options.every_beat / 2, max(sweep, SOON))
-        oldest = self._leases.oldest_ahead()
+        sweep = self._sweeper.due(self._last_work_at(now)) - now
+        pause = min(TICK_SECONDS, self._options.every_beat / 2, max(sweep, MIN_TICK_SECONDS))
+        oldest = self._leases.oldest_unstarted()
         if oldest is not None:
-            pause = min(pause, max(oldest + AHEAD_AT_MOST - self._clock.monotonic(), SOON))
+            pause = min(pause, max(oldest + MAX_UNSTARTED_SECONDS - self._clock.monotonic(), MIN_TICK_SECONDS))
         return float(pause)
 
     def _is_beat_due(self) -> bool:
-        return self._beat_now or bool(self._leases.due(self._clock.monotonic(), self._options.every_beat))
+        return self._beat_now or bool(self._leases.due_for_renewal(self._clock.monotonic(), self._options.every_beat))
 
     async def _beat(self, now: float) -> None:
-        due = self._leases.all() if self._beat_now else self._leases.due(now, self._options.every_beat)
-        due = [held for held in due if self._worth_keeping(held, now)]
-        everything, self._beat_now = self._beat_now, False  # before the await: it may be asked for again meanwhile
+        due = self._leases.all() if self._beat_now else self._leases.due_for_renewal(now, self._options.every_beat)
+        due = [job for job in due if self._is_worth_renewing(job, now)]
+        is_full, self._beat_now = self._beat_now, False  # before the await: it may be asked for again meanwhile
         try:
             if due:
                 await self._renew(due)
         except BaseException:  # also a tick that is cancelled
-            self._beat_now = self._beat_now or everything
+            self._beat_now = self._beat_now or is_full
             raise
-        if due or everything:
+        if due or is_full:
             self.beats += 1
 
-    async def _renew(self, due: list[Held]) -> None:
-        sent = self._clock.monotonic()  # before the await: the store may count the new lease from any moment after it
+    async def _renew(self, due: list[HeldJob]) -> None:
+        sent_at = (
+            self._clock.monotonic()
+        )  # before the await: the store may count the new lease from any moment after it
         pulse = await self._heartbeats.beat(leases_of(due), self._options.lease)
         if self._events.wants(HeartbeatFinished):
-            self._events.emit(HeartbeatFinished(self._worker, len(due), self._clock.monotonic() - sent))
+            self._events.emit(HeartbeatFinished(self._worker, len(due), self._clock.monotonic() - sent_at))
         self._sweeper.refusals.report()
         not_renewed = pulse.lost | pulse.busy | pulse.refused
-        self._leases.renewed((held for held in due if held.claim.lease.pair not in not_renewed), sent)
-        for held in self._leases.find(pulse.busy):  # not renewed, so due again at the next tick
-            self._leases.kept_busy(held, sent + self._options.every_beat)
-        for held in self._leases.find(pulse.lost):
-            self._state.from_thread(self._leases.lose, held)
-        for held in self._leases.find(pulse.canceled):
-            self._state.from_thread(self._leases.stop, held, Stop.CANCELED)
+        self._leases.set_renewed((job for job in due if job.claim.lease.pair not in not_renewed), sent_at)
+        for job in self._leases.find(pulse.busy):  # not renewed, so due again at the next tick
+            self._leases.extend_busy(job, sent_at + self._options.every_beat)
+        for job in self._leases.find(pulse.lost):
+            self._state.from_thread(self._leases.lose, job)
+        for job in self._leases.find(pulse.canceled):
+            self._state.from_thread(self._leases.stop, job, Stop.CANCELED)
 
     async def _find_canceled(self) -> None:
         if self._finder is None or not self._should_find_canceled:
             return
         self._should_find_canceled = False  # before the await: another wake-up may come meanwhile
-        held = [one for one in self._leases.all() if one.stop_reason is None]
-        if not held:
+        held_jobs = [job for job in self._leases.all() if job.stop_reason is None]
+        if not held_jobs:
             return
         try:
-            canceled = self._leases.find(await self._finder.find_canceled(leases_of(held)))
+            canceled = self._leases.find(await self._finder.find_canceled(leases_of(held_jobs)))
         except BaseException:
             self._should_find_canceled = True
             raise
-        for one in canceled:
-            self._should_find_canceled |= one.phase is Phase.AHEAD  # it has no handler yet that could be stopped
-            self._state.from_thread(self._leases.stop, one, Stop.CANCELED)
+        for job in canceled:
+            self._should_find_canceled |= job.phase is Phase.UNSTARTED  # it has no handler yet that could be stopped
+            self._state.from_thread(self._leases.stop, job, Stop.CANCELED)
 
-    def _worth_keeping(self, held: Held, now: float) -> bool:
+    def _is_worth_renewing(self, job: HeldJob, now: float) -> bool:
         """A handler that ignores being stopped, or a loop that hangs, keeps no job alive for ever."""
-        if self._watchdog.hangs:
+        if self._watchdog.is_hung:
             return False
-        return held.stopped_at is None or now - held.stopped_at < 3 * self._options.lease
+        return job.stopped_at is None or now - job.stopped_at < 3 * self._options.lease
 
-    async def _run_errands(self) -> None:
+    async def _make_pending_calls(self) -> None:
         """Each is forgotten only after the store has answered; each is harmless when repeated."""
         while self._crashed:
             self._sweeper.report(await self._heartbeats.reset_lease(self._crashed[0]))
             with self._lock:
                 self._crashed.pop(0)
-                self._count_errands()
+                self._count_pending_calls()
         for token, on_dead in tuple(self._lost_tokens.items()):
             is_done = await self._heartbeats.abandon(token)
             if on_dead is not None:
@@ -318,19 +326,19 @@ class Heartbeater:
                     self._lost_tokens.pop(token, None)  # it may have been forgotten meanwhile
                 elif token in self._lost_tokens:
                     self._lost_tokens[token] = None
-                self._count_errands()
+                self._count_pending_calls()
         for _ in range(len(self._returns)):
-            leases, why = self._returns[0]
+            leases, reason = self._returns[0]
             busy = await self._heartbeats.release(leases)
             refused = {one.job_id for one in self._sweeper.refusals.report()}  # these come back when their leases end
             self._state.add_returned(len(leases) - len(busy))  # before ``errands`` can be 0
             with self._lock:
                 self._returns.pop(0)
                 if busy:  # another transaction has them locked; dropped, they would count as if this worker had died
-                    self._returns.append((list(busy), why))
-                self._count_errands()
+                    self._returns.append((list(busy), reason))
+                self._count_pending_calls()
             if returned := tuple(one.job_id for one in leases if one not in busy and one.job_id not in refused):
-                self._events.emit(JobsReturned(self._worker, returned, why))
+                self._events.emit(JobsReturned(self._worker, returned, reason))
 
 
 class WriteCheck:
@@ -339,20 +347,20 @@ class WriteCheck:
     def __init__(self, heartbeats: Heartbeats, clock: Clock) -> None:
         self._heartbeats = heartbeats
         self._clock = clock
-        self._wanted = float("-inf")
-        self._checked = float("-inf")
+        self._probed_at = float("-inf")
+        self._checked_at = float("-inf")
         self.succeeded = True
         """The last check did."""
 
-    def want(self) -> None:
+    def note_probe(self) -> None:
         """A health probe came, and more may follow. From any thread."""
-        self._wanted = self._clock.monotonic()
+        self._probed_at = self._clock.monotonic()
 
     async def tick(self, now: float) -> None:
         """Check, if it is time. Raises StoreError where nothing can be written."""
-        due = not self.succeeded or now - self._wanted < CHECK_FOR
-        if due and now - self._checked >= CHECK_EVERY:
-            self._checked = now
+        due = not self.succeeded or now - self._probed_at < CHECK_DURATION_SECONDS
+        if due and now - self._checked_at >= CHECK_INTERVAL_SECONDS:
+            self._checked_at = now
             self.succeeded = False
             await self._heartbeats.check_writable()
             self.succeeded = True

@@ -33,7 +33,7 @@ from stowhand.worker.watchdog import LoopWatchdog
 
 Run = Callable[..., Coroutine[Any, Any, object]]
 Hook = Callable[[Attempt[Any], Any], Awaitable[object]]
-SHUT = 1.0
+ENCLOSE_RETRY_SECONDS = 1.0
 """Seconds until a record is claimed again whose attempt the store could not enclose."""
 MIN_CLOSE_SECONDS = 1.0
 """Seconds that each resource has to close, however little of the grace is left."""
@@ -125,8 +125,8 @@ class Hooks:
             if around is None:
                 return await self._inside(attempt, record, prepared, handle or self._handler.handle)
             async with AsyncExitStack() as stack:
-                if not await _entered(stack, around, attempt):
-                    return Snooze(SHUT)
+                if not await _enter(stack, around, attempt):
+                    return Snooze(ENCLOSE_RETRY_SECONDS)
                 return await self._inside(attempt, record, prepared, self._handler.handle)
         except LeaseLost:
             control_of(attempt).lost = True
@@ -154,7 +154,7 @@ class Hooks:
         return decided if decided is not None else returned
 
     async def _timed(self, hook: str, attempt: Attempt[Any], call: Awaitable[object]) -> object:
-        began = self._clock.monotonic()
+        started_at = self._clock.monotonic()
         failed = True
         try:
             returned = await awaitable(call, hook)
@@ -166,7 +166,7 @@ class Hooks:
         finally:
             if self._events.wants(HookFinished) and not self._supervisor.is_closed:
                 task = attempt.claim.task
-                self._events.emit(HookFinished(self._worker, task, hook, self._clock.monotonic() - began, failed))
+                self._events.emit(HookFinished(self._worker, task, hook, self._clock.monotonic() - started_at, failed))
 
     async def post(self, attempt: Attempt[Any]) -> None:
         """Call post_handle: the attempt's end is recorded, or will not be."""
@@ -199,7 +199,7 @@ def _unreadable(record: Unreadable) -> Retry:
     return Retry(f"the record could not be read: {record.error}")
 
 
-async def _entered(stack: AsyncExitStack, around: AbstractAsyncContextManager[None], attempt: Attempt[Any]) -> bool:
+async def _enter(stack: AsyncExitStack, around: AbstractAsyncContextManager[None], attempt: Attempt[Any]) -> bool:
     """False: the store could not; that is no fault of the handler, and uses no attempt. Raises LeaseLost."""
     try:
         await stack.enter_async_context(around)
@@ -217,7 +217,7 @@ class OpenResources:
     def __init__(self, resources: Resources, watchdog: LoopWatchdog, state: WorkerState) -> None:
         self._resources = resources
         self._watchdog = watchdog
-        self.moved = float("-inf")
+        self.moved_at = float("-inf")
         """When opening them was last seen to go on, by the monotonic clock."""
         self._state = state
 
@@ -228,8 +228,8 @@ class OpenResources:
         try:
             while not (opening.done() or self._state.is_stopping):
                 # It may take minutes: the loop runs all the while, though heartbeats have not begun.
-                self._watchdog.alive()
-                self.moved = self._state.clock.monotonic()
+                self._watchdog.mark_alive()
+                self.moved_at = self._state.clock.monotonic()
                 await self._state.until(lambda: opening.done() or self._state.is_stopping, self._watchdog.interval)
         finally:
             if not opening.done():
@@ -240,21 +240,21 @@ class OpenResources:
 
     async def close(self) -> None:
         """Close them, however often this is cancelled: it is bounded."""
-        closing = asyncio.ensure_future(self._resources.close(self._left))
-        canceled = None
+        closing = asyncio.ensure_future(self._resources.close(self._grace_left))
+        cancellation: asyncio.CancelledError | None = None
         while not closing.done():
             try:
                 await asyncio.wait((closing,))
-            except asyncio.CancelledError as cancellation:
-                canceled = cancellation
+            except asyncio.CancelledError as raised:
+                cancellation = raised
         for name, error in closing.result():
             self._state.events.emit(HookFailed(self._state.worker, f"close of resource {name}", None, describe(error)))
-        if canceled is not None:
-            raise canceled
+        if cancellation is not None:
+            raise cancellation
 
-    def _left(self) -> float:
+    def _grace_left(self) -> float:
         """Return the seconds that are left of the grace."""
-        if self._state.at_once:
+        if self._state.skips_grace:
             return MIN_CLOSE_SECONDS
-        began = self._state.stopped_at if self._state.is_stopping else self._state.clock.monotonic()
-        return max(began + self._state.options.grace - self._state.clock.monotonic(), MIN_CLOSE_SECONDS)
+        started_at = self._state.stopped_at if self._state.is_stopping else self._state.clock.monotonic()
+        return max(started_at + self._state.options.grace - self._state.clock.monotonic(), MIN_CLOSE_SECONDS)

@@ -22,7 +22,7 @@ from stowhand.events import Events, WorkerStarted
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.handler import Isolate
 
-STATM = Path("/proc/self/statm")
+STATM_PATH = Path("/proc/self/statm")
 TIMINGS_VARIABLE = "STOWHAND_TIMINGS"
 MAX_TIMING_SECONDS = 300.0
 """Seconds that may be given: a variable that is left behind must not keep a process from its end for ever."""
@@ -32,7 +32,7 @@ def resident_bytes() -> int:
     """Memory of this process, shared pages included; where the system only says that, the most it ever used. Raises
     ConfigurationError where it says neither."""
     try:
-        return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(STATM_PATH.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         pass
     try:
@@ -88,7 +88,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     counts_fresh: float = 5.0
 
 
-USUAL = Timings()
+DEFAULT_TIMINGS = Timings()
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -101,49 +101,49 @@ class Host(msgspec.Struct, frozen=True):
     blocks it."""
     on_threads_exhausted: Callable[[], None] = lambda: None
     """Called on the worker's loop when as many threads have outlived their attempts as jobs may run at once."""
-    timings: Timings = USUAL
+    timings: Timings = DEFAULT_TIMINGS
     resident: Callable[[], int] = resident_bytes
     """Gives the bytes of memory that the process uses."""
 
 
-class Call:
+class CallTimer:
     """A call that one loop makes again and again: ``with call: reply = await store.claim(…)``."""
 
-    __slots__ = ("_clock", "good", "refused", "seconds", "since")
+    __slots__ = ("_clock", "answered_at", "refused_since", "seconds", "started_at")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.since: float | None = None
+        self.started_at: float | None = None
         """When the one under way began, by the monotonic clock; ``None``: none is."""
         self.seconds = 0.0
         """How long the last one took."""
-        self.good: float | None = None
+        self.answered_at: float | None = None
         """When the last one was answered; ``None``: never yet."""
-        self.refused: float | None = None
+        self.refused_since: float | None = None
         """Since when the store has answered with errors alone; ``None``: the last call succeeded."""
 
     def __enter__(self) -> None:
-        self.since = self._clock.monotonic()
+        self.started_at = self._clock.monotonic()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         now = self._clock.monotonic()
-        self.seconds = now - (self.since or now)
-        self.since = None
+        self.seconds = now - (self.started_at or now)
+        self.started_at = None
         if kind is None:
-            self.good = now
-            self.refused = None
-        elif issubclass(kind, StoreError) and self.refused is None:
-            self.refused = now
+            self.answered_at = now
+            self.refused_since = None
+        elif issubclass(kind, StoreError) and self.refused_since is None:
+            self.refused_since = now
 
     def age(self, now: float) -> float:
         """Seconds since the one under way began; 0 when none is."""
-        since = self.since
-        return 0.0 if since is None else max(now - since, 0.0)
+        started_at = self.started_at
+        return 0.0 if started_at is None else max(now - started_at, 0.0)
 
 
-class Liveness:
+class LoopLiveness:
     """Signs of life of a worker's loops. The parts that it asks may be replaced when the worker opens its store."""
 
     lag: Callable[[], float]
@@ -157,15 +157,15 @@ class Liveness:
 
     def bind(
         self,
-        moments: Mapping[str, Callable[[], float]],
-        calls: Mapping[str, Call],
+        moved_at_by_loop: Mapping[str, Callable[[], float]],
+        calls: Mapping[str, CallTimer],
         lag: Callable[[], float],
         refused_since: Callable[[], float | None],
         unready: Callable[[], str | None],
     ) -> None:
         """By loop: ``moments``, when it last moved; ``calls``, its calls to the store. ``refused_since``: since when
         the store refuses what the heartbeater writes."""
-        self._moments = moments
+        self._moved_at_by_loop = moved_at_by_loop
         self._calls = calls
         self._heartbeat_refused_since = refused_since
         self.lag = lag
@@ -174,36 +174,38 @@ class Liveness:
     def ages(self) -> dict[str, float]:
         """Return, by loop, the seconds since it moved, or that its call to the store has taken; 0 when it rests."""
         now = self._clock.monotonic()
-        moved = {name: max(now - moment(), 0.0) for name, moment in self._moments.items()}
-        return moved | {name: call.age(now) for name, call in self._calls.items()}
+        ages = {name: max(now - moved_at(), 0.0) for name, moved_at in self._moved_at_by_loop.items()}
+        return ages | {name: call.age(now) for name, call in self._calls.items()}
 
     def refused(self) -> dict[str, float]:
         """Return, by loop, the seconds for which the store has answered with errors alone. Waking polls instead."""
-        since = {name: self._calls[name].refused for name in ("claiming", "settling")}
+        refused_since = {name: self._calls[name].refused_since for name in ("claiming", "settling")}
         now = self._clock.monotonic()
-        since["heartbeat"] = self._heartbeat_refused_since()
-        return {name: max(now - moment, 0.0) for name, moment in since.items() if moment is not None}
+        refused_since["heartbeat"] = self._heartbeat_refused_since()
+        return {
+            name: max(now - refused_at, 0.0) for name, refused_at in refused_since.items() if refused_at is not None
+        }
 
     @property
     def heard(self) -> float | None:
         """When the store last answered a claim or a settlement, by the monotonic clock; ``None``: never yet."""
-        answered = (self._calls["claiming"].good, self._calls["settling"].good)
-        return max((moment for moment in answered if moment is not None), default=None)
+        answered = (self._calls["claiming"].answered_at, self._calls["settling"].answered_at)
+        return max((time for time in answered if time is not None), default=None)
 
     @property
     def claimed(self) -> bool:
         """A claim has been answered: the worker has started."""
-        return self._calls["claiming"].good is not None
+        return self._calls["claiming"].answered_at is not None
 
 
-class Internals(msgspec.Struct, frozen=True):
+class WorkerControls(msgspec.Struct, frozen=True):
     """What the process around a worker calls."""
 
-    liveness: Liveness
+    liveness: LoopLiveness
     quiet: Callable[[bool], None]
     """True: claim nothing new, and stay; what runs goes on, what was claimed ahead goes back. False: claim again.
     Harmless when repeated. On the worker's own loop."""
-    retask: Callable[[tuple[str, ...] | None], None]
+    set_tasks: Callable[[tuple[str, ...] | None], None]
     """Claim jobs of these tasks from now on. On the worker's own loop."""
     held: Callable[[], list[Lease]]
     """Every lease of the worker just now. From any thread; release them only as the last write."""
@@ -239,17 +241,17 @@ def log_by_default(events: Events) -> None:
 _inside: ContextVar[bool] = ContextVar("stowhand inside a worker", default=False)
 
 
-def is_inside() -> bool:
+def is_inside_worker() -> bool:
     """Return whether an attempt, or what it has started, is asking."""
     return _inside.get()
 
 
-def refuse_inside(what: str) -> None:
+def refuse_inside(operation: str) -> None:
     """Raise Misuse in an attempt, and in what it has started."""
-    if is_inside():
+    if is_inside_worker():
         raise Misuse(
-            f"{what} was called inside an attempt, which would keep its slot while it waits: with one slot for ever."
-            " Return, and let the next job be enqueued with ctx.enqueue_after(…), or make a flow of the steps"
+            f"{operation} was called inside an attempt, which would keep its slot while it waits: with one slot for "
+            "ever. Return, and let the next job be enqueued with ctx.enqueue_after(…), or make a flow of the steps"
         )
 
 

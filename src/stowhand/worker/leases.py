@@ -24,45 +24,45 @@ from stowhand.worker.state import WorkerState
 class Phase(IntEnum):
     """What a held job is doing inside this worker."""
 
-    AHEAD = 0
+    UNSTARTED = 0
     RUNNING = 1
     ENDED = 2
     """The handler is done; the settlement is on its way."""
-    GONE = 3
+    RELEASED = 3
     """Settled, given back, or lost."""
 
 
-class Held:
+class HeldJob:
     """One job that this worker holds, from its claim until the store has answered its settlement."""
 
     __slots__ = (
         "attempt",
-        "beaten",
         "claim",
+        "claimed_at",
         "deadline",
+        "is_suspect",
         "on_answered",
         "phase",
         "refusals",
-        "repeat",
+        "renewed_at",
         "seconds",
         "settlement",
-        "since",
         "stop_reason",
         "stopped_at",
-        "suspect",
         "task",
         "timeout",
         "timer",
+        "was_sent",
     )
 
-    def __init__(self, claim: Claim[Any], sent: float, since: float, deadline: float, suspect: bool) -> None:
+    def __init__(self, claim: Claim[Any], sent_at: float, claimed_at: float, deadline: float, is_suspect: bool) -> None:
         self.claim = claim
-        self.suspect = suspect
+        self.is_suspect = is_suspect
         """Workers died under it before: it runs apart from the others."""
-        self.phase = Phase.AHEAD
-        self.since = since
+        self.phase = Phase.UNSTARTED
+        self.claimed_at = claimed_at
         """When the reply to the claim came: a slow reply is no reason to give the job back at once."""
-        self.beaten = sent
+        self.renewed_at = sent_at
         """When the last good renewal was *sent*, not answered: the lease is sure to last only from that moment on."""
         self.deadline = deadline
         """After this the store may give the job away."""
@@ -81,7 +81,7 @@ class Held:
         """How the attempt ended, once it has."""
         self.on_answered: Callable[[Attempt[Any]], None] | None = None
         """Called when the store has answered the settlement, whatever the reply."""
-        self.repeat = False
+        self.was_sent = False
         """An earlier call with its settlement had no reply."""
         self.refusals = 0
         """How often the store has refused to write a settlement of it."""
@@ -100,9 +100,9 @@ class Leases:
         self._state = state
         self._clock = state.clock
         self._lease = state.options.lease
-        self._thread_ends = state.timings.thread_ends
+        self._thread_end_seconds = state.timings.thread_ends
         self._margin = min(1.0, self._lease / 10)
-        self._held: dict[Held, None] = {}
+        self._held_jobs: dict[HeldJob, None] = {}
         """In the order of their claims. By themselves and not by their pairs: of those few replies are about any, and
         each job would pay for its pair."""
         self._lock = threading.Lock()
@@ -110,128 +110,130 @@ class Leases:
         """When a claim last brought anything."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._held_jobs)
 
-    def take(self, claims: Sequence[Claim[Any]], *, sent: float, since: float, suspects: bool = False) -> list[Held]:
+    def take(
+        self, claims: Sequence[Claim[Any]], *, sent_at: float, answered_at: float, suspects: bool = False
+    ) -> list[HeldJob]:
         """Enter the jobs of a claim that was sent at ``sent`` and answered at ``since``."""
-        deadline = sent + self._lease - self._margin
-        entered = [Held(claim, sent, since, deadline, suspects) for claim in claims]
+        deadline = sent_at + self._lease - self._margin
+        entered = [HeldJob(claim, sent_at, answered_at, deadline, suspects) for claim in claims]
         with self._lock:
-            self._held |= dict.fromkeys(entered)
+            self._held_jobs |= dict.fromkeys(entered)
             if entered:
-                self.taken_at = since
+                self.taken_at = answered_at
         return entered
 
-    def start(self, held: Held) -> bool:
+    def start(self, job: HeldJob) -> bool:
         """Ahead -> running. False when the heartbeat thread gave it back first."""
         with self._lock:
-            if held.phase is not Phase.AHEAD:
+            if job.phase is not Phase.UNSTARTED:
                 return False
-            held.phase = Phase.RUNNING
+            job.phase = Phase.RUNNING
             return True
 
-    def end(self, held: Held) -> None:
+    def end(self, job: HeldJob) -> None:
         """Running -> ended: the lease must live on until the settlement is recorded."""
-        if held.phase is Phase.RUNNING:
-            held.phase = Phase.ENDED
+        if job.phase is Phase.RUNNING:
+            job.phase = Phase.ENDED
 
-    def drop(self, gone: Iterable[Held]) -> None:
+    def drop(self, released: Iterable[HeldJob]) -> None:
         """No longer held, whatever the reason."""
         with self._lock:
-            for held in gone:
-                held.phase = Phase.GONE
-                self._held.pop(held, None)
+            for job in released:
+                job.phase = Phase.RELEASED
+                self._held_jobs.pop(job, None)
 
-    def lose(self, held: Held) -> None:
+    def lose(self, job: HeldJob) -> None:
         """Its lease is lost, or may be given away any moment: nothing is written or renewed for it any more, and its
         handler is stopped. A job that has ended learns of it from its settlement. On the loop."""
-        if held.phase is not Phase.ENDED:
-            self.drop([held])
+        if job.phase is not Phase.ENDED:
+            self.drop([job])
             self._state.look_again()  # it may be a suspect that keeps the claimer waiting
-        self.stop(held, Stop.LOST)
+        self.stop(job, Stop.LOST)
 
-    def stop(self, held: Held, why: Stop) -> None:
+    def stop(self, job: HeldJob, reason: Stop) -> None:
         """Stop its handler, if it runs. The first reason stays, but a lost lease replaces the others.
 
         A coroutine is cancelled at once. So is the wait for a thread, but not where the attempt was canceled or timed
         out: its thread has some seconds to end by itself, in which the lease is renewed. On the loop.
         """
-        if held.task is None or held.attempt is None:
+        if job.task is None or job.attempt is None:
             return
-        is_first = held.stop_reason is None
-        if is_first or why is Stop.LOST:
-            held.stop_reason = why
-            control_of(held.attempt).lost = why is Stop.LOST
-            held.attempt.cancel(why.value)
-        if why not in (Stop.CANCELED, Stop.TIMEOUT) or not control_of(held.attempt).in_thread:
-            held.cancel(self._clock.monotonic())
+        is_first = job.stop_reason is None
+        if is_first or reason is Stop.LOST:
+            job.stop_reason = reason
+            control_of(job.attempt).lost = reason is Stop.LOST
+            job.attempt.cancel(reason.value)
+        if reason not in (Stop.CANCELED, Stop.TIMEOUT) or not control_of(job.attempt).in_thread:
+            job.cancel(self._clock.monotonic())
         elif is_first:
-            if held.timer is not None:
-                held.timer.cancel()
-            held.timer = self._clock.call_later(self._thread_ends, lambda: held.cancel(self._clock.monotonic()))
+            if job.timer is not None:
+                job.timer.cancel()
+            job.timer = self._clock.call_later(self._thread_end_seconds, lambda: job.cancel(self._clock.monotonic()))
 
-    def pull_ahead(self, before: float, *, but: Held | None = None) -> list[Held]:
+    def take_unstarted(self, claimed_by: float, *, excluded: HeldJob | None = None) -> list[HeldJob]:
         """Take out what was claimed by that moment and has not started, except one: it is to be given back."""
-        if not self._held:
+        if not self._held_jobs:
             return []
         with self._lock:
-            ahead = (held for held in self._held if held.phase is Phase.AHEAD and held is not but)
-            stale = [held for held in ahead if held.since <= before]
-            for held in stale:
-                held.phase = Phase.GONE
-                del self._held[held]
+            ahead = (job for job in self._held_jobs if job.phase is Phase.UNSTARTED and job is not excluded)
+            stale = [job for job in ahead if job.claimed_at <= claimed_by]
+            for job in stale:
+                job.phase = Phase.RELEASED
+                del self._held_jobs[job]
         return stale
 
-    def oldest_ahead(self) -> float | None:
+    def oldest_unstarted(self) -> float | None:
         """When the oldest that has not started was claimed."""
         with self._lock:
-            return min((one.since for one in self._held if one.phase is Phase.AHEAD), default=None)
+            return min((job.claimed_at for job in self._held_jobs if job.phase is Phase.UNSTARTED), default=None)
 
-    def due(self, now: float, every: float) -> list[Held]:
+    def due_for_renewal(self, now: float, interval: float) -> list[HeldJob]:
         """What to renew now: nothing until one is due, then all that are past half their time."""
         with self._lock:
-            held = list(self._held)
-        if not any(now - one.beaten >= every for one in held):
+            held_jobs = list(self._held_jobs)
+        if not any(now - job.renewed_at >= interval for job in held_jobs):
             return []
-        return [one for one in held if now - one.beaten >= every / 2]
+        return [job for job in held_jobs if now - job.renewed_at >= interval / 2]
 
-    def renewed(self, beaten: Iterable[Held], sent: float) -> None:
+    def set_renewed(self, renewed: Iterable[HeldJob], sent_at: float) -> None:
         """The store has renewed these by a beat sent at ``sent``."""
-        deadline = sent + self._lease - self._margin
+        deadline = sent_at + self._lease - self._margin
         with self._lock:
-            for held in beaten:
-                held.beaten = sent
-                held.deadline = deadline
+            for job in renewed:
+                job.renewed_at = sent_at
+                job.deadline = deadline
 
-    def kept_busy(self, held: Held, until: float) -> None:
+    def extend_busy(self, job: HeldJob, until: float) -> None:
         """Locked by another transaction: not renewed, but it cannot be given away meanwhile either."""
         with self._lock:
-            held.deadline = max(held.deadline, until)
+            job.deadline = max(job.deadline, until)
 
-    def expired(self, now: float) -> list[Held]:
+    def expired(self, now: float) -> list[HeldJob]:
         """What the store may have given away by now."""
-        if not self._held:
+        if not self._held_jobs:
             return []
         with self._lock:
-            return [held for held in self._held if held.deadline <= now]
+            return [job for job in self._held_jobs if job.deadline <= now]
 
-    def find(self, pairs: Iterable[Pair]) -> list[Held]:
+    def find(self, pairs: Iterable[Pair]) -> list[HeldJob]:
         """Return those of these pairs that are still held. Replies about other leases are thereby ignored."""
-        if not (wanted := frozenset(pairs)):
+        if not (requested := frozenset(pairs)):
             return []
         with self._lock:
-            return [held for held in self._held if held.claim.lease.pair in wanted]
+            return [job for job in self._held_jobs if job.claim.lease.pair in requested]
 
-    def all(self) -> list[Held]:
+    def all(self) -> list[HeldJob]:
         """A copy."""
         with self._lock:
-            return list(self._held)
+            return list(self._held_jobs)
 
     def list_all(self) -> list[Lease]:
         """Return the leases of all held jobs. From any thread."""
         return leases_of(self.all())
 
 
-def leases_of(held: Iterable[Held]) -> list[Lease]:
+def leases_of(held_jobs: Iterable[HeldJob]) -> list[Lease]:
     """Return the leases in the order of ids, in which rows are locked everywhere."""
-    return sorted((one.claim.lease for one in held), key=lambda lease: lease.job_id)
+    return sorted((job.claim.lease for job in held_jobs), key=lambda lease: lease.job_id)

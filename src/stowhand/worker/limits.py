@@ -12,7 +12,7 @@ import threading
 from stowhand.events import ThreadAbandoned, ThreadEnded, ThreadsExhausted, WorkerRenewed
 from stowhand.jobs.durations import format_duration
 from stowhand.worker.host import Host
-from stowhand.worker.leases import Held
+from stowhand.worker.leases import HeldJob
 from stowhand.worker.state import WorkerState
 
 MEMORY_CHECK_SECONDS = 1.0
@@ -26,7 +26,7 @@ class Limits:
         self._host = host
         self._state = state
         self._options = state.options
-        self._threads: list[tuple[Held, threading.Event]] = []
+        self._threads: list[tuple[HeldJob, threading.Event]] = []
         self._was_exhausted = False
         self._memory_check_due = 0.0
         self._is_reported = False
@@ -37,9 +37,11 @@ class Limits:
         """Start to count the worker's age."""
         if self._options.max_age is not None:
             age = format_duration(self._options.max_age)
-            self._state.clock.call_later(self._options.max_age, lambda: self._state.end(f"max_age ({age}) reached"))
+            self._state.clock.call_later(
+                self._options.max_age, lambda: self._state.reach_limit(f"max_age ({age}) reached")
+            )
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Report threads that have ended, and limits that were reached. Called several times a second."""
         self._report_ended_threads()
         self._check_memory()
@@ -59,32 +61,32 @@ class Limits:
     @property
     def abandoned_threads(self) -> int:
         """Threads that still run the handlers of attempts that have ended."""
-        return sum(not ended.is_set() for _, ended in self._threads)
+        return sum(not has_ended.is_set() for _, has_ended in self._threads)
 
     @property
     def is_out_of_threads(self) -> bool:
         """Too many threads have outlived their attempts."""
         return self.abandoned_threads >= self._options.concurrency
 
-    def add_thread(self, held: Held, ended: threading.Event) -> None:
+    def add_thread(self, job: HeldJob, end_event: threading.Event) -> None:
         """The attempt has ended and its thread has not. ``ended``: set when the thread ends."""
-        self._threads.append((held, ended))
+        self._threads.append((job, end_event))
         events, worker = self._state.events, self._state.worker
-        events.emit(ThreadAbandoned(worker, held.claim.lease.job_id, held.claim.task))
+        events.emit(ThreadAbandoned(worker, job.claim.lease.job_id, job.claim.task))
         if self.is_out_of_threads and not self._was_exhausted:
             self._was_exhausted = True
             events.emit(ThreadsExhausted(worker, self.abandoned_threads))
             self._host.on_threads_exhausted()
 
     def _report_ended_threads(self) -> None:
-        over = [one for one in self._threads if one[1].is_set()]
-        if not over:
+        ended_threads = [entry for entry in self._threads if entry[1].is_set()]
+        if not ended_threads:
             return
-        self._threads = [one for one in self._threads if one not in over]
+        self._threads = [entry for entry in self._threads if entry not in ended_threads]
         self._was_exhausted = self.is_out_of_threads
         self._state.wake()
-        for held, _ in over:
-            ended = ThreadEnded(self._state.worker, held.claim.lease.job_id, held.claim.task, self.abandoned_threads)
+        for job, _ in ended_threads:
+            ended = ThreadEnded(self._state.worker, job.claim.lease.job_id, job.claim.task, self.abandoned_threads)
             self._state.events.emit(ended)
 
     # -- jobs, time, memory ----------------------------------------------------------------------
@@ -95,28 +97,28 @@ class Limits:
         if self._options.max_jobs is None:
             return float("inf")
         state = self._state
-        return max(self._options.max_jobs - state.ended - len(state.running) - len(state.ready), 0)
+        return max(self._options.max_jobs - state.handlers_ended - len(state.running) - len(state.ready), 0)
 
     @property
     def is_spent(self) -> bool:
         """The worker has had as many jobs, or as much time or memory, as it may."""
-        return self._state.is_over or not self.jobs_left
+        return self._state.is_limit_reached or not self.jobs_left
 
     def renewal_reason(self) -> str | None:
         """Which of these was reached. From any thread."""
-        if not self._state.is_over and not self.jobs_left:
+        if not self._state.is_limit_reached and not self.jobs_left:
             return f"max_jobs ({self._options.max_jobs}) reached"
-        return self._state.over_because
+        return self._state.limit_reason
 
     def _check_memory(self) -> None:
         now = self._state.clock.monotonic()
         # Before its first job the process cannot have leaked: a limit that is too low must not keep it from all work.
-        if self._options.max_memory is None or now < self._memory_check_due or not self._state.ended:
+        if self._options.max_memory is None or now < self._memory_check_due or not self._state.handlers_ended:
             return
         self._memory_check_due = now + MEMORY_CHECK_SECONDS
         used = self._host.resident()
         if used > self._options.max_memory:
-            self._state.end(f"max_memory ({_mib(self._options.max_memory)}) reached: {_mib(used)} used")
+            self._state.reach_limit(f"max_memory ({_mib(self._options.max_memory)}) reached: {_mib(used)} used")
 
 
 def _mib(size: int) -> str:

@@ -35,11 +35,11 @@ from stowhand.protocols.store import Claim
 from stowhand.retry import AnyBackoff, natural, takes_error, wait
 
 if TYPE_CHECKING:
-    from stowhand.worker.leases import Held
+    from stowhand.worker.leases import HeldJob
 
-End = Outcome | Stop
+HandlerEnd = Outcome | Stop
 """How a handler ended. A ``Stop``: nothing is to be recorded, because of it."""
-UNWRITTEN = "its settlement could not be written"
+UNWRITTEN_MESSAGE = "its settlement could not be written"
 """How the error of an attempt begins whose settlement the store refused."""
 
 
@@ -61,7 +61,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(f"Policy: timeout: {error}") from None
 
 
-class Judge:
+class HandlerPolicies:
     """One handler's policies. ``default`` holds where the handler gives none."""
 
     def __init__(self, handler: Handler, default: Policy, events: Events) -> None:
@@ -75,12 +75,12 @@ class Judge:
         timeout = self._policy(claim).timeout
         return timeout if timeout is not None else self._default.timeout
 
-    def end_of(self, error: BaseException, held: Held) -> End:
+    def end_of(self, error: BaseException, job: HeldJob) -> HandlerEnd:
         """How a handler ended that raised this. A raised outcome counts as a returned one, also after a stop."""
         if isinstance(error, RaisableOutcome):
             return from_raised(error)
-        reason = held.stop_reason
-        if reason is Stop.CANCELED and held.stopped_at is None:
+        reason = job.stop_reason
+        if reason is Stop.CANCELED and job.stopped_at is None:
             reason = None  # its thread has ended by itself: the error is its own
         match reason:
             case None if isinstance(error, ChildCrashed):
@@ -90,12 +90,12 @@ class Judge:
             case None if isinstance(error, LeaseLost):
                 return Stop.LOST
             case None:
-                return outcome_of(error, held.claim, self._policy_of)
+                return outcome_of(error, job.claim, self._policy_of)
             case Stop.TIMEOUT:
-                runs_on = held.attempt is not None and control_of(held.attempt).abandoned_thread is not None
+                runs_on = job.attempt is not None and control_of(job.attempt).abandoned_thread is not None
                 thread = "; its thread cannot be stopped and its result will be ignored" if runs_on else ""
-                said = f"timed out: the attempt took longer than {held.timeout:g} s{thread}"
-                return Retry(said, error_class=TIMED_OUT)
+                message = f"timed out: the attempt took longer than {job.timeout:g} s{thread}"
+                return Retry(message, error_class=TIMED_OUT)
             case Stop.CANCELED:
                 return Cancel("canceled while running")
             case stopped:
@@ -113,21 +113,23 @@ class Judge:
                 return COMPLETED
         try:
             return self._settle(attempt, outcome, result)
-        except BaseException as trouble:  # noqa: BLE001 - boundary: reported in the job's error text
+        except BaseException as policy_error:  # noqa: BLE001 - boundary: reported in the job's error text
             retry = outcome if isinstance(outcome, Retry) else None
-            text = undecided(None if retry is None else retry.error, trouble)
+            text = undecided(None if retry is None else retry.error, policy_error)
             payload, kind = (None, None) if retry is None else (retry.payload, retry.error_class)
             return self._settle(attempt, Retry(text, payload=payload, error_class=kind), None, natural)
 
-    def instead(self, attempt: Attempt[Any], refused: Settlement, why: str, refusals: int) -> Settlement | None:
+    def fallback_settlement(
+        self, attempt: Attempt[Any], refused: Settlement, refusal: str, refusals: int
+    ) -> Settlement | None:
         """What is settled when the store has ``refused`` a settlement: an error of the attempt, retried by the rules;
         refused again, a failure. ``None``: all were refused. ``refusals``: how many there were, this one included."""
-        reason = clean(f"{UNWRITTEN}: {why}")
+        reason = clean(f"{UNWRITTEN_MESSAGE}: {refusal}")
         match refusals:
             case 1:
-                first = (refused.error or "").partition("\n")[0]
-                both = clean(f"{first}\n({reason})") if first else reason
-                return self.settle(attempt, Retry(both, error_class=refused.error_class))
+                original = (refused.error or "").partition("\n")[0]
+                message = clean(f"{original}\n({reason})") if original else reason
+                return self.settle(attempt, Retry(message, error_class=refused.error_class))
             case 2 if refused.state is not State.FAILED:
                 return self.settle(attempt, Fail(reason))
         return None
@@ -181,13 +183,13 @@ def outcome_of(error: BaseException, claim: Claim[Any], policy: Callable[[Claim[
     try:
         chosen = policy(claim)
         gives_up = None if isinstance(error, PayloadMismatch) else chosen.gives_up
-        why = None if gives_up is None else gives_up(error)
-    except BaseException as trouble:  # noqa: BLE001 - boundary: reported in the job's error text
-        return _undecided(outcome, claim, trouble)
-    if why is None:
+        give_up_reason = None if gives_up is None else gives_up(error)
+    except BaseException as policy_error:  # noqa: BLE001 - boundary: reported in the job's error text
+        return _undecided(outcome, claim, policy_error)
+    if give_up_reason is None:
         return with_wait(outcome, error, claim, chosen)
     title, _, trace = outcome.error.partition("\n")
-    return Fail(clean(f"{title}\n(not tried again: {why})\n{trace}"), error_class=outcome.error_class)
+    return Fail(clean(f"{title}\n(not tried again: {give_up_reason})\n{trace}"), error_class=outcome.error_class)
 
 
 def with_wait(outcome: Retry, error: BaseException | None, claim: Claim[Any], policy: Policy) -> Retry:
@@ -199,16 +201,16 @@ def with_wait(outcome: Retry, error: BaseException | None, claim: Claim[Any], po
         if not takes_error(backoff):
             return outcome
         return outcome.__replace__(delay=wait(backoff, claim.attempts, error))
-    except BaseException as trouble:  # noqa: BLE001 - boundary: as above
-        return _undecided(outcome, claim, trouble)
+    except BaseException as policy_error:  # noqa: BLE001 - boundary: as above
+        return _undecided(outcome, claim, policy_error)
 
 
-def undecided(words: str | None, trouble: BaseException) -> str:
+def undecided(text: str | None, policy_error: BaseException) -> str:
     """The error's text where a policy or a backoff has failed. ``words``: what it would have been."""
-    said = f"(how long to wait could not be decided: {describe(trouble)})"
-    return clean(said if words is None else f"{words}\n{said}")
+    message = f"(how long to wait could not be decided: {describe(policy_error)})"
+    return clean(message if text is None else f"{text}\n{message}")
 
 
-def _undecided(outcome: Retry, claim: Claim[Any], trouble: BaseException) -> Retry:
-    text = undecided(outcome.error, trouble)
+def _undecided(outcome: Retry, claim: Claim[Any], policy_error: BaseException) -> Retry:
+    text = undecided(outcome.error, policy_error)
     return outcome.__replace__(error=text, delay=natural(claim.attempts))

@@ -19,11 +19,11 @@ from contextlib import suppress
 
 from stowhand.fork import call_in_children
 
-DISMISSED_WITHIN = 1.0
+DISMISSAL_TIMEOUT_SECONDS = 1.0
 """Seconds that a guardian has to end when it is dismissed."""
 
 
-class Guarded:
+class ProgramGroups:
     """The process groups of this process's programs, and their guardian. One per process; from any thread."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Guarded:
             if guardian is None or self._groups:
                 return
             self._guardian = None
-            _end(guardian)
+            _end_guardian(guardian)
 
     def _start(self) -> None:
         """Start the guardian, again after it was killed. An embedded Python cannot say how to start one."""
@@ -80,7 +80,7 @@ class Guarded:
         if self._guardian is not None:
             if self._guardian.poll() is None:
                 return
-            _end(self._guardian)
+            _end_guardian(self._guardian)
         # A service manager may signal all processes of a service; the guardian is to outlive this one. A signal that is
         # blocked here is blocked there from its first moment.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
@@ -125,15 +125,15 @@ def guard() -> None:
             os.killpg(group, signal.SIGKILL)
 
 
-def _end(guardian: subprocess.Popen[bytes]) -> None:
+def _end_guardian(guardian: subprocess.Popen[bytes]) -> None:
     assert guardian.stdin is not None
     guardian.stdin.close()
     try:
-        guardian.wait(DISMISSED_WITHIN)
+        guardian.wait(DISMISSAL_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         guardian.kill()
         guardian.wait()
 
 
-GUARDED = Guarded()
-atexit.register(GUARDED.dismiss)
+PROGRAM_GROUPS = ProgramGroups()
+atexit.register(PROGRAM_GROUPS.dismiss)

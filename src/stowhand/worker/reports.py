@@ -39,14 +39,14 @@ from stowhand.protocols.throughput import (
     TaskMinute,
     ThroughputKeeper,
 )
-from stowhand.worker.leases import Held
+from stowhand.worker.leases import HeldJob
 from stowhand.worker.limits import Limits
 from stowhand.worker.state import WorkerState
 from stowhand.worker.watchdog import LoopWatchdog
 
-RETRY_AFTER = 2.0
+RETRY_DELAY_SECONDS = 2.0
 """Seconds until an entry is written again that the store has not accepted."""
-PROGRESS_EVERY = 1.0
+PROGRESS_INTERVAL_SECONDS = 1.0
 """Seconds between two writes, at least."""
 
 
@@ -58,16 +58,16 @@ class Registration:
         self._limits = limits
         self._state = state
         self._worker_list = heartbeats if isinstance(heartbeats, WorkerList) else None
-        self.removing = False
+        self.is_removing = False
         """The entry is to be removed, and has not been yet."""
-        self.recorded = True
+        self.is_recorded = True
         """The store has accepted the last entry."""
         self._written_at = float("-inf")
         self._written: WorkerDescription | None = None
 
     def remove(self) -> None:
         """Remove the entry at the next tick."""
-        self.removing = True
+        self.is_removing = True
 
     async def tick(self, now: float) -> None:
         """Write what is due: a new entry, one that is getting old or has changed, or its removal.
@@ -75,21 +75,24 @@ class Registration:
         A removal that fails is not tried again: the store's maintenance does it.
         """
         if self._worker_list is None:
-            self.removing = False
-        elif self.removing:
+            self.is_removing = False
+        elif self.is_removing:
             try:
                 await self._worker_list.worker_gone(self._state.worker)
             finally:
                 self._worker_list = None
-                self.removing = False
-        elif now - self._written_at >= (SEEN_EVERY if self.recorded else RETRY_AFTER) or self._card() != self._written:
+                self.is_removing = False
+        elif (
+            now - self._written_at >= (SEEN_EVERY if self.is_recorded else RETRY_DELAY_SECONDS)
+            or self._description() != self._written
+        ):
             self._written_at = now
-            self._written = self._card()
-            self.recorded = False
+            self._written = self._description()
+            self.is_recorded = False
             await self._worker_list.worker_seen(self._written, self._state.task_queues)
-            self.recorded = True
+            self.is_recorded = True
 
-    def _card(self) -> WorkerDescription:
+    def _description(self) -> WorkerDescription:
         state = self._state
         return WorkerDescription(
             name=state.worker,
@@ -112,10 +115,10 @@ class ProgressBoard:
 
     def __init__(self, keeper: ProgressKeeper, lease: float) -> None:
         self._keeper = keeper
-        self._within = lease / 10
+        self._lock_timeout = lease / 10
         self._notes: dict[Pair, Progress] = {}
         self._lock = threading.Lock()
-        self._written = float("-inf")
+        self._written_at = float("-inf")
 
     def note(self, progress: Progress) -> None:
         """Note what is written within about a second."""
@@ -124,18 +127,18 @@ class ProgressBoard:
 
     async def tick(self, now: float, is_beat_due: Callable[[], bool]) -> None:
         """Write what there is, if it is time and no beat is due."""
-        if not self._notes or now - self._written < PROGRESS_EVERY or is_beat_due():
+        if not self._notes or now - self._written_at < PROGRESS_INTERVAL_SECONDS or is_beat_due():
             return
         with self._lock:
             notes, self._notes = self._notes, {}
-        self._written = now
+        self._written_at = now
         with suppress(StoreError):
-            await self._keeper.keep_progress(tuple(notes.values()), self._within)
+            await self._keeper.keep_progress(tuple(notes.values()), self._lock_timeout)
 
 
-WRITE_EVERY_SECONDS = 10.0
+WRITE_INTERVAL_SECONDS = 10.0
 """Between two writes. What a worker has counted since the last one is lost when it dies."""
-KEPT = OPEN_FOR // MINUTE + 2
+MAX_KEPT_MINUTES = OPEN_FOR // MINUTE + 2
 """Minutes, also for a clock that is set back: a store refuses older ones."""
 _zeros: partial[list[int]] = partial(list, (0,) * BUCKET_COUNT)
 
@@ -147,7 +150,7 @@ class _Count(msgspec.Struct):
     """Counts by the names of the fields of a Tally."""
     waits: list[int] = msgspec.field(default_factory=_zeros)
     runs: list[int] = msgspec.field(default_factory=_zeros)
-    changed: bool = True
+    is_changed: bool = True
     """Since it was last taken out."""
     written: int = 0
     """How many ends of it the store has accepted, or are counted as late elsewhere."""
@@ -158,11 +161,11 @@ class _Count(msgspec.Struct):
 
     def change(self) -> None:
         """Have it taken out at the next write."""
-        self.changed = True
+        self.is_changed = True
 
     def take(self) -> OutcomeCounts:
         """Take out the whole count, and note that it is taken."""
-        self.changed = False
+        self.is_changed = False
         return self.tally()
 
     def accept(self, number: int) -> None:
@@ -186,16 +189,16 @@ class _Count(msgspec.Struct):
         self.counts["ok"] += len(seconds)
         self.change()
         seconds.sort()
-        at = 0
-        while at < len(seconds):
-            bucket = bisect_left(BUCKET_BOUNDS_SECONDS, seconds[at])
+        start = 0
+        while start < len(seconds):
+            bucket = bisect_left(BUCKET_BOUNDS_SECONDS, seconds[start])
             end = (
-                bisect_right(seconds, BUCKET_BOUNDS_SECONDS[bucket], at)
+                bisect_right(seconds, BUCKET_BOUNDS_SECONDS[bucket], start)
                 if bucket < len(BUCKET_BOUNDS_SECONDS)
                 else len(seconds)
             )
-            self.runs[bucket] += end - at
-            at = end
+            self.runs[bucket] += end - start
+            start = end
 
 
 _minute: partial[defaultdict[str, _Count]] = partial(defaultdict, _Count)
@@ -206,51 +209,51 @@ class ThroughputCounter:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._ahead: float | None = None
+        self._store_offset: float | None = None
         """Seconds by which the store's time, since 1970, is ahead of the monotonic clock; ``None``: not known yet."""
-        self._heard = float("-inf")
+        self._synced_at = float("-inf")
         self._lock = threading.Lock()
         self._minutes: defaultdict[int, defaultdict[str, _Count]] = defaultdict(_minute)
-        self._early: list[ResetJob] = []
+        self._early_resets: list[ResetJob] = []
         """Reset before the store's time was known."""
-        self._none = _Count()
+        self._discarded = _Count()
 
-    def count(self, recorded: Sequence[Held]) -> None:
+    def count(self, recorded: Sequence[HeldJob]) -> None:
         """Count attempts whose ends the store has recorded. Every job passes here: what a batch shares is done once."""
         if not recorded:
             return
         last = recorded[-1]
-        count = self._none
+        count = self._discarded
         with self._lock:
-            self._hear(last.claim.record.started_at, last.since)
-            minute = self._minutes[self._number()]
+            self._sync_clock(last.claim.record.started_at, last.claimed_at)
+            minute = self._minutes[self._current_minute()]
             seconds: defaultdict[str, list[float]] = defaultdict(list)
             of_task: list[float] = []
-            known = due = start = None
-            waited = alike = 0
-            for held in recorded:
-                claim = held.claim
-                job, task = claim.record, claim.task
-                if task != known or job.run_at is not due or job.started_at is not start:
-                    count.waits[waited] += alike
-                    alike = 0
-                    known, due, start = task, job.run_at, job.started_at
+            current_task = due = start = None
+            wait_bucket = same_wait = 0
+            for job in recorded:
+                claim = job.claim
+                record, task = claim.record, claim.task
+                if task != current_task or record.run_at is not due or record.started_at is not start:
+                    count.waits[wait_bucket] += same_wait
+                    same_wait = 0
+                    current_task, due, start = task, record.run_at, record.started_at
                     count = minute[task if task in minute or len(minute) < MOST_TASKS else OTHERS]
                     of_task = seconds[task]
-                    waited = bisect_left(BUCKET_BOUNDS_SECONDS, (start - due).total_seconds())
-                alike += 1
-                of_task.append(held.seconds)
-                if held.settlement is not COMPLETED and held.settlement.ended is not AttemptOutcome.OK:
-                    count.add_other(held.settlement.ended.value)
-            count.waits[waited] += alike
-            for task, some in seconds.items():
-                minute[task if task in minute else OTHERS].add_runs(some)
+                    wait_bucket = bisect_left(BUCKET_BOUNDS_SECONDS, (start - due).total_seconds())
+                same_wait += 1
+                of_task.append(job.seconds)
+                if job.settlement is not COMPLETED and job.settlement.ended is not AttemptOutcome.OK:
+                    count.add_other(job.settlement.ended.value)
+            count.waits[wait_bucket] += same_wait
+            for task, task_seconds in seconds.items():
+                minute[task if task in minute else OTHERS].add_runs(task_seconds)
 
     def add(self, task: str, ended: str, due: datetime | None, start: datetime | None, seconds: float | None) -> None:
         """Count one. ``due``, ``start``: when it was due and when it was claimed, by the store's clock; ``seconds``:
         how long it ran. ``None``: not known."""
         with self._lock:
-            if self._ahead is None:
+            if self._store_offset is None:
                 return
             count = self._now(task)
             count.counts[ended] += 1
@@ -259,41 +262,41 @@ class ThroughputCounter:
             if seconds is not None:
                 count.runs[bisect_left(BUCKET_BOUNDS_SECONDS, seconds)] += 1
 
-    def hear(self, claimed: datetime, heard: float) -> None:
+    def hear(self, claimed_at: datetime, answered_at: float) -> None:
         """A reply came at ``heard`` by the monotonic clock: a job was claimed at ``claimed`` by the store's."""
         with self._lock:
-            self._hear(claimed, heard)
+            self._sync_clock(claimed_at, answered_at)
 
     def count_resets(self, jobs: Sequence[ResetJob]) -> None:
         """Count jobs that were taken back from workers that died."""
         with self._lock:
-            self._early += jobs
-            if self._ahead is not None:
+            self._early_resets += jobs
+            if self._store_offset is not None:
                 self._count_early()
 
-    def _hear(self, claimed: datetime, heard: float) -> None:
-        if heard > self._heard:
-            self._heard = heard
-            self._ahead = claimed.timestamp() - heard
-            if self._early:
+    def _sync_clock(self, claimed_at: datetime, answered_at: float) -> None:
+        if answered_at > self._synced_at:
+            self._synced_at = answered_at
+            self._store_offset = claimed_at.timestamp() - answered_at
+            if self._early_resets:
                 self._count_early()
 
     def take(self) -> list[TaskMinute]:
         """What has changed since it was last taken out, whole; ``put_back`` or ``written`` follows."""
         with self._lock:
-            if self._ahead is None:
+            if self._store_offset is None:
                 return []
-            for number in [one for one in self._minutes if abs(one - self._number()) > KEPT]:
+            for number in [one for one in self._minutes if abs(one - self._current_minute()) > MAX_KEPT_MINUTES]:
                 for task in self._minutes[number]:
                     self._lose(number, task)
                 del self._minutes[number]
-            changed = [
+            is_changed = [
                 (number, task, count)
                 for number, minute in self._minutes.items()
                 for task, count in minute.items()
-                if count.changed
+                if count.is_changed
             ]
-            return [TaskMinute(number, task, count.take()) for number, task, count in changed]
+            return [TaskMinute(number, task, count.take()) for number, task, count in is_changed]
 
     def put_back(self, taken: Sequence[TaskMinute]) -> None:
         """Have these taken out again: they were not written, or the reply was lost."""
@@ -316,28 +319,28 @@ class ThroughputCounter:
             self._now(task).counts["late"] += late
 
     def _count_early(self) -> None:
-        early, self._early = self._early, []
-        for job in early:
+        resets, self._early_resets = self._early_resets, []
+        for job in resets:
             count = self._now(job.task)
             count.counts["resets"] += 1
             if job.state is not State.QUEUED:  # failed: reset too often; canceled: that was asked for before
                 count.counts[job.state.value] += 1
 
     def _now(self, task: str) -> _Count:
-        minute = self._minutes[self._number()]
+        minute = self._minutes[self._current_minute()]
         count = minute[task if task in minute or len(minute) < MOST_TASKS else OTHERS]
         count.change()
         return count
 
-    def _number(self) -> int:
-        return int(self._monotonic() + (self._ahead or 0.0)) // MINUTE
+    def _current_minute(self) -> int:
+        return int(self._monotonic() + (self._store_offset or 0.0)) // MINUTE
 
 
 def _histogram(buckets: Sequence[int]) -> Histogram:
     return {bucket: number for bucket, number in enumerate(buckets) if number}
 
 
-def uncounted(recorded: Sequence[Held]) -> None:
+def uncounted(recorded: Sequence[HeldJob]) -> None:
     """Count nothing: the store keeps no throughput."""
 
 
@@ -350,24 +353,26 @@ class ThroughputWriter:
         self._events = events
         self._writer = f"{worker}:{uuid.uuid4().hex[:12]}"
         """Identifies this run: another worker may have, or have had, the same name."""
-        self._wrote_at = float("-inf")
+        self._written_at = float("-inf")
         self._failures = 0
-        self.finishing = False
+        self.is_finishing = False
         """One last write is due."""
 
     def finish(self) -> None:
         """Write at the next tick, whenever the last write was."""
-        self.finishing = True
+        self.is_finishing = True
 
     async def tick(self, heartbeats: object, now: float) -> None:
         """Write, if it is time and something has ended. What fails is reported, and written with the next."""
-        last, self.finishing = self.finishing, False
-        if not isinstance(heartbeats, ThroughputKeeper) or not (last or now - self._wrote_at >= WRITE_EVERY_SECONDS):
+        is_last, self.is_finishing = self.is_finishing, False
+        if not isinstance(heartbeats, ThroughputKeeper) or not (
+            is_last or now - self._written_at >= WRITE_INTERVAL_SECONDS
+        ):
             return
         taken = self._counter.take()
         if not taken:
             return
-        self._wrote_at = now
+        self._written_at = now
         try:
             closed = await heartbeats.write_throughput(self._writer, taken)
         except BaseException as error:
@@ -376,7 +381,7 @@ class ThroughputWriter:
                 raise
             self._failures += 1
             if self._failures == 1 or self._failures % 10 == 0:
-                self._events.emit(StoreCallFailed(self._worker, "throughput", str(error), WRITE_EVERY_SECONDS))
+                self._events.emit(StoreCallFailed(self._worker, "throughput", str(error), WRITE_INTERVAL_SECONDS))
             return
         self._counter.written(taken, closed)
         if self._failures:

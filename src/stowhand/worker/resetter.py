@@ -29,13 +29,13 @@ from stowhand.protocols.store import Foreign, Heartbeats, RefusedChange, Store, 
 from stowhand.worker.host import log_by_default
 
 IDLE_FACTOR = 6
-MAINTAIN_EVERY = 600.0
-CHECK_EVERY = 30.0
-ROUNDS = 20
+MAINTENANCE_INTERVAL_SECONDS = 600.0
+CHECK_INTERVAL_SECONDS = 30.0
+MAX_PAGES_PER_TICK = 20
 """Pages per tick, so that a great many stalled jobs cannot keep a beat from being sent."""
-LONGEST_JITTER = 0.5
+MAX_JITTER_SECONDS = 0.5
 """Seconds: sixty idle workers may know of the same end of a lease."""
-REMEMBERED = 10_000
+MAX_REPORTED_REFUSALS = 10_000
 """Refused changes that are remembered as reported."""
 NEVER = float("inf")
 
@@ -66,7 +66,7 @@ class Sweeper:
         times: SweepTimes,
         *,
         is_over: Callable[[], bool] = lambda: False,
-        on_reset: Callable[[Sequence[ResetJob]], object] = lambda found: None,
+        on_reset: Callable[[Sequence[ResetJob]], object] = lambda jobs: None,
     ) -> None:
         """``is_over``: whether a look is to end with the page under way."""
         self._name = name
@@ -77,78 +77,80 @@ class Sweeper:
         self._is_over = is_over
         self._on_reset = on_reset
         self.refusals = Refusals(heartbeats, events, name)
-        self._jitter = min(LONGEST_JITTER, times.slack / 2) * zlib.crc32(name.encode()) / 2**32
-        self._looked = float("-inf")
-        self._known = float("-inf")
+        self._jitter = min(MAX_JITTER_SECONDS, times.slack / 2) * zlib.crc32(name.encode()) / 2**32
+        self._looked_at = float("-inf")
+        self._known_at = float("-inf")
         """When the store last said which leases are held."""
         self.ends = NEVER
         """When the first foreign lease has ended, the jitter included."""
-        self._spared = float("-inf")
+        self._spared_at = float("-inf")
         """When a claim last said that there is nothing to look for."""
-        self._late = False
+        self._found_late = False
         """The last look found a lease that had ended."""
-        self._maintained = float("-inf")
-        self._checked = float("-inf")
+        self._maintained_at = float("-inf")
+        self._checked_at = float("-inf")
 
-    def due(self, worked: float) -> float:
+    def due(self, last_work_at: float) -> float:
         """When to look next. ``worked``: when there was work last; both by the monotonic clock."""
-        spared = self._spared > worked
-        recent = self._late or (not spared and self._clock.monotonic() - worked <= self._times.memory)
-        every = self._times.interval if recent else self._times.interval * IDLE_FACTOR
-        return min(self._looked + every, self._known + self._times.lease, self.ends)
+        was_spared = self._spared_at > last_work_at
+        is_recent = self._found_late or (
+            not was_spared and self._clock.monotonic() - last_work_at <= self._times.memory
+        )
+        interval = self._times.interval if is_recent else self._times.interval * IDLE_FACTOR
+        return min(self._looked_at + interval, self._known_at + self._times.lease, self.ends)
 
-    def foresee(self, seen: Foreign) -> None:
+    def note_foreign(self, foreign: Foreign) -> None:
         """A claim that found nothing has seen these foreign leases, and may have spared a look. From any thread."""
         now = self._clock.monotonic()
-        self._known = now
-        if seen.none_late:
-            self._looked = self._spared = now
+        self._known_at = now
+        if foreign.none_late:
+            self._looked_at = self._spared_at = now
         if self.ends - self._jitter > now:  # else it may have ended, and ended leases are not reported
-            self.ends = self._after(seen, now)
+            self.ends = self._after(foreign, now)
 
     def expect(self, seconds: float) -> None:
         """A foreign lease of ``seconds`` has begun, or was renewed. From any thread."""
         ends = self._clock.monotonic() + seconds + self._times.slack + self._jitter
         self.ends = min(self.ends, ends)
 
-    async def tick(self, *, worked: float, ours: Callable[[], Sequence[Lease]] = tuple) -> None:
+    async def tick(self, *, last_work_at: float, ours: Callable[[], Sequence[Lease]] = tuple) -> None:
         """Reset stalled jobs, if it is time. Raises StoreUnreachable; the next tick tries again.
 
         ``worked``: as with ``due``. ``ours``: the leases that this worker renews.
         """
         now = self._clock.monotonic()
-        if now < self.due(worked):
+        if now < self.due(last_work_at):
             return
-        seen = await self._heartbeats.foreign(ours(), self._times.slack)
-        if seen is None or seen.late:
+        foreign = await self._heartbeats.foreign(ours(), self._times.slack)
+        if foreign is None or foreign.late:
             await self._reset_stalled()
-        self._looked = now
-        self._known = now
-        self._late = seen is not None and seen.late
-        self.ends = NEVER if seen is None else self._after(seen, now)
-        if now - self._checked >= CHECK_EVERY:
+        self._looked_at = now
+        self._known_at = now
+        self._found_late = foreign is not None and foreign.late
+        self.ends = NEVER if foreign is None else self._after(foreign, now)
+        if now - self._checked_at >= CHECK_INTERVAL_SECONDS:
             await self._heartbeats.check()
-            self._checked = now
-        if now - self._maintained >= MAINTAIN_EVERY:
-            self._maintained = now  # first: maintenance that fails is not tried again at each sweep
+            self._checked_at = now
+        if now - self._maintained_at >= MAINTENANCE_INTERVAL_SECONDS:
+            self._maintained_at = now  # first: maintenance that fails is not tried again at each sweep
             await self._heartbeats.maintain()
 
     async def _reset_stalled(self) -> None:
-        for _ in range(ROUNDS):
-            found = await self._heartbeats.reset_stalled(self._times.slack)
-            self.report(found)
+        for _ in range(MAX_PAGES_PER_TICK):
+            jobs = await self._heartbeats.reset_stalled(self._times.slack)
+            self.report(jobs)
             self.refusals.report()
-            if not found or self._is_over():
+            if not jobs or self._is_over():
                 break
 
-    def _after(self, seen: Foreign, now: float) -> float:
-        return NEVER if seen.ends_in is None else now + seen.ends_in + self._jitter
+    def _after(self, foreign: Foreign, now: float) -> float:
+        return NEVER if foreign.ends_in is None else now + foreign.ends_in + self._jitter
 
-    def report(self, found: Sequence[ResetJob]) -> None:
+    def report(self, jobs: Sequence[ResetJob]) -> None:
         """Count the jobs that were reset, and emit an event for them."""
-        if found:
-            self._on_reset(found)
-            self._events.emit(JobsReset(tuple(found), self._name))
+        if jobs:
+            self._on_reset(jobs)
+            self._events.emit(JobsReset(tuple(jobs), self._name))
 
 
 class Refusals:
@@ -163,17 +165,17 @@ class Refusals:
     def report(self) -> Sequence[RefusedChange]:
         """What was refused since the last call of this; an event for each that is new."""
         refused = self._heartbeats.refused()
-        for one in refused:
-            key = one.job_id, one.doing
+        for refusal in refused:
+            key = refusal.job_id, refusal.doing
             if key not in self._reported:
-                if len(self._reported) >= REMEMBERED:
+                if len(self._reported) >= MAX_REPORTED_REFUSALS:
                     del self._reported[next(iter(self._reported))]
                 self._reported[key] = None
-                self._events.emit(ChangeRefused(self._name, one.job_id, one.doing, one.why))
+                self._events.emit(ChangeRefused(self._name, refusal.job_id, refusal.doing, refusal.why))
         return refused
 
 
-STOP_PATIENCE = 5.0
+STOP_TIMEOUT_SECONDS = 5.0
 """Seconds that a call on its way may take when the resetter stops."""
 
 
@@ -214,7 +216,7 @@ class Resetter:
         self._clock = clock or SystemClock()
         self._stopping = asyncio.Event()
         self._failures = 0
-        self._looked = float("-inf")
+        self._looked_at = float("-inf")
         self._sweeper: Sweeper | None = None
         self._ticker: Ticker | None = None
         self._crash: Exception | None = None
@@ -250,7 +252,7 @@ class Resetter:
             await self._stopping.wait()
         finally:
             self._stopping.set()
-            ticker.stop(STOP_PATIENCE)
+            ticker.stop(STOP_TIMEOUT_SECONDS)
             try:
                 await ticker.ended()
             except StoreError:
@@ -280,7 +282,7 @@ class Resetter:
         if (left := self._left(sweeper)) > 0:
             return left
         try:
-            await sweeper.tick(worked=self._clock.monotonic())
+            await sweeper.tick(last_work_at=self._clock.monotonic())
         except SchemaTooNew:
             raise  # nothing that this version does there is right any more
         except StoreError as error:
@@ -290,11 +292,11 @@ class Resetter:
             if self._failures:
                 self.events.emit(StoreRecovered(self.options.name, "reset", self._failures))
                 self._failures = 0
-        self._looked = self._clock.monotonic()
+        self._looked_at = self._clock.monotonic()
         return max(self._left(sweeper), 0.0)
 
     def _left(self, sweeper: Sweeper) -> float:
-        end = self._looked + self.options.interval
+        end = self._looked_at + self.options.interval
         # A look that failed has not learned what ends next: that time may be past.
         prompt = self.options.prompt and not self._failures
         return (min(end, sweeper.ends) if prompt else end) - self._clock.monotonic()

@@ -18,11 +18,11 @@ from stowhand.errors import StowhandError
 from stowhand.jobs.outcomes import COMPLETED_WITHOUT_RESULT, from_returned
 from stowhand.protocols.attempt import Stop
 from stowhand.worker.executor import Executor
-from stowhand.worker.leases import Held, Leases
-from stowhand.worker.policy import End
+from stowhand.worker.leases import HeldJob, Leases
+from stowhand.worker.policy import HandlerEnd
 from stowhand.worker.state import WorkerState
 
-YIELD_AFTER = 0.005
+YIELD_INTERVAL_SECONDS = 0.005
 """Seconds of jobs that never wait, after which the event loop gets a turn."""
 LONG_AGO = float("-inf")
 
@@ -30,12 +30,12 @@ LONG_AGO = float("-inf")
 class Slot:
     """A task of the event loop, and the job that runs in it."""
 
-    __slots__ = ("held", "task", "waited")
+    __slots__ = ("has_waited", "job", "task")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
-        self.held: Held | None = None
-        self.waited = False
+        self.job: HeldJob | None = None
+        self.has_waited = False
         """Its last handler really waited, so the event loop has had a turn since."""
 
 
@@ -65,21 +65,21 @@ class Slots:
         """When the event loop last had a turn between two jobs."""
         self._last_end = LONG_AGO
         """When a handler last ended."""
-        self._yielding = False
-        self._last_waited = False
+        self._is_yielding = False
+        self._last_has_waited = False
         """The last handler seen really waited: the next ones will need a slot each."""
         self._ready = state.ready
-        self.on_hold = False
+        self.is_on_hold = False
         """A slot that becomes free stays free, for the claimer to fill."""
         self._low_water = 0
 
     async def close(self) -> None:
         """After the supervisor: end every slot's task. A handler that ignores it is left behind: stopping is always
         bounded."""
-        tasks = [(slot.task, slot.held) for slot in self._slots if slot.task is not None]
+        tasks = [(slot.task, slot.job) for slot in self._slots if slot.task is not None]
         for task, _ in tasks:
             task.cancel()
-        await asyncio.gather(*(task for task, held in tasks if held is None), return_exceptions=True)
+        await asyncio.gather(*(task for task, job in tasks if job is None), return_exceptions=True)
 
     def refill_at(self, low_water: int) -> None:
         """Signal a change when so few are ready."""
@@ -87,15 +87,15 @@ class Slots:
 
     def hold(self) -> None:
         """Start nothing more until ``resume``."""
-        self.on_hold = True
+        self.is_on_hold = True
 
     def resume(self) -> None:
         """Start what is ready, if there was a hold."""
-        if self.on_hold:
-            self.on_hold = False
+        if self.is_on_hold:
+            self.is_on_hold = False
             self.add(())
 
-    def add(self, claimed: Iterable[Held], *, first: bool = False) -> None:
+    def add(self, claimed: Iterable[HeldJob], *, first: bool = False) -> None:
         """Queue what was claimed and wake a slot, which wakes the next if its job waits. Where jobs do wait, wake all.
 
         ``first``: before everything else that is ready.
@@ -104,15 +104,15 @@ class Slots:
             self._ready.extendleft(claimed)
         else:
             self._ready.extend(claimed)
-        if not self._yielding:
-            for _ in range(len(self._ready) if self._last_waited else 1):
+        if not self._is_yielding:
+            for _ in range(len(self._ready) if self._last_has_waited else 1):
                 self._wake()
 
-    def stop_all(self, why: Stop) -> None:
+    def stop_all(self, reason: Stop) -> None:
         """Stop every running handler."""
         for slot in self._slots:
-            if slot.held is not None and not self._is_cancelled_with_run(slot):
-                self._leases.stop(slot.held, why)
+            if slot.job is not None and not self._is_cancelled_with_run(slot):
+                self._leases.stop(slot.job, reason)
 
     def _is_cancelled_with_run(self, slot: Slot) -> bool:
         """Its task was cancelled along with the one that runs the worker: the event loop is about to end."""
@@ -141,23 +141,23 @@ class Slots:
 
     async def _run(self, slot: Slot) -> None:
         while True:
-            while self._ready and not self.on_hold:
-                held = self._ready.popleft()
+            while self._ready and not self.is_on_hold:
+                job = self._ready.popleft()
                 if len(self._ready) == self._low_water:
                     self._state.look_again()
                     self._last_turn = LONG_AGO  # the claimer gets its turn now, so that the next jobs come in time
-                if self._leases.start(held):
-                    rest = self._begin(slot, held)
-                    if rest is not None:
-                        await rest
-                if slot.waited:
+                if self._leases.start(job):
+                    remainder = self._start(slot, job)
+                    if remainder is not None:
+                        await remainder
+                if slot.has_waited:
                     self._last_turn = self._clock.monotonic()
-                elif self._last_end - self._last_turn > YIELD_AFTER:
-                    if self._yielding:
+                elif self._last_end - self._last_turn > YIELD_INTERVAL_SECONDS:
+                    if self._is_yielding:
                         break  # the slot that yields runs the rest: one after the other, all would take the loop's turn
-                    self._yielding = True
+                    self._is_yielding = True
                     await asyncio.sleep(0)
-                    self._yielding = False
+                    self._is_yielding = False
                     self._last_turn = self._clock.monotonic()
             if self._supervisor.is_closed:
                 return  # a handler swallowed the cancellation that was to end its slot, and has ended late
@@ -167,47 +167,47 @@ class Slots:
             await sleeper
             self._last_turn = self._clock.monotonic()
 
-    def _begin(self, slot: Slot, held: Held) -> Coroutine[Any, Any, None] | None:
+    def _start(self, slot: Slot, job: HeldJob) -> Coroutine[Any, Any, None] | None:
         """Run the handler up to its first wait; the rest is to be awaited. ``None``: it never waited, and is over."""
-        held.task = slot.task
-        slot.held = held
-        slot.waited = False
-        self._state.running.add(held)
-        end: End
-        self._state.executing = held
+        job.task = slot.task
+        slot.job = job
+        slot.has_waited = False
+        self._state.running.add(job)
+        end: HandlerEnd
+        self._state.executing = job
         try:
-            coroutine = self._executor.begin(held)
+            coroutine = self._executor.start(job)
             context = contextvars.copy_context()
             waits_for = context.run(coroutine.send, None)
         except StopIteration as stop:
             end = COMPLETED_WITHOUT_RESULT if stop.value is None else from_returned(stop.value)
         except BaseException as error:  # noqa: BLE001 - boundary: whatever it is, it ends this attempt, not the process
-            end = self._executor.end_of(error, held)
+            end = self._executor.end_of(error, job)
         else:
-            return self._finish(slot, held, self._drive(slot, held, context, coroutine, waits_for))
+            return self._finish(slot, job, self._drive(slot, job, context, coroutine, waits_for))
         finally:
             self._state.executing = None
         if slot.task is not None and slot.task.cancelling():
-            return self._end_uncancelled(slot, held, end)
-        self._free(slot, held)
-        self._executor.ended(held, end)
+            return self._end_uncancelled(slot, job, end)
+        self._free(slot, job)
+        self._executor.on_end(job, end)
         return None
 
-    async def _finish(self, slot: Slot, held: Held, rest: Awaitable[object]) -> None:
+    async def _finish(self, slot: Slot, job: HeldJob, remainder: Awaitable[object]) -> None:
         """Await the handler. Whatever it returns or raises is its end; only the end of the slot is raised."""
-        end: End
+        end: HandlerEnd
         try:
-            end = from_returned(await rest)
+            end = from_returned(await remainder)
         except BaseException as error:  # boundary: SystemExit and its like end this attempt, not the process
             if self._supervisor.is_closed:
-                self._free(slot, held)
-                self._executor.ended(held, Stop.RETURNED)
+                self._free(slot, job)
+                self._executor.on_end(job, Stop.RETURNED)
                 raise  # the slot itself is being ended
             is_returned = isinstance(error, asyncio.CancelledError) and self._is_cancelled_with_run(slot)
-            end = Stop.RETURNED if is_returned else self._executor.end_of(error, held)
-        await self._end_uncancelled(slot, held, end)
+            end = Stop.RETURNED if is_returned else self._executor.end_of(error, job)
+        await self._end_uncancelled(slot, job, end)
 
-    async def _end_uncancelled(self, slot: Slot, held: Held, end: End) -> None:
+    async def _end_uncancelled(self, slot: Slot, job: HeldJob, end: HandlerEnd) -> None:
         """Undo a cancellation that was meant for this job, or was the handler's own: the next job must not see it."""
         try:
             if slot.task is not None and slot.task.cancelling():
@@ -216,50 +216,50 @@ class Slots:
                 while slot.task.cancelling():
                     slot.task.uncancel()
         finally:
-            self._free(slot, held)
-        self._executor.ended(held, end)
+            self._free(slot, job)
+        self._executor.on_end(job, end)
 
-    def _free(self, slot: Slot, held: Held) -> None:
+    def _free(self, slot: Slot, job: HeldJob) -> None:
         """The slot is free again."""
-        assert held.attempt is not None
-        slot.held = None
-        held.task = None
-        self._last_waited = slot.waited
+        assert job.attempt is not None
+        slot.job = None
+        job.task = None
+        self._last_has_waited = slot.has_waited
         self._last_end = self._clock.monotonic()
-        held.seconds = self._last_end - held.attempt.started
-        self._state.end_handler(held)
-        if held.suspect and self._keeps_slot:
+        job.seconds = self._last_end - job.attempt.started
+        self._state.end_handler(job)
+        if job.is_suspect and self._keeps_slot:
             self.hold()
 
     @types.coroutine
     def _drive(
         self,
         slot: Slot,
-        held: Held,
+        job: HeldJob,
         context: contextvars.Context,
         coroutine: Coroutine[Any, Any, object],
         waits_for: object,
     ) -> Generator[Any, Any, object]:
         """Await the rest of the handler in the slot's task, under its own context, and note when it executes."""
-        slot.waited = True
-        self._last_waited = True
+        slot.has_waited = True
+        self._last_has_waited = True
         if self._ready:
             self._wake()
-        self._executor.waits(held)
+        self._executor.on_first_wait(job)
         advance: Callable[[Any], Any]
-        given: Any
+        sent_value: Any
         while True:
             try:
-                given = yield waits_for
+                sent_value = yield waits_for
                 advance = coroutine.send
             except BaseException as error:  # noqa: BLE001 - passed on to the handler
                 advance = coroutine.throw
-                given = error
-            self._state.executing = held
+                sent_value = error
+            self._state.executing = job
             try:
-                waits_for = context.run(advance, given)
+                waits_for = context.run(advance, sent_value)
             except StopIteration as end:
                 return end.value
             finally:
                 self._state.executing = None
-                given = None  # no reference cycle through an exception
+                sent_value = None  # no reference cycle through an exception

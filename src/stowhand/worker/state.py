@@ -26,7 +26,7 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.worker.host import Timings
 
 if TYPE_CHECKING:
-    from stowhand.worker.leases import Held
+    from stowhand.worker.leases import HeldJob
 
 NEVER = float("inf")
 MAX_UNRECORDED = 1000
@@ -38,21 +38,21 @@ class WorkerState:
 
     is_quiet = False
     """Claim nothing for the time being."""
-    over_because: str | None = None
+    limit_reason: str | None = None
     """Claim nothing more; end when nothing runs: the worker has reached this limit."""
     is_stopping = False
     """Claim nothing more, and end within the grace."""
     stopped_at = 0.0
     """When it was first asked to stop, by the monotonic clock."""
-    at_once = False
+    skips_grace = False
     """It stops without a grace."""
-    ended = 0
+    handlers_ended = 0
     """Handlers that have ended so far."""
-    worked = 0.0
+    handler_seconds = 0.0
     """Seconds that these took, all added up."""
-    errands = 0
+    pending_calls = 0
     """Calls that the heartbeater is still to make, besides beats."""
-    returned = 0
+    returned_jobs = 0
     """Jobs that were given back so far."""
     wakes = 0
     """How often the store was said to have work."""
@@ -85,17 +85,17 @@ class WorkerState:
 
         self.tasks = options.tasks
         """Claim only these; ``None``: any."""
-        self.ready: deque[Held] = deque()
+        self.ready: deque[HeldJob] = deque()
         """Claimed, not started, in claim order."""
-        self.running: set[Held] = set()
+        self.running: set[HeldJob] = set()
         """Jobs whose handlers are at work."""
-        self.executing: Held | None = None
+        self.executing: HeldJob | None = None
         """The job whose handler the event loop executes just now. Written by the slots."""
-        self.unrecorded: set[Held] = set()
+        self.unrecorded: set[HeldJob] = set()
         """Jobs that have ended and are not recorded yet."""
-        self.occupying: set[Attempt[Any]] = set()
+        self.occupying_attempts: set[Attempt[Any]] = set()
         """Attempts that have ended and still hold their slots: for the store's answer, and for post_handle."""
-        self._asks_handler = getattr(handler, "pre_claim", None) is not None
+        self._has_pre_claim = getattr(handler, "pre_claim", None) is not None
         """The answer of its ``pre_claim`` may change with every attempt."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event = asyncio.Event()
@@ -108,67 +108,67 @@ class WorkerState:
     # -- what it is to do ------------------------------------------------------------------------
 
     @property
-    def is_over(self) -> bool:
+    def is_limit_reached(self) -> bool:
         """Claim nothing more; end when nothing runs."""
-        return self.over_because is not None
+        return self.limit_reason is not None
 
     @property
     def is_ending(self) -> bool:
         """Claim nothing more, for either reason."""
-        return self.is_stopping or self.over_because is not None
+        return self.is_stopping or self.limit_reason is not None
 
-    def retask(self, tasks: tuple[str, ...] | None) -> None:
+    def set_tasks(self, tasks: tuple[str, ...] | None) -> None:
         """Claim jobs of these tasks from now on."""
         self.tasks = tasks
         self.wake()
 
-    def quiet(self, *, on: bool) -> None:
+    def set_quiet(self, *, on: bool) -> None:
         """Rest, or claim again."""
         self.is_quiet = on
         self.wake()
 
-    def end(self, reason: str) -> None:
+    def reach_limit(self, reason: str) -> None:
         """A limit is reached. May be repeated: the first reason is kept."""
-        self.over_because = self.over_because or reason
+        self.limit_reason = self.limit_reason or reason
         self.look_again()
 
-    def stop(self, *, at_once: bool) -> None:
+    def stop(self, *, skips_grace: bool) -> None:
         """Claim nothing more, and end. When repeated, the first moment counts."""
-        self.at_once = self.at_once or at_once
+        self.skips_grace = self.skips_grace or skips_grace
         if not self.is_stopping:
             self.is_stopping = True
             self.stopped_at = self.clock.monotonic()
         self.look_again()
 
-    def adopt(self, options: WorkerOptions) -> None:
+    def set_options(self, options: WorkerOptions) -> None:
         """Take the options under the terms of the store. Called before the worker works."""
         self.options = options
 
     # -- what it has in hand ---------------------------------------------------------------------
 
-    def end_handler(self, held: Held) -> None:
+    def end_handler(self, job: HeldJob) -> None:
         """Note that the handler has ended."""
-        self.running.discard(held)
-        self.ended += 1
-        self.worked += held.seconds
+        self.running.discard(job)
+        self.handlers_ended += 1
+        self.handler_seconds += job.seconds
 
-    def set_errands(self, number: int) -> None:
+    def set_pending_calls(self, number: int) -> None:
         """Note how many calls the heartbeater is to make. From any thread, under the heartbeater's lock."""
-        self.errands = number
+        self.pending_calls = number
 
     def add_returned(self, number: int) -> None:
         """Count jobs that were given back. From the heartbeat thread alone."""
-        self.returned += number
+        self.returned_jobs += number
 
     @property
-    def free(self) -> int:
+    def free_slots(self) -> int:
         """Slots in which nothing runs, post_handle included."""
-        return max(self.options.concurrency - len(self.running) - len(self.occupying), 0)
+        return max(self.options.concurrency - len(self.running) - len(self.occupying_attempts), 0)
 
     @property
-    def fills_slots(self) -> bool:
+    def has_busy_slots(self) -> bool:
         """A handler runs, or its slot is not free yet."""
-        return bool(self.running or self.occupying)
+        return bool(self.running or self.occupying_attempts)
 
     @property
     def is_unrecorded(self) -> bool:
@@ -181,14 +181,14 @@ class WorkerState:
         return len(self.unrecorded) > MAX_UNRECORDED
 
     @property
-    def is_at_work(self) -> bool:
+    def has_work(self) -> bool:
         """Something runs, waits for a slot, or has ended and is not recorded."""
         return bool(self.running or self.ready or self.is_unrecorded)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is left to do, not even for the heartbeater."""
-        return not (self.is_at_work or self.errands)
+        return not (self.has_work or self.pending_calls)
 
     # -- the signal ------------------------------------------------------------------------------
 
@@ -210,28 +210,28 @@ class WorkerState:
 
     def recount(self) -> None:
         """An attempt was prepared, has ended or has left its slot, which a ``pre_claim`` may count: ask it again."""
-        if self._asks_handler:
+        if self._has_pre_claim:
             self.wake()
 
-    async def since(self, changes: int, within: float = NEVER) -> bool:
+    async def changed_since(self, changes: int, timeout_seconds: float = NEVER) -> bool:
         """Wait until anything has changed since ``changes`` was read, or for so many seconds. False: the time is
         over."""
-        return await self.until(lambda: self.changes != changes, within)
+        return await self.until(lambda: self.changes != changes, timeout_seconds)
 
-    async def until(self, reached: Callable[[], bool], within: float = NEVER) -> bool:
+    async def until(self, condition: Callable[[], bool], timeout_seconds: float = NEVER) -> bool:
         """Wait until it is reached, or for so many seconds. False: the time is over."""
-        if reached():
+        if condition():
             return True
-        is_late = within <= 0
+        is_late = timeout_seconds <= 0
 
-        def end() -> None:
+        def expire() -> None:
             nonlocal is_late
             is_late = True
             self._event.set()
 
-        timer = None if is_late or within == NEVER else self.clock.call_later(within, end)
+        timer = None if is_late or timeout_seconds == NEVER else self.clock.call_later(timeout_seconds, expire)
         try:
-            while not (is_late or reached()):
+            while not (is_late or condition()):
                 self._event.clear()
                 await self._event.wait()
         finally:
@@ -240,9 +240,9 @@ class WorkerState:
         return not is_late
 
 
-LAST_WORDS = 1.0
+CANCEL_TIMEOUT_SECONDS = 1.0
 """Seconds that code of the application has to end once it is cancelled; then it is left behind."""
-TICK_AGAIN = 1.0
+TICK_RETRY_SECONDS = 1.0
 """Seconds until a tick is called again that has raised."""
 
 
@@ -306,7 +306,7 @@ class Supervisor:
                 return await tick()
             except Exception as error:  # noqa: BLE001 - boundary: the top of the heartbeat thread
                 self._state.from_thread(self.report, error)
-                return TICK_AGAIN
+                return TICK_RETRY_SECONDS
 
         return watched
 
@@ -328,7 +328,7 @@ class Supervisor:
         for task in self._side_tasks:
             task.cancel()
         if self._side_tasks:
-            await asyncio.wait(self._side_tasks, timeout=LAST_WORDS)
+            await asyncio.wait(self._side_tasks, timeout=CANCEL_TIMEOUT_SECONDS)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._side_tasks.discard(task)

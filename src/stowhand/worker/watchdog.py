@@ -13,7 +13,7 @@ from typing import Any
 from stowhand.events import LoopBlocked
 from stowhand.jobs.lease import Lease
 from stowhand.protocols.store import Claim
-from stowhand.worker.policy import Judge
+from stowhand.worker.policy import HandlerPolicies
 from stowhand.worker.state import WorkerState
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -25,8 +25,10 @@ class LoopWatchdog:
     ``on_hang`` is called once per hang, from the thread that looks, with the lease of the job that blocks the loop.
     """
 
-    def __init__(self, judge: Judge, on_hang: Callable[[Lease | None], object], state: WorkerState) -> None:
-        self._judge = judge
+    def __init__(
+        self, policies: HandlerPolicies, on_hang: Callable[[Lease | None], object], state: WorkerState
+    ) -> None:
+        self._policies = policies
         self._on_hang = on_hang
         self._state = state
         self._clock = state.clock
@@ -39,23 +41,23 @@ class LoopWatchdog:
         self._lag = 0.0
         self._blocked_after = self._next_report = state.timings.blocked_after
         self._hang_reported = False
-        self._doubted = False
+        self._is_in_doubt = False
         """The last look believed it blocked only if the next one does: the whole process may have stood still."""
-        self.hangs = False
+        self.is_hung = False
         """Blocked for longer than its patience: its leases are no longer renewed."""
 
     def watch_this_thread(self) -> None:
         """The caller's thread runs the loop."""
         self._thread = threading.get_ident()
-        self.alive()
+        self.mark_alive()
 
-    def alive(self) -> None:
+    def mark_alive(self) -> None:
         """The loop runs."""
-        last = self.last_alive
+        last_alive = self.last_alive
         self.last_alive = self._clock.monotonic()
-        self._lag = max(self._lag, self.last_alive - last)
-        self.hangs = False
-        self._doubted = False
+        self._lag = max(self._lag, self.last_alive - last_alive)
+        self.is_hung = False
+        self._is_in_doubt = False
 
     @property
     def is_blocked(self) -> bool:
@@ -79,16 +81,16 @@ class LoopWatchdog:
         return self._pause
 
     def _report(self, blocked: float) -> None:
-        held = self._state.executing
-        claim = held.claim if held is not None else None
-        patience = self._patience(claim)
-        if not self._doubted and (held is None or blocked > patience):
-            self._doubted = True
+        job = self._state.executing
+        claim = job.claim if job is not None else None
+        hang_timeout = self._hang_timeout(claim)
+        if not self._is_in_doubt and (job is None or blocked > hang_timeout):
+            self._is_in_doubt = True
             self._next_report = blocked
             return
-        self.hangs = blocked > patience
-        self._next_report = min(self._next_report, max(patience, blocked) + 0.01)
-        if self.hangs:
+        self.is_hung = blocked > hang_timeout
+        self._next_report = min(self._next_report, max(hang_timeout, blocked) + 0.01)
+        if self.is_hung:
             self._next_report = blocked * 2
         frame = frame_of(self._thread)
         self._state.events.emit(
@@ -98,17 +100,17 @@ class LoopWatchdog:
                 job_id=claim.lease.job_id if claim is not None else None,
                 seconds=blocked,
                 stack=_handler_stack(frame) if frame is not None else "",
-                beating=not self.hangs,
+                beating=not self.is_hung,
             )
         )
-        if self.hangs and not self._hang_reported:
+        if self.is_hung and not self._hang_reported:
             self._hang_reported = True
             self._on_hang(None if claim is None else claim.lease)
 
-    def _patience(self, claim: Claim[Any] | None) -> float:
+    def _hang_timeout(self, claim: Claim[Any] | None) -> float:
         """Seconds for which the loop may be blocked before it counts as hung: the job's timeout and one lease, or three
         leases where there is no timeout."""
-        timeout = None if claim is None else self._judge.timeout(claim)
+        timeout = None if claim is None else self._policies.timeout(claim)
         return self._options.lease + (2 * self._options.lease if timeout is None else timeout)
 
 
@@ -131,8 +133,8 @@ def frame_of(thread: int) -> FrameType | None:
 def _handler_stack(frame: FrameType) -> str:
     """The stack from the handler's first frame on: frames of the loop and of this package do not help its author."""
     frames = list(traceback.walk_stack(frame))[::-1]
-    names = [str(one.f_globals.get("__name__")) for one, _ in frames]
-    first = max((place + 1 for place, name in enumerate(names) if name == "asyncio.events"), default=0)
+    names = [str(frame.f_globals.get("__name__")) for frame, _ in frames]
+    first = max((position + 1 for position, name in enumerate(names) if name == "asyncio.events"), default=0)
     while first < len(names) and names[first].startswith("stowhand."):
         first += 1
     return "".join(traceback.StackSummary.extract(iter(frames[first:] or frames)).format())

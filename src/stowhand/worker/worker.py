@@ -36,16 +36,16 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.store import Store, check_made, heartbeats_of
 from stowhand.protocols.throughput import ThroughputKeeper
 from stowhand.worker.admission import Admission
-from stowhand.worker.claimer import Claimer, ClaimSize, Suspects
-from stowhand.worker.claims import Claims, Successors, Wakeups
+from stowhand.worker.claimer import Claimer, ClaimSize, SuspectSchedule
+from stowhand.worker.claims import Claims, SuccessorClaims, Wakeups
 from stowhand.worker.executor import Executor
 from stowhand.worker.heartbeater import Heartbeater
 from stowhand.worker.hooks import Hooks, OpenResources
-from stowhand.worker.host import Host, Internals, Liveness, inside_a_worker, log_by_default
+from stowhand.worker.host import Host, LoopLiveness, WorkerControls, inside_a_worker, log_by_default
 from stowhand.worker.leases import Leases, Phase
 from stowhand.worker.limits import Limits
-from stowhand.worker.policy import Judge, Policy
-from stowhand.worker.program_groups import GUARDED
+from stowhand.worker.policy import HandlerPolicies, Policy
+from stowhand.worker.program_groups import PROGRAM_GROUPS
 from stowhand.worker.reports import ThroughputCounter, uncounted
 from stowhand.worker.settler import Settler
 from stowhand.worker.slots import Slots
@@ -53,7 +53,7 @@ from stowhand.worker.state import WorkerState
 from stowhand.worker.watchdog import LoopWatchdog
 
 R = TypeVar("R")
-LAST_CLAIM = 5.0
+LAST_CLAIM_TIMEOUT_SECONDS = 5.0
 """Seconds that a claim on its way may take when the worker stops, so that its jobs can be returned."""
 
 
@@ -77,7 +77,7 @@ class Worker:
     ) -> None:
         """``host``: of a process of this package's own."""
         check_made(store, options, WorkerOptions)
-        self._given_options = options = options or WorkerOptions()
+        self._requested_options = options = options or WorkerOptions()
         self._handler = handler_of(handler)
         self._host = host or Host()
         self._logs_by_default = events is None
@@ -99,54 +99,54 @@ class Worker:
             raise ConfigurationError(
                 "queues, exclude_queues: given for a store whose records are in no queue; leave them out"
             )
-        self._liveness = Liveness(self._clock)
+        self._liveness = LoopLiveness(self._clock)
         self._terms = store.terms
         self._make_parts()
 
     def _make_parts(self) -> None:
         """Each part of those above it. Raises ConfigurationError where the options contradict the store's terms."""
         store, handler, host, state, terms = self._store, self._handler, self._host, self._state, self._terms
-        self.options = options = self._given_options.under(terms)
-        state.adopt(options)
+        self.options = options = self._requested_options.under(terms)
+        state.set_options(options)
         backoff = options.backoff if terms is None or terms.backoff is None else terms.backoff
-        judge = Judge(handler, Policy(timeout=options.timeout, backoff=backoff), self.events)
+        policies = HandlerPolicies(handler, Policy(timeout=options.timeout, backoff=backoff), self.events)
         hooks = Hooks(handler, store, host.isolate, state)
         self._limits = limits = Limits(host, state)
 
         heartbeats = heartbeats_of(store)
         self._leases = leases = Leases(state)
-        self._watchdog = watchdog = LoopWatchdog(judge, host.on_hang, state)
+        self._watchdog = watchdog = LoopWatchdog(policies, host.on_hang, state)
         counter = ThroughputCounter(self._clock.monotonic)
         count = counter.count if isinstance(heartbeats, ThroughputKeeper) else uncounted
         self._heartbeater = heartbeater = Heartbeater(heartbeats, leases, watchdog, counter, limits, state)
 
-        self._settler = settler = Settler(store, leases, judge, count, state)
-        self._executor = executor = Executor(hooks, judge, leases, settler, heartbeater, limits, state)
+        self._settler = settler = Settler(store, leases, policies, count, state)
+        self._executor = executor = Executor(hooks, policies, leases, settler, heartbeater, limits, state)
         keeps_slot = host.isolate is not None and options.concurrency > 1
         self._slots = slots = Slots(executor, leases, state, keeps_slot=keeps_slot)
 
         admission = Admission(handler, state)
         claim_size = ClaimSize(slots, settler, hooks, limits, state, one_by_one=admission.one_by_one)
         claims = Claims(store, leases, heartbeater, state)
-        suspects = Suspects(state, can_isolate=host.isolate is not None)
+        suspects = SuspectSchedule(state, can_isolate=host.isolate is not None)
         self._claimer = claimer = Claimer(admission, claim_size, claims, suspects, slots, limits, state)
         chain = store.capabilities.settle_and_claim
         if admission.one_by_one or hooks.holds_slots or options.fair:
             chain = None  # code of the application's decides on each claim, or tasks take turns
-        successors = None if chain is None else Successors(chain, claimer, claims, leases, heartbeater, state)
+        successors = None if chain is None else SuccessorClaims(chain, claimer, claims, leases, heartbeater, state)
         self._settling = partial(settler.run, successors)
         self._wakeups = Wakeups(store, heartbeater, state)
 
-        wanted = getattr(handler, "resources", None)
-        self._resources = resources = None if wanted is None else OpenResources(wanted, watchdog, state)
-        beating = (
-            (lambda: heartbeater.ticked) if resources is None else lambda: max(heartbeater.ticked, resources.moved)
+        task_resources = getattr(handler, "resources", None)
+        self._resources = resources = None if task_resources is None else OpenResources(task_resources, watchdog, state)
+        heartbeat_moved_at = (
+            (lambda: heartbeater.ticked) if resources is None else lambda: max(heartbeater.ticked, resources.moved_at)
         )
         calls = {"claiming": claims.call, "settling": settler.call, "waking": self._wakeups.call}
-        moments = {"loop": lambda: watchdog.last_alive, "heartbeat": beating}
-        self._liveness.bind(moments, calls, watchdog.lag, heartbeater.refused_since, limits.unready)
-        self.internals = Internals(
-            self._liveness, self._quiet, state.retask, leases.list_all, settler.give_up, limits.renewal_reason
+        moved_at_by_loop = {"loop": lambda: watchdog.last_alive, "heartbeat": heartbeat_moved_at}
+        self._liveness.bind(moved_at_by_loop, calls, watchdog.lag, heartbeater.refused_since, limits.unready)
+        self.controls = WorkerControls(
+            self._liveness, self._quiet, state.set_tasks, leases.list_all, settler.give_up, limits.renewal_reason
         )
 
     # -- run and stop ----------------------------------------------------------------------------
@@ -215,12 +215,12 @@ class Worker:
     async def _guard(self) -> None:
         """Stop handlers whose lease may be given away; show the watchdog that the loop runs."""
         while True:
-            self._watchdog.alive()
-            self._limits.look()
-            for held in self._leases.expired(self._clock.monotonic()):
-                if held.phase is Phase.RUNNING:
-                    self.events.emit(LeaseExpiring(self.id, held.claim.lease, held.claim.task))
-                self._leases.lose(held)
+            self._watchdog.mark_alive()
+            self._limits.check()
+            for job in self._leases.expired(self._clock.monotonic()):
+                if job.phase is Phase.RUNNING:
+                    self.events.emit(LeaseExpiring(self.id, job.claim.lease, job.claim.task))
+                self._leases.lose(job)
             await self._clock.sleep(self._watchdog.interval)
 
     def stop(self, *, now: bool = False) -> None:
@@ -231,13 +231,13 @@ class Worker:
         """
         state = self._state
         first = not state.is_stopping
-        if first or (now and not state.at_once):
+        if first or (now and not state.skips_grace):
             self.events.emit(WorkerStopping(self.id, self.running, now))
-        state.stop(at_once=now)
+        state.stop(skips_grace=now)
         if first:
             self._return_unstarted()
             if self._claiming is not None:
-                self._clock.call_later(LAST_CLAIM, self._cancel_claim)
+                self._clock.call_later(LAST_CLAIM_TIMEOUT_SECONDS, self._cancel_claim)
 
     def wake(self) -> None:
         """Look for jobs now instead of at the next poll: flags are allowed again. On the worker's own loop."""
@@ -253,13 +253,13 @@ class Worker:
         """Leases of handlers that could not be ended, after ``run()``. Release them only as the last write."""
         return self._executor.unfinished
 
-    def _quiet(self, on: bool) -> None:
-        if on == self._state.is_quiet or self._state.is_stopping:
+    def _quiet(self, is_quiet: bool) -> None:
+        if is_quiet == self._state.is_quiet or self._state.is_stopping:
             return
-        self.events.emit(WorkerQuietChanged(self.id, self.running, on))
-        self._state.quiet(on=on)
+        self.events.emit(WorkerQuietChanged(self.id, self.running, is_quiet))
+        self._state.set_quiet(on=is_quiet)
         self._slots.resume()  # no slot is kept free for a suspect that will not be claimed
-        if on:
+        if is_quiet:
             self._return_unstarted()
 
     def _cancel_claim(self) -> None:
@@ -273,20 +273,20 @@ class Worker:
         state, clock, heartbeater = self._state, self._clock, self._heartbeater
         timings = self._host.timings
         await asyncio.wait([claiming])
-        self._limits.look()
+        self._limits.check()
         self._return_unstarted()
-        state.stop(at_once=False)
+        state.stop(skips_grace=False)
         grace_ends = state.stopped_at + self.options.grace
-        await self._until(lambda: state.at_once or not state.fills_slots, grace_ends)
+        await self._until(lambda: state.skips_grace or not state.has_busy_slots, grace_ends)
         last = clock.monotonic() + timings.last_pause
         self._slots.stop_all(Stop.RETURNED)
         await self._until(lambda: not state.running, last - timings.last_calls)
-        self.unfinished.extend(held.claim.lease for held in self._leases.all() if held.phase is Phase.RUNNING)
-        heartbeater.hurry()
-        await self._until(lambda: not (state.is_unrecorded or state.errands), last)
-        patience = min(clock.monotonic() + heartbeater.deregister(), last)
-        heartbeater.hurry()
-        await self._until(lambda: not heartbeater.deregistering, patience)
+        self.unfinished.extend(job.claim.lease for job in self._leases.all() if job.phase is Phase.RUNNING)
+        heartbeater.tick_now()
+        await self._until(lambda: not (state.is_unrecorded or state.pending_calls), last)
+        deregister_by = min(clock.monotonic() + heartbeater.deregister(), last)
+        heartbeater.tick_now()
+        await self._until(lambda: not heartbeater.is_deregistering, deregister_by)
 
     async def _close(self) -> None:
         """End tasks, thread and guardian, however often this is cancelled: no end waits behind another's await."""
@@ -297,16 +297,16 @@ class Worker:
                 await self._slots.close()
             finally:
                 self._heartbeater.stop()  # not before: what the slots give back is still written
-                GUARDED.dismiss()
+                PROGRAM_GROUPS.dismiss()
                 try:
                     await self._heartbeater.close()
                 except Exception as error:  # noqa: BLE001 - boundary: the end of the thread
                     self._state.supervisor.report(error)
 
-    async def _until(self, reached: Callable[[], bool], deadline: float) -> None:
-        await self._state.until(reached, deadline - self._clock.monotonic())
+    async def _until(self, condition: Callable[[], bool], deadline: float) -> None:
+        await self._state.until(condition, deadline - self._clock.monotonic())
 
     def _return_unstarted(self) -> None:
-        unstarted = self._leases.pull_ahead(float("inf"))
-        self._heartbeater.give_back(unstarted, "the worker stopped before it was started")
-        self._heartbeater.hurry()
+        unstarted = self._leases.take_unstarted(float("inf"))
+        self._heartbeater.return_jobs(unstarted, "the worker stopped before it was started")
+        self._heartbeater.tick_now()

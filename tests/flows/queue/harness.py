@@ -21,7 +21,7 @@ from stowhand.protocols.flow_shape import FlowShape
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, Verdict
 from stowhand.testing.clock import START
-from stowhand.worker.policy import Judge, Policy
+from stowhand.worker.policy import HandlerPolicies, Policy
 
 LOCK_TIME = 180.0
 
@@ -125,7 +125,7 @@ class Harness:
             )
         ctx: Attempt[Any] = Attempt(claim, 0.0)
         outcome = await handler.handle(ctx, claim.record)
-        judge = Judge(handler, Policy(), Events())
+        judge = HandlerPolicies(handler, Policy(), Events())
         return Run(self, queue, claim, outcome, judge.settle(ctx, outcome))
 
     async def step(self, queue: str, function: Callable[[Any], object] | None = None) -> Run:

@@ -230,7 +230,7 @@ def test_a_heart_that_too_many_wait_for_is_not_waited_for(lend: Lend, monkeypatc
     lending.add()
     client = lending.client()
     (claim,) = client.claim()
-    monkeypatch.setattr("stowhand.worker.heartbeat_thread.CROWD", 0)
+    monkeypatch.setattr("stowhand.worker.heartbeat_thread.MAX_WAITING_CALLS", 0)
     client.post("heartbeat", leases=[proof(claim)], lease=30.0).refused(503, "unreachable")
 
 

@@ -213,7 +213,7 @@ class Shut(TableStore[Any]):
 def test_a_transaction_that_cannot_begin_costs_no_attempt(
     on_postgres: Place, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hooks, "SHUT", 3600.0)
+    monkeypatch.setattr(hooks, "ENCLOSE_RETRY_SECONDS", 3600.0)
     on_postgres.add("a.py")
     started: list[str] = []
 

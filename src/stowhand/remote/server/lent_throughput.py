@@ -21,7 +21,7 @@ from stowhand.protocols.store import Claim, RecordedSettlement, Verdict
 from stowhand.protocols.throughput import OTHERS
 from stowhand.remote.server.wake_broadcast import NAME
 from stowhand.worker.heartbeat_thread import HeartbeatThread
-from stowhand.worker.reports import WRITE_EVERY_SECONDS, ThroughputCounter, ThroughputWriter
+from stowhand.worker.reports import WRITE_INTERVAL_SECONDS, ThroughputCounter, ThroughputWriter
 
 MOST_LEASES = 100_000
 """Leases whose tasks and times are remembered."""
@@ -81,7 +81,7 @@ class LentThroughput:
     async def run(self) -> None:
         """Write every ten seconds what has ended, until cancelled."""
         while True:
-            await self._clock.sleep(WRITE_EVERY_SECONDS)
+            await self._clock.sleep(WRITE_INTERVAL_SECONDS)
             await self.write()
 
     async def close(self) -> None:
