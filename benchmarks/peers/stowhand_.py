@@ -16,7 +16,7 @@ import asyncio  # noqa: E402
 import probe  # noqa: E402
 
 from benchmarks.noop import app, noop  # noqa: E402
-from stowhand.app.app import adopt_store  # noqa: E402
+from stowhand.app.app import use_worker_store  # noqa: E402
 from stowhand.app.own_store import ResolvedStore  # noqa: E402
 from stowhand.app.settings.settings import StoreSettings  # noqa: E402
 from stowhand.protocols.store import DAY, StoreOptions  # noqa: E402
@@ -54,7 +54,7 @@ async def main(verb: str, count: int) -> None:
     if verb == "setup":
         await setup()
         return
-    adopt_store(app, STORE.url, STORE.options)
+    use_worker_store(app, STORE.url, STORE.options)
     async with app:
         if verb == "slowly":
             await probe.send_slowly(count, lambda number, sent: noop.enqueue(number=number, sent=sent))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from stowhand.app.app import App, adopt_store
+from stowhand.app.app import App, use_worker_store
 from stowhand.app.portal import Portal
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, StoreError
 from stowhand.jobs import limits
@@ -227,7 +227,7 @@ def test_an_app_without_a_url_adopts_its_workers_store_and_one_with_a_url_keeps_
     nameless, named = App(), App(url)
 
     async def where(app: App) -> str:
-        adopt_store(app, url.replace("queue.db", "workers.db"), StoreOptions())
+        use_worker_store(app, url.replace("queue.db", "workers.db"), StoreOptions())
         try:
             return (await app.open(install=True)).description
         finally:

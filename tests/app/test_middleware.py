@@ -16,7 +16,7 @@ from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import HOOKS, ClaimContext, ClaimDecision, Handler
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant
-from stowhand.tasks.around import Around
+from stowhand.tasks.middleware import MiddlewareChain
 from stowhand.testing import MemoryStore
 from stowhand.worker.policy import Policy
 from tests.conftest import Run
@@ -53,7 +53,7 @@ def with_own(hook: str, own: object) -> Callable[[Handler], Handler]:
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_hook_that_no_middleware_defines_is_the_inner_handlers(hook: str) -> None:
     inner = Whole()
-    around = Around(middleware=(bare, bare)).handler(inner)
+    around = MiddlewareChain(middleware=(bare, bare)).wrap(inner)
     assert getattr(around, hook) is getattr(inner, hook)
 
 
@@ -64,13 +64,13 @@ def test_a_hook_that_a_middleware_defines_is_its_own(hook: str) -> None:
     def plain(*given: Any) -> None: ...
 
     own = plain if hook in ("policy", "encode", "retryable", "on_enqueue") else asynchronous
-    around = Around(middleware=(bare, with_own(hook, own), bare)).handler(Whole())
+    around = MiddlewareChain(middleware=(bare, with_own(hook, own), bare)).wrap(Whole())
     assert getattr(around, hook) is own
 
 
 def test_without_middleware_a_handler_is_run_as_it_is() -> None:
     inner = task_handler(App(store=MemoryStore()))
-    assert Around().handler(inner) is inner
+    assert MiddlewareChain().wrap(inner) is inner
 
 
 async def worked(app: App, **options: Any) -> None:

@@ -268,7 +268,7 @@ def test_a_handle_cancels_and_looks_again(app: App, run: Run) -> None:
 
 
 def test_watching_shows_each_change_until_the_end(app: App, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowhand.tasks.job_handle.LOOKS", 0.02)
+    monkeypatch.setattr("stowhand.tasks.job_handle.WATCH_INTERVAL_SECONDS", 0.02)
     goes_on = asyncio.Event()
 
     @app.task
@@ -574,7 +574,7 @@ def test_a_middleware_that_changes_a_job_does_not_lose_its_mark(run: Run, postgr
 def test_a_handle_has_every_field_of_a_job_but_its_result() -> None:
     fields = {name for name in vars(JobFields) if not name.startswith("_")}
     names = {one.name for one in msgspec.structs.fields(Job)} | {"payload"}
-    assert fields == names | {"job", "seen"}
+    assert fields == names | {"job", "last_read"}
 
 
 def test_two_handles_are_equal_if_they_are_of_the_same_job(here: App, run: Run) -> None:

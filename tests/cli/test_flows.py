@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from stowhand.flows import Flow
-from stowhand.tasks.loading import load_object
+from stowhand.tasks.loader import load_object
 from tests.cli.conftest import Stowhand, command
 from tests.conftest import Run
 from tests.support import forked

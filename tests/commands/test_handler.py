@@ -412,7 +412,7 @@ def test_a_stopping_worker_waits_for_commands_to_end() -> None:
 def test_what_a_command_leaves_behind_holds_nobody_up_and_is_killed(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program, "LAST_WORDS", 0.1)
+    monkeypatch.setattr(program, "OUTPUT_TIMEOUT_SECONDS", 0.1)
     held, quiet = sh("sleep 300 & echo $!"), sh("sleep 300 >/dev/null 2>&1 & echo $!")
     away = python(
         "import subprocess, sys\n"

@@ -71,7 +71,7 @@ def test_a_job_that_the_command_adds_is_as_its_task_declares(backend: StowhandBa
 
 
 def test_a_job_that_a_schedule_makes_is_as_its_task_declares(backend: StowhandBackend, shop: Any) -> None:
-    declared = app_of(backend).registry.made_elsewhere(NewJob(task=shop.report.module_path))
+    declared = app_of(backend).registry.complete_foreign_job(NewJob(task=shop.report.module_path))
     assert (declared.max_attempts, declared.key) == (3, "the report")
     assert options_of(shop.report.using(priority=30))["priority"] == -30
 

@@ -94,7 +94,7 @@ def test_threads_and_tasks_begun_under_an_id_write_it(run: Run) -> None:
     async def work(name: str) -> None:
         with bound_correlation_id(name):
             inner = asyncio.create_task(later(f"task of {name}"))
-            await threads.run(lambda: say(f"thread of {name}"), left_behind=lambda _: None)
+            await threads.run(lambda: say(f"thread of {name}"), on_abandoned=lambda _: None)
             await asyncio.to_thread(say, f"other thread of {name}")
             await inner
         say("nobody's")

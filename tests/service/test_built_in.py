@@ -120,8 +120,8 @@ def test_a_worker_may_be_told_to_run_nothing_else(run: Run) -> None:
 
 
 def test_workers_claim_them_beside_their_own_but_not_of_a_lent_store() -> None:
-    assert with_built_in(("a",), lent=False) == ("a", *BUILT_IN)
-    assert with_built_in(("a",), lent=True) == ("a",)
+    assert with_built_in(("a",), is_remote=False) == ("a", *BUILT_IN)
+    assert with_built_in(("a",), is_remote=True) == ("a",)
 
 
 def test_a_crontab_line_names_it_on_any_worker(tmp_path: Path, run: Run) -> None:

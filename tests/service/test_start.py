@@ -10,7 +10,7 @@ import pytest
 
 from stowhand.app.settings.resolver import read_settings
 from stowhand.app.settings.settings import SETTINGS, WorkerSettings
-from stowhand.app.start import cut_short
+from stowhand.app.start import grace_warning
 from stowhand.cli.worker import command
 from stowhand.errors import ConfigurationError, StoreUnreachable
 from stowhand.service.exit_codes import STORE_UNREACHABLE, USAGE, exit_code
@@ -156,11 +156,11 @@ def test_tasks_that_a_stop_cuts_short_are_named_with_their_timeouts() -> None:
         registry.add(define(_task, name, {"timeout": timeout}))
     registry.add(define(_task, "unlimited", {}))
     settings = read_settings({"preset": "service", "connection": "sqlite:///x.db"}, environ={})
-    said = cut_short(registry, settings.worker.grace, "--grace")
+    said = grace_warning(registry, settings.worker.grace, "--grace")
     assert said is not None
     assert said.startswith("A stop leaves running jobs 5m (--grace)")
     assert said.endswith(": import_all (10m)")
-    assert cut_short(Registry(), settings.worker.grace, "--grace") is None
+    assert grace_warning(Registry(), settings.worker.grace, "--grace") is None
 
 
 async def _task() -> None:

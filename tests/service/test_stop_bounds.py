@@ -27,7 +27,7 @@ from stowhand.service import exit_codes
 from stowhand.service.children import IN_ORDER_OFFSET, Child, Slot
 from stowhand.service.process import Stopper
 from stowhand.service.supervisor import Order, Supervisor
-from stowhand.tasks.executable import KILL_AFTER
+from stowhand.tasks.executable import KILL_DELAY_SECONDS
 from stowhand.worker.host import DEFAULT_TIMINGS, Timings
 from tests.conftest import Run
 from tests.service.processes import COUNTING, Workers, add, job_of, left_within, signal_until, with_store
@@ -40,7 +40,7 @@ SLACK = 3.0
 
 
 def test_the_parts_of_the_last_seconds_fit_into_them() -> None:
-    assert DEFAULT_TIMINGS.last_pause - DEFAULT_TIMINGS.last_calls > KILL_AFTER, (
+    assert DEFAULT_TIMINGS.last_pause - DEFAULT_TIMINGS.last_calls > KILL_DELAY_SECONDS, (
         "a stopping worker waits a little longer for its programs"
     )
     assert DEFAULT_TIMINGS.last_pause < DEFAULT_TIMINGS.exited - DEFAULT_TIMINGS.made_to, (

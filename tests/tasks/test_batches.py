@@ -73,7 +73,7 @@ def test_elements_that_the_task_gives_up_on_fail_a_job_that_has_no_others() -> N
         asked.append(error)
         return attempt * 10.0
 
-    policy: dict[str, Any] = {"gives_up": rules.why_final, "backoff": wait}
+    policy: dict[str, Any] = {"gives_up": rules.final_reason, "backoff": wait}
     assert judge([1, 2, 3], [KeyError("a"), "fine", ValueError("b")], **policy) == Fail(
         "2 of 3 elements failed: KeyError: 'a', ValueError: b\nelement 1: KeyError: 'a'\nelement 3: ValueError: b\n"
         "KeyError: 'a'",

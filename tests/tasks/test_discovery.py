@@ -53,14 +53,14 @@ def test_what_is_shared_hidden_or_cached_is_no_task_and_nobody_is_told(tmp_path:
         {"_shared.py": "1/0", "__init__.py": "1/0", ".hidden.py": "1/0", "__pycache__/x.py": "1/0", "a.py": TASK},
     )
     folder = read_folder(tmp_path)
-    assert (names(folder), folder.passed_over) == (["a"], ())
+    assert (names(folder), folder.skipped_files) == (["a"], ())
 
 
 def test_what_cannot_be_a_task_is_passed_over_with_the_reason(tmp_path: Path) -> None:
     write(tmp_path, {"a.py": TASK, "2fast.py": "1/0", "with space.py": "1/0", "notes.txt": "", "no.no/b.py": "1/0"})
     folder = read_folder(tmp_path)
     assert names(folder) == ["a"]
-    assert folder.passed_over == (
+    assert folder.skipped_files == (
         "2fast.py: passed over, '2fast' is no task name; letters, digits, _ and -, a letter first",
         "no.no: passed over, 'no.no' is no task name; letters, digits, _ and -, a letter first",
         "notes.txt: passed over, neither a Python file nor executable; chmod +x makes it a task",
@@ -78,7 +78,7 @@ def test_nothing_is_taken_from_outside_of_the_folder(tmp_path: Path) -> None:
     (root / "alias.py").symlink_to(root / "inner" / "b.py")
     folder = read_folder(root)
     assert names(folder) == ["a", "alias", "inner/b"]
-    assert folder.passed_over == (
+    assert folder.skipped_files == (
         "dangling.py: passed over, a link that leads nowhere",
         f"evil.py: passed over, it leads out of the folder, to {outside / 'evil.py'}",
         "loop: passed over, a link to a folder",
@@ -92,11 +92,11 @@ def test_what_every_user_may_write_to_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "open_folder").chmod(0o777)
     folder = read_folder(tmp_path)
     assert names(folder) == ["a"]
-    assert [line.partition(",")[0] for line in folder.passed_over] == [
+    assert [line.partition(",")[0] for line in folder.skipped_files] == [
         "open.py: passed over",
         "open_folder: passed over",
     ]
-    assert "chmod o-w" in folder.passed_over[0]
+    assert "chmod o-w" in folder.skipped_files[0]
     tmp_path.chmod(0o777)
     with pytest.raises(ConfigurationError, match="every user of this machine may write to it"):
         read_folder(tmp_path)
@@ -210,7 +210,7 @@ def test_nothing_is_imported_from_a_parent_that_every_user_may_write_to(tmp_path
     folder = read_folder(tmp_path / "tasks")
     assert str(tmp_path) not in import_path
     why = f"{tmp_path}: tasks cannot import from here, because every user of this machine may write to it"
-    assert folder.passed_over == (why,)
+    assert folder.skipped_files == (why,)
     write(tmp_path, {"tasks/b.py": "import beside_tasks"})
     with pytest.raises(ConfigurationError, match=re.escape(why)):
         read_folder(tmp_path / "tasks")

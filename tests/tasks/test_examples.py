@@ -54,4 +54,4 @@ def test_an_example_does_what_it_says(program: str, says: list[str], tmp_path: P
 
 def test_the_example_folder_of_tasks_can_be_loaded() -> None:
     folder = read_folder(EXAMPLES / "tasks")
-    assert ([definition.name for definition in folder.tasks], folder.passed_over) == (["hello", "mail/send"], ())
+    assert ([definition.name for definition in folder.tasks], folder.skipped_files) == (["hello", "mail/send"], ())

@@ -31,7 +31,7 @@ from stowhand.tasks import executable, program
 from stowhand.tasks.discovery import load_folder, read_folder
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.executable import Executable, environment_of
-from stowhand.tasks.program import LINE_LIMIT, Lines, kill_programs
+from stowhand.tasks.program import MAX_LINE_BYTES, LineSplitter, kill_programs
 from stowhand.tasks.registry import Registry
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.host import DEFAULT_TIMINGS
@@ -107,7 +107,7 @@ def test_any_executable_file_is_a_task_by_its_name_without_ending(tmp_path: Path
     write(tmp_path, "notes.md", "", 0o644)
     folder = read_folder(tmp_path)
     assert sorted(one.name for one in folder.tasks) == ["a", "hello", "mail/send", "plain"]
-    assert folder.passed_over == (
+    assert folder.skipped_files == (
         "notes.md: passed over, neither a Python file nor executable; chmod +x makes it a task",
     )
 
@@ -222,20 +222,20 @@ def test_a_line_without_end_is_cut_and_what_is_no_text_is_replaced(tmp_path: Pat
     program = "with open(1, 'wb') as out: out.write(b'a' * 5_000_000 + b'\\n\\xff\\x00b\\n')\n"
     file = write(tmp_path, "hello", PYTHON + program)
     assert run_file(file, heard) is None
-    assert heard.info_lines == ["a" * LINE_LIMIT + "…", "\ufffd\x00b"]
+    assert heard.info_lines == ["a" * MAX_LINE_BYTES + "…", "\ufffd\x00b"]
 
 
 def test_lines_come_whole_however_they_arrive() -> None:
-    text = "é one\n\ntwo ☃\r\n" + "x" * (LINE_LIMIT + 5) + "\nrest"
+    text = "é one\n\ntwo ☃\r\n" + "x" * (MAX_LINE_BYTES + 5) + "\nrest"
     for size in (1, 2, 7, 10_000):
         told: list[str] = []
-        lines = Lines(told.append)
+        lines = LineSplitter(told.append)
         raw = text.encode()
         for start in range(0, len(raw), size):
             lines.feed(raw[start : start + size])
-            assert len(lines._line) <= LINE_LIMIT + 1, "a program may write for ever without a line break"
+            assert len(lines._line) <= MAX_LINE_BYTES + 1, "a program may write for ever without a line break"
         lines.end()
-        assert told == ["é one", "two ☃", "x" * LINE_LIMIT + "…", "rest"]
+        assert told == ["é one", "two ☃", "x" * MAX_LINE_BYTES + "…", "rest"]
 
 
 # -- how it ends -----------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_a_program_that_is_gone_says_so(tmp_path: Path, heard: Heard) -> None:
 def test_what_it_leaves_running_holds_nobody_up_and_is_killed(
     tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program, "LAST_WORDS", 0.1)
+    monkeypatch.setattr(program, "OUTPUT_TIMEOUT_SECONDS", 0.1)
     file = write(tmp_path, "hello", SH + "sleep 300 & echo $!")
     assert run_file(file, heard) is None
     wait_until_gone(int(heard.info_lines[0]))
@@ -326,7 +326,7 @@ async def canceled(file: Path, heard: Heard, *, lines: int = 1, lost: bool = Fal
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is killed before a test's own time is up."""
-    monkeypatch.setattr(executable, "KILL_AFTER", 60)
+    monkeypatch.setattr(executable, "KILL_DELAY_SECONDS", 60)
 
 
 @pytest.mark.usefixtures("patient")
@@ -362,11 +362,11 @@ def test_one_that_ignores_term_is_killed_after_a_pause(
     least: float,
     most: float,
 ) -> None:
-    assert executable.KILL_AFTER_LOST < executable.KILL_AFTER < DEFAULT_TIMINGS.last_pause, (
+    assert executable.KILL_DELAY_AFTER_LOSS_SECONDS < executable.KILL_DELAY_SECONDS < DEFAULT_TIMINGS.last_pause, (
         "a stopping worker waits longer"
     )
-    monkeypatch.setattr(executable, "KILL_AFTER", pauses[0])
-    monkeypatch.setattr(executable, "KILL_AFTER_LOST", pauses[1])
+    monkeypatch.setattr(executable, "KILL_DELAY_SECONDS", pauses[0])
+    monkeypatch.setattr(executable, "KILL_DELAY_AFTER_LOSS_SECONDS", pauses[1])
     file = write(tmp_path, "hello", IGNORING)
     assert least <= run(canceled(file, heard, lost=lost, times=times)) < most
     assert not psutil.pid_exists(int(heard.info_lines[0])), "it was waited for: no zombie is left"
@@ -455,7 +455,7 @@ def test_a_program_that_takes_too_long_is_ended_and_tried_again(tmp_path: Path, 
 def test_a_stopping_worker_ends_its_programs_and_hands_their_jobs_back(
     tmp_path: Path, heard: Heard, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executable, "KILL_AFTER", 0.3)
+    monkeypatch.setattr(executable, "KILL_DELAY_SECONDS", 0.3)
     write(tmp_path, "slow", IGNORING)
 
     async def story() -> Job | None:

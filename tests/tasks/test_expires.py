@@ -26,14 +26,14 @@ def test_it_holds_on_every_way_in_where_the_app_is_known() -> None:
         remind.new_job(7),
         remind.options(delay=3).new_job(7),
         app.registry.new_job("remind", {"customer": 7}, {}),
-        app.registry.declared(NewJob(task="remind", payload='{"customer":7}')),
+        app.registry.with_declaration(NewJob(task="remind", payload='{"customer":7}')),
         app.cron_items[0].job(at, backfilled=False),
         item.job(at, backfilled=False),
     ]
     assert [job.expires for job in jobs] == [600.0] * len(jobs)
     assert remind.options(expires=timedelta(seconds=30)).new_job(7).expires == 30
     assert remind.options(expires=None).new_job(7).expires is None
-    assert app.registry.declared(NewJob(task="remind", payload='{"customer":7}', expires=5.0)).expires == 5
+    assert app.registry.with_declaration(NewJob(task="remind", payload='{"customer":7}', expires=5.0)).expires == 5
 
 
 @pytest.mark.parametrize("wrong", [0, "0s", -1, "soon", True, float("nan")])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from stowhand.tasks.program import Conversation, Lines, run_program
+from stowhand.tasks.program import LineSplitter, ProgramProtocol, run_program
 from stowhand.worker.program_groups import PROGRAM_GROUPS, ProgramGroups
 from tests.conftest import Run
 from tests.support import forked
@@ -21,23 +21,23 @@ PATIENCE = 20
 PROGRAM = 'trap "" TERM HUP INT; sleep 600 & echo $$ $!; wait'
 WORKER = f"""
 import asyncio, os, sys
-from stowhand.tasks.program import Conversation, Lines, run_program
-talk = Conversation(Lines(lambda line: print(line, flush=True)))
+from stowhand.tasks.program import ProgramProtocol, LineSplitter, run_program
+talk = ProgramProtocol(LineSplitter(lambda line: print(line, flush=True)))
 asyncio.run(run_program(["/bin/sh", "-c", {PROGRAM!r}], None, os.environ, talk, lambda: 1.0))
 """
 FORKING_WORKER = f"""
 import asyncio, os, time
-from stowhand.tasks.program import Conversation, Lines, run_program
-from stowhand.worker.program_groups import GUARDED
+from stowhand.tasks.program import ProgramProtocol, LineSplitter, run_program
+from stowhand.worker.program_groups import PROGRAM_GROUPS
 
 def fork(line):
     child = os.fork()
     if child == 0:
-        GUARDED.kill()
+        PROGRAM_GROUPS.kill()
         time.sleep(600)
     print(line, child, flush=True)
 
-talk = Conversation(Lines(fork))
+talk = ProgramProtocol(LineSplitter(fork))
 asyncio.run(run_program(["/bin/sh", "-c", {PROGRAM!r}], None, os.environ, talk, lambda: 1.0))
 """
 
@@ -89,7 +89,7 @@ def test_a_signal_to_the_whole_group_of_a_worker_does_not_reach_the_guardian_fir
 
 async def sleeper(guarded: ProgramGroups) -> tuple[asyncio.Task[int], int]:
     said: asyncio.Queue[str] = asyncio.Queue()
-    talk = Conversation(Lines(said.put_nowait))
+    talk = ProgramProtocol(LineSplitter(said.put_nowait))
     argv = ["/bin/sh", "-c", "echo $$; exec sleep 600"]
     running = asyncio.ensure_future(run_program(argv, None, os.environ, talk, lambda: 0.0))
     group = int(await said.get())

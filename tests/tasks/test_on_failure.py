@@ -89,7 +89,7 @@ async def test_it_holds_on_every_way_in_where_the_app_is_known(app: App) -> None
         send.new_job("x"),
         send.options(delay=3).new_job("x"),
         app.registry.new_job("send", {"to": "x"}, {}),
-        app.registry.declared(NewJob(task="send", payload='{"to":"x"}')),
+        app.registry.with_declaration(NewJob(task="send", payload='{"to":"x"}')),
         app.cron_items[0].job(at, backfilled=False),
         item.job(at, backfilled=False),
     ]
@@ -97,7 +97,7 @@ async def test_it_holds_on_every_way_in_where_the_app_is_known(app: App) -> None
         NewJob(task="notify", queue="default", serial="mail", priority=3)
     ] * len(jobs)
     own = NewJob(task="send", payload='{"to":"x"}', on_failure=NewJob(task="other"))
-    assert app.registry.declared(own).on_failure == NewJob(task="other")
+    assert app.registry.with_declaration(own).on_failure == NewJob(task="other")
 
 
 def test_an_app_that_says_how_many_attempts_a_job_has_says_it_for_these_too() -> None:

@@ -77,8 +77,8 @@ async def test_it_holds_on_every_way_in_where_the_app_is_known(app: App) -> None
         (await app.add_job("send", {"copies": 1, "to": "x"})).id,
         (await app.enqueue(app.cron_items[0].job(datetime(2030, 1, 1, tzinfo=UTC), backfilled=False))).id,
         (await app.enqueue(item.job(datetime(2030, 1, 2, tzinfo=UTC), backfilled=False))).id,
-        (await app.enqueue(app.registry.declared(NewJob(task="send", payload='{"to":"x"}')))).id,
-        (await app.enqueue(app.registry.declared(send.new_job("x")))).id,
+        (await app.enqueue(app.registry.with_declaration(NewJob(task="send", payload='{"to":"x"}')))).id,
+        (await app.enqueue(app.registry.with_declaration(send.new_job("x")))).id,
         *[handle.id for handle in await send.enqueue_many([{"to": "x"}, {"to": "x"}])],
     }
     assert ids == {first.id}
@@ -95,8 +95,8 @@ def test_a_period_holds_on_every_way_in_where_the_app_is_known(app: App) -> None
         send.new_job("x"),
         send.options(priority=1).new_job("x"),
         app.registry.new_job("send", {"to": "x"}, {}),
-        app.registry.declared(NewJob(task="send", payload='{"to":"x"}')),
-        app.registry.declared(send.new_job("x")),
+        app.registry.with_declaration(NewJob(task="send", payload='{"to":"x"}')),
+        app.registry.with_declaration(send.new_job("x")),
         app.cron_items[0].job(moment, backfilled=False),
         item.job(moment, backfilled=False),
     ]
@@ -120,7 +120,7 @@ def test_an_explicit_key_beside_it_is_refused(app: App) -> None:
     calls: list[Callable[[], object]] = [
         lambda: send.options(key="mine"),
         lambda: app.registry.new_job("send", {"to": "x"}, {"key": "mine"}),
-        lambda: app.registry.declared(NewJob(task="send", payload='{"to":"x"}', key="mine")),
+        lambda: app.registry.with_declaration(NewJob(task="send", payload='{"to":"x"}', key="mine")),
     ]
     for call in calls:
         with pytest.raises(InvalidJob, match="task 'send' is unique"):

@@ -14,21 +14,23 @@ from stowhand.jobs.job import Job, State
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.queue_store import ActionResult, Answer, JobFilter, QueueStore, Reschedule
 
-PAGE = 500
+JOBS_PER_PAGE = 500
 """Jobs read in one call: with their payloads, 500 MiB at most."""
-Change = Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Job]]]
+JobsChange = Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Job]]]
 """Acts on the jobs of these ids, and returns those that it has changed."""
 
 
-async def ids_of(store: QueueStore, wanted: JobFilter) -> list[int]:
+async def ids_of(store: QueueStore, job_filter: JobFilter) -> list[int]:
     """Return the ids of all matching jobs, ascending. Ignores ``limit``, ``after`` and ``newest_first``."""
-    found: list[int] = []
+    ids: list[int] = []
     while True:
-        after = found[-1] if found else 0
-        page = await store.inspect.list(msgspec.structs.replace(wanted, newest_first=False, after=after, limit=PAGE))
-        found += [job.id for job in page]
-        if len(page) < PAGE:
-            return found
+        after = ids[-1] if ids else 0
+        page = await store.inspect.list(
+            msgspec.structs.replace(job_filter, newest_first=False, after=after, limit=JOBS_PER_PAGE)
+        )
+        ids += [job.id for job in page]
+        if len(page) < JOBS_PER_PAGE:
+            return ids
 
 
 def answer_for(job: Job) -> Answer:
@@ -37,7 +39,7 @@ def answer_for(job: Job) -> Answer:
 
 
 async def answers_of(
-    store: QueueStore, job_ids: Sequence[int], change: Change, answer: Callable[[Job], Answer] = answer_for
+    store: QueueStore, job_ids: Sequence[int], change: JobsChange, answer: Callable[[Job], Answer] = answer_for
 ) -> list[Answer]:
     """Change jobs; return an answer for each, in the order given. ``answer`` makes that of a changed job."""
     changed = {job.id: answer(job) for job in await change(store, job_ids)}
@@ -89,6 +91,6 @@ def _skipped(job_id: int, job: Job | None) -> Answer:
     if job.state in (State.COMPLETED, State.CANCELED):
         return Answer(job_id, ActionResult.REFUSED, f"it is {job.state} already")
     if is_step(job.task, job.key):
-        why = "it is a step of a flow: completed by hand, it would leave out the next queue"
-        return Answer(job_id, ActionResult.REFUSED, why)
+        refusal = "it is a step of a flow: completed by hand, it would leave out the next queue"
+        return Answer(job_id, ActionResult.REFUSED, refusal)
     return Answer(job_id, ActionResult.REFUSED, "it was running; try again")

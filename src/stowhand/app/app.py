@@ -20,25 +20,25 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from stowhand.app.built_in import built_in
-from stowhand.app.connected import Connected
-from stowhand.app.draining import AtOnce
-from stowhand.app.opened import Opened
+from stowhand.app.drain import ImmediateRunner
+from stowhand.app.loop_stores import LoopStores
 from stowhand.app.options import StoreKeywords, WorkerKeywords, worker_options
 from stowhand.app.own_store import OwnStore
 from stowhand.app.results import gathered, listed
 from stowhand.app.start import (
-    log_in_the_name_of,
-    observed,
-    report,
+    attempt_logger,
     report_listening,
-    seated,
+    report_worker_error,
+    reserve_connections,
     store_at,
     traced,
+    traced_events,
     warn_of_long_tasks,
     warn_of_tasks_without_worker,
     warn_of_unknown_queues,
 )
 from stowhand.app.store import AppStore, checked_store
+from stowhand.app.store_method import StoreMethod
 from stowhand.app.sync import Sync
 from stowhand.clock import Clock
 from stowhand.cron.crontab import refuse_duplicates
@@ -57,13 +57,13 @@ from stowhand.protocols.producer import AsyncConnection, Connection, Producer
 from stowhand.protocols.queue_store import Administrator, Inspector, QueueStore, lent_connection, there
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.url import MEMORY
-from stowhand.tasks.around import AroundThread, OnEnqueue, read_around
 from stowhand.tasks.context import Context, LoggerFactory
-from stowhand.tasks.declaration import declaring
+from stowhand.tasks.declaration_site import declaration_errors
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.handled_jobs import HandledJobs
 from stowhand.tasks.job_handle import JobHandle
-from stowhand.tasks.loading import import_modules, read_modules
+from stowhand.tasks.loader import import_modules, read_modules
+from stowhand.tasks.middleware import AroundThread, OnEnqueue, read_middleware
 from stowhand.tasks.needs_loop import needs_loop
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry, TaskOptions, define
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_NOT_AT_ONCE = (
+_REFUSED_IN_IMMEDIATE = (
     "enqueue_in within app.immediate(): a job runs after the commit of the transaction that it is part of, and not at"
     " once. In a test with the fixture `jobs`, jobs.drain() runs it then; or enqueue it after the commit:"
     " await task.enqueue(…), task.enqueue_sync(…)"
@@ -120,16 +120,16 @@ class App:
         on_enqueue: Iterable[OnEnqueue] = (),
         **options: Unpack[StoreKeywords],
     ) -> None:
-        self.registry, self.traces = Registry(read_around(around_thread, middleware, on_enqueue)), traces
+        self.registry, self.traces = Registry(read_middleware(around_thread, middleware, on_enqueue)), traces
         self.sync = Sync(self)
         """For code without an event loop."""
         self._app_store = AppStore(url, store, options)
         self._modules = read_modules(include)
-        self._new_logger = logger_factory or log_in_the_name_of
-        self._connected = Connected(self._app_store.make, self._traced, self._app_store.maker_to_read)
-        self.handled = self._handled_in(self._connected)
+        self._new_logger = logger_factory or attempt_logger
+        self._stores = LoopStores(self._app_store.make, self._traced, self._app_store.maker_to_read)
+        self.handled = self._new_handled_jobs(self._stores)
         """Its jobs, for handles."""
-        self._at_once: AtOnce | None = None
+        self._immediate: ImmediateRunner | None = None
         self._handlers: builtins.list[TaskHandler] = []
         self.cron_items: tuple[ParsedItem, ...] = ()
         """Recurring items, as ``cron`` declared them."""
@@ -179,9 +179,9 @@ class App:
         """
 
         def declare(function: Callable[..., Any]) -> Task[..., Any, Any] | ContextTask[..., Any, Any]:
-            with declaring():
-                if isinstance(told := options.get("on_failure"), ConfiguredTask):
-                    refuse_foreign(told, self, "on_failure", ConfigurationError)
+            with declaration_errors():
+                if isinstance(on_failure := options.get("on_failure"), ConfiguredTask):
+                    refuse_foreign(on_failure, self, "on_failure", ConfigurationError)
                 definition = define(function, name, cast("TaskOptions", options))
                 is_replaced = definition.name in self.registry
                 self.registry.add(definition)
@@ -221,7 +221,7 @@ class App:
 
         ``identifier`` is its name for ever, the task's if not given. Raises ConfigurationError.
         """
-        with declaring():
+        with declaration_errors():
             if isinstance(task, ConfiguredTask):
                 refuse_foreign(task, self, "App.cron", ConfigurationError)
             item = declare_item(pattern, task, payload, identifier, tz, options)
@@ -237,7 +237,7 @@ class App:
         """
         self.discover()
         with ExitStack() as replaced:
-            for one in self.registry.asking(factory):
+            for one in self.registry.resources_made_by(factory):
                 replaced.enter_context(one.replaced(value))
             yield
 
@@ -291,16 +291,16 @@ class App:
             ids = await producer.enqueue_many(_check_each_async(jobs, self._check))
         else:
             ids = await producer.enqueue_many(_check_each(jobs, self._check))
-        if self._at_once is not None:
-            await self._at_once.run(len(ids))
+        if self._immediate is not None:
+            await self._immediate.run(len(ids))
         return ids
 
     @needs_loop("app.sync.add_jobs(…)")
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """As ``enqueue_many``, with the jobs themselves. For hundreds, not for millions."""
         checked = list(_check_each(jobs, self._check))
-        made = await (await self.open()).jobs.add_jobs(checked)
-        return made if self._at_once is None else await self._at_once.ran(made)
+        enqueued = await (await self.open()).jobs.add_jobs(checked)
+        return enqueued if self._immediate is None else await self._immediate.ran(enqueued)
 
     @overload
     def enqueue_in(
@@ -368,12 +368,12 @@ class App:
 
     async def _enqueue(self, job: NewJob) -> Job:
         checked = self._check(job)
-        made = await (await self.open()).jobs.enqueue(checked)
-        return made if self._at_once is None else (await self._at_once.ran([made]))[0]
+        enqueued = await (await self.open()).jobs.enqueue(checked)
+        return enqueued if self._immediate is None else (await self._immediate.ran([enqueued]))[0]
 
     def _enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
-        if self._at_once is not None:
-            raise ConfigurationError(_NOT_AT_ONCE)
+        if self._immediate is not None:
+            raise ConfigurationError(_REFUSED_IN_IMMEDIATE)
         checked = self._check(job)
         store = self._traced(self.any_store())
         transactions = there(store, "transactions", store.transactions)
@@ -381,7 +381,7 @@ class App:
 
     def _check(self, job: NewJob) -> NewJob:
         checked = limits.check_options(job)
-        checked = self.registry.enqueued(checked)
+        checked = self.registry.apply_on_enqueue(checked)
         limits.refuse_built_in(checked)
         task = self.registry.find(checked.task)
         # What the task has just written, as ``Task.enqueue`` has it, was checked then.
@@ -393,15 +393,15 @@ class App:
 
     # -- looking at jobs and acting on them; everything else is a part of the open store --------------
 
-    get = Opened(Producer.get)
-    list = Opened(Inspector.list)
-    counts = Opened(Inspector.counts)
-    search = Opened(Inspector.search)
-    retry = Opened(Administrator.retry)
-    cancel = Opened(Administrator.cancel)
-    remove = Opened(Administrator.remove)
-    pause_queue = Opened(Operator.pause_queue)
-    resume_queue = Opened(Operator.resume_queue)
+    get = StoreMethod(Producer.get)
+    list = StoreMethod(Inspector.list)
+    counts = StoreMethod(Inspector.counts)
+    search = StoreMethod(Inspector.search)
+    retry = StoreMethod(Administrator.retry)
+    cancel = StoreMethod(Administrator.cancel)
+    remove = StoreMethod(Administrator.remove)
+    pause_queue = StoreMethod(Operator.pause_queue)
+    resume_queue = StoreMethod(Operator.resume_queue)
 
     # -- connecting ------------------------------------------------------------------------------
 
@@ -411,14 +411,14 @@ class App:
 
         Raises StoreUnreachable, SchemaError.
         """
-        return await self._connected.open(install=install)
+        return await self._stores.open(install=install)
 
     @needs_loop("app.sync.list(…), app.sync.get(…) and others, which connect by themselves")
     async def open_to_read(self) -> QueueStore:
         """The same store on connections of their own, on which nothing can be written and a question ends after some
         seconds; what was given as an object is used as it is. Raises as ``open``.
         """
-        return await self._connected.reader.open()
+        return await self._stores.reader.open()
 
     @needs_loop("app.sync.close()")
     async def close(self) -> None:
@@ -427,7 +427,7 @@ class App:
         for handler in self._handlers:
             handler.close()
         self._handlers.clear()
-        await self._connected.close()
+        await self._stores.close()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -443,7 +443,7 @@ class App:
 
     def any_store(self) -> QueueStore:
         """A store that need not be open, for calls on the caller's connection; the given one if there is one."""
-        return self._connected.any_store()
+        return self._stores.any_store()
 
     @contextmanager
     def using(self, store: QueueStore) -> Iterator[None]:
@@ -452,8 +452,8 @@ class App:
         ``with app.using(MemoryStore()):``. It is used as it is, and stays open at the end. A worker that runs already
         stays with its own store. Raises ConfigurationError for what is no store.
         """
-        given = checked_store("App.using", store)
-        with self._kept_in(lambda: given):
+        checked = checked_store("App.using", store)
+        with self._kept_in(lambda: checked):
             yield
 
     @contextmanager
@@ -466,29 +466,29 @@ class App:
         is enqueued after its time. Nothing is retried. What is part of a transaction, ``enqueue_in``, is refused: it
         would run before the commit.
         """
-        before, self._at_once = self._at_once, AtOnce(self)
+        before, self._immediate = self._immediate, ImmediateRunner(self)
         try:
             store = store_at(MEMORY, StoreOptions())
             with self._kept_in(lambda: store):
                 yield
         finally:
-            self._at_once = before
+            self._immediate = before
 
     @contextmanager
     def _kept_in(self, make: Callable[[], QueueStore]) -> Iterator[None]:
-        before = self._connected, self.handled
-        self._connected = Connected(make, self._traced)
-        self.handled = self._handled_in(self._connected)
+        before = self._stores, self.handled
+        self._stores = LoopStores(make, self._traced)
+        self.handled = self._new_handled_jobs(self._stores)
         try:
             yield
         finally:
             self.handled.leave()
-            self._connected, self.handled = before
+            self._stores, self.handled = before
 
     def _traced(self, store: QueueStore) -> QueueStore:
         return traced(store, self.traces)
 
-    def _handled_in(self, connected: Connected) -> HandledJobs:
+    def _new_handled_jobs(self, connected: LoopStores) -> HandledJobs:
         return HandledJobs(connected.open, self._enqueue, self._enqueue_in, self.registry)
 
     @asynccontextmanager
@@ -514,7 +514,7 @@ class App:
         ``crontab_file`` and ``cron_items`` say. ``clock``: a test's, as its store has one. ``resources``: by factory,
         what is open already, and stays so: ``{open_pool: pool}``.
         """
-        store = self._connected.opened()
+        store = self._stores.opened()
         if store is None:
             raise ConfigurationError("App.worker: not connected on this event loop; use 'async with app:' around it")
         self.discover()
@@ -524,21 +524,23 @@ class App:
             )
         items = refuse_duplicates((*self.cron_items, *declared(items_of(options), self.registry)))
         preset = self._app_store.preset
-        chosen = worker_options(options, self.registry, store, preset)
-        warn_of_long_tasks(self.registry, preset, chosen.grace, "grace")
-        events = observed(events, self.traces)
-        seated(store, chosen.concurrency)
-        policy = Policy(timeout=chosen.timeout, backoff=chosen.backoff)
+        worker_settings = worker_options(options, self.registry, store, preset)
+        warn_of_long_tasks(self.registry, preset, worker_settings.grace, "grace")
+        events = traced_events(events, self.traces)
+        reserve_connections(store, worker_settings.concurrency)
+        policy = Policy(timeout=worker_settings.timeout, backoff=worker_settings.backoff)
         for factory in resources or ():
-            self.registry.asking(factory)
-        handler = task_handler(self, policy, given=resources)
+            self.registry.resources_made_by(factory)
+        handler = task_handler(self, policy, open_resources=resources)
         self._handlers.append(handler)
-        around = self.registry.around.handler(handler)
+        wrapped_handler = self.registry.middleware.wrap(handler)
         if items := schedulable(items, store):
-            scheduler = Scheduler(store, items, events, clock, self.registry.enqueued)
-            worker: Worker = RecurringWorker(scheduler, store, around, chosen, events=events, clock=clock)
+            scheduler = Scheduler(store, items, events, clock, self.registry.apply_on_enqueue)
+            worker: Worker = RecurringWorker(
+                scheduler, store, wrapped_handler, worker_settings, events=events, clock=clock
+            )
         else:
-            worker = Worker(store, around, chosen, events=events, clock=clock)
+            worker = Worker(store, wrapped_handler, worker_settings, events=events, clock=clock)
         report_listening(store, events, worker.id)
         events.on(Settled, self.handled.settled)
         return worker
@@ -562,7 +564,7 @@ class App:
         await warn_of_unknown_queues(store, self.registry, worker.options)
         await warn_of_tasks_without_worker(store, worker.options.tasks)
         running = asyncio.get_running_loop().create_task(worker.run(), name="stowhand worker")
-        running.add_done_callback(report)
+        running.add_done_callback(report_worker_error)
         try:
             yield worker
         finally:
@@ -614,13 +616,13 @@ def task_handler(
     app: App,
     default: Policy | None = None,
     *,
-    given: Mapping[Factory, object] | None = None,
+    open_resources: Mapping[Factory, object] | None = None,
 ) -> TaskHandler:
     """Return the handler of the app's tasks; close it when its worker has ended."""
     new_logger, connect, enqueue = app._new_logger, app._borrow, app._enqueue  # noqa: SLF001
     return TaskHandler(
         app.registry, enqueue=enqueue, logger_factory=new_logger, default=default, connect=connect,
-        built_in=built_in(app.open), given=given,
+        built_in=built_in(app.open), open_resources=open_resources,
     )  # fmt: skip
 
 
@@ -629,11 +631,11 @@ def kept_in(app: App, make: Callable[[], QueueStore]) -> AbstractContextManager[
     return app._kept_in(make)  # noqa: SLF001
 
 
-def adopt_store(app: App, url: str, options: StoreOptions, traces: Traces | None = None) -> None:
+def use_worker_store(app: App, url: str, options: StoreOptions, traces: Traces | None = None) -> None:
     """Use the store of this process's worker, unless the app names another; and its traces, unless it has some.
 
     Called before the worker starts.
     """
     if app._app_store.adopt(url, options):  # noqa: SLF001
-        app._connected.forget_any_store()  # noqa: SLF001
+        app._stores.forget_any_store()  # noqa: SLF001
     app.traces = app.traces or traces

@@ -26,25 +26,25 @@ from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.registry import Registry, TaskDefinition, define
 from stowhand.worker.policy import Policy
 
-COMPLETED_DAYS = 14.0
-FAILED_DAYS = 30.0
-LEAST_AGE = 3600.0
+DEFAULT_COMPLETED_DAYS = 14.0
+DEFAULT_FAILED_DAYS = 30.0
+MIN_AGE_SECONDS = 3600.0
 """Seconds."""
 
 
-def with_built_in(names: Sequence[str], *, lent: bool) -> tuple[str, ...]:
+def with_built_in(names: Sequence[str], *, is_remote: bool) -> tuple[str, ...]:
     """Return these tasks and the built-in ones, which a lent store runs where it is kept."""
-    return tuple(names) if lent else (*names, *BUILT_IN)
+    return tuple(names) if is_remote else (*names, *BUILT_IN)
 
 
 def handler_on(store: QueueStore, tasks: Registry, new_logger: LoggerFactory, options: WorkerOptions) -> TaskHandler:
     """Return the handler of these tasks and of the built-in ones, for a worker of this store."""
 
-    async def opened() -> QueueStore:
+    async def open_store() -> QueueStore:
         return store
 
     async def enqueue(job: NewJob) -> Job:
-        return await store.jobs.enqueue(tasks.enqueued(job))
+        return await store.jobs.enqueue(tasks.apply_on_enqueue(job))
 
     return TaskHandler(
         tasks,
@@ -52,18 +52,18 @@ def handler_on(store: QueueStore, tasks: Registry, new_logger: LoggerFactory, op
         logger_factory=new_logger,
         default=Policy(timeout=options.timeout, backoff=options.backoff),
         connect=partial(lent_connection, store),
-        built_in=built_in(opened),
+        built_in=built_in(open_store),
     )
 
 
-def built_in(opened: Callable[[], Awaitable[QueueStore]]) -> Registry:
+def built_in(open_store: Callable[[], Awaitable[QueueStore]]) -> Registry:
     """Return the built-in tasks for the store that ``opened`` returns."""
 
     async def purge(payload: Any) -> dict[str, int]:
         ages = payload if isinstance(payload, dict) else {}
-        completed = _seconds(ages.get("completed_older_than_days"), COMPLETED_DAYS)
-        failed = _seconds(ages.get("failed_older_than_days"), FAILED_DAYS)
-        purged = await (await opened()).operate.purge(Ages(completed=completed, failed=failed, canceled=completed))
+        completed = _seconds(ages.get("completed_older_than_days"), DEFAULT_COMPLETED_DAYS)
+        failed = _seconds(ages.get("failed_older_than_days"), DEFAULT_FAILED_DAYS)
+        purged = await (await open_store()).operate.purge(Ages(completed=completed, failed=failed, canceled=completed))
         return {name: getattr(purged, name) for name in purged.__struct_fields__}
 
     registry = Registry()
@@ -86,4 +86,4 @@ def _seconds(days: object, default: float) -> float:
     kept for longer)."""
     if isinstance(days, bool) or not isinstance(days, int | float) or math.isnan(days) or days <= 0:
         days = default
-    return min(max(float(min(days, MAX_DURATION_SECONDS / DAY)) * DAY, LEAST_AGE), MAX_DURATION_SECONDS)
+    return min(max(float(min(days, MAX_DURATION_SECONDS / DAY)) * DAY, MIN_AGE_SECONDS), MAX_DURATION_SECONDS)

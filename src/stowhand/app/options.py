@@ -18,7 +18,7 @@ from stowhand.retry import AnyBackoff
 from stowhand.tasks.registry import Registry
 
 
-class KeptKeywords(TypedDict, total=False):
+class StoreSettingsKeywords(TypedDict, total=False):
     """Fields of ``StoreOptions`` by the same names wherever Python opens a store."""
 
     schema: str
@@ -28,7 +28,7 @@ class KeptKeywords(TypedDict, total=False):
     synchronous: Literal["FULL", "NORMAL"]
 
 
-class StoreKeywords(KeptKeywords, total=False):
+class StoreKeywords(StoreSettingsKeywords, total=False):
     """The fields of ``StoreOptions``, and defaults under one name, also of what a worker of the App begins with."""
 
     pool_size: int | None
@@ -74,28 +74,30 @@ class WorkerKeywords(WorkKeywords, CronSources, total=False):
     sweep_interval: Duration
 
 
-def store_options(given: StoreKeywords) -> StoreOptions:
+def store_options(keywords: StoreKeywords) -> StoreOptions:
     """Return the options of an App's store. Raises ConfigurationError."""
-    refuse_unknown("App", given, StoreKeywords.__annotations__)
+    refuse_unknown("App", keywords, StoreKeywords.__annotations__)
     try:
-        return StoreOptions(**{name: value for name, value in given.items() if name != "preset"})  # type: ignore[arg-type]
+        return StoreOptions(**{name: value for name, value in keywords.items() if name != "preset"})  # type: ignore[arg-type]
     except ConfigurationError as error:
         raise ConfigurationError(f"App: {error}") from None
 
 
-def worker_options(given: WorkerKeywords, registry: Registry, store: QueueStore, preset: str) -> WorkerOptions:
+def worker_options(keywords: WorkerKeywords, registry: Registry, store: QueueStore, preset: str) -> WorkerOptions:
     """Return the options of a worker on this store; the preset supplies what is not given.
 
     Raises ConfigurationError for an unknown option or task, and for what WorkerOptions refuses.
     """
-    refuse_unknown("worker", given, WorkerKeywords.__annotations__)
-    values: dict[str, Any] = {name: value for name, value in given.items() if name not in CronSources.__annotations__}
+    refuse_unknown("worker", keywords, WorkerKeywords.__annotations__)
+    values: dict[str, Any] = {
+        name: value for name, value in keywords.items() if name not in CronSources.__annotations__
+    }
     values["forbidden_flags"] = values.get("forbidden_flags") or ()
-    wanted = values.get("tasks")
-    if wanted is not None:
-        wanted = _read_names("tasks", wanted)
+    tasks = values.get("tasks")
+    if tasks is not None:
+        tasks = _read_names("tasks", tasks)
     excluded = _read_names("exclude_tasks", values.pop("exclude_tasks", ()))
-    values["tasks"] = claimed_tasks(registry, wanted, excluded, lent=store.capabilities.lent)
+    values["tasks"] = claimed_tasks(registry, tasks, excluded, lent=store.capabilities.lent)
     return preset_worker(preset, values)
 
 
@@ -111,13 +113,13 @@ def claimed_tasks(
         if name not in registry and name not in BUILT_IN:
             raise UnknownTask(f"no task {name!r}{suggest(name, (*registry.names, *BUILT_IN))}")
     if tasks is None:
-        wanted = (*registry.names, *(() if lent else BUILT_IN))
+        chosen = (*registry.names, *(() if lent else BUILT_IN))
     else:
-        wanted = tuple(name for name in (*registry.names, *BUILT_IN) if name in tasks)
-    left = tuple(name for name in wanted if name not in exclude_tasks)
-    if exclude_tasks and not left and tasks != ():
+        chosen = tuple(name for name in (*registry.names, *BUILT_IN) if name in tasks)
+    remaining = tuple(name for name in chosen if name not in exclude_tasks)
+    if exclude_tasks and not remaining and tasks != ():
         raise ConfigurationError("task, exclude_task: no task is left to claim; name others")
-    return left
+    return remaining
 
 
 def _read_names(option: str, names: object) -> tuple[str, ...]:
@@ -127,8 +129,8 @@ def _read_names(option: str, names: object) -> tuple[str, ...]:
         raise ConfigurationError(str(error)) from None
 
 
-def refuse_unknown(whose: str, given: Iterable[str], known: Iterable[str]) -> None:
+def refuse_unknown(caller: str, keywords: Iterable[str], known: Iterable[str]) -> None:
     """Raise ConfigurationError, with a suggestion, for an unknown option."""
-    for name in given:
+    for name in keywords:
         if name not in known:
-            raise ConfigurationError(f"{whose}: no option {name!r}{suggest(name, known)}")
+            raise ConfigurationError(f"{caller}: no option {name!r}{suggest(name, known)}")

@@ -14,11 +14,11 @@ import msgspec
 from stowhand.stores.url import LENT, places, scheme_of
 
 DEFAULT_STORE = "sqlite:///stowhand.db"
-UNNAMED = "the default; -c or DATABASE_URL names another"
+DEFAULT_STORE_SOURCE = "the default; -c or DATABASE_URL names another"
 """The source of a store that was not named."""
-OBJECT = "object"
+OBJECT_SCHEME = "object"
 """The scheme of a store that an App was given ready made: only its own process can reach it."""
-_HERE = ("", "localhost", "127.0.0.1", "::1")
+_LOCAL_HOSTS = ("", "localhost", "127.0.0.1", "::1")
 """Names of this machine. A socket's folder is another."""
 
 
@@ -87,7 +87,7 @@ def _database(url: str, environ: Mapping[str, str]) -> tuple[str, str, str]:
     port = query.get("port") or ports or environ.get("PGPORT", "") or "5432"
     user = query.get("user") or unquote(parts.username or "") or environ.get("PGUSER", "") or _login()
     name = query.get("dbname") or unquote(parts.path.removeprefix("/")) or environ.get("PGDATABASE", "") or user
-    return "" if host in _HERE or host.startswith(os.sep) else host.lower(), port, name
+    return "" if host in _LOCAL_HOSTS or host.startswith(os.sep) else host.lower(), port, name
 
 
 def _login() -> str:

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
-from stowhand.app.opened import path_of, refuse_unknown_names
+from stowhand.app.store_method import path_of, refuse_unknown_names
 from stowhand.errors import Misuse
 from stowhand.fork import call_in_children
 
@@ -24,49 +24,49 @@ P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S")
 
-LAST_PATIENCE = 2.0
+EXIT_TIMEOUT_SECONDS = 2.0
 """Seconds that connections have to close when the program ends."""
-CHUNK = 500
+ITEMS_PER_CHUNK = 500
 """Items that cross from the calling thread at a time."""
 
 
-class Face(Protocol):
+class SyncFacade(Protocol):
     """An object whose methods wait for those of an asynchronous object."""
 
     opened: str
     """The asynchronous object, as a program writes it."""
 
-    def wait_for(self, ask: Callable[[Any], Awaitable[Any]], instead: str) -> Any:
+    def wait_for(self, call: Callable[[Any], Awaitable[Any]], replacement: str) -> Any:
         """Wait for what ``ask`` returns for the asynchronous object; ``instead``: what to write in an event loop."""
 
 
-class Waited(Generic[P, T]):
+class SyncMethod(Generic[P, T]):
     """A synchronous method with the name, parameters and types of an asynchronous one, which may be of a part.
 
     ``instead``: what to write in an event loop, if not the method of the asynchronous object.
     """
 
-    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]], instead: str | None = None) -> None:
+    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]], replacement: str | None = None) -> None:
         path = path_of(method)
 
         @wraps(method)
-        def call(face: Face, *args: P.args, **kwargs: P.kwargs) -> T:
+        def call(facade: SyncFacade, *args: P.args, **kwargs: P.kwargs) -> T:
             refuse_unknown_names(method, kwargs)
 
-            def ask(opened: Any) -> Any:
+            def call_method(opened: Any) -> Any:
                 return attrgetter(path)(opened)(*args, **kwargs)
 
-            return cast("T", face.wait_for(ask, instead or f"await {face.opened}.{path}(…)"))
+            return cast("T", facade.wait_for(call_method, replacement or f"await {facade.opened}.{path}(…)"))
 
         self._call = call
         self.__name__, self.__doc__ = method.__name__, method.__doc__
 
     @overload
-    def __get__(self, face: None, kind: type) -> Callable[Concatenate[Face, P], T]: ...
+    def __get__(self, facade: None, kind: type) -> Callable[Concatenate[SyncFacade, P], T]: ...
     @overload
-    def __get__(self, face: Face, kind: type) -> Callable[P, T]: ...
-    def __get__(self, face: Face | None, kind: type) -> Any:
-        return self._call if face is None else MethodType(self._call, face)
+    def __get__(self, facade: SyncFacade, kind: type) -> Callable[P, T]: ...
+    def __get__(self, facade: SyncFacade | None, kind: type) -> Any:
+        return self._call if facade is None else MethodType(self._call, facade)
 
 
 class Portal:
@@ -84,25 +84,25 @@ class Portal:
         call_in_children(self)
         _at_exit(weakref.WeakMethod(self._end_with_the_program))
 
-    def run(self, start: Callable[[], Coroutine[Any, Any, T]], instead: str) -> T:
+    def run(self, start: Callable[[], Coroutine[Any, Any, T]], replacement: str) -> T:
         """Make the coroutine on the portal's loop and wait for what it returns or raises.
 
         ``instead``: what to write in an event loop, which would stand still meanwhile. Raises Misuse there.
         """
-        _refuse_loop(instead)
+        _refuse_loop(replacement)
         return _wait(self._start(start))
 
     def run_with(
-        self, start: Callable[[AsyncIterator[S]], Coroutine[Any, Any, T]], items: Iterable[S], instead: str
+        self, start: Callable[[AsyncIterator[S]], Coroutine[Any, Any, T]], items: Iterable[S], replacement: str
     ) -> T:
         """As ``run``, for a coroutine that consumes items, which are produced in the calling thread.
 
         A generator may use what belongs to its thread: a database cursor, the transaction it runs in.
         """
-        _refuse_loop(instead)
+        _refuse_loop(replacement)
         remaining = iter(items)  # first: if it cannot be iterated, no coroutine may be waiting for it
         requests: SimpleQueue[asyncio.Future[list[S]] | None] = SimpleQueue()
-        running = self._start(lambda: start(_arriving(requests)))
+        running = self._start(lambda: start(_requested_items(requests)))
         running.add_done_callback(lambda _: requests.put(None))
         try:
             while (request := requests.get()) is not None:
@@ -121,22 +121,22 @@ class Portal:
         """Run ``farewell`` and stop the loop. Harmless when repeated; a later ``run`` starts a new one."""
         self._end(None)
 
-    def _end(self, patience: float | None) -> None:
+    def _end(self, timeout: float | None) -> None:
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
         if loop is None or thread is None:
             return
         try:
-            asyncio.run_coroutine_threadsafe(_await(self._farewell), loop).result(patience)
+            asyncio.run_coroutine_threadsafe(_await(self._farewell), loop).result(timeout)
         finally:
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(patience)
+            thread.join(timeout)
 
     def _end_with_the_program(self) -> None:
         """Close connections, for open ones cause warnings. A store that does not answer is not waited for."""
         with suppress(Exception):
-            self._end(LAST_PATIENCE)
+            self._end(EXIT_TIMEOUT_SECONDS)
 
     def _start(self, start: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         loop = self._running()
@@ -153,18 +153,18 @@ class Portal:
 
 def _at_exit(end: weakref.WeakMethod[Callable[[], None]]) -> None:
     def call() -> None:
-        if (still := end()) is not None:
-            still()
+        if (end_portal := end()) is not None:
+            end_portal()
 
     atexit.register(call)
 
 
-def _refuse_loop(instead: str) -> None:
+def _refuse_loop(replacement: str) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise Misuse(f"called inside a running event loop, which would stand still: write {instead}")
+    raise Misuse(f"called inside a running event loop, which would stand still: write {replacement}")
 
 
 def _wait(running: Future[T]) -> T:
@@ -179,7 +179,7 @@ def _wait(running: Future[T]) -> T:
 def _answer(request: asyncio.Future[list[S]], remaining: Iterator[S]) -> None:
     """Send the next items, or the error of producing them, which ends the coroutine and is raised here again."""
     try:
-        chunk = list(islice(remaining, CHUNK))
+        chunk = list(islice(remaining, ITEMS_PER_CHUNK))
     except Exception as error:  # noqa: BLE001 - boundary: raised again where the items are consumed
         request.get_loop().call_soon_threadsafe(_give, request, None, error)
     else:
@@ -195,7 +195,7 @@ def _give(request: asyncio.Future[list[S]], chunk: list[S] | None, error: Except
         request.set_result(chunk or [])
 
 
-async def _arriving(requests: SimpleQueue[asyncio.Future[list[S]] | None]) -> AsyncIterator[S]:
+async def _requested_items(requests: SimpleQueue[asyncio.Future[list[S]] | None]) -> AsyncIterator[S]:
     while True:
         request: asyncio.Future[list[S]] = asyncio.get_running_loop().create_future()
         requests.put(request)
@@ -223,7 +223,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 async def _end_tasks() -> None:
     """What nobody has waited for, as ``asyncio.run`` does; its Runner would start a thread, which an ending program
     may not."""
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
         task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -9,11 +9,11 @@ import msgspec
 
 from stowhand.protocols.options import WorkerOptions
 
-SERVICE = "service"
+SERVICE_PRESET = "service"
 """The preset whose grace is as long as the timeout, so that a stop lets running jobs end."""
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
-    SERVICE: {
+    SERVICE_PRESET: {
         "concurrency": 4,
         "poll_interval": "5s",
         "timeout": "300s",
@@ -26,10 +26,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def preset_worker(preset: str, given: Mapping[str, Any]) -> WorkerOptions:
+def preset_worker(preset: str, keywords: Mapping[str, Any]) -> WorkerOptions:
     """The options of a worker: what is given, else the preset's, else the defaults. Raises ConfigurationError."""
     of_preset = {name: value for name, value in PRESETS[preset].items() if name in WorkerOptions.__struct_fields__}
-    options = WorkerOptions(**{**of_preset, **given})
-    if preset == SERVICE and options.timeout is not None and "grace" not in given:
+    options = WorkerOptions(**{**of_preset, **keywords})
+    if preset == SERVICE_PRESET and options.timeout is not None and "grace" not in keywords:
         options = msgspec.structs.replace(options, grace=options.timeout)
     return options

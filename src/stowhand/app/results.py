@@ -82,12 +82,12 @@ async def as_completed(jobs: Iterable[JobHandle[R]], timeout: Duration | None = 
     Raises TimeoutError when not all have ended by then; the jobs go on.
     """
     limit = None if timeout is None else seconds(timeout)
-    began = stopwatch()
+    started_at = stopwatch()
     waiting = {asyncio.ensure_future(_ended(job)): job for job in _handles(jobs, "as_completed")}
     try:
         while waiting:
-            left = None if limit is None else began + limit - stopwatch()
-            ended, _ = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            remaining = None if limit is None else started_at + limit - stopwatch()
+            ended, _ = await asyncio.wait(waiting, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
             if not ended:
                 raise TimeoutError(f"{len(waiting)} jobs have not ended within {limit:g} s; they go on")
             for task in ended:

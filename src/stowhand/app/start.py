@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from stowhand.app.presets import SERVICE
+from stowhand.app.presets import SERVICE_PRESET
 from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, suggest
 from stowhand.events import Events, Listening, StoreWarning
 from stowhand.jobs.durations import format_duration
@@ -23,10 +23,10 @@ from stowhand.tasks.registry import Registry, TaskDefinition
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
 
-SHOWN_TASKS = 5
-SHOWN_LONG_TASKS = 20
+MAX_TASKS_LISTED = 5
+MAX_LONG_TASKS_LISTED = 20
 """Tasks named in one line, at most."""
-HINT_SECONDS = 1.0
+HINT_TIMEOUT_SECONDS = 1.0
 """How long the start of a worker waits for a hint: an application may hold every connection of its pool."""
 
 
@@ -63,16 +63,16 @@ async def warn_of_tasks_without_worker(store: QueueStore, tasks: Collection[str]
     if store.capabilities.lent or tasks is None:
         return
     try:
-        async with asyncio.timeout(HINT_SECONDS):
+        async with asyncio.timeout(HINT_TIMEOUT_SECONDS):
             rows = await store.inspect.tasks()
     except (StoreError, TimeoutError):
         return  # this login may not look; a store that is away is reported by the worker
-    left = [f"{escape(row.name)} ({row.due})" for row in rows if row.is_unserved and row.name not in tasks]
-    if left:
-        more = f" and {len(left) - SHOWN_TASKS} more" if len(left) > SHOWN_TASKS else ""
+    unserved = [f"{escape(row.name)} ({row.due})" for row in rows if row.is_unserved and row.name not in tasks]
+    if unserved:
+        more = f" and {len(unserved) - MAX_TASKS_LISTED} more" if len(unserved) > MAX_TASKS_LISTED else ""
         core_logger().warning(
-            f"Jobs are due of tasks that no worker has: {', '.join(left[:SHOWN_TASKS])}{more}; start a worker that has"
-            " them (--app, --tasks, --task), or correct their names"
+            f"Jobs are due of tasks that no worker has: {', '.join(unserved[:MAX_TASKS_LISTED])}{more};"
+            " start a worker that has them (--app, --tasks, --task), or correct their names"
         )
 
 
@@ -88,7 +88,7 @@ async def warn_of_unknown_queues(store: QueueStore, registry: Registry, options:
 
 async def _queues_in_use(store: QueueStore) -> set[str]:
     try:
-        async with asyncio.timeout(HINT_SECONDS):
+        async with asyncio.timeout(HINT_TIMEOUT_SECONDS):
             rows = await store.inspect.queues()
     except (StoreError, TimeoutError):
         return set()  # as above
@@ -111,10 +111,10 @@ def report_listening(store: QueueStore, events: Events, worker: str) -> None:
 def report_warnings(store: QueueStore, events: Events) -> None:
     """Emit an event when the store warns."""
     description = store.description
-    store.notices.on_warning(lambda warning, mend: events.emit(StoreWarning(description, warning, mend)))
+    store.notices.on_warning(lambda warning, fix: events.emit(StoreWarning(description, warning, fix)))
 
 
-def report(running: asyncio.Task[None]) -> None:
+def report_worker_error(running: asyncio.Task[None]) -> None:
     """Call the loop's exception handler if an embedded worker ended by an error."""
     if not running.cancelled() and (error := running.exception()) is not None:
         running.get_loop().call_exception_handler(
@@ -122,12 +122,12 @@ def report(running: asyncio.Task[None]) -> None:
         )
 
 
-def log_in_the_name_of(job: Job) -> Any:
+def attempt_logger(job: Job) -> Any:
     """Return the logger of one attempt."""
     return job_logger(job.worker or "worker", job.task, job.id, job.attempts)
 
 
-def events_that_log() -> Events:
+def logging_events() -> Events:
     """Return events with a listener that writes the log."""
     from stowhand.observe.listener import LogListener
 
@@ -136,7 +136,7 @@ def events_that_log() -> Events:
     return events
 
 
-def seated(store: QueueStore, slots: int) -> None:
+def reserve_connections(store: QueueStore, slots: int) -> None:
     """Let the store have a connection for each slot; warn where it cannot. Raises ConfigurationError."""
     if store.connections is not None and (shortage := store.connections.seat(slots)) is not None:
         core_logger().warning(shortage)
@@ -147,32 +147,32 @@ def traced(store: QueueStore, traces: Traces | None) -> QueueStore:
     return store if traces is None else traces.store(store)
 
 
-def observed(events: Events | None, traces: Traces | None) -> Events:
+def traced_events(events: Events | None, traces: Traces | None) -> Events:
     """Return the events, or new ones that log; attempts of their workers make spans if ``traces`` is given."""
-    events = events or events_that_log()
+    events = events or logging_events()
     return events if traces is None else traces.of(events)
 
 
 def warn_of_long_tasks(tasks: Iterable[TaskDefinition], preset: str, grace: float, option: str) -> None:
     """Warn at the start of a worker. Only with the preset ``service`` is a stop meant to let everything end; for the
     others ``stowhand doctor`` reports it."""
-    if preset == SERVICE and (warning := cut_short(tasks, grace, option)) is not None:
+    if preset == SERVICE_PRESET and (warning := grace_warning(tasks, grace, option)) is not None:
         core_logger().warning(warning)
 
 
-def cut_short(tasks: Iterable[TaskDefinition], grace: float, option: str) -> str | None:
+def grace_warning(tasks: Iterable[TaskDefinition], grace: float, option: str) -> str | None:
     """Return a warning about tasks whose own timeout is longer than the grace; ``None`` if there are none.
 
     ``option``: the name of the grace in the message.
     """
-    longer = [one for one in tasks if one.timeout is not None and one.timeout > grace]
-    if not longer:
+    long_tasks = [one for one in tasks if one.timeout is not None and one.timeout > grace]
+    if not long_tasks:
         return None
-    named = ", ".join(
-        f"{escape(one.name)} ({format_duration(one.timeout or 0.0)})" for one in longer[:SHOWN_LONG_TASKS]
+    listed = ", ".join(
+        f"{escape(one.name)} ({format_duration(one.timeout or 0.0)})" for one in long_tasks[:MAX_LONG_TASKS_LISTED]
     )
-    more = f" and {len(longer) - SHOWN_LONG_TASKS} more" if len(longer) > SHOWN_LONG_TASKS else ""
+    more = f" and {len(long_tasks) - MAX_LONG_TASKS_LISTED} more" if len(long_tasks) > MAX_LONG_TASKS_LISTED else ""
     return (
         f"A stop leaves running jobs {format_duration(grace)} ({option}); tasks that may take longer are handed"
-        f" back then, and begin anew elsewhere: {named}{more}"
+        f" back then, and begin anew elsewhere: {listed}{more}"
     )

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from stowhand.app.options import StoreKeywords, store_options
-from stowhand.app.own_store import OBJECT, OwnStore, same_store
+from stowhand.app.own_store import OBJECT_SCHEME, OwnStore, same_store
 from stowhand.app.settings.resolver import read_setting, read_store
 from stowhand.app.settings.settings import SETTINGS
 from stowhand.app.start import store_at
@@ -23,25 +23,25 @@ from stowhand.stores.url import MEMORY, open_store, store_url
 class AppStore:
     """An App's arguments about its store. Raises ConfigurationError."""
 
-    def __init__(self, url: object, store: object, given: StoreKeywords) -> None:
-        if store is not None and (url is not None or given):
+    def __init__(self, url: object, store: object, keywords: StoreKeywords) -> None:
+        if store is not None and (url is not None or keywords):
             raise ConfigurationError("App: a store is given, and a URL or options to open one; give one of them")
-        if url is not None and given.get("pool") is not None:
+        if url is not None and keywords.get("pool") is not None:
             raise ConfigurationError("App: a URL and a pool are both given: the database is named by one of them")
-        self._options = store_options(given)
-        named = None if url is None else _understood(url)
+        self._options = store_options(keywords)
+        store_url_text = None if url is None else _read_url(url)
         self.object = None if store is None else checked_store("App", store)
         """Used as it is, on whatever loop; ``None``: each loop has one of its own."""
         if self._options.pool is not None:
-            named = _place_of(self._options.pool)
+            store_url_text = _url_of_pool(self._options.pool)
         elif self.object is not None:
-            named = _place_of_store(self.object)
-        made = self.object is not None or named == MEMORY
-        options = {name: getattr(self._options, name) for name in given if name not in ("pool", "preset")}
-        if (preset := given.get("preset")) is not None:
-            options["preset"] = _preset(preset)
-        self.own = OwnStore(url=named, made=made, options=options)
-        if made and self.object is None:
+            store_url_text = _url_of_store(self.object)
+        is_object = self.object is not None or store_url_text == MEMORY
+        options = {name: getattr(self._options, name) for name in keywords if name not in ("pool", "preset")}
+        if (preset := keywords.get("preset")) is not None:
+            options["preset"] = _read_preset(preset)
+        self.own = OwnStore(url=store_url_text, made=is_object, options=options)
+        if is_object and self.object is None:
             self.object = store_at(*read_store(self.own))
         self._adopted: tuple[str, StoreOptions] | None = None
 
@@ -53,10 +53,10 @@ class AppStore:
 
     def adopt(self, url: str, options: StoreOptions) -> bool:
         """Use the store of this process's worker, unless the App names another. Return whether it is used."""
-        ours = self.object is None and (self.own.url is None or same_store(url, self.own.url, os.environ))
-        if ours:
+        is_used = self.object is None and (self.own.url is None or same_store(url, self.own.url, os.environ))
+        if is_used:
             self._adopted = url, options
-        return ours
+        return is_used
 
     @property
     def maker_to_read(self) -> Callable[[], QueueStore] | None:
@@ -73,7 +73,7 @@ class AppStore:
         return store_at(url, options) if pool is None else open_store("postgresql://", options)
 
 
-def _understood(url: object) -> str:
+def _read_url(url: object) -> str:
     if isinstance(url, str):
         try:
             return store_url(url)
@@ -81,41 +81,41 @@ def _understood(url: object) -> str:
             raise ConfigurationError(f"App: {error}") from None
     if isinstance(url, os.PathLike):
         raise ConfigurationError(f"App: a path is given, and a URL is wanted: App('sqlite:///{os.fspath(url)}')")
-    instead = "" if callable(getattr(url, "claim", None)) else "App('postgresql:///shop'), or "
-    raise ConfigurationError(f"App: {a_type(url)} is given as the URL; write {instead}App(store=…)")
+    example = "" if callable(getattr(url, "claim", None)) else "App('postgresql:///shop'), or "
+    raise ConfigurationError(f"App: {a_type(url)} is given as the URL; write {example}App(store=…)")
 
 
-def checked_store(whose: str, store: Any) -> QueueStore:
+def checked_store(caller: str, store: Any) -> QueueStore:
     """Check a store object. ``whose``: the call that it is an argument of. Raises ConfigurationError."""
     if isinstance(store, str):
         raise ConfigurationError(
-            f"{whose}: store= takes a store object; a URL is given without its name: App('…'), or open_store('…')"
+            f"{caller}: store= takes a store object; a URL is given without its name: App('…'), or open_store('…')"
         )
     is_store = not isinstance(store, type) and callable(getattr(store, "claim", None))
     if is_store:
-        check_store(store, AnyStore, f"{whose}: store")
+        check_store(store, AnyStore, f"{caller}: store")
     if not is_store or store.jobs is None:
         kind = store.__qualname__ if isinstance(store, type) else type(store).__qualname__
         raise ConfigurationError(
-            f"{whose}: store= is given {kind}, which keeps no queue of jobs; give open_store(url) or MemoryStore()"
+            f"{caller}: store= is given {kind}, which keeps no queue of jobs; give open_store(url) or MemoryStore()"
         )
     return cast("QueueStore", store)
 
 
-def _place_of_store(store: QueueStore) -> str:
+def _url_of_store(store: QueueStore) -> str:
     from stowhand.stores.sqlite.queue.memory import MemoryStore
 
-    return MEMORY if isinstance(store, MemoryStore) else f"{OBJECT}:{type(store).__qualname__}"
+    return MEMORY if isinstance(store, MemoryStore) else f"{OBJECT_SCHEME}:{type(store).__qualname__}"
 
 
-def _place_of(pool: object) -> str:
+def _url_of_pool(pool: object) -> str:
     """Return the database of an application's pool as a URL: other processes connect by themselves."""
     from stowhand.stores.database.borrowed_pool import BorrowedPool
 
     return BorrowedPool(pool, prepared=True).address.url
 
 
-def _preset(given: str) -> str:
+def _read_preset(given: str) -> str:
     try:
         name: str = SETTINGS["preset"].read(given)
     except ValueError as error:

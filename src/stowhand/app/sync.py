@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
-from stowhand.app.portal import Portal, Waited
+from stowhand.app.portal import Portal, SyncMethod
 from stowhand.app.results import listed
 from stowhand.errors import ConfigurationError, unknown_attribute
 from stowhand.jobs.durations import Duration
@@ -54,8 +54,8 @@ class Sync:
     def enqueue(self, task: NewJob, /) -> SyncJobHandle[Any]: ...
     def enqueue(self, task: ConfiguredTask[..., Any] | NewJob, /, *args: Any, **kwargs: Any) -> SyncJobHandle[Any]:
         """As ``App.enqueue``: ``app.sync.enqueue(send.options(delay=60), "x")``."""
-        ask = partial(self._app.enqueue, task, *args, **kwargs)
-        return SyncJobHandle(self._portal.run(ask, f"await {name_of(task)}.enqueue(…)"), self._portal)
+        call = partial(self._app.enqueue, task, *args, **kwargs)
+        return SyncJobHandle(self._portal.run(call, f"await {name_of(task)}.enqueue(…)"), self._portal)
 
     @overload
     def enqueue_in(
@@ -86,8 +86,8 @@ class Sync:
 
         def enqueue_and_wait(self, task, /, *args, timeout=None, **kwargs):
             """As ``App.enqueue_and_wait``: ``app.sync.enqueue_and_wait(add, 1, 2, timeout="5s")``."""
-            ask = partial(self._app.enqueue_and_wait, task, *args, timeout=timeout, **kwargs)
-            return self._portal.run(ask, f"await {name_of(task)}.enqueue_and_wait(…)")
+            call = partial(self._app.enqueue_and_wait, task, *args, timeout=timeout, **kwargs)
+            return self._portal.run(call, f"await {name_of(task)}.enqueue_and_wait(…)")
 
     @overload
     def job(self, job_id: int) -> SyncJobHandle[Any]: ...
@@ -95,8 +95,8 @@ class Sync:
     def job(self, job_id: int, task: ConfiguredTask[..., R | Raisable]) -> SyncJobHandle[R]: ...
     def job(self, job_id: int, task: ConfiguredTask[..., Any] | None = None) -> SyncJobHandle[Any]:
         """As ``App.job``."""
-        ask = partial(self._app.job, job_id) if task is None else partial(self._app.job, job_id, task)
-        return SyncJobHandle(self._portal.run(ask, "await app.job(…)"), self._portal)
+        call = partial(self._app.job, job_id) if task is None else partial(self._app.job, job_id, task)
+        return SyncJobHandle(self._portal.run(call, "await app.job(…)"), self._portal)
 
     @overload
     def gather(
@@ -118,9 +118,9 @@ class Sync:
         self, jobs: Iterable[Any], timeout: Duration | None = None, *, return_exceptions: bool = False
     ) -> builtins.list[Any]:
         """As ``App.gather``."""
-        given = [job.handle if isinstance(job, SyncJobHandle) else job for job in listed(jobs, "app.sync.gather")]
-        ask = partial(self._app.gather, given, timeout, return_exceptions=return_exceptions)
-        return self._portal.run(ask, "await app.gather(…)")
+        handles = [job.handle if isinstance(job, SyncJobHandle) else job for job in listed(jobs, "app.sync.gather")]
+        call = partial(self._app.gather, handles, timeout, return_exceptions=return_exceptions)
+        return self._portal.run(call, "await app.gather(…)")
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> builtins.list[int]:
         """As ``App.enqueue_many``. ``jobs`` is iterated in the calling thread, inside its transaction if it has one."""
@@ -145,13 +145,13 @@ class Sync:
         """
         self._portal.close()
 
-    def wait_for(self, ask: Callable[[QueueStore], Any], instead: str) -> Any:
+    def wait_for(self, call: Callable[[QueueStore], Any], replacement: str) -> Any:
         """Call ``ask`` with the open store; ``instead``: what to write in an event loop."""
 
         async def answer() -> Any:
-            return await ask(await self._app.open())
+            return await call(await self._app.open())
 
-        return self._portal.run(answer, instead)
+        return self._portal.run(answer, replacement)
 
     def set_default_max_attempts(self, attempts: int) -> None:
         """As ``Settings.set_default_max_attempts``. Raises ConfigurationError where there is no such setting."""
@@ -160,48 +160,48 @@ class Sync:
             "await (await app.open()).settings.set_default_max_attempts(…)",
         )
 
-    get = Waited(Producer.get, "await app.get(…)")
-    tries = Waited(Producer.tries)
-    list = Waited(Inspector.list, "await app.list(…)")
-    counts = Waited(Inspector.counts, "await app.counts(…)")
-    search = Waited(Inspector.search, "await app.search(…)")
-    amounts = Waited(Inspector.amounts)
-    failures = Waited(Inspector.failures)
-    oldest_due = Waited(Inspector.oldest_due)
-    overdue = Waited(Inspector.overdue)
-    explain = Waited(Inspector.explain)
-    figures = Waited(Inspector.figures)
-    throughput = Waited(Inspector.throughput)
-    workers = Waited(Inspector.workers)
-    held = Waited(Inspector.held)
-    app_versions = Waited(Inspector.app_versions)
-    tasks = Waited(Inspector.tasks)
-    serials = Waited(Inspector.serials)
-    pauses = Waited(Inspector.pauses)
-    queues = Waited(Inspector.queues)
-    now = Waited(Timetable.now)
-    known_items = Waited(Timetable.known_items)
-    forget_item = Waited(Timetable.forget_item)
-    status = Waited(Schema.status)
-    default_max_attempts = Waited(Schema.default_max_attempts)
+    get = SyncMethod(Producer.get, "await app.get(…)")
+    tries = SyncMethod(Producer.tries)
+    list = SyncMethod(Inspector.list, "await app.list(…)")
+    counts = SyncMethod(Inspector.counts, "await app.counts(…)")
+    search = SyncMethod(Inspector.search, "await app.search(…)")
+    amounts = SyncMethod(Inspector.amounts)
+    failures = SyncMethod(Inspector.failures)
+    oldest_due = SyncMethod(Inspector.oldest_due)
+    overdue = SyncMethod(Inspector.overdue)
+    explain = SyncMethod(Inspector.explain)
+    figures = SyncMethod(Inspector.figures)
+    throughput = SyncMethod(Inspector.throughput)
+    workers = SyncMethod(Inspector.workers)
+    held = SyncMethod(Inspector.held)
+    app_versions = SyncMethod(Inspector.app_versions)
+    tasks = SyncMethod(Inspector.tasks)
+    serials = SyncMethod(Inspector.serials)
+    pauses = SyncMethod(Inspector.pauses)
+    queues = SyncMethod(Inspector.queues)
+    now = SyncMethod(Timetable.now)
+    known_items = SyncMethod(Timetable.known_items)
+    forget_item = SyncMethod(Timetable.forget_item)
+    status = SyncMethod(Schema.status)
+    default_max_attempts = SyncMethod(Schema.default_max_attempts)
 
-    retry = Waited(Administrator.retry, "await app.retry(…)")
-    retry_failed = Waited(Administrator.retry_failed)
-    cancel = Waited(Administrator.cancel, "await app.cancel(…)")
-    remove = Waited(Administrator.remove, "await app.remove(…)")
-    remove_key = Waited(Administrator.remove_key)
-    retry_jobs = Waited(Administrator.retry_jobs)
-    cancel_jobs = Waited(Administrator.cancel_jobs)
-    remove_jobs = Waited(Administrator.remove_jobs)
-    complete_jobs = Waited(Administrator.complete_jobs)
-    permanently_fail_jobs = Waited(Administrator.permanently_fail_jobs)
-    reschedule_jobs = Waited(Administrator.reschedule_jobs)
-    force_unlock_workers = Waited(Administrator.force_unlock_workers)
-    pause_serial = Waited(Operator.pause_serial)
-    resume_serial = Waited(Operator.resume_serial)
-    pause_task = Waited(Operator.pause_task)
-    resume_task = Waited(Operator.resume_task)
-    pause_queue = Waited(Operator.pause_queue, "await app.pause_queue(…)")
-    resume_queue = Waited(Operator.resume_queue, "await app.resume_queue(…)")
-    purge = Waited(Operator.purge)
-    add_built_in = Waited(Administrator.add_built_in)
+    retry = SyncMethod(Administrator.retry, "await app.retry(…)")
+    retry_failed = SyncMethod(Administrator.retry_failed)
+    cancel = SyncMethod(Administrator.cancel, "await app.cancel(…)")
+    remove = SyncMethod(Administrator.remove, "await app.remove(…)")
+    remove_key = SyncMethod(Administrator.remove_key)
+    retry_jobs = SyncMethod(Administrator.retry_jobs)
+    cancel_jobs = SyncMethod(Administrator.cancel_jobs)
+    remove_jobs = SyncMethod(Administrator.remove_jobs)
+    complete_jobs = SyncMethod(Administrator.complete_jobs)
+    permanently_fail_jobs = SyncMethod(Administrator.permanently_fail_jobs)
+    reschedule_jobs = SyncMethod(Administrator.reschedule_jobs)
+    force_unlock_workers = SyncMethod(Administrator.force_unlock_workers)
+    pause_serial = SyncMethod(Operator.pause_serial)
+    resume_serial = SyncMethod(Operator.resume_serial)
+    pause_task = SyncMethod(Operator.pause_task)
+    resume_task = SyncMethod(Operator.resume_task)
+    pause_queue = SyncMethod(Operator.pause_queue, "await app.pause_queue(…)")
+    resume_queue = SyncMethod(Operator.resume_queue, "await app.resume_queue(…)")
+    purge = SyncMethod(Operator.purge)
+    add_built_in = SyncMethod(Administrator.add_built_in)

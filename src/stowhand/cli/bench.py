@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from stowhand.app.app import App, adopt_store
+from stowhand.app.app import App, use_worker_store
 from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.resolver import resolve_store_url
 from stowhand.app.settings.settings import StoreSettings, WorkerSettings
@@ -114,7 +114,7 @@ def _own_store(resolved: ResolvedStore) -> Iterator[StoreSettings]:
 
 
 async def _measure(settings: WorkerSettings, jobs: int) -> AsyncIterator[Measurement]:
-    adopt_store(app, settings.store.url, settings.store.options)
+    use_worker_store(app, settings.store.url, settings.store.options)
     await _clean(settings.store)
     await app.open(install=True)
     try:

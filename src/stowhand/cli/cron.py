@@ -86,7 +86,7 @@ def run_item(name: str, **typed: Any) -> None:
         item = items.get(name)
         if item is None:
             (item,) = declared([_stored_item(name, await store.timetable.known_items(), items)], tasks)
-        job = tasks.enqueued(item.job(this_minute(await store.timetable.now()), backfilled=False))
+        job = tasks.apply_on_enqueue(item.job(this_minute(await store.timetable.now()), backfilled=False))
         return await (store.admin.add_built_in(job) if job.task in BUILT_IN else store.jobs.enqueue(job))
 
     click.echo(with_store(settings.store, run, traces).id)

@@ -28,7 +28,7 @@ from stowhand.observe.job_logger import core_logger
 from stowhand.service.children import Child, Children, Next, Slot
 from stowhand.service.exit_codes import OK
 from stowhand.service.file_watch import Snapshot, Watched, watching
-from stowhand.tasks.program import how_it_ended
+from stowhand.tasks.program import describe_exit
 from stowhand.worker.host import DEFAULT_TIMINGS
 
 RESTART_GRACE = "2s"
@@ -92,7 +92,7 @@ class _Development:
 
     async def _on_end(self, slot: Slot, code: int) -> Next:
         if not self._must_restart.is_set():  # it has logged why
-            core_logger().error(f"The worker {how_it_ended(code)}; waiting for a change of a file")
+            core_logger().error(f"The worker {describe_exit(code)}; waiting for a change of a file")
             await self._must_restart.wait()
         return Next.AT_ONCE
 

@@ -100,7 +100,7 @@ def command(
     options = cast("EnqueueOptions", {k: v for k, v in values.items() if v not in (None, ())})
     built_in = task in BUILT_IN
     try:
-        job = limits.check(tasks.enqueued(tasks.new_job_of_text(task, text, options)), built_in=built_in)
+        job = limits.check(tasks.apply_on_enqueue(tasks.new_job_of_text(task, text, options)), built_in=built_in)
     except InvalidJob as error:
         if "JSON is malformed" in str(error):
             raise InvalidJob(f"{error}; {PAYLOAD_HINT}") from None

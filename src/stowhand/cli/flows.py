@@ -40,7 +40,7 @@ from stowhand.observe.safe_text import escape
 from stowhand.observe.traces import Traces
 from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.service.run_all import run_all
-from stowhand.tasks.loading import load_object
+from stowhand.tasks.loader import load_object
 
 IDS_PER_PAGE = 10_000
 JOBS_PER_CALL = 500

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from stowhand.app.answers import PAGE, Change, answer_for, answers_of, fail, reschedule, retry_failed
+from stowhand.app.answers import JOBS_PER_PAGE, JobsChange, answer_for, answers_of, fail, reschedule, retry_failed
 from stowhand.cli.columns import json_line
 from stowhand.cli.enqueue import when_option
 from stowhand.cli.groups import Group
@@ -346,7 +346,7 @@ async def _retry(store: QueueStore, job_ids: Sequence[int]) -> Sequence[Answer]:
     return await store.admin.retry_jobs(job_ids)
 
 
-def _with_answers(change: Change) -> JobAction:
+def _with_answers(change: JobsChange) -> JobAction:
     """Return answers where the call returns the jobs that it has changed."""
     return lambda store, job_ids: answers_of(store, job_ids, change)
 
@@ -386,8 +386,8 @@ async def _act_on(
     store: QueueStore, action: JobAction, job_ids: Sequence[int], keys: tuple[str, ...], *, as_json: bool
 ) -> int:
     code = OK
-    for start in range(0, len(job_ids), PAGE):
-        page = job_ids[start : start + PAGE]
+    for start in range(0, len(job_ids), JOBS_PER_PAGE):
+        page = job_ids[start : start + JOBS_PER_PAGE]
         by_id = {answer.job_id: answer for answer in await action(store, page)}
         code = max(code, show_answers([by_id[job_id] for job_id in page], as_json=as_json))
     return max(code, show_answers([await store.admin.remove_key(key) for key in keys], as_json=as_json))

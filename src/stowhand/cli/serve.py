@@ -33,7 +33,7 @@ from stowhand.service.opening import store_of
 from stowhand.service.process import collect_less, hard_exit
 from stowhand.service.signals import StopRequests, handle_signals
 from stowhand.service.status_server import Answer, StatusServer, verdict
-from stowhand.tasks.loading import load_object
+from stowhand.tasks.loader import load_object
 from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def command(
         tls_key=tls_key,
         trust_from=trust_from,
         grace=grace,
-        declared=served.tasks().made_elsewhere,
+        declared=served.tasks().complete_foreign_job,
     )
     asyncio.run(_serve(settings, served, options))
     return exit_codes.OK

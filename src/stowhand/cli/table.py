@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from stowhand.app.own_store import UNNAMED
+from stowhand.app.own_store import DEFAULT_STORE_SOURCE
 from stowhand.cli.columns import Column, fields, json_line, page
 from stowhand.cli.groups import Group
 from stowhand.cli.input import ParsedText, WordChoice, read_pair, with_options
@@ -36,7 +36,7 @@ from stowhand.stores.table.names import TOKEN, read_shape
 from stowhand.stores.table.options import TableOptions
 from stowhand.stores.table.records import LIVE, ShownRecord
 from stowhand.stores.table.store import TableStore
-from stowhand.tasks.loading import load_object
+from stowhand.tasks.loader import load_object
 
 T = TypeVar("T")
 
@@ -334,7 +334,7 @@ def table_of(typed: dict[str, Any]) -> TableStore[Any]:
         return options
     if not isinstance(options, TableOptions):
         raise click.UsageError(f"{target!r}: {a_type(options)}, not a TableStore or TableOptions")
-    if connection.source == UNNAMED:
+    if connection.source == DEFAULT_STORE_SOURCE:
         raise click.UsageError("name the database: -c postgresql://…, -c sqlite:///file, or DATABASE_URL")
     if connection.note:
         click.echo(f"note: {connection.note}", err=True)

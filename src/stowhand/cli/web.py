@@ -37,7 +37,7 @@ from stowhand.service.exit_codes import OK, USAGE
 from stowhand.service.loading import load_app
 from stowhand.service.opening import store_of
 from stowhand.service.signals import handle_signals
-from stowhand.tasks.program import how_it_ended
+from stowhand.tasks.program import describe_exit
 from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
@@ -245,8 +245,8 @@ def _declarations(app: str | None, *, may_change: bool) -> Callable[[NewJob], Ne
     """The function that applies the App's declarations to an added job. ``may_change``: its files may change, as under
     `stowhand dev`."""
     if app is None:
-        return Registry().made_elsewhere
-    return current_declarations(app) if may_change else _declared(app).made_elsewhere
+        return Registry().complete_foreign_job
+    return current_declarations(app) if may_change else _declared(app).complete_foreign_job
 
 
 def current_declarations(app: str) -> Callable[[NewJob], NewJob]:
@@ -260,7 +260,7 @@ def current_declarations(app: str) -> Callable[[NewJob], NewJob]:
             registry = _declared(app)
         except ConfigurationError as error:
             raise InvalidJob(str(error)) from error
-        return registry.made_elsewhere(job)
+        return registry.complete_foreign_job(job)
 
     return apply
 
@@ -359,7 +359,7 @@ class _DashboardProcess:
             self.first_start.set_exception(ConfigurationError(message))
             return Next.NONE
         if not self._children.stopping:
-            core_logger().error(f"The dashboard {how_it_ended(code)}; it starts again.")
+            core_logger().error(f"The dashboard {describe_exit(code)}; it starts again.")
         self._has_started()
         return Next.RESTART
 

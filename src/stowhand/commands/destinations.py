@@ -9,7 +9,7 @@ from typing import Any
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.execution_log import OUT_LIMIT, ExecutionLogEntry
 from stowhand.protocols.attempt import Attempt, AttemptLogger, ExecutionLog
-from stowhand.tasks.program import Lines
+from stowhand.tasks.program import LineSplitter
 
 SHOWN_COMMAND = 1000
 """Characters of a command in a log line."""
@@ -29,7 +29,7 @@ class LoggedLog:
 
     def __init__(self, logger: AttemptLogger) -> None:
         self._logger = logger
-        self._lines = Lines(logger.info)
+        self._lines = LineSplitter(logger.info)
         self._left = OUT_LIMIT
         self._dropped = 0
 

@@ -24,7 +24,7 @@ from stowhand.jobs.lifecycle import Fail, Outcome, RaisableOutcome, Retry
 from stowhand.jobs.outcomes import MAX_SEARCHED_ERROR_BYTES, from_error
 from stowhand.jobs.text import clean
 from stowhand.protocols.attempt import Attempt, control_of
-from stowhand.tasks.program import Conversation, how_it_ended, run_program, why_not_started
+from stowhand.tasks.program import ProgramProtocol, describe_exit, describe_start_error, run_program
 
 R = TypeVar("R")
 Commands = Callable[[R], Iterable[Command] | Awaitable[Iterable[Command]]]
@@ -113,7 +113,7 @@ class CommandHandler(Generic[R]):
         words, cwd = command.words, read_folder("cwd", command.cwd) or self._cwd
         limit = read_seconds("timeout", command.timeout) or self._timeout
         env = inherited(os.environ) | self._env | dict(command.env or {})
-        talk = Conversation(entry.output)
+        talk = ProgramProtocol(entry.output)
         scope = asyncio.timeout(limit)
         try:
             async with scope:
@@ -129,13 +129,13 @@ class CommandHandler(Generic[R]):
             if talk.code is not None:
                 entry.exit_code = talk.code if talk.code >= 0 else 128 - talk.code
         if scope.expired():
-            ended = "cannot be killed" if talk.code is None else how_it_ended(talk.code)
+            ended = "cannot be killed" if talk.code is None else describe_exit(talk.code)
             entry.output.add_line(f"[took longer than {limit:g} s and {ended}]")
             return f"{command.key} took longer than {limit:g} s and {ended}"
         assert talk.code is not None
         if talk.code < 0:
-            entry.output.add_line(f"[{how_it_ended(talk.code)}]")
-        return None if talk.code == 0 else f"{command.key} {how_it_ended(talk.code)}"
+            entry.output.add_line(f"[{describe_exit(talk.code)}]")
+        return None if talk.code == 0 else f"{command.key} {describe_exit(talk.code)}"
 
     def _patience(self, ctx: Attempt[R]) -> float:
         """Seconds between TERM and KILL."""
@@ -160,4 +160,4 @@ def _why_not(word: str, cwd: str | None, error: OSError | ValueError) -> str:
         return f"{word}: command not found in its PATH"
     if isinstance(error, PermissionError):
         return f"{word}: not executable ({error.strerror})"
-    return f"{word}: {why_not_started(os.path.join(cwd or '', word), error)}"  # noqa: PTH118 - a word, not yet a path
+    return f"{word}: {describe_start_error(os.path.join(cwd or '', word), error)}"  # noqa: PTH118 - a word, not yet a path

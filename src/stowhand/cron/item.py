@@ -94,8 +94,8 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     _zone: Zone
     _job: NewJob
     """But for its payload."""
-    _finished: Callable[[NewJob], NewJob] | None = None
-    """``TaskDefinition.finished`` of its task."""
+    _add_job_rules: Callable[[NewJob], NewJob] | None = None
+    """``TaskDefinition.with_job_rules`` of its task."""
 
     def __repr__(self) -> str:
         return f"<ParsedItem {self.spec}>"
@@ -136,14 +136,14 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             yield to_moment(found)
             minute = found + 1
 
-    def finished_by(self, finished: Callable[[NewJob], NewJob], template: NewJob) -> ParsedItem:
+    def with_job_rules(self, add_job_rules: Callable[[NewJob], NewJob], template: NewJob) -> ParsedItem:
         """Return the item with the rules of its task for each job. Raises InvalidJob where the task refuses them.
 
         ``template``: the task's own jobs. No option of an item can name an expiry.
         """
         queue = self.options.work_queue or template.queue
         job = msgspec.structs.replace(self._job, expires=template.expires, queue=queue)
-        item = msgspec.structs.replace(self, _finished=finished, _job=job)
+        item = msgspec.structs.replace(self, _add_job_rules=add_job_rules, _job=job)
         item.job(to_moment(FIRST + 1), backfilled=False)
         return item
 
@@ -166,7 +166,7 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         stamp = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         payload = {**self.payload, "_cron": {"ts": stamp, "backfilled": backfilled}}
         job = msgspec.structs.replace(self._job, payload=strict_json.encode(payload), run_at=at)
-        return job if self._finished is None else self._finished(job)
+        return job if self._add_job_rules is None else self._add_job_rules(job)
 
     def _next(self, start: int, stop: int) -> int | None:
         """The first real minute that it is due at, from ``start`` on and before ``stop``."""

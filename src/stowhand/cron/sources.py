@@ -134,7 +134,7 @@ def declared(items: Iterable[ParsedItem], tasks: Registry) -> tuple[ParsedItem, 
             continue
         try:
             task.shape.write_value({**item.payload, "_cron": _SOME_TICK})
-            found.append(item.declared(task.template).finished_by(task.finished, task.template))
+            found.append(item.declared(task.template).with_job_rules(task.with_job_rules, task.template))
         except InvalidJob as error:
             problems.append(f"{item.place}: {error}")
     if problems:
@@ -166,7 +166,7 @@ def declare_item(
     try:
         written = task.definition.shape.write_value({**(payload or {}), "_cron": _SOME_TICK})
         item = _app_item(pattern, task.name, strict_json.decode(written), identifier, tz, chosen)
-        return item.finished_by(task.definition.finished, task.template)
+        return item.with_job_rules(task.definition.with_job_rules, task.template)
     except InvalidJob as error:
         hint = f"; give its arguments: app.cron(…, {task.name}, {{…}})" if payload is None else ""
         raise ConfigurationError(f"App.cron: {error}{hint}") from None

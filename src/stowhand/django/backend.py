@@ -20,7 +20,7 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.limits import TASK_LIMIT
 from stowhand.jobs.strict_json import find_loss, is_plain
 from stowhand.protocols.store import StoreOptions
-from stowhand.tasks.loading import read_modules
+from stowhand.tasks.loader import read_modules
 
 OPTIONS = {
     "database": "the alias of DATABASES that keeps the jobs: 'default'",

@@ -23,7 +23,7 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs import limits
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import NewJob
-from stowhand.tasks.loading import import_modules
+from stowhand.tasks.loader import import_modules
 from stowhand.tasks.options import apply_options
 
 

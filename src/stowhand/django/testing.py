@@ -18,7 +18,7 @@ from django.tasks import base, task_backends
 from django.tasks.backends import immediate
 from django.utils.json import normalize_json
 
-from stowhand.app.draining import MOST, Ran
+from stowhand.app.drain import MAX_JOBS_PER_DRAIN, RecordedAttempt
 from stowhand.django.attempts import Running
 from stowhand.django.backend import StowhandBackend
 from stowhand.django.database import Database
@@ -42,7 +42,7 @@ class ImmediateBackend(immediate.ImmediateBackend):
     task_class = Task
 
 
-def drain(backend: str = "default", *, raises: bool = True, most: int = MOST) -> Drained:
+def drain(backend: str = "default", *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> Drained:
     """Run the jobs that are due now, and those that they enqueue, one after the other. ``len`` of it: the attempts.
 
     When all have run, what the first failing task raised is raised here; ``raises=False``: it is in what this returns.
@@ -54,13 +54,15 @@ def drain(backend: str = "default", *, raises: bool = True, most: int = MOST) ->
     if not isinstance(ours, StowhandBackend):
         raise ConfigurationError(f"drain: TASKS[{backend!r}] is a {type(ours).__qualname__}, which keeps no jobs here")
     names = tuple(ours.known())
-    ran: list[Ran] = []
+    ran: list[RecordedAttempt] = []
     while (claim := _claimed(ours.database, names, ran, most)) is not None:
         ran.append(_attempt(ours, claim))
     return judged(Drained(ran), raises=raises)
 
 
-def _claimed(database: Database, names: tuple[str, ...], ran: Sequence[Ran], most: int) -> Claim[Job] | None:
+def _claimed(
+    database: Database, names: tuple[str, ...], ran: Sequence[RecordedAttempt], most: int
+) -> Claim[Job] | None:
     """The next due job. Raises RuntimeError, and claims none, where ``most`` have run."""
     request = ClaimRequest(worker=WORKER, token=str(uuid.uuid4()), limit=1, lease=LEASE, tasks=names)
     with database.transaction() as jobs:
@@ -72,7 +74,7 @@ def _claimed(database: Database, names: tuple[str, ...], ran: Sequence[Ran], mos
     raise endless(ran, most)
 
 
-def _attempt(backend: StowhandBackend, claim: Claim[Job]) -> Ran:
+def _attempt(backend: StowhandBackend, claim: Claim[Job]) -> RecordedAttempt:
     task = backend.known().get(claim.task)
     assert task is not None  # only tasks of the backend were asked for
     outcome, error = _outcome(backend, task, claim)
@@ -86,7 +88,7 @@ def _attempt(backend: StowhandBackend, claim: Claim[Job]) -> Ran:
     )
     with backend.database.transaction() as jobs:
         jobs.settle(claim.lease, settlement)
-    return Ran(job=claim.record, ended=settlement.ended, outcome=outcome, error=error)
+    return RecordedAttempt(job=claim.record, ended=settlement.ended, outcome=outcome, error=error)
 
 
 def _outcome(backend: StowhandBackend, task: base.Task, claim: Claim[Job]) -> tuple[Outcome, BaseException | None]:

@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from stowhand.app.portal import Portal, Waited
+from stowhand.app.portal import Portal, SyncMethod
 from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, Settled, WorkerStarted
@@ -485,18 +485,18 @@ class FlowSync:
         """Close the connections. Harmless when repeated; also done at the end of the program."""
         self._portal.close()
 
-    create_job = Waited(Flow.create_job)
-    create_jobs = Waited(Flow.create_jobs)
-    delete_job = Waited(Flow.delete_job)
-    get_job = Waited(Flow.get_job)
-    get_jobs = Waited(Flow.get_jobs)
-    get_children = Waited(Flow.get_children)
-    get_jobs_by_key = Waited(Flow.get_jobs_by_key)
-    retry_jobs = Waited(Flow.retry_jobs)
-    cancel_job = Waited(Flow.cancel_job)
-    result = Waited(Flow.result)
-    pause = Waited(Flow.pause)
-    resume = Waited(Flow.resume)
+    create_job = SyncMethod(Flow.create_job)
+    create_jobs = SyncMethod(Flow.create_jobs)
+    delete_job = SyncMethod(Flow.delete_job)
+    get_job = SyncMethod(Flow.get_job)
+    get_jobs = SyncMethod(Flow.get_jobs)
+    get_children = SyncMethod(Flow.get_children)
+    get_jobs_by_key = SyncMethod(Flow.get_jobs_by_key)
+    retry_jobs = SyncMethod(Flow.retry_jobs)
+    cancel_job = SyncMethod(Flow.cancel_job)
+    result = SyncMethod(Flow.result)
+    pause = SyncMethod(Flow.pause)
+    resume = SyncMethod(Flow.resume)
 
 
 def _engine_at(place: str | QueueStore, shape: FlowShape) -> Engine:

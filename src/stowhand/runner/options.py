@@ -10,8 +10,8 @@ from typing import Annotated, Any, cast
 import msgspec
 
 from stowhand.app.built_in import with_built_in
-from stowhand.app.options import KeptKeywords, WorkKeywords
-from stowhand.app.own_store import UNNAMED
+from stowhand.app.options import StoreSettingsKeywords, WorkKeywords
+from stowhand.app.own_store import DEFAULT_STORE_SOURCE
 from stowhand.app.settings.resolver import read_setting, resolve_store_url
 from stowhand.app.start import traced
 from stowhand.cron.item import ParsedItem
@@ -43,7 +43,7 @@ def _path(given: str | PathLike[str]) -> str | PathLike[str]:
     return given
 
 
-class RunnerOptions(KeptKeywords, WorkKeywords, total=False):
+class RunnerOptions(StoreSettingsKeywords, WorkKeywords, total=False):
     """Which store, which tasks, and how to work. What needs a store alone ignores the rest.
 
     Exactly one of ``connection_string`` and ``pg_pool``, or the environment; and of ``task_list`` and
@@ -96,7 +96,7 @@ class Plan(msgspec.Struct, frozen=True):
     store: QueueStore
     """The store of the run, not connected yet."""
     registry: Registry
-    passed_over: tuple[str, ...]
+    skipped_files: tuple[str, ...]
     """Files of the task directory that are no tasks, and why."""
     worker: WorkerOptions
     keywords: dict[str, Any]
@@ -128,7 +128,7 @@ def find_store(whose: str, given: Mapping[str, Any]) -> QueueStore:
 def make_plan(whose: str, given: Mapping[str, Any], *, once: bool) -> Plan:
     """Read the options of a run. Raises ConfigurationError with every mistake in ``given``."""
     sound, problems = _sound(given)
-    registry, passed_over = _tasks(given, sound, problems)
+    registry, skipped_files = _tasks(given, sound, problems)
     worker = _worker(sound, registry, problems, once=once)
     cron = _cron(given, sound, registry, problems)
     store = _store(given, sound, problems, worker=True)
@@ -138,7 +138,7 @@ def make_plan(whose: str, given: Mapping[str, Any], *, once: bool) -> Plan:
     return Plan(
         store=store,
         registry=registry,
-        passed_over=passed_over,
+        skipped_files=skipped_files,
         worker=worker,
         keywords=_fields(WorkerOptions, sound),
         cron=cron,
@@ -225,7 +225,7 @@ def _store(
 
 def _from_environment() -> str:
     found = resolve_store_url()
-    if found.source == UNNAMED:
+    if found.source == DEFAULT_STORE_SOURCE:
         raise ConfigurationError(f"{NO_STORE}; {found.note}" if found.note else NO_STORE)
     return found.url
 
@@ -246,7 +246,7 @@ def _tasks(given: Mapping[str, Any], sound: Mapping[str, Any], problems: list[st
         elif source == "task_list":
             return read_task_list(sound["task_list"]), ()
         elif source in sound:
-            return registry, load_folder(sound["task_directory"], registry).passed_over
+            return registry, load_folder(sound["task_directory"], registry).skipped_files
     except StowhandError as error:
         problems.append(str(error))
     return registry, ()
@@ -254,7 +254,7 @@ def _tasks(given: Mapping[str, Any], sound: Mapping[str, Any], problems: list[st
 
 def _worker(given: Mapping[str, Any], registry: Registry, problems: list[str], *, once: bool) -> WorkerOptions | None:
     try:
-        tasks = with_built_in(registry.names, lent=False)
+        tasks = with_built_in(registry.names, is_remote=False)
         return WorkerOptions(tasks=tasks, once=once, **_fields(WorkerOptions, given))
     except StowhandError as error:
         problems.append(str(error))

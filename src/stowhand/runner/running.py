@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, Self, Unpack
 
 from stowhand.app.app import App
-from stowhand.app.start import report
+from stowhand.app.start import report_worker_error
 from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.events import Events
 from stowhand.jobs import limits
@@ -96,7 +96,7 @@ class Runner:
         if plan.traces is not None:
             hand_over_at_the_end(plan.traces)
         plan.events.on_listener_error = new_logger(Scope("core")).error
-        for problem in plan.passed_over:
+        for problem in plan.skipped_files:
             new_logger(Scope("core")).warning(problem)
         options = plan.keywords | {"name": self._name, "once": plan.worker.once, "cron_items": plan.cron}
         self._worker = self._app.worker(events=self._core, **options)
@@ -106,7 +106,7 @@ class Runner:
         self._running = self._loop.create_task(self._run(), name="stowhand runner")
         _ALIVE.add(self._running)
         self._running.add_done_callback(_ALIVE.discard)
-        self._running.add_done_callback(report)
+        self._running.add_done_callback(report_worker_error)
 
     @property
     def promise(self) -> asyncio.Future[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stowhand.app.app import App, adopt_store
+from stowhand.app.app import App, use_worker_store
 from stowhand.app.built_in import handler_on
 from stowhand.app.options import claimed_tasks
 from stowhand.app.settings.settings import WorkerSettings
@@ -18,7 +18,7 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.tasks.context import JobLogger
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler
-from stowhand.tasks.loading import load_object
+from stowhand.tasks.loader import load_object
 from stowhand.tasks.registry import Registry
 
 DEFAULT_FOLDER = "tasks"
@@ -64,11 +64,11 @@ def load_tasks(settings: WorkerSettings, *, may_be_empty: bool = False) -> Loade
         app = load_app(settings.app)
         app.discover()
         # What its tasks enqueue goes where its worker works.
-        adopt_store(app, settings.store.url, settings.store.options, traces)
+        use_worker_store(app, settings.store.url, settings.store.options, traces)
         return LoadedTasks(app.registry, cron=app.cron_items, traces=app.traces)
     registry = Registry()
     folder = load_folder(settings.tasks or DEFAULT_FOLDER, registry, may_be_empty=may_be_empty)
-    return LoadedTasks(registry, folder.passed_over, load=folder.load, traces=traces)
+    return LoadedTasks(registry, folder.skipped_files, load=folder.load, traces=traces)
 
 
 def check_work(settings: WorkerSettings, loaded: LoadedTasks, recurring: int) -> None:

@@ -23,9 +23,9 @@ from functools import partial
 
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.app.start import (
-    observed,
     report_listening,
     traced,
+    traced_events,
     warn_of_tasks_without_worker,
     warn_of_unknown_queues,
 )
@@ -192,7 +192,7 @@ async def _work(
     store = traced(store_of(settings.store), loaded.traces)
     handler = make_handler(loaded, settings, store, name)
     unrecorded = _listen(events, loaded.traces, observer)
-    around = loaded.registry.around.handler(handler)
+    around = loaded.registry.middleware.wrap(handler)
     quarantine = Quarantine(settings, name, handler.is_program, around, events)
     try:
         # Of several processes the supervisor schedules: it outlives them all.
@@ -245,7 +245,7 @@ async def _begin(
 def _listen(events: Events, traces: Traces | None, observer: ProcessObserver) -> list[JobUnknown]:
     """Log, trace and count events. Returns what ``_unrecorded`` fills."""
     LogListener(events)
-    observed(events, traces)
+    traced_events(events, traces)
     hand_over_at_the_end(traces)
     observer.listen(events)
     return _unrecorded(events)

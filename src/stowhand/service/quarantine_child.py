@@ -80,7 +80,7 @@ class _Server:
         store = traced(store_of(self._settings.store), loaded.traces)
         hand_over_at_the_end(loaded.traces)
         handler = make_handler(loaded, self._settings, store, self._setup.worker)
-        around = loaded.registry.around.handler(handler)
+        around = loaded.registry.middleware.wrap(handler)
         await store.open()
         task = asyncio.current_task()
         assert task is not None

@@ -36,7 +36,7 @@ class Recurring:
         self._tasks = loaded.claimed(settings)
         self._was_there = False
         self._store = store
-        self.scheduler = Scheduler(store, self._read(), events, enqueued=loaded.registry.enqueued)
+        self.scheduler = Scheduler(store, self._read(), events, enqueued=loaded.registry.apply_on_enqueue)
         check_work(settings, loaded, len(self.scheduler.items))
 
     def reload(self) -> None:

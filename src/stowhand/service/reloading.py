@@ -18,7 +18,7 @@ from stowhand.events import Events, TasksReloaded
 from stowhand.service.file_watch import OnChange, Watched, watching
 from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks, load_tasks, report_problems
 from stowhand.service.recurring import crontab_file
-from stowhand.tasks.discovery import MODULES, forget
+from stowhand.tasks.discovery import MODULE_PREFIX, forget
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.worker.worker import Worker
 
@@ -91,7 +91,7 @@ class Reloader:
 
     async def _open(self, loaded: LoadedTasks, claimed: tuple[str, ...]) -> None:
         """What the tasks to be claimed ask for. That of the old ones stays open, for they may still run."""
-        wanted = loaded.registry.wanted(claimed)
+        wanted = loaded.registry.resources_of(claimed)
         if not wanted:
             return
         if self._handler.resources is None:
@@ -114,5 +114,5 @@ def _forget_helpers(root: Path) -> None:
     importlib.invalidate_caches()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and not name.startswith(MODULES) and Path(file).is_relative_to(root):
+        if isinstance(file, str) and not name.startswith(MODULE_PREFIX) and Path(file).is_relative_to(root):
             del sys.modules[name]

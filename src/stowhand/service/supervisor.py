@@ -23,7 +23,7 @@ from stowhand.service import exit_codes
 from stowhand.service.children import HUNG, IN_ORDER, RENEWED, SETTLED_CODES, UNOPENED, Child, Children, Next, Slot
 from stowhand.service.exit_codes import REPLACE
 from stowhand.service.process import hard_exit
-from stowhand.tasks.program import how_it_ended
+from stowhand.tasks.program import describe_exit
 from stowhand.worker.worker import new_identity
 
 
@@ -140,7 +140,7 @@ def _how(ended: int) -> str:
     if ended in IN_ORDER and code == HUNG:
         return "hung: a handler blocked its event loop"
     reason = ": too many threads outlived their timeouts" if ended in IN_ORDER and code == REPLACE else ""
-    return f"{how_it_ended(_shown(code))}{reason}"
+    return f"{describe_exit(_shown(code))}{reason}"
 
 
 def _shown(code: int) -> int:

@@ -22,7 +22,7 @@ from stowhand.service.health import (
 )
 from stowhand.service.run_all import Routine, is_routine, run_all
 from stowhand.service.status_server import Answer, Pages, StatusServer, verdict
-from stowhand.tasks.loading import load_object
+from stowhand.tasks.loader import load_object
 from stowhand.worker.worker import Worker
 
 

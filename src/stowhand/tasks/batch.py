@@ -20,9 +20,9 @@ from stowhand.jobs.outcomes import describe, from_returned, is_final
 from stowhand.protocols.store import Claim
 from stowhand.worker.policy import Policy, with_wait
 
-SHOWN_FIRST = 3
+MAX_MESSAGES_IN_TITLE = 3
 """Messages on the first line of the error, which is what lists and logs show."""
-SHOWN = 100
+MAX_MESSAGES_LISTED = 100
 _elements = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -34,7 +34,7 @@ async def judge_batch(claim: Claim[Job], policy: Policy, returned: list[object],
     payload = claim.record.payload_text
     if not payload.lstrip().startswith("["):
         return returned
-    results = await _settled(returned)
+    results = await _await_all(returned)
     elements = _elements.decode(payload)
     if len(results) != len(elements):
         warn(
@@ -43,19 +43,19 @@ async def judge_batch(claim: Claim[Job], policy: Policy, returned: list[object],
         )
         return results
     failed = {
-        number: one
-        for number, one in enumerate(results)
-        if isinstance(one, BaseException) and not isinstance(one, Snooze | Cancel)
+        number: result
+        for number, result in enumerate(results)
+        if isinstance(result, BaseException) and not isinstance(result, Snooze | Cancel)
     }
     if not failed:
         return results
-    left = b"[" + b",".join(bytes(elements[number]) for number in failed) + b"]"
-    words = _describe(failed, len(elements))
-    if all(_is_final(one, policy) for one in failed.values()):
-        return Fail(words, payload=left.decode())
-    errors = [one for one in failed.values() if not isinstance(one, Retry | Fail)]
+    payload_left = b"[" + b",".join(bytes(elements[number]) for number in failed) + b"]"
+    message = _describe(failed, len(elements))
+    if all(_is_final(result, policy) for result in failed.values()):
+        return Fail(message, payload=payload_left.decode())
+    errors = [result for result in failed.values() if not isinstance(result, Retry | Fail)]
     group = BaseExceptionGroup(f"{len(errors)} elements failed", errors) if errors else None
-    return with_wait(Retry(words, payload=left.decode()), group, claim, policy)
+    return with_wait(Retry(message, payload=payload_left.decode()), group, claim, policy)
 
 
 def _is_final(failed: BaseException, policy: Policy) -> bool:
@@ -64,29 +64,32 @@ def _is_final(failed: BaseException, policy: Policy) -> bool:
     return is_final(failed) or (policy.gives_up is not None and policy.gives_up(failed) is not None)
 
 
-async def _settled(returned: list[object]) -> list[object]:
+async def _await_all(returned: list[object]) -> list[object]:
     if not any(inspect.isawaitable(one) for one in returned):
         return returned
-    return await asyncio.gather(*map(finished, returned), return_exceptions=True)
+    return await asyncio.gather(*map(awaited, returned), return_exceptions=True)
 
 
-async def finished(result: object) -> object:
+async def awaited(result: object) -> object:
     """Await the result of a plain function that returned an awaitable, as a decorated async function does."""
     return await result if inspect.isawaitable(result) else result
 
 
 def _describe(failed: Mapping[int, BaseException], count: int) -> str:
     """Return the messages of all failed elements, and the traceback of the first."""
-    messages = {number: _words(one).partition("\n")[0] for number, one in itertools.islice(failed.items(), SHOWN)}
+    messages = {
+        number: _message(one).partition("\n")[0]
+        for number, one in itertools.islice(failed.items(), MAX_MESSAGES_LISTED)
+    }
     title = f"{len(failed)} of {count} elements failed: {_joined(list(messages.values()))}"
-    lines = [f"element {number + 1}: {words}" for number, words in messages.items()]
-    if len(failed) > SHOWN:
-        lines.append(f"and {len(failed) - SHOWN} more")
-    _, _, trace = _words(next(iter(failed.values()))).partition("\n")
+    lines = [f"element {number + 1}: {message}" for number, message in messages.items()]
+    if len(failed) > MAX_MESSAGES_LISTED:
+        lines.append(f"and {len(failed) - MAX_MESSAGES_LISTED} more")
+    _, _, trace = _message(next(iter(failed.values()))).partition("\n")
     return "\n".join([title, *lines, trace]).rstrip()
 
 
-def _words(failed: BaseException) -> str:
+def _message(failed: BaseException) -> str:
     if not isinstance(failed, Retry | Fail):
         return describe(failed)
     outcome = from_returned(failed)  # its words made safe to store
@@ -96,5 +99,5 @@ def _words(failed: BaseException) -> str:
 
 def _joined(messages: Sequence[str]) -> str:
     several = list(dict.fromkeys(messages))
-    more = ", …" if len(several) > SHOWN_FIRST else ""
-    return ", ".join(several[:SHOWN_FIRST]) + more
+    more = ", …" if len(several) > MAX_MESSAGES_IN_TITLE else ""
+    return ", ".join(several[:MAX_MESSAGES_IN_TITLE]) + more

@@ -26,38 +26,38 @@ Values = Sequence[object] | Mapping[str, object] | None
 class JobLogger(Protocol):
     """Logger of one job. Messages are not formatted; further facts are passed by name."""
 
-    def debug(self, message: object, /, **facts: Any) -> None:
+    def debug(self, message: object, /, **fields: Any) -> None:
         """Details for debugging."""
 
-    def info(self, message: object, /, **facts: Any) -> None:
+    def info(self, message: object, /, **fields: Any) -> None:
         """The normal course of events."""
 
-    def warning(self, message: object, /, **facts: Any) -> None:
+    def warning(self, message: object, /, **fields: Any) -> None:
         """Something unexpected that needs no action at once."""
 
-    def error(self, message: object, /, **facts: Any) -> None:
+    def error(self, message: object, /, **fields: Any) -> None:
         """A failure that needs action."""
 
 
 class ScopedJobLogger(JobLogger, Protocol):
     """Logger of the worker: facts may also be one mapping, and ``scope`` adds facts to every line."""
 
-    def debug(self, message: object, meta: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
+    def debug(self, message: object, meta: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """Details for debugging."""
 
-    def info(self, message: object, meta: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
+    def info(self, message: object, meta: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """The normal course of events."""
 
-    def warning(self, message: object, meta: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
+    def warning(self, message: object, meta: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """Something unexpected that needs no action at once."""
 
-    def error(self, message: object, meta: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
+    def error(self, message: object, meta: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """A failure that needs action."""
 
-    def warn(self, message: object, meta: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
+    def warn(self, message: object, meta: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """As ``warning``."""
 
-    def scope(self, extra: Mapping[str, Any] | None = None, /, **facts: Any) -> ScopedJobLogger:
+    def scope(self, extra: Mapping[str, Any] | None = None, /, **fields: Any) -> ScopedJobLogger:
         """The same logger, with further facts on every line."""
 
 
@@ -125,9 +125,9 @@ class Context:
             self._logger = self._new_logger(self.job)
         return self._logger
 
-    def log(self, message: object, **facts: Any) -> None:
+    def log(self, message: object, **fields: Any) -> None:
         """Write a line about this job, at level info, through ``logger``."""
-        self.logger.info(message, **facts)
+        self.logger.info(message, **fields)
 
     def progress(self, done: float, text: str | None = None) -> None:
         """Report how far this attempt is, 0 to 1, with a text of at most 200 characters. From any thread.
@@ -237,7 +237,7 @@ class BlockingHelpers:
 
     def with_pg_client(self, callback: Callable[[Any], T]) -> T:
         """As ``Helpers.with_pg_client``; the callback is synchronous, and so is the connection that it gets."""
-        with Blocking(self._helpers.connection(), self._loop) as connection:
+        with SyncProxy(self._helpers.connection(), self._loop) as connection:
             result = callback(connection)
             if inspect.iscoroutine(result):
                 result.close()
@@ -249,7 +249,7 @@ class BlockingHelpers:
         return wait_for(self._loop, self._helpers.query(sql, values))
 
 
-_PLAIN = (str, bytes, int, float, bool, type(None), tuple, list, dict, set, frozenset)
+_PLAIN_TYPES = (str, bytes, int, float, bool, type(None), tuple, list, dict, set, frozenset)
 
 
 def wait_for(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -257,7 +257,7 @@ def wait_for(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T])
     return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
 
-class Blocking:
+class SyncProxy:
     """Synchronous proxy of an asynchronous object: a psycopg ``AsyncConnection``, its cursors and transactions.
 
     Methods wait for what they would have to be awaited for; ``async with`` is ``with``, ``async for`` is ``for``.
@@ -268,12 +268,12 @@ class Blocking:
         self._loop = loop
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if not callable(found):
-            return found
+        attribute = getattr(self._inner, name)
+        if not callable(attribute):
+            return attribute
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return self._on_loop(lambda: found(*args, **kwargs))
+            return self._on_loop(lambda: attribute(*args, **kwargs))
 
         return call
 
@@ -286,22 +286,22 @@ class Blocking:
     def __iter__(self) -> Iterator[Any]:
         items = aiter(self._inner)
 
-        async def following() -> tuple[Any, ...]:
+        async def next_item() -> tuple[Any, ...]:
             try:
                 return (await anext(items),)
             except StopAsyncIteration:
                 return ()
 
-        while item := wait_for(self._loop, following()):
+        while item := wait_for(self._loop, next_item()):
             yield item[0]
 
     def _on_loop(self, call: Callable[[], Any]) -> Any:
-        async def made() -> Any:
+        async def call_and_await() -> Any:
             result = call()
             return await result if inspect.isawaitable(result) else result
 
-        result = wait_for(self._loop, made())
-        if isinstance(result, _PLAIN):
+        result = wait_for(self._loop, call_and_await())
+        if isinstance(result, _PLAIN_TYPES):
             return result
-        asynchronous = hasattr(result, "__aenter__") or hasattr(result, "__aiter__")
-        return Blocking(result, self._loop) if asynchronous else result
+        is_asynchronous = hasattr(result, "__aenter__") or hasattr(result, "__aiter__")
+        return SyncProxy(result, self._loop) if is_asynchronous else result

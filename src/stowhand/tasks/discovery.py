@@ -24,11 +24,11 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, Misuse
 from stowhand.tasks.executable import define_executable
-from stowhand.tasks.loading import describe_failure
+from stowhand.tasks.loader import describe_failure
 from stowhand.tasks.registry import Registry, TaskDefinition, define
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-MODULES = "stowhand_tasks_"
+_TASK_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+MODULE_PREFIX = "stowhand_tasks_"
 """What the names of tasks' modules begin with."""
 _loads = itertools.count(1)
 
@@ -38,7 +38,7 @@ class Folder(msgspec.Struct, frozen=True):
 
     root: Path
     tasks: tuple[TaskDefinition, ...]
-    passed_over: tuple[str, ...]
+    skipped_files: tuple[str, ...]
     """Files that are no tasks, each with the reason."""
     load: int
     """Counts the folders that this process has read; part of the names of their modules."""
@@ -54,38 +54,38 @@ def load_folder(root: str | Path, registry: Registry, *, may_be_empty: bool = Fa
 
 def read_folder(root: str | Path, *, may_be_empty: bool = False) -> Folder:
     """Import every file of a folder that is a task. Raises ConfigurationError."""
-    place = Path(root)
-    if not place.is_dir():
-        raise ConfigurationError(f"{place}: no such folder of tasks; make it, or name another with --tasks")
-    place = place.resolve()
-    passed_over: list[str] = []
-    if (why := _make_importable(place.parent)) is not None:
-        passed_over.append(why)
+    folder = Path(root)
+    if not folder.is_dir():
+        raise ConfigurationError(f"{folder}: no such folder of tasks; make it, or name another with --tasks")
+    folder = folder.resolve()
+    skipped_files: list[str] = []
+    if (reason := _make_importable(folder.parent)) is not None:
+        skipped_files.append(reason)
     broken: list[str] = []
     tasks: dict[str, TaskDefinition] = {}
     load = next(_loads)
-    for file in _files(place, place, passed_over):
-        name = file.relative_to(place).with_suffix("").as_posix()
+    for file in _files(folder, folder, skipped_files):
+        name = file.relative_to(folder).with_suffix("").as_posix()
         try:
             if name in tasks:
                 other = Path(tasks[name].file or "").name
                 raise ConfigurationError(f"{other} is the task {name!r} too; give one of them another name")
             tasks[name] = _read_file(name, file, load)
         except Misuse as error:
-            broken.append(f"{file.relative_to(place)}: {error}")
+            broken.append(f"{file.relative_to(folder)}: {error}")
     if broken:
         forget(load)
-        raise ConfigurationError("\n".join([f"{place}: not every task can be loaded", *broken, *passed_over]))
+        raise ConfigurationError("\n".join([f"{folder}: not every task can be loaded", *broken, *skipped_files]))
     if not tasks and not may_be_empty:
         raise ConfigurationError(
             "\n".join(
                 [
-                    f"{place}: no tasks in this folder; hello.py with 'def hello(payload, helpers)' would be one",
-                    *passed_over,
+                    f"{folder}: no tasks in this folder; hello.py with 'def hello(payload, helpers)' would be one",
+                    *skipped_files,
                 ]
             )
         )
-    return Folder(place, tuple(tasks.values()), tuple(passed_over), load)
+    return Folder(folder, tuple(tasks.values()), tuple(skipped_files), load)
 
 
 def _make_importable(folder: Path) -> str | None:
@@ -100,29 +100,29 @@ def _make_importable(folder: Path) -> str | None:
 
 def forget(load: int) -> None:
     """Drop the modules of one load from ``sys.modules``. Running tasks go on."""
-    for name in [name for name in sys.modules if name.startswith(f"{MODULES}{load}.")]:
+    for name in [name for name in sys.modules if name.startswith(f"{MODULE_PREFIX}{load}.")]:
         del sys.modules[name]
 
 
-def _files(root: Path, folder: Path, passed_over: list[str]) -> Iterator[Path]:
+def _files(root: Path, folder: Path, skipped_files: list[str]) -> Iterator[Path]:
     """Yield the files below ``folder`` that are tasks, ordered by name."""
-    if why := _unsafe(root, folder):
-        passed_over.append(f"{_shown(root, folder)}: passed over, {why}")
+    if reason := _unsafe_reason(root, folder):
+        skipped_files.append(f"{_display_path(root, folder)}: passed over, {reason}")
         return
     for path in sorted(folder.iterdir()):
         # Names that begin with _ or . are for what tasks share, for caches and for editors.
         if path.name.startswith(("_", ".")):
             continue
-        why = _unsafe(root, path) or _unfit(path)
-        if why is not None:
-            passed_over.append(f"{_shown(root, path)}: passed over, {why}")
+        reason = _unsafe_reason(root, path) or _unsuitable_reason(path)
+        if reason is not None:
+            skipped_files.append(f"{_display_path(root, path)}: passed over, {reason}")
         elif path.is_dir():
-            yield from _files(root, path, passed_over)
+            yield from _files(root, path, skipped_files)
         else:
             yield path
 
 
-def _unsafe(root: Path, path: Path) -> str | None:
+def _unsafe_reason(root: Path, path: Path) -> str | None:
     try:
         real = path.resolve(strict=True)
         mode = real.stat().st_mode
@@ -135,7 +135,7 @@ def _unsafe(root: Path, path: Path) -> str | None:
     return None
 
 
-def _unfit(path: Path) -> str | None:
+def _unsuitable_reason(path: Path) -> str | None:
     if path.is_dir():
         if path.is_symlink():
             return "a link to a folder"
@@ -144,7 +144,7 @@ def _unfit(path: Path) -> str | None:
         return "neither a Python file nor executable; chmod +x makes it a task"
     else:
         name = path.stem
-    if _NAME.fullmatch(name) is None:
+    if _TASK_NAME.fullmatch(name) is None:
         return f"{name!r} is no task name; letters, digits, _ and -, a letter first"
     return None
 
@@ -153,12 +153,12 @@ def _read_file(task: str, file: Path, load: int) -> TaskDefinition:
     if file.suffix != ".py":
         return define_executable(file, task)
     # A fresh name per load: the module cannot be taken for one that is installed, and a reload gets the new code.
-    module = _import(file, f"{MODULES}{load}.{task.replace('/', '.')}")
+    module = _import(file, f"{MODULE_PREFIX}{load}.{task.replace('/', '.')}")
     definition = define(_function_of(module, file), task, {}, positional=True)
     return msgspec.structs.replace(definition, file=str(file))
 
 
-class _FromSource(SourceFileLoader):
+class _SourceLoader(SourceFileLoader):
     """Loader without bytecode: Python would take it for fresh in the second after the file has changed."""
 
     def get_code(self, fullname: str) -> CodeType:
@@ -175,7 +175,7 @@ def _function_of(module: ModuleType, file: Path) -> Callable[..., Any]:
 
 
 def _import(file: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, file, loader=_FromSource(name, str(file)))
+    spec = importlib.util.spec_from_file_location(name, file, loader=_SourceLoader(name, str(file)))
     if spec is None or spec.loader is None:
         raise ConfigurationError("cannot be imported")
     module = importlib.util.module_from_spec(spec)
@@ -191,5 +191,5 @@ def _import(file: Path, name: str) -> ModuleType:
     return module
 
 
-def _shown(root: Path, path: Path) -> str:
+def _display_path(root: Path, path: Path) -> str:
     return str(path.relative_to(root)) if path != root else str(root)

@@ -14,16 +14,16 @@ from stowhand.jobs.outcomes import from_raised
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.store import Claim
-from stowhand.tasks.around import AroundThread, OnEnqueue
-from stowhand.tasks.batch import finished, judge_batch
+from stowhand.tasks.batch import awaited, judge_batch
 from stowhand.tasks.context import BlockingHelpers, Connect, Context, Enqueue, Helpers, LoggerFactory, no_connection
+from stowhand.tasks.middleware import AroundThread, OnEnqueue
 from stowhand.tasks.registry import Registry, TaskDefinition
 from stowhand.tasks.resource import Factory
 from stowhand.tasks.resources import WorkerResources
 from stowhand.tasks.threads import Threads
 from stowhand.worker.policy import Policy
 
-Run = Callable[[Attempt[Job]], Awaitable[object]]
+AttemptRunner = Callable[[Attempt[Job]], Awaitable[object]]
 
 
 class TaskHandler:
@@ -38,12 +38,14 @@ class TaskHandler:
         default: Policy | None = None,
         connect: Connect = no_connection,
         built_in: Registry | None = None,
-        given: Mapping[Factory, object] | None = None,
+        open_resources: Mapping[Factory, object] | None = None,
     ) -> None:
         """``enqueue``: commits a job of ``helpers.add_job``. ``given``: resources that are open already, by factory."""
         self._registry = registry
         self.task_queues = registry.queues()
-        self._resources = WorkerResources(registry.resources, lambda tasks: self._registry.wanted(tasks), given)
+        self._resources = WorkerResources(
+            registry.resources, lambda tasks: self._registry.resources_of(tasks), open_resources
+        )
         self._built_in = built_in or Registry()
         """Tasks that every worker has; a task of the registry with the same name wins."""
         self._enqueue = enqueue
@@ -51,9 +53,9 @@ class TaskHandler:
         self._connect = connect
         self._default = default or Policy()
         """Policy of tasks that set none."""
-        self._gone: dict[str, TaskDefinition] = {}
+        self._removed_tasks: dict[str, TaskDefinition] = {}
         """Tasks that ``replace`` removed."""
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, AttemptRunner] = {}
         self._policies: dict[str, Policy] = {}
         self._threads = Threads()
 
@@ -67,8 +69,8 @@ class TaskHandler:
         if run is None:
             definition = self._find(task)
             if definition is None:
-                known = suggest(task, self._registry.names)
-                return Retry(f"unsupported task {task!r}: this worker has no such task{known}")
+                suggestion = suggest(task, self._registry.names)
+                return Retry(f"unsupported task {task!r}: this worker has no such task{suggestion}")
             run = self._runs[task] = self._prepare(definition)
         try:
             returned = await run(attempt)
@@ -76,7 +78,10 @@ class TaskHandler:
             return from_raised(raised)
         if type(returned) is list:
             return await judge_batch(
-                attempt.claim, self.policy(attempt.claim), returned, lambda words: self._new_logger(job).warning(words)
+                attempt.claim,
+                self.policy(attempt.claim),
+                returned,
+                lambda message: self._new_logger(job).warning(message),
             )
         return returned
 
@@ -91,18 +96,18 @@ class TaskHandler:
     def on_enqueue(self) -> OnEnqueue | None:
         """Function applied to the jobs of ``enqueue_after``; ``None``: they stay unchanged."""
         names_queues = any(queue != DEFAULT_QUEUE for queue in self._registry.queues().values())
-        return self._registry.enqueued if self._registry.around.on_enqueue or names_queues else None
+        return self._registry.apply_on_enqueue if self._registry.middleware.on_enqueue or names_queues else None
 
     @property
     def resources(self) -> WorkerResources | None:
         """Resources that the worker opens before its first job; ``None``: no task asks for any."""
-        return self._resources if self._registry.wanted() else None
+        return self._resources if self._registry.resources_of() else None
 
     def replace(self, registry: Registry) -> None:
         """Run these tasks from now on. Running attempts go on; jobs claimed for a removed task still run."""
-        self._gone |= {one.name: one for one in self._registry}
+        self._removed_tasks |= {definition.name: definition for definition in self._registry}
         for name in registry.names:
-            for known in (self._gone, self._runs, self._policies):
+            for known in (self._removed_tasks, self._runs, self._policies):
                 known.pop(name, None)
         self._registry = registry
 
@@ -120,7 +125,7 @@ class TaskHandler:
         self._threads.close()
 
     def _find(self, task: str) -> TaskDefinition | None:
-        return self._registry.find(task) or self._gone.get(task) or self._built_in.find(task)
+        return self._registry.find(task) or self._removed_tasks.get(task) or self._built_in.find(task)
 
     def _policy_of(self, definition: TaskDefinition | None) -> Policy:
         if definition is None:
@@ -128,10 +133,10 @@ class TaskHandler:
         return Policy(
             timeout=definition.timeout if definition.timeout is not None else self._default.timeout,
             backoff=definition.backoff or self._default.backoff,
-            gives_up=None if definition.retry_rules is None else definition.retry_rules.why_final,
+            gives_up=None if definition.retry_rules is None else definition.retry_rules.final_reason,
         )
 
-    def _prepare(self, definition: TaskDefinition) -> Run:
+    def _prepare(self, definition: TaskDefinition) -> AttemptRunner:
         function, read = definition.function, definition.shape.read
         if definition.executable:
             return lambda attempt: function(attempt, self._new_logger(attempt.record))
@@ -143,34 +148,34 @@ class TaskHandler:
         if definition.executor == "thread":
             return lambda attempt: self._in_thread(attempt, partial(function, **arguments(attempt)))
         if not definition.is_async:
-            return lambda attempt: _at_once(partial(function, **arguments(attempt)))
+            return lambda attempt: _on_loop(partial(function, **arguments(attempt)))
         return lambda attempt: function(**arguments(attempt))
 
     def _arguments(self, definition: TaskDefinition) -> Callable[[Attempt[Job]], dict[str, Any]]:
         shape = definition.shape
-        blocking = definition.executor == "thread"
+        is_threaded = definition.executor == "thread"
         resources = shape.injected.resources
-        injects = shape.injected.context is not None or shape.injected.helpers is not None
+        needs_context = shape.injected.context is not None or shape.injected.helpers is not None
 
         def arguments(attempt: Attempt[Job]) -> dict[str, Any]:
-            given = shape.read(attempt.claim.record.payload_text)
-            for name, asked in resources:
-                given[name] = self._resources.value(asked)
-            if injects:
+            values = shape.read(attempt.claim.record.payload_text)
+            for name, resource in resources:
+                values[name] = self._resources.value(resource)
+            if needs_context:
                 context = Context(attempt, self._new_logger, self._connect)
                 if shape.injected.context is not None:
-                    given[shape.injected.context] = context
+                    values[shape.injected.context] = context
                 if shape.injected.helpers is not None:
                     helpers = Helpers(context, self._enqueue, self._registry.new_job)
-                    given[shape.injected.helpers] = BlockingHelpers(helpers) if blocking else helpers
-            return given
+                    values[shape.injected.helpers] = BlockingHelpers(helpers) if is_threaded else helpers
+            return values
 
         return arguments
 
     async def _in_thread(self, attempt: Attempt[Job], call: Callable[[], object]) -> object:
-        if (around := self._registry.around.thread) is not None:
-            call = partial(_within, around, call)
-        return await finished(await self._threads.run_handler(attempt, call))
+        if (around := self._registry.middleware.thread) is not None:
+            call = partial(_call_within, around, call)
+        return await awaited(await self._threads.run_handler(attempt, call))
 
 
 def _by_position(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
@@ -180,13 +185,13 @@ def _by_position(function: Callable[..., Any], names: tuple[str, ...]) -> Callab
     return call
 
 
-def _within(around: AroundThread, call: Callable[[], object]) -> object:
-    with around():
+def _call_within(enter: AroundThread, call: Callable[[], object]) -> object:
+    with enter():
         try:
             return call()
         except RaisableOutcome as raised:
             return from_raised(raised)
 
 
-async def _at_once(call: Callable[[], object]) -> object:
-    return await finished(call())
+async def _on_loop(call: Callable[[], object]) -> object:
+    return await awaited(call())

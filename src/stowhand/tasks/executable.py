@@ -26,18 +26,18 @@ from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.observe.propagation import IN_ENVIRONMENT, handed_on
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.tasks.context import JobLogger
-from stowhand.tasks.program import Conversation, Lines, how_it_ended, run_program, why_not_started
+from stowhand.tasks.program import LineSplitter, ProgramProtocol, describe_exit, describe_start_error, run_program
 from stowhand.tasks.registry import TaskDefinition
 from stowhand.tasks.shape import shape_of
 
-KILL_AFTER = 3.0
+KILL_DELAY_SECONDS = 3.0
 """Seconds between TERM and KILL; a stopping worker waits a little longer."""
-KILL_AFTER_LOST = 0.5
+KILL_DELAY_AFTER_LOSS_SECONDS = 0.5
 """The same when the job's lease is gone, and another worker may have begun."""
-LAST_LINES = 20
+MAX_ERROR_LINES = 20
 """Lines of stderr in the error of a failed attempt."""
-_ONE_LINE = str.maketrans("\r\n", "  ")
-OURS, THEIRS = "STOWHAND_", "GRAPHILE_WORKER_"
+_LINE_BREAKS_TO_SPACES = str.maketrans("\r\n", "  ")
+OWN_PREFIX, GRAPHILE_PREFIX = "STOWHAND_", "GRAPHILE_WORKER_"
 
 
 class Executable:
@@ -49,27 +49,27 @@ class Executable:
     async def run(self, attempt: Attempt[Job], logger: JobLogger) -> Retry | None:
         """Run it once. ``None``: it succeeded."""
         job = attempt.record
-        last: deque[str] = deque(maxlen=LAST_LINES)
+        last_lines: deque[str] = deque(maxlen=MAX_ERROR_LINES)
 
-        def complain(line: str) -> None:
-            last.append(line)
+        def on_error_line(line: str) -> None:
+            last_lines.append(line)
             logger.error(line)
 
-        talk = Conversation(Lines(logger.info), Lines(complain))
+        protocol = ProgramProtocol(LineSplitter(logger.info), LineSplitter(on_error_line))
         # In JSON a line break stands between values only: as a space it means the same, and the payload is one line.
-        given = f'{{"payload":{job.payload_text.translate(_ONE_LINE)}}}\n'.encode()
+        input_line = f'{{"payload":{job.payload_text.translate(_LINE_BREAKS_TO_SPACES)}}}\n'.encode()
         try:
             self._check()
             code = await run_program(
                 [str(self.file)],
-                given,
+                input_line,
                 environment_of(job, attempt.lease, os.environ),
-                talk,
-                lambda: KILL_AFTER_LOST if control_of(attempt).lost else KILL_AFTER,
+                protocol,
+                lambda: KILL_DELAY_AFTER_LOSS_SECONDS if control_of(attempt).lost else KILL_DELAY_SECONDS,
             )
         except (OSError, ValueError) as error:
-            return Retry(f"{self.file.name} could not be started: {why_not_started(str(self.file), error)}")
-        return None if code == 0 else Retry("\n".join([f"{self.file.name} {how_it_ended(code)}", *last]))
+            return Retry(f"{self.file.name} could not be started: {describe_start_error(str(self.file), error)}")
+        return None if code == 0 else Retry("\n".join([f"{self.file.name} {describe_exit(code)}", *last_lines]))
 
     def _check(self) -> None:
         """Check the mode again: the file may have changed since its folder was read."""
@@ -95,7 +95,7 @@ def define_executable(file: Path, name: str) -> TaskDefinition:
 def environment_of(job: Job, lease: Lease, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the worker's own environment with the facts of this attempt."""
     run_at = job.run_at.astimezone(UTC)
-    facts = {
+    fields = {
         "PAYLOAD_FORMAT": "json",
         "TASK_IDENTIFIER": job.task,
         "JOB_ID": str(job.id),
@@ -105,9 +105,9 @@ def environment_of(job: Job, lease: Lease, inherited: Mapping[str, str]) -> dict
         "JOB_PRIORITY": str(job.priority),
         "JOB_RUN_AT": run_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
-    only_ours = {"JOB_SERIAL": job.serial, "JOB_TOKEN": lease.token, "JOB_EPOCH": str(lease.epoch)}
-    variables = {THEIRS + name: value for name, value in facts.items()}
-    variables |= {OURS + name: value for name, value in (facts | only_ours).items()}
+    own_fields = {"JOB_SERIAL": job.serial, "JOB_TOKEN": lease.token, "JOB_EPOCH": str(lease.epoch)}
+    variables = {GRAPHILE_PREFIX + name: value for name, value in fields.items()}
+    variables |= {OWN_PREFIX + name: value for name, value in (fields | own_fields).items()}
     if (context := handed_on()) is not None:
         variables[IN_ENVIRONMENT] = context
     # A worker may itself have been started by a task: nothing of that task's job is passed on.

@@ -92,7 +92,7 @@ class HandledJobs:
         ``is_open``: as of ``JobHandle``.
         """
         definition = task or self._registry.find(job.task)
-        return JobHandle(job, self, _as_written if definition is None else definition.read_result, is_open=is_open)
+        return JobHandle(job, self, _read_plain if definition is None else definition.read_result, is_open=is_open)
 
     async def enqueue(self, job: NewJob, task: TaskDefinition | None = None) -> JobHandle[Any]:
         """Commit a job; return its handle."""
@@ -102,10 +102,14 @@ class HandledJobs:
         self, connection: object, job: NewJob, task: TaskDefinition | None = None
     ) -> JobHandle[Any] | Awaitable[JobHandle[Any]]:
         """Enqueue a job in the connection's transaction; return its handle, or an awaitable of it."""
-        made = self._enqueue_in(connection, job)
-        return self.handle_of(made, task, is_open=True) if isinstance(made, Job) else self._opened_later(made, task)
+        result = self._enqueue_in(connection, job)
+        return (
+            self.handle_of(result, task, is_open=True)
+            if isinstance(result, Job)
+            else self._open_handle_of(result, task)
+        )
 
-    async def _opened_later(self, made: Awaitable[Job], task: TaskDefinition | None) -> JobHandle[Any]:
+    async def _open_handle_of(self, made: Awaitable[Job], task: TaskDefinition | None) -> JobHandle[Any]:
         return self.handle_of(await made, task, is_open=True)
 
     async def enqueue_awaited(self, job: NewJob, task: TaskDefinition) -> JobHandle[Any]:
@@ -129,6 +133,6 @@ class HandledJobs:
         await self._polls.close()
 
 
-def _as_written(text: str | None) -> Any:
+def _read_plain(text: str | None) -> Any:
     """Return the result of a task that is not declared here: plain JSON values."""
     return None if text is None else strict_json.decode(text)

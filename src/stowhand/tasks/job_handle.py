@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
-LOOKS = 0.5
+WATCH_INTERVAL_SECONDS = 0.5
 """Seconds between two looks of ``watch``; an end is seen as ``wait`` sees it."""
 
 
@@ -52,7 +52,7 @@ class Field(Generic[T]):
         return self if handle is None else getattr(handle.job, self._name)
 
 
-class Unseen(msgspec.Struct, frozen=True):
+class EnqueuedJob(msgspec.Struct, frozen=True):
     """Id and task of a job that was enqueued with others, and not read since."""
 
     id: int
@@ -62,10 +62,10 @@ class Unseen(msgspec.Struct, frozen=True):
 class JobFields:
     """The fields of a ``Job``, except ``result``."""
 
-    __slots__ = ("seen",)
+    __slots__ = ("last_read",)
 
-    def __init__(self, seen: Job | Unseen) -> None:
-        self.seen = seen
+    def __init__(self, last_read: Job | EnqueuedJob) -> None:
+        self.last_read = last_read
 
     if not TYPE_CHECKING:  # type checkers would take any attribute for one of this class
 
@@ -75,17 +75,17 @@ class JobFields:
     @property
     def job(self) -> Job:
         """The plain record, as it was last seen. Raises Misuse for one that has not been looked at."""
-        if isinstance(self.seen, Unseen):
+        if isinstance(self.last_read, EnqueuedJob):
             raise Misuse(f"{self!r} was enqueued with others: its fields are there after job.refresh()")
-        return self.seen
+        return self.last_read
 
     @property
     def id(self) -> int:
-        return self.seen.id
+        return self.last_read.id
 
     @property
     def task(self) -> str:
-        return self.seen.task
+        return self.last_read.task
 
     payload = Field[Any]()
     payload_text = Field[str]()
@@ -121,8 +121,8 @@ class JobFields:
         return hash(self.id)
 
     def __repr__(self) -> str:
-        unseen = isinstance(self.seen, Unseen)
-        state = "not looked at yet" if unseen else f"{self.state.value} when it was last seen"
+        is_unread = isinstance(self.last_read, EnqueuedJob)
+        state = "not looked at yet" if is_unread else f"{self.state.value} when it was last seen"
         return f"<job {self.id} of {self.task!r}, {state}>"
 
 
@@ -132,11 +132,11 @@ class JobHandle(JobFields, Generic[R_co]):
     Two are equal if they are of the same job. To be made by ``Task.enqueue``, or by id: ``app.job(id)``.
     """
 
-    __slots__ = ("_is_open", "_jobs", "_read", "_revision", "_seen_at", "_standing")
+    __slots__ = ("_is_open", "_jobs", "_read", "_read_at", "_revision", "_standing")
 
     def __init__(
         self,
-        job: Job | Unseen,
+        job: Job | EnqueuedJob,
         jobs: HandledJobs,
         read: Callable[[str | None], Any],
         *,
@@ -147,8 +147,8 @@ class JobHandle(JobFields, Generic[R_co]):
         """
         super().__init__(job)
         self._jobs, self._read, self._is_open = jobs, read, is_open
-        self._revision = 0 if isinstance(job, Unseen) else job.revision
-        self._seen_at = stopwatch()
+        self._revision = 0 if isinstance(job, EnqueuedJob) else job.revision
+        self._read_at = stopwatch()
         self._standing: JobStanding | None = None
         """``None``: it is not known how the job ended."""
 
@@ -159,16 +159,16 @@ class JobHandle(JobFields, Generic[R_co]):
         Raises TimeoutError (the job goes on), JobFailed, JobCanceled, JobRemoved, JobReplaced, and ResultNotKept where
         it has ended and nobody knows how; PayloadMismatch for a value of another type; Misuse inside an attempt.
         """
-        standing = await self._end(timeout, "result")
+        standing = await self._wait_for_end(timeout, "result")
         match standing.state:
             case State.FAILED:
                 raise self._failure(await self._jobs.tries(self.id))
             case State.CANCELED:
-                why = f": {EXPIRED_ERROR}" if self.job.last_error == EXPIRED_ERROR else ""
-                raise JobCanceled(f"{self._said} was canceled{why}", self.id)
+                reason = f": {EXPIRED_ERROR}" if self.job.last_error == EXPIRED_ERROR else ""
+                raise JobCanceled(f"{self._label} was canceled{reason}", self.id)
         if standing.is_dropped:
             raise ResultNotKept(
-                f"{self._said} has completed, and what it returned could not be kept: the log of its worker says why",
+                f"{self._label} has completed, and what it returned could not be kept: the log of its worker says why",
                 self.id,
             )
         result: R_co = self._read(self.job.result_text)
@@ -177,7 +177,7 @@ class JobHandle(JobFields, Generic[R_co]):
     @needs_loop("app.sync.job({0.id}).wait(…)")
     async def wait(self, timeout: Duration | None = None) -> Self:
         """Until it has ended, however: ``state`` says how. Raises as ``result``, but not for its state."""
-        await self._end(timeout, "wait")
+        await self._wait_for_end(timeout, "wait")
         return self
 
     @needs_loop("app.sync.job({0.id}).refresh(…)")
@@ -192,9 +192,9 @@ class JobHandle(JobFields, Generic[R_co]):
             for standing in await results.ask([self.id]):  # none: it has come since it was looked for
                 self._refuse_absent(standing, await results.retention())
             job = await self._jobs.get(self.id)
-        if isinstance(self.seen, Unseen):
+        if isinstance(self.last_read, EnqueuedJob):
             self._revision = job.revision
-        self.seen, self._seen_at, self._standing, self._is_open = job, stopwatch(), None, False
+        self.last_read, self._read_at, self._standing, self._is_open = job, stopwatch(), None, False
         return self
 
     @needs_loop("app.sync.job({0.id}).cancel(…)")
@@ -206,16 +206,16 @@ class JobHandle(JobFields, Generic[R_co]):
         """The job whenever it has changed, first as it is now, until it has ended. Raises as ``wait``."""
         refuse_inside("watch()")
         await self.refresh()
-        end, seen = asyncio.ensure_future(self._end(None, "watch")), None
+        end, known = asyncio.ensure_future(self._wait_for_end(None, "watch")), None
         try:
             while True:
                 job = self.job  # it may end while the caller looks at what was yielded
-                if job != seen:
-                    seen = job
+                if job != known:
+                    known = job
                     yield job
                 if job.state.terminal:
                     return
-                await asyncio.wait((end,), timeout=LOOKS)
+                await asyncio.wait((end,), timeout=WATCH_INTERVAL_SECONDS)
                 if end.done():
                     end.result()
                 await self.refresh()
@@ -223,36 +223,36 @@ class JobHandle(JobFields, Generic[R_co]):
             end.cancel()
             await asyncio.gather(end, return_exceptions=True)
 
-    async def _end(self, timeout: Duration | None, what: str) -> JobStanding:
-        refuse_inside(f"{what}()")
+    async def _wait_for_end(self, timeout: Duration | None, method: str) -> JobStanding:
+        refuse_inside(f"{method}()")
         if self._standing is not None:
             return self._standing
         limit = None if timeout is None else seconds(timeout)
         try:
             async with asyncio.timeout(limit):
                 poll = await self._jobs.poll()
-                if self._is_open or isinstance(self.seen, Unseen):  # once it was seen, it is committed
+                if self._is_open or isinstance(self.last_read, EnqueuedJob):  # once it was seen, it is committed
                     await self.refresh()
-                age = None if self.job.state.terminal else stopwatch() - self._seen_at
+                age = None if self.job.state.terminal else stopwatch() - self._read_at
                 standing = await poll.end(self.id, self._revision, age=age)
                 retention = await poll.results.retention()
         except TimeoutError:
             if limit is None:
                 raise
             raise TimeoutError(
-                f"{self._said} has not ended within {limit:g} s; it goes on. What it waits for:"
+                f"{self._label} has not ended within {limit:g} s; it goes on. What it waits for:"
                 f" stowhand jobs explain {self.id}"
             ) from None
         self._refuse_absent(standing, retention)
-        self.seen, self._standing = standing.applied(self.job), standing
+        self.last_read, self._standing = standing.applied(self.job), standing
         return standing
 
     def _refuse_absent(self, standing: JobStanding, retention: float | None) -> None:
         """Raise the error for a job that was replaced, removed, or is not kept."""
-        unseen = isinstance(self.seen, Unseen)
-        if not unseen and standing.is_replaced(self._revision):
+        is_unread = isinstance(self.last_read, EnqueuedJob)
+        if not is_unread and standing.is_replaced(self._revision):
             raise JobReplaced(
-                f"{self._said} was replaced: another job took its place under the key {self.job.key!r}"
+                f"{self._label} was replaced: another job took its place under the key {self.job.key!r}"
                 f" (revision {standing.replaced})",
                 self.id,
             )
@@ -260,27 +260,27 @@ class JobHandle(JobFields, Generic[R_co]):
             return
         if not standing.is_known:
             raise UnknownJob(f"there is no job {self.id}, and there never was")
-        if (unseen or self.state is not State.COMPLETED) and self._would_be_kept(retention):
-            raise JobRemoved(f"{self._said} was removed", self.id)
-        raise ResultNotKept(f"{self._said} has ended, and how is not kept (the store's history)", self.id)
+        if (is_unread or self.state is not State.COMPLETED) and self._would_be_kept(retention):
+            raise JobRemoved(f"{self._label} was removed", self.id)
+        raise ResultNotKept(f"{self._label} has ended, and how is not kept (the store's history)", self.id)
 
     def _not_visible(self, retention: float | None) -> JobNotVisible:
-        also = "" if self._would_be_kept(retention) else "; or it has ended, which is not kept (the store's history)"
+        hint = "" if self._would_be_kept(retention) else "; or it has ended, which is not kept (the store's history)"
         return JobNotVisible(
-            f"{self._said} is not there: the transaction that it was enqueued in is still open, or was rolled back"
-            f"{also}. Commit it before you wait",
+            f"{self._label} is not there: the transaction that it was enqueued in is still open, or was rolled back"
+            f"{hint}. Commit it before you wait",
             self.id,
         )
 
     def _would_be_kept(self, retention: float | None) -> bool:
         """Return whether the store would still keep a job that ended after it was last read."""
-        return retention is not None and stopwatch() - self._seen_at < retention
+        return retention is not None and stopwatch() - self._read_at < retention
 
     def _failure(self, tries: Sequence[FailedAttempt]) -> JobFailed:
         error = self.job.last_error or ""
         title = error.partition("\n")[0]
         return JobFailed(
-            f"{self._said} has failed after {self.attempts} of {self.max_attempts} attempts: {title}",
+            f"{self._label} has failed after {self.attempts} of {self.max_attempts} attempts: {title}",
             self.id,
             error=error,
             error_class=tries[-1].error_class if tries else None,
@@ -288,5 +288,5 @@ class JobHandle(JobFields, Generic[R_co]):
         )
 
     @property
-    def _said(self) -> str:
+    def _label(self) -> str:
         return f"job {self.id} of {self.task!r}"

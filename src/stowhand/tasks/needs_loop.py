@@ -19,7 +19,7 @@ class SameType(Protocol):
     def __call__(self, function: F, /) -> F: ...
 
 
-def needs_loop(instead: str) -> SameType:
+def needs_loop(replacement: str) -> SameType:
     """Let a coroutine function, or a method, raise Misuse at a call in a thread in which no event loop runs.
 
     ``instead``: the synchronous call, formatted with the arguments by position, of a method with its object first:
@@ -27,7 +27,7 @@ def needs_loop(instead: str) -> SameType:
     """
 
     def checked(function: F, /) -> F:
-        return cast("F", _NeedsLoop(function, instead))
+        return cast("F", _NeedsLoop(function, replacement))
 
     return checked
 
@@ -39,9 +39,9 @@ class _NeedsLoop:
     frameworks ask it whether to await a callable (Starlette's ``BackgroundTask``).
     """
 
-    def __init__(self, function: Callable[..., Coroutine[Any, Any, Any]], instead: str) -> None:
+    def __init__(self, function: Callable[..., Coroutine[Any, Any, Any]], replacement: str) -> None:
         functools.update_wrapper(self, function)
-        self._function, self._instead = function, instead
+        self._function, self._replacement = function, replacement
         self.__name__: str = function.__name__
         self.__code__ = function.__code__
         self.__defaults__ = function.__defaults__
@@ -56,6 +56,7 @@ class _NeedsLoop:
         except RuntimeError:
             raise Misuse(
                 f"{self.__name__}() was called in a thread in which no event loop runs, and nothing was done: write"
-                f" {self._instead.format(*args)}, or await it in an 'async def main()' that asyncio.run(main()) runs"
+                f" {self._replacement.format(*args)}, or await it in an 'async def main()' that asyncio.run(main())"
+                " runs"
             ) from None
         return self._function(*args, **kwargs)

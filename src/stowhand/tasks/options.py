@@ -40,7 +40,7 @@ class EnqueueOptions(TypedDict, total=False):
     """Marks that a worker can be configured to leave alone. 64 of 128 characters."""
 
 
-NAMES = tuple(EnqueueOptions.__annotations__)
+OPTION_NAMES = tuple(EnqueueOptions.__annotations__)
 
 
 class TaskSpec(EnqueueOptions, total=False):
@@ -56,29 +56,29 @@ class TaskSpec(EnqueueOptions, total=False):
     """``key_mode``"""
 
 
-_SPELT = {"queue_name": "serial", "work_queue": "queue", "job_key": "key", "job_key_mode": "key_mode"}
+_ALIASES = {"queue_name": "serial", "work_queue": "queue", "job_key": "key", "job_key_mode": "key_mode"}
 
 
 def read_spec(spec: TaskSpec) -> EnqueueOptions:
     """Return the options of a spec. Raises InvalidJob for an unknown option, or one given under both names."""
     options: dict[str, Any] = {}
     for name, value in spec.items():
-        if name not in NAMES and name not in _SPELT:
-            raise InvalidJob(f"no option {name!r}{suggest(name, (*NAMES, *_SPELT))}")
-        ours = _SPELT.get(name, name)
+        if name not in OPTION_NAMES and name not in _ALIASES:
+            raise InvalidJob(f"no option {name!r}{suggest(name, (*OPTION_NAMES, *_ALIASES))}")
+        field = _ALIASES.get(name, name)
         if value is None:
             continue
-        if ours in options:
-            raise InvalidJob(f"{ours} and {name}: one option under two names; give one of them")
-        options[ours] = value
+        if field in options:
+            raise InvalidJob(f"{field} and {name}: one option under two names; give one of them")
+        options[field] = value
     return cast("EnqueueOptions", options)
 
 
 def apply_options(job: NewJob, options: Mapping[str, Any]) -> NewJob:
     """Return the job with these options. Raises InvalidJob for an unknown option, a wrong type, or a limit."""
-    unknown = [name for name in options if name not in NAMES]
+    unknown = [name for name in options if name not in OPTION_NAMES]
     if unknown:
-        raise InvalidJob(f"no option {unknown[0]!r}{suggest(unknown[0], NAMES)}")
+        raise InvalidJob(f"no option {unknown[0]!r}{suggest(unknown[0], OPTION_NAMES)}")
     changes = dict(options)
     # The last word counts: a delay given to a task that has a run_at replaces it. Both in one call contradict.
     if changes.get("delay") is not None:

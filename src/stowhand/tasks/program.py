@@ -19,11 +19,11 @@ from typing import Any, Protocol, cast
 
 from stowhand.worker.program_groups import PROGRAM_GROUPS
 
-LINE_LIMIT = 16 * 1024
+MAX_LINE_BYTES = 16 * 1024
 """Bytes of one line; the rest of a longer one is dropped."""
-LAST_WORDS = 1.0
+OUTPUT_TIMEOUT_SECONDS = 1.0
 """Seconds within which the last output of a program must have arrived, once it has ended."""
-_LAST_BYTES = 0.2
+_STOPPED_OUTPUT_TIMEOUT_SECONDS = 0.2
 """The same for one that was stopped."""
 
 
@@ -37,7 +37,7 @@ class OutputReader(Protocol):
         """The output has ended."""
 
 
-class Lines:
+class LineSplitter:
     """Splits bytes into lines of text."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
@@ -46,34 +46,34 @@ class Lines:
 
     def feed(self, data: bytes) -> None:
         """More output."""
-        *ended, begun = data.split(b"\n")
-        for piece in ended:
+        *finished, unfinished = data.split(b"\n")
+        for piece in finished:
             self._add(piece)
             self.end()
-        self._add(begun)
+        self._add(unfinished)
 
     def end(self) -> None:
         """Report the line that has begun, unless it is blank."""
-        cut = len(self._line) > LINE_LIMIT
-        text = self._line[:LINE_LIMIT].decode("utf-8", "replace").rstrip() + "…" * cut
+        cut = len(self._line) > MAX_LINE_BYTES
+        text = self._line[:MAX_LINE_BYTES].decode("utf-8", "replace").rstrip() + "…" * cut
         self._line.clear()
         if text:
             self._on_line(text)
 
     def _add(self, piece: bytes) -> None:
-        self._line += piece[: LINE_LIMIT + 1 - len(self._line)]
+        self._line += piece[: MAX_LINE_BYTES + 1 - len(self._line)]
 
 
-class Conversation(asyncio.SubprocessProtocol):
+class ProgramProtocol(asyncio.SubprocessProtocol):
     """The pipes and the end of one program."""
 
     def __init__(self, output: OutputReader, errors: OutputReader | None = None) -> None:
         self._readers = {1: output} if errors is None else {1: output, 2: errors}
-        self.merged = errors is None
+        self.is_merged = errors is None
         """Both outputs are one pipe, so that their lines stay in order."""
-        self.ended = asyncio.Event()
+        self.exited = asyncio.Event()
         """The process is gone, although others may still hold its pipes."""
-        self.silent = asyncio.Event()
+        self.output_closed = asyncio.Event()
         """All its outputs have ended."""
         self.code: int | None = None
         """Its exit code once it is gone, negative for a signal."""
@@ -94,21 +94,21 @@ class Conversation(asyncio.SubprocessProtocol):
         if reader is not None:
             reader.end()
         if not self._readers:
-            self.silent.set()
+            self.output_closed.set()
 
     def process_exited(self) -> None:
         """Note the exit code of the process, which has been reaped."""
         assert self._transport is not None
         self.code = self._transport.get_returncode()
-        self.ended.set()
+        self.exited.set()
 
 
 async def run_program(
     argv: Sequence[str],
-    given: bytes | None,
+    input_data: bytes | None,
     environment: Mapping[str, str],
-    talk: Conversation,
-    patience: Callable[[], float],
+    protocol: ProgramProtocol,
+    kill_delay: Callable[[], float],
     cwd: str | None = None,
     *,
     may_leave: bool = True,
@@ -122,12 +122,12 @@ async def run_program(
     """
     loop = asyncio.get_running_loop()
     PROGRAM_GROUPS.prepare()
-    transport, disturbed = await _started(
+    transport, cancellation = await _started(
         loop.subprocess_exec(
-            lambda: talk,
+            lambda: protocol,
             *argv,
-            stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
-            stderr=subprocess.STDOUT if talk.merged else subprocess.PIPE,
+            stdin=subprocess.DEVNULL if input_data is None else subprocess.PIPE,
+            stderr=subprocess.STDOUT if protocol.is_merged else subprocess.PIPE,
             env=environment,
             cwd=cwd,
             start_new_session=True,
@@ -136,19 +136,19 @@ async def run_program(
     group = transport.get_pid()
     stdin = cast("asyncio.WriteTransport | None", transport.get_pipe_transport(0))
     try:
-        if disturbed is not None:
-            raise disturbed
+        if cancellation is not None:
+            raise cancellation
         if stdin is not None:
-            stdin.write(given or b"")
+            stdin.write(input_data or b"")
             stdin.close()  # once it is written
-        await talk.ended.wait()
+        await protocol.exited.wait()
         # What it started and left behind may hold its pipes, and would hold them for ever.
-        if not await _within(talk.silent, LAST_WORDS) or not may_leave:
+        if not await _wait_for(protocol.output_closed, OUTPUT_TIMEOUT_SECONDS) or not may_leave:
             _signal(group, signal.SIGKILL)
-        assert talk.code is not None
-        return talk.code
+        assert protocol.code is not None
+        return protocol.code
     except asyncio.CancelledError:
-        await _end(group, talk, patience())
+        await _end(group, protocol, kill_delay())
         raise
     finally:
         PROGRAM_GROUPS.discard(group)
@@ -158,25 +158,25 @@ async def run_program(
 
 
 async def _started(
-    starting: Coroutine[Any, Any, tuple[asyncio.SubprocessTransport, Conversation]],
+    starting: Coroutine[Any, Any, tuple[asyncio.SubprocessTransport, ProgramProtocol]],
 ) -> tuple[asyncio.SubprocessTransport, asyncio.CancelledError | None]:
     """Return the started program, and the cancellation that came meanwhile.
 
     asyncio would kill the program alone, and not what it has started.
     """
     task = asyncio.ensure_future(starting)
-    disturbed: asyncio.CancelledError | None = None
+    cancellation: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError as error:
-            disturbed = error
-    if disturbed is not None and task.exception() is not None:
-        raise disturbed
-    return task.result()[0], disturbed
+            cancellation = error
+    if cancellation is not None and task.exception() is not None:
+        raise cancellation
+    return task.result()[0], cancellation
 
 
-def how_it_ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     """``exited with code 3``, ``was killed by SIGKILL``."""
     if code >= 0:
         return f"exited with code {code}"
@@ -186,7 +186,7 @@ def how_it_ended(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def why_not_started(file: str, error: OSError | ValueError) -> str:
+def describe_start_error(file: str, error: OSError | ValueError) -> str:
     """Explain why a program file could not be started."""
     if not isinstance(error, OSError):
         return str(error)
@@ -199,12 +199,12 @@ def why_not_started(file: str, error: OSError | ValueError) -> str:
 
 def _interpreter(file: str) -> str | None:
     try:
-        with Path(file).open("rb") as opened:
-            first = opened.readline(256).decode("utf-8", "replace")
+        with Path(file).open("rb") as stream:
+            first_line = stream.readline(256).decode("utf-8", "replace")
     except OSError:
         return None
-    words = first.removeprefix("#!").split()
-    return words[0] if first.startswith("#!") and words else None
+    words = first_line.removeprefix("#!").split()
+    return words[0] if first_line.startswith("#!") and words else None
 
 
 def kill_programs() -> None:
@@ -212,19 +212,19 @@ def kill_programs() -> None:
     PROGRAM_GROUPS.kill()
 
 
-async def _end(group: int, talk: Conversation, patience: float) -> None:
+async def _end(group: int, protocol: ProgramProtocol, kill_delay: float) -> None:
     """TERM, a pause, KILL. Cancelled once more, the pause is over; the process is waited for all the same."""
     try:
-        if not talk.ended.is_set():
+        if not protocol.exited.is_set():
             _signal(group, signal.SIGTERM)
-            await _within(talk.ended, patience)
+            await _wait_for(protocol.exited, kill_delay)
     finally:
         _signal(group, signal.SIGKILL)
-        await _within(talk.ended, LAST_WORDS)
-        await _within(talk.silent, _LAST_BYTES)
+        await _wait_for(protocol.exited, OUTPUT_TIMEOUT_SECONDS)
+        await _wait_for(protocol.output_closed, _STOPPED_OUTPUT_TIMEOUT_SECONDS)
 
 
-async def _within(event: asyncio.Event, seconds: float) -> bool:
+async def _wait_for(event: asyncio.Event, seconds: float) -> bool:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -19,9 +19,9 @@ from stowhand.jobs.job import NewJob
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.handler import inmost, is_async, why_no_function
 from stowhand.retry import AnyBackoff, named
-from stowhand.tasks.around import Around
+from stowhand.tasks.middleware import MiddlewareChain
 from stowhand.tasks.on_failure import Declared, OnFailure, read_on_failure
-from stowhand.tasks.options import NAMES as OPTIONS
+from stowhand.tasks.options import OPTION_NAMES as OPTIONS
 from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.resource import Factory, Resource
 from stowhand.tasks.resources import SharedResources
@@ -30,7 +30,7 @@ from stowhand.tasks.retry_rules import Errors, RetryRules, read_retry_rules
 from stowhand.tasks.shape import Shape, shape_of
 from stowhand.tasks.unique import Unique, Uniqueness, read_unique
 
-Where = Literal["loop", "thread"]
+Executor = Literal["loop", "thread"]
 Mismatch = Literal["retry", "poison"]
 
 
@@ -46,7 +46,7 @@ class RunOptions(TypedDict, total=False):
     """Exception types: all else that is raised fails the job at once. Causes count, as with ``NonRetryable``."""
     give_up_on: Errors | None
     """Exception types that fail the job at once, also where ``retry_on`` has them. Causes count."""
-    executor: Where | None
+    executor: Executor | None
     """Where it runs. ``None``: an ``async def`` on the loop, a ``def`` in a thread. A ``def`` may ask for the loop
     if it never waits."""
     mismatch: Mismatch | None
@@ -80,7 +80,7 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     shape: Shape
     template: NewJob
     """Its jobs, without payload."""
-    executor: Where
+    executor: Executor
     is_async: bool
     timeout: float | None = None
     backoff: AnyBackoff | None = None
@@ -92,10 +92,10 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     executable: bool = False
     """``function`` runs a program: it takes the attempt and the job's logger."""
 
-    def finished(self, job: NewJob) -> NewJob:
+    def with_job_rules(self, job: NewJob) -> NewJob:
         """Return a job of this task, which has its payload, with key and failure job. Raises InvalidJob."""
         if self.unique is not None:
-            job = self.unique.keyed(job)
+            job = self.unique.with_key(job)
         if self.on_failure is not None and job.on_failure is None:
             job = msgspec.structs.replace(job, on_failure=self.on_failure.job)
         return job
@@ -109,36 +109,36 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
         """File or dotted name of the function, for people."""
         if self.file is not None:
             return self.file
-        return ".".join(_place(self.function))
+        return ".".join(_qualified_name(self.function))
 
 
-_SILENT = NewJob(task="")
+_DEFAULT_JOB = NewJob(task="")
 """A job with the default of every option."""
 
 
 class Registry:
-    """Task definitions by name. ``around``: what their App puts around them."""
+    """Task definitions by name. ``middleware``: what their App puts around them."""
 
-    def __init__(self, around: Around | None = None) -> None:
+    def __init__(self, middleware: MiddlewareChain | None = None) -> None:
         self._definitions: dict[str, TaskDefinition] = {}
         self.find = self._definitions.get
         """By name: the definition, or ``None``."""
-        self.around = around or Around()
+        self.middleware = middleware or MiddlewareChain()
         self.resources = SharedResources()
         """What workers hold open for these tasks."""
 
     def add(self, definition: TaskDefinition) -> None:
         """Raises DuplicateTask when the name is taken: but a cell of a notebook that is run again replaces its own."""
-        taken = self._definitions.get(definition.name)
-        if taken is not None and not _typed_again(taken, definition):
+        existing = self._definitions.get(definition.name)
+        if existing is not None and not _is_redeclared(existing, definition):
             raise DuplicateTask(
-                f"two tasks are named {definition.name!r}: {taken.origin} and {definition.origin};"
+                f"two tasks are named {definition.name!r}: {existing.origin} and {definition.origin};"
                 " give one of them another name"
             )
-        self._join(definition)
+        self._link_on_failure(definition)
         self._definitions[definition.name] = definition
 
-    def _join(self, definition: TaskDefinition) -> None:
+    def _link_on_failure(self, definition: TaskDefinition) -> None:
         """Pass the task to those that name it in ``on_failure``, which may be declared before it."""
         known = {**self._definitions, definition.name: definition}
         for one in known.values():
@@ -165,22 +165,22 @@ class Registry:
         definition = self.find(task)
         value = {} if payload is None else payload
         text = strict_json.encode_plain(value) if definition is None else definition.shape.write_value(value)
-        return self._made(task, text, options)
+        return self._new_job(task, text, options)
 
     def new_job_of_text(self, task: str, payload: str, options: EnqueueOptions) -> NewJob:
         """As ``new_job``, for a payload that is JSON text already and stays as it is. Raises InvalidJob."""
         definition = self.find(task)
         if definition is not None:
             definition.shape.check(payload)
-        return self._made(task, payload, options)
+        return self._new_job(task, payload, options)
 
-    def _made(self, task: str, payload: str, options: EnqueueOptions) -> NewJob:
+    def _new_job(self, task: str, payload: str, options: EnqueueOptions) -> NewJob:
         definition = self.find(task)
         template = NewJob(task=task) if definition is None else definition.template
         made = apply_options(msgspec.structs.replace(template, payload=payload), options)
-        return made if definition is None else definition.finished(made)
+        return made if definition is None else definition.with_job_rules(made)
 
-    def enqueued(self, job: NewJob) -> NewJob:
+    def apply_on_enqueue(self, job: NewJob) -> NewJob:
         """Return the job as the App's ``on_enqueue`` makes it, checked again. Jobs of built-in tasks stay unchanged.
 
         Raises what they raise, and InvalidJob.
@@ -188,13 +188,13 @@ class Registry:
         if job.task in limits.BUILT_IN_TASKS:
             return job
         job = self._in_a_queue(job)
-        if not self.around.on_enqueue:
+        if not self.middleware.on_enqueue:
             return job
-        made = self._in_a_queue(limits.check(self.around.enqueued(job)))
+        made = self._in_a_queue(limits.check(self.middleware.apply_on_enqueue(job)))
         task = self.find(made.task)
         if task is not None and (made.task, made.payload, made.key) != (job.task, job.payload, job.key):
             task.shape.check(made.payload)
-            made = task.finished(made)
+            made = task.with_job_rules(made)
         return made
 
     def _in_a_queue(self, job: NewJob) -> NewJob:
@@ -202,7 +202,7 @@ class Registry:
         task = self.find(job.task) if job.queue is None else None
         return job if task is None else msgspec.structs.replace(job, queue=task.template.queue)
 
-    def declared(self, job: NewJob) -> NewJob:
+    def with_declaration(self, job: NewJob) -> NewJob:
         """The job with what its task declares, where the job leaves a field at its default: for enqueuers that may not
         know the task.
 
@@ -211,27 +211,27 @@ class Registry:
         """
         if job.task not in self._definitions:
             return job
-        said = {name: value for name in OPTIONS if (value := getattr(job, name)) != getattr(_SILENT, name)}
-        made = self.new_job_of_text(job.task, job.payload, cast("EnqueueOptions", said))
+        changes = {name: value for name in OPTIONS if (value := getattr(job, name)) != getattr(_DEFAULT_JOB, name)}
+        made = self.new_job_of_text(job.task, job.payload, cast("EnqueueOptions", changes))
         return made if job.on_failure is None else msgspec.structs.replace(made, on_failure=job.on_failure)
 
-    def made_elsewhere(self, job: NewJob) -> NewJob:
+    def complete_foreign_job(self, job: NewJob) -> NewJob:
         """Return a job from an enqueuer that may not know the task: with its declaration and ``on_enqueue`` applied."""
-        return self.enqueued(self.declared(job))
+        return self.apply_on_enqueue(self.with_declaration(job))
 
-    def wanted(self, tasks: Collection[str] | None = None) -> builtins.list[Resource]:
+    def resources_of(self, tasks: Collection[str] | None = None) -> builtins.list[Resource]:
         """Return the resources of these tasks, in the order of their declaration; ``None``: of all tasks."""
         chosen = [one for one in self if tasks is None or one.name in tasks]
         return [asked for one in chosen for _, asked in one.shape.injected.resources]
 
-    def asking(self, factory: Factory) -> builtins.list[Resource]:
+    def resources_made_by(self, factory: Factory) -> builtins.list[Resource]:
         """Return the resources with this factory. Raises ConfigurationError if no task asks for it."""
-        found = [one for one in self.wanted() if one.factory == factory]
-        if not found:
-            known = {one.name: None for one in self.wanted()}
+        resources = [resource for resource in self.resources_of() if resource.factory == factory]
+        if not resources:
+            known = {resource.name: None for resource in self.resources_of()}
             name = getattr(factory, "__qualname__", repr(factory))
             raise ConfigurationError(f"no task asks for resource({name}); tasks ask for: {', '.join(known) or 'none'}")
-        return found
+        return resources
 
     def queues(self) -> dict[str, str]:
         """The queue of each task."""
@@ -252,15 +252,15 @@ class Registry:
         return len(self._definitions)
 
 
-def _typed_again(one: TaskDefinition, other: TaskDefinition) -> bool:
+def _is_redeclared(one: TaskDefinition, other: TaskDefinition) -> bool:
     """Return whether a function was declared again at the prompt or in a notebook."""
     if not (hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")):
         return False
-    places = {_place(it.function) for it in (one, other)}
-    return len(places) == 1 and places.pop()[0] == "__main__"
+    names = {_qualified_name(definition.function) for definition in (one, other)}
+    return len(names) == 1 and names.pop()[0] == "__main__"
 
 
-def _place(function: Callable[..., Any]) -> tuple[str, str]:
+def _qualified_name(function: Callable[..., Any]) -> tuple[str, str]:
     """Return module and qualified name of a function."""
     inner = inmost(function)
     return getattr(inner, "__module__", "") or "", getattr(inner, "__qualname__", str(inner))
@@ -282,41 +282,41 @@ def define(
         raise ConfigurationError(f"a task is a function; {a_type(function)} was given")
     chosen = name if name is not None else _own_name(function)
     try:
-        return _defined(function, chosen, options, positional=positional, built_in=built_in)
+        return _read_definition(function, chosen, options, positional=positional, built_in=built_in)
     except (ConfigurationError, InvalidJob) as error:
         raise ConfigurationError(f"task {chosen!r}: {error}") from error.__cause__
 
 
-def _defined(
+def _read_definition(
     function: Callable[..., Any], name: str, options: TaskOptions, *, positional: bool, built_in: bool
 ) -> TaskDefinition:
-    if (why := why_no_function(function)) is not None:
-        raise ConfigurationError(why)
+    if (reason := why_no_function(function)) is not None:
+        raise ConfigurationError(reason)
     _refuse_unknown(options)
     _refuse_method(function)
     if not built_in:
         limits.check_new_task("task", name)
-    given = {option: value for option, value in options.items() if option in EnqueueOptions.__annotations__}
-    for option in _SAME_FOR_ALL:
-        if callable(given.get(option)):
-            raise ConfigurationError(f"{option}: a function; it is a text. {_text_of_each(option, function)}")
-    template = apply_options(NewJob(task=name, queue=DEFAULT_QUEUE), given)
-    mismatch = _one_of("mismatch", options.get("mismatch"), ("retry", "poison"))
+    job_options = {option: value for option, value in options.items() if option in EnqueueOptions.__annotations__}
+    for option in _STATIC_OPTIONS:
+        if callable(job_options.get(option)):
+            raise ConfigurationError(f"{option}: a function; it is a text. {_dynamic_example(option, function)}")
+    template = apply_options(NewJob(task=name, queue=DEFAULT_QUEUE), job_options)
+    mismatch = _read_choice("mismatch", options.get("mismatch"), ("retry", "poison"))
     shape = shape_of(function, name, positional=positional, poison=mismatch == "poison")
-    for option in _SAME_FOR_ALL:
+    for option in _STATIC_OPTIONS:
         _refuse_pattern(option, getattr(template, option), function, shape)
     unique = read_unique(options.get("unique"), options.get("unique_period"), shape)
     if unique is not None and template.key is not None:
         raise ConfigurationError("unique makes the keys of its jobs: leave out key, or unique")
-    asynchronous = is_async(function)
+    is_asynchronous = is_async(function)
     backoff = options.get("backoff")
     return TaskDefinition(
         name=name,
         function=function,
         shape=shape,
         template=template,
-        executor=_where(options.get("executor"), is_async=asynchronous),
-        is_async=asynchronous,
+        executor=_read_executor(options.get("executor"), is_async=is_asynchronous),
+        is_async=is_asynchronous,
         timeout=limits.read_positive(options.get("timeout"), "timeout"),
         backoff=None if backoff is None else named(backoff),
         retry_rules=read_retry_rules(options.get("retry_on"), options.get("give_up_on")),
@@ -334,7 +334,7 @@ def _refuse_unknown(options: TaskOptions) -> None:
             raise ConfigurationError(f"no task option {option!r}{suggest(option, known)}")
 
 
-_SAME_FOR_ALL = {
+_STATIC_OPTIONS = {
     "serial": "all jobs of the task would run one at a time",
     "key": "each job of the task would replace the one before that waits",
 }
@@ -346,12 +346,12 @@ def _refuse_pattern(option: str, text: str | None, function: Callable[..., Any],
     if text is not None and (text in shape.names or "{" in text):
         named = [one for one in shape.names if one == text or f"{{{one}}}" in text]
         raise ConfigurationError(
-            f"{option}: {text!r} is not filled in: {_SAME_FOR_ALL[option]}."
-            f" {_text_of_each(option, function, *named[:1])}"
+            f"{option}: {text!r} is not filled in: {_STATIC_OPTIONS[option]}."
+            f" {_dynamic_example(option, function, *named[:1])}"
         )
 
 
-def _text_of_each(option: str, function: Callable[..., Any], argument: str = "customer") -> str:
+def _dynamic_example(option: str, function: Callable[..., Any], argument: str = "customer") -> str:
     name = getattr(inmost(function), "__name__", "task")
     each = f"A key of its own for each job: {name}.options({option}=f'{argument} {{{argument}}}').enqueue(…)"
     return f"{each}, or @app.task(unique=lambda {argument}: {argument})" if option == "key" else each
@@ -370,24 +370,24 @@ def _own_name(function: Callable[..., Any]) -> str:
 def _refuse_method(function: Callable[..., Any]) -> None:
     """Raise ConfigurationError for a method without its object: no payload has a ``self``."""
     inner = inmost(function)
-    inside = inspect.isfunction(inner) and inner.__qualname__.rpartition(".")[0]
-    first = next(iter(inspect.signature(function).parameters), None) if inside else None
-    if inside and not inside.endswith("<locals>") and first in ("self", "cls"):
+    class_name = inspect.isfunction(inner) and inner.__qualname__.rpartition(".")[0]
+    first = next(iter(inspect.signature(function).parameters), None) if class_name else None
+    if class_name and not class_name.endswith("<locals>") and first in ("self", "cls"):
         raise ConfigurationError(
-            f"a method of {inside}, whose {first!r} no payload can bring; declare a function, the method"
-            f" of an object, app.task(name='…')({inside}().{inner.__name__}), or a staticmethod"
+            f"a method of {class_name}, whose {first!r} no payload can bring; declare a function, the method"
+            f" of an object, app.task(name='…')({class_name}().{inner.__name__}), or a staticmethod"
         )
 
 
-def _where(executor: Where | None, *, is_async: bool) -> Where:
-    _one_of("executor", executor, ("loop", "thread"))
+def _read_executor(executor: Executor | None, *, is_async: bool) -> Executor:
+    _read_choice("executor", executor, ("loop", "thread"))
     if is_async and executor == "thread":
         raise ConfigurationError("an async function runs on the loop; executor='thread' is for a def")
     return executor or ("loop" if is_async else "thread")
 
 
-def _one_of(option: str, word: str | None, known: Collection[str]) -> str | None:
+def _read_choice(option: str, value: str | None, known: Collection[str]) -> str | None:
     """The word, which may be left out. Raises ConfigurationError for an unknown one."""
-    if word is not None and word not in known:
-        raise ConfigurationError(f"{option} {word!r}{suggest(word, known)}")
-    return word
+    if value is not None and value not in known:
+        raise ConfigurationError(f"{option} {value!r}{suggest(value, known)}")
+    return value

@@ -34,24 +34,24 @@ class Resource:
     def __init__(self, factory: Factory) -> None:
         self.factory = factory
         self.name = str(getattr(bare(factory), "__qualname__", type(factory).__qualname__))
-        self._instead: list[object] = []
+        self._replacements: list[object] = []
 
     def __repr__(self) -> str:
         return f"resource({self.name})"
 
     @property
-    def instead(self) -> tuple[object, ...]:
+    def replacement(self) -> tuple[object, ...]:
         """Value that replaces the resource, as a tuple of one element; empty: none."""
-        return tuple(self._instead[-1:])
+        return tuple(self._replacements[-1:])
 
     @contextmanager
     def replaced(self, value: object) -> Iterator[None]:
         """Give this value instead, for as long as the block lasts."""
-        self._instead.append(value)
+        self._replacements.append(value)
         try:
             yield
         finally:
-            self._instead.remove(value)
+            self._replacements.remove(value)
 
     def is_async(self) -> bool:
         """Opened on the loop, and not in a thread. Raises ConfigurationError where that cannot be seen, or where it
@@ -62,14 +62,14 @@ class Resource:
             outer = outer.func
         function: object = inspect.unwrap(outer)
         if inspect.iscoroutinefunction(function):
-            raise self._unfit("gives a coroutine", "@asynccontextmanager, and let it yield the value")
+            raise self._error("gives a coroutine", "@asynccontextmanager, and let it yield the value")
         if inspect.isasyncgenfunction(function):
             if function is outer:
-                raise self._unfit("yields", "@asynccontextmanager")
+                raise self._error("yields", "@asynccontextmanager")
             return True
         if inspect.isgeneratorfunction(function):
             if function is outer:
-                raise self._unfit("yields", "@contextmanager")
+                raise self._error("yields", "@contextmanager")
             return False
         made = function if isinstance(function, type) else _annotated(inmost(outer))
         if isinstance(made, type) and (hasattr(made, "__aenter__") or hasattr(made, "__enter__")):
@@ -91,7 +91,7 @@ class Resource:
                 f"{self.name} is called without arguments ({error}): give it them with functools.partial"
             ) from None
 
-    def _unfit(self, what: str, decorator: str) -> ConfigurationError:
+    def _error(self, what: str, decorator: str) -> ConfigurationError:
         return ConfigurationError(f"{self.name} {what}, and is no context manager: put {decorator} above it")
 
 

@@ -16,40 +16,40 @@ from stowhand.errors import ResourceUnavailable
 from stowhand.tasks.resource import Factory, Resource
 from stowhand.tasks.threads import Threads
 
-LAST_WORDS = 1.0
+CANCEL_TIMEOUT_SECONDS = 1.0
 """Seconds that a resource has to end when its time is over."""
-Ended = Callable[[BaseException], None]
+OnEnd = Callable[[BaseException], None]
 
 
 class SharedResources:
     """Open resources of one registry, shared by its workers."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[asyncio.AbstractEventLoop, Factory], _Open] = {}
+        self._open: dict[tuple[asyncio.AbstractEventLoop, Factory], _OpenResource] = {}
 
-    async def take(self, resource: Resource, ended: Ended) -> _Open:
+    async def acquire(self, resource: Resource, on_end: OnEnd) -> _OpenResource:
         """Open it, unless another worker has. ``ended``: called if it ends by itself. Raises ResourceUnavailable."""
         key = asyncio.get_running_loop(), resource.factory
-        found = self._open.get(key)
-        if found is None or found.is_over:
-            found = self._open[key] = _Open(resource)
-        found.users.append(ended)
+        open_resource = self._open.get(key)
+        if open_resource is None or open_resource.is_closed:
+            open_resource = self._open[key] = _OpenResource(resource)
+        open_resource.users.append(on_end)
         try:
-            await found.opened()
+            await open_resource.opened()
         except BaseException:
-            await self.give_back(found, ended, 0.0)
+            await self.release(open_resource, on_end, 0.0)
             raise
-        return found
+        return open_resource
 
-    async def give_back(self, one: _Open, ended: Ended, within: float) -> BaseException | None:
+    async def release(self, open_resource: _OpenResource, on_end: OnEnd, within: float) -> BaseException | None:
         """Close it, if nobody else uses it, within so many seconds. Gives what that raised."""
-        one.users.remove(ended)
-        if one.users:
+        open_resource.users.remove(on_end)
+        if open_resource.users:
             return None
-        key = asyncio.get_running_loop(), one.resource.factory
-        if self._open.get(key) is one:
+        key = asyncio.get_running_loop(), open_resource.resource.factory
+        if self._open.get(key) is open_resource:
             del self._open[key]
-        return await one.close(within)
+        return await open_resource.close(within)
 
 
 class WorkerResources:
@@ -62,68 +62,68 @@ class WorkerResources:
         self,
         shared: SharedResources,
         wanted: Callable[[Collection[str] | None], Iterable[Resource]],
-        given: Mapping[Factory, object] | None = None,
+        open_resources: Mapping[Factory, object] | None = None,
     ) -> None:
         self._shared = shared
         self._wanted = wanted
-        self._values: dict[Factory, object] = dict(given or {})
-        self._open: list[tuple[_Open, Ended]] = []
+        self._values: dict[Factory, object] = dict(open_resources or {})
+        self._open: list[tuple[_OpenResource, OnEnd]] = []
 
-    async def open(self, tasks: Collection[str] | None, ended: Ended) -> None:
+    async def open(self, tasks: Collection[str] | None, on_end: OnEnd) -> None:
         """Open what these tasks ask for, and what is not open yet; ``None``: all. ``ended``: called with the error of
         one that ends by itself. Raises ResourceUnavailable; what was opened stays until ``close``."""
-        await self.open_all(self._wanted(tasks), ended)
+        await self.open_all(self._wanted(tasks), on_end)
 
-    async def open_all(self, wanted: Iterable[Resource], ended: Ended) -> None:
+    async def open_all(self, wanted: Iterable[Resource], on_end: OnEnd) -> None:
         """Open these resources; otherwise as ``open``."""
         for one in wanted:
-            if one.factory not in self._values and not one.instead:
-                opened = await self._shared.take(one, ended)
-                self._open.append((opened, ended))
+            if one.factory not in self._values and not one.replacement:
+                opened = await self._shared.acquire(one, on_end)
+                self._open.append((opened, on_end))
                 self._values[one.factory] = opened.value.result()
 
     async def close(self, within: Callable[[], float]) -> list[tuple[str, BaseException]]:
         """Close all, the last first; each has ``within()`` seconds. Gives what that raised, by name."""
         failed = []
         while self._open:
-            opened, ended = self._open.pop()
+            opened, on_end = self._open.pop()
             self._values.pop(opened.resource.factory, None)
-            if (error := await self._shared.give_back(opened, ended, within())) is not None:
+            if (error := await self._shared.release(opened, on_end, within())) is not None:
                 failed.append((opened.resource.name, error))
         return failed
 
     def value(self, resource: Resource) -> object:
         """Return the value for one attempt. Raises ResourceUnavailable."""
-        if instead := resource.instead:
-            return instead[0]
+        if replacement := resource.replacement:
+            return replacement[0]
         try:
             return self._values[resource.factory]
         except KeyError:
             raise ResourceUnavailable(f"resource {resource.name} is not open in this worker") from None
 
 
-class _Open:
+class _OpenResource:
     """One resource, from its opening to its end."""
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
-        self.users: list[Ended] = []
+        self.users: list[OnEnd] = []
         """Each of them is called when it ends by itself."""
         self._loop = asyncio.get_running_loop()
         self.value: asyncio.Future[Any] = self._loop.create_future()
         self._closing = False
         self._close: Callable[[], None]
         if resource.is_async():
-            on_loop = asyncio.Event()
-            self._close, holding = on_loop.set, self._hold(on_loop)
+            loop_event = asyncio.Event()
+            self._close, coroutine = loop_event.set, self._hold(loop_event)
         else:
-            in_thread = threading.Event()
-            self._close, holding = in_thread.set, self._hold_in_thread(in_thread)
-        self._task = self._loop.create_task(holding, name=f"stowhand resource {resource.name}")
+            thread_event = threading.Event()
+            self._close, coroutine = thread_event.set, self._hold_in_thread(thread_event)
+        self._task = self._loop.create_task(coroutine, name=f"stowhand resource {resource.name}")
         self._task.add_done_callback(self._ended)
 
     @property
-    def is_over(self) -> bool:
+    def is_closed(self) -> bool:
         return self._task.done()
 
     async def opened(self) -> None:
@@ -132,7 +132,7 @@ class _Open:
         if not self.value.done():
             error = self._error()
             raise ResourceUnavailable(
-                f"resource {self.resource.name} could not be opened: {_told(self.resource, error)}"
+                f"resource {self.resource.name} could not be opened: {_error_text(self.resource, error)}"
             ) from error
 
     async def close(self, within: float) -> BaseException | None:
@@ -143,7 +143,7 @@ class _Open:
             await asyncio.wait((self._task,), timeout=within)
         if not self._task.done():
             self._task.cancel()
-            await asyncio.wait((self._task,), timeout=LAST_WORDS)
+            await asyncio.wait((self._task,), timeout=CANCEL_TIMEOUT_SECONDS)
             return TimeoutError(f"it was not closed within {within:.1f} s") if self.value.done() else None
         return self._error() if self.value.done() else None
 
@@ -155,13 +155,13 @@ class _Open:
     async def _hold_in_thread(self, closing: threading.Event) -> None:
         threads = Threads()
 
-        def hold() -> None:
+        def hold_open() -> None:
             with self.resource.factory() as value:  # type: ignore[attr-defined]
                 self._loop.call_soon_threadsafe(self._is_open, value)
                 closing.wait()
 
         try:
-            await threads.run(hold, left_behind=lambda _: closing.set())
+            await threads.run(hold_open, on_abandoned=lambda _: closing.set())
         finally:
             threads.close()
 
@@ -176,15 +176,15 @@ class _Open:
         error = self._error()
         if self.value.done() and not self._closing:
             for ended in tuple(self.users):
-                ended(ResourceUnavailable(f"resource {self.resource.name} ended: {_told(self.resource, error)}"))
+                ended(ResourceUnavailable(f"resource {self.resource.name} ended: {_error_text(self.resource, error)}"))
 
 
-def _told(resource: Resource, error: BaseException | None) -> str:
+def _error_text(resource: Resource, error: BaseException | None) -> str:
     """Return the error's text, with the line in the factory's own file if known."""
     if error is None:
         return "it left its block by itself"
-    said = "".join(traceback.format_exception_only(error)).strip()
+    text = "".join(traceback.format_exception_only(error)).strip()
     file = getattr(getattr(resource.factory, "__wrapped__", resource.factory), "__code__", None)
     frames = traceback.extract_tb(error.__traceback__)
     own = [one for one in frames if file is not None and one.filename == file.co_filename]
-    return f"{said} ({own[-1].filename}:{own[-1].lineno})" if own else said
+    return f"{text} ({own[-1].filename}:{own[-1].lineno})" if own else text

@@ -48,7 +48,7 @@ def _without_outcomes(kind: Any) -> Any:
         return Any
     if get_origin(kind) not in (Union, types.UnionType):
         return kind
-    rest = [one for one in get_args(kind) if one not in OUTCOMES]
-    if len(rest) == len(get_args(kind)):
+    alternatives = [alternative for alternative in get_args(kind) if alternative not in OUTCOMES]
+    if len(alternatives) == len(get_args(kind)):
         return kind
-    return Union[tuple(rest)] if rest else Any  # noqa: UP007 - made of a list
+    return Union[tuple(alternatives)] if alternatives else Any  # noqa: UP007 - made of a list

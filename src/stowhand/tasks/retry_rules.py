@@ -24,7 +24,7 @@ class RetryRules(msgspec.Struct, frozen=True):
     give_up_on: Types
     """These fail at once; they win."""
 
-    def why_final(self, error: BaseException) -> str | None:
+    def final_reason(self, error: BaseException) -> str | None:
         """Why this fails the job at once; ``None``: it is tried again."""
         chain = list(causes(error))
         for one in chain:
@@ -47,27 +47,29 @@ def read_retry_rules(retry_on: Errors | None, give_up_on: Errors | None) -> Retr
             raise ConfigurationError(f"retry_on: {kind.__qualname__} is never tried again; leave it out")
         for other in final:
             if issubclass(kind, other):
-                where = f"is in give_up_on too ({_named([other])})"
-                raise ConfigurationError(f"retry_on: {kind.__qualname__} {where}; leave it out")
+                overlap = f"is in give_up_on too ({_named([other])})"
+                raise ConfigurationError(f"retry_on: {kind.__qualname__} {overlap}; leave it out")
     return RetryRules(tried, final)
 
 
-def _read(option: str, given: object) -> Types:
-    kinds = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else (given,)
+def _read(option: str, types: object) -> Types:
+    kinds = tuple(types) if isinstance(types, Iterable) and not isinstance(types, str | bytes) else (types,)
     for kind in kinds:
         if not isinstance(kind, type):
-            raise ConfigurationError(f"{option}: {a_type(kind)} given ({kind!r}); give exception types: {_EXAMPLE}")
+            raise ConfigurationError(
+                f"{option}: {a_type(kind)} given ({kind!r}); give exception types: {_EXAMPLE_TYPES}"
+            )
         if not issubclass(kind, BaseException):
-            raise ConfigurationError(f"{option}: {kind.__qualname__} is no exception type; give such: {_EXAMPLE}")
+            raise ConfigurationError(f"{option}: {kind.__qualname__} is no exception type; give such: {_EXAMPLE_TYPES}")
         if issubclass(kind, RaisableOutcome):
             raise ConfigurationError(f"{option}: {kind.__qualname__} is an outcome, and no error; leave it out")
     if not kinds:
-        none = "nothing would be tried again: write max_attempts=1" if option == "retry_on" else "leave it out"
-        raise ConfigurationError(f"{option}: no exception type given; {none}, or give some: {_EXAMPLE}")
+        advice = "nothing would be tried again: write max_attempts=1" if option == "retry_on" else "leave it out"
+        raise ConfigurationError(f"{option}: no exception type given; {advice}, or give some: {_EXAMPLE_TYPES}")
     return kinds
 
 
-_EXAMPLE = "ConnectionError, or (ConnectionError, TimeoutError)"
+_EXAMPLE_TYPES = "ConnectionError, or (ConnectionError, TimeoutError)"
 
 
 def _named(kinds: Iterable[type]) -> str:

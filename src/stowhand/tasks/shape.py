@@ -20,7 +20,7 @@ from stowhand.jobs import strict_json
 from stowhand.jobs.strict_json import TypeLoss, find_loss, is_plain
 from stowhand.protocols.handler import inmost, is_async
 from stowhand.tasks.context import BlockingHelpers, Context, Helpers
-from stowhand.tasks.options import NAMES as OPTIONS
+from stowhand.tasks.options import OPTION_NAMES as OPTIONS
 from stowhand.tasks.resource import Resource
 
 ABSENT: Final = object()
@@ -36,7 +36,7 @@ class Shape:
         parameters: list[Parameter],
         *,
         whole: str | None,
-        injected: Injected,
+        injected: InjectedParameters,
         poison: bool = False,
         by_position: tuple[str, ...] = (),
     ) -> None:
@@ -48,7 +48,7 @@ class Shape:
         self.whole = whole
         """The parameter that takes the payload as it is; ``None``: an object keyed by parameter name."""
         self.injected = injected
-        self.injects = injected != Injected()
+        self.injects = injected != InjectedParameters()
         """The worker fills in at least one parameter."""
         self.parameters = tuple(parameters)
         self.names = tuple(one.name for one in parameters)
@@ -56,7 +56,7 @@ class Shape:
         self._required = tuple(one.name for one in parameters if one.default is ABSENT)
         self._defaults = {one.name: one.default for one in parameters if one.default is not ABSENT}
         self._decoder = _decoder_for(parameters, whole)
-        self._typed = frozenset(one.name for one in parameters if not _says_any(one.annotation))
+        self._typed = frozenset(one.name for one in parameters if not _allows_any(one.annotation))
         self._context_hint = _context_hint(parameters)
         self.written: str | None = None
         """The last payload written here, which needs no further check."""
@@ -172,8 +172,8 @@ class Shape:
                 self._reject(f"missing argument {name!r}{self._context_hint}")
         return bound
 
-    def _reject(self, why: str) -> NoReturn:
-        raise InvalidJob(f"task {self.task!r}: {why}")
+    def _reject(self, reason: str) -> NoReturn:
+        raise InvalidJob(f"task {self.task!r}: {reason}")
 
     def _takes(self) -> str:
         return f"; it takes: {', '.join(self.names)}" if self.names else "; it takes no arguments"
@@ -197,7 +197,7 @@ class Parameter(msgspec.Struct, frozen=True):
     by_position: bool
 
 
-class Injected(msgspec.Struct, frozen=True):
+class InjectedParameters(msgspec.Struct, frozen=True):
     """Names of the parameters that the worker fills in."""
 
     context: str | None = None
@@ -214,28 +214,28 @@ def shape_of(function: Callable[..., Any], task: str, *, positional: bool = Fals
             f"what {function!r} takes cannot be seen, not being Python: wrap it in a function"
         ) from None
     resources = tuple(_resources(function, signature))
-    asked = {name for name, _ in resources}
-    plain = [one for one in signature.parameters.values() if one.name not in asked]
+    resource_names = {name for name, _ in resources}
+    plain = [parameter for parameter in signature.parameters.values() if parameter.name not in resource_names]
     by_position: tuple[str, ...] = ()
     if positional:
         by_position, plain = _passed_by_position(plain)
-    found = [(one, _annotation(function, one)) for one in plain]
-    for one, _ in found:
-        _refuse_kind(one, by_position)
-    injected = msgspec.structs.replace(_injected(found, positional=positional), resources=resources)
+    annotated = [(parameter, _annotation(function, parameter)) for parameter in plain]
+    for parameter, _ in annotated:
+        _refuse_kind(parameter, by_position)
+    injected = msgspec.structs.replace(_injected(annotated, positional=positional), resources=resources)
     parameters = [
         Parameter(
-            one.name,
+            parameter.name,
             Any if annotation is inspect.Parameter.empty else annotation,
-            ABSENT if one.default is inspect.Parameter.empty else one.default,
-            one.kind in _POSITIONAL_KINDS,
+            ABSENT if parameter.default is inspect.Parameter.empty else parameter.default,
+            parameter.kind in _POSITIONAL_KINDS,
         )
-        for one, annotation in found
-        if one.name not in (injected.context, injected.helpers)
+        for parameter, annotation in annotated
+        if parameter.name not in (injected.context, injected.helpers)
     ]
     if positional and len(parameters) > 1:
         raise ConfigurationError(
-            f"takes {', '.join(one.name for one in parameters)};"
+            f"takes {', '.join(parameter.name for parameter in parameters)};"
             " a task in a folder takes (payload) or (payload, helpers)"
         )
     whole = parameters[0].name if len(parameters) == 1 and (positional or parameters[0].name == "payload") else None
@@ -262,47 +262,47 @@ def _passed_by_position(
 
 
 def _resources(function: Callable[..., Any], signature: inspect.Signature) -> Iterator[tuple[str, Resource]]:
-    for one in signature.parameters.values():
-        if not isinstance(one.default, Resource):
+    for parameter in signature.parameters.values():
+        if not isinstance(parameter.default, Resource):
             continue
-        where = f"parameter {one.name!r}"
-        if one.kind is not inspect.Parameter.KEYWORD_ONLY:
+        where = f"parameter {parameter.name!r}"
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
             raise ConfigurationError(f"{where}: a resource is given by name alone; write it behind a *")
         try:
-            asynchronous = one.default.is_async()
+            is_asynchronous = parameter.default.is_async()
         except ConfigurationError as error:
             raise ConfigurationError(f"{where}: resource {error}") from None
-        if asynchronous and not is_async(function):
+        if is_asynchronous and not is_async(function):
             raise ConfigurationError(
-                f"{where}: resource {one.default.name} is opened asynchronously, and a def task cannot use it: write"
-                " async def, or open it by a plain context manager"
+                f"{where}: resource {parameter.default.name} is opened asynchronously, and a def task cannot use it:"
+                " write async def, or open it by a plain context manager"
             )
-        yield one.name, one.default
+        yield parameter.name, parameter.default
 
 
-def _injected(found: list[tuple[inspect.Parameter, Any]], *, positional: bool) -> Injected:
+def _injected(annotated: list[tuple[inspect.Parameter, Any]], *, positional: bool) -> InjectedParameters:
     context = helpers = None
-    for index, (one, annotation) in enumerate(found):
+    for index, (parameter, annotation) in enumerate(annotated):
         if annotation is Context:
-            context = one.name
+            context = parameter.name
         elif annotation in (Helpers, BlockingHelpers) or (
             annotation in (inspect.Parameter.empty, Any)
-            and ((positional and index == 1) or (one.name == "helpers" and found[0][0].name == "payload"))
+            and ((positional and index == 1) or (parameter.name == "helpers" and annotated[0][0].name == "payload"))
         ):
-            helpers = one.name
-    return Injected(context, helpers)
+            helpers = parameter.name
+    return InjectedParameters(context, helpers)
 
 
-_REFUSED = {
+_REFUSED_KINDS = {
     inspect.Parameter.VAR_POSITIONAL: "a payload names its arguments; take a list instead",
     inspect.Parameter.VAR_KEYWORD: "name the parameters, or take the whole object as one called 'payload'",
     inspect.Parameter.POSITIONAL_ONLY: "positional-only; a payload names its arguments",
 }
 
 
-def _refuse_kind(one: inspect.Parameter, by_position: tuple[str, ...]) -> None:
-    if one.kind in _REFUSED and one.name not in by_position:
-        raise ConfigurationError(f"parameter {one}: {_REFUSED[one.kind]}")
+def _refuse_kind(parameter: inspect.Parameter, by_position: tuple[str, ...]) -> None:
+    if parameter.kind in _REFUSED_KINDS and parameter.name not in by_position:
+        raise ConfigurationError(f"parameter {parameter}: {_REFUSED_KINDS[parameter.kind]}")
 
 
 def returned_annotation(function: Callable[..., Any]) -> Any:
@@ -323,26 +323,26 @@ def _resolved(function: Callable[..., Any], name: str, annotation: object) -> An
     return get_type_hints(holder, globalns=scope, localns=closure, include_extras=True)[name]
 
 
-def _annotation(function: Callable[..., Any], one: inspect.Parameter) -> Any:
+def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     """Resolve the annotation of one parameter: an unresolvable return type does not matter here."""
-    if one.annotation is inspect.Parameter.empty:
+    if parameter.annotation is inspect.Parameter.empty:
         return inspect.Parameter.empty
     try:
-        return _resolved(function, one.name, one.annotation)
+        return _resolved(function, parameter.name, parameter.annotation)
     except NameError as error:
         raise ConfigurationError(
-            f"parameter {one.name!r}: annotation {one.annotation!r} cannot be resolved ({error});"
+            f"parameter {parameter.name!r}: annotation {parameter.annotation!r} cannot be resolved ({error});"
             " define or import it at the top of the module, and not under TYPE_CHECKING"
         ) from None
 
 
 def _closure(function: types.FunctionType) -> dict[str, Any]:
     """Return the names of the enclosing function. Some may have no value yet."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):
-            found[name] = cell.cell_contents
-    return found
+            values[name] = cell.cell_contents
+    return values
 
 
 def _decoder_for(parameters: list[Parameter], whole: str | None) -> msgspec.json.Decoder[Any]:
@@ -383,7 +383,7 @@ def _remedy(name: str, loss: TypeLoss) -> str:
     return f"annotate `{name}: {f'dict[{kind.__qualname__}, …]' if loss.is_key else kind.__qualname__}`"
 
 
-def _says_any(annotation: Any) -> bool:
+def _allows_any(annotation: Any) -> bool:
     """Return whether some part of it may be of any type. A pydantic model knows the types of its own fields."""
     seen: set[type] = set()
 

@@ -27,7 +27,7 @@ class SyncJobHandle(JobFields, Generic[R_co]):
     __slots__ = ("_portal", "handle")
 
     def __init__(self, handle: JobHandle[R_co], portal: LoopThread) -> None:
-        super().__init__(handle.seen)
+        super().__init__(handle.last_read)
         self.handle, self._portal = handle, portal
 
     def result(self, timeout: Duration | None = None) -> R_co:
@@ -50,12 +50,12 @@ class SyncJobHandle(JobFields, Generic[R_co]):
 
     def watch(self) -> Iterator[Job]:
         """As ``JobHandle.watch``."""
-        seen = self.handle.watch()
-        while (job := self._call(lambda: anext(seen, None), "watch")) is not None:
+        jobs = self.handle.watch()
+        while (job := self._call(lambda: anext(jobs, None), "watch")) is not None:
             yield job
 
-    def _call(self, ask: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
+    def _call(self, call: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
         try:
-            return self._portal.run(ask, f"await job.{name}(…) of Task.enqueue")
+            return self._portal.run(call, f"await job.{name}(…) of Task.enqueue")
         finally:
-            self.seen = self.handle.seen
+            self.last_read = self.handle.last_read

@@ -15,21 +15,21 @@ from stowhand.jobs.lifecycle import Raisable
 from stowhand.protocols.producer import AsyncConnection, Connection
 from stowhand.tasks.context import Context
 from stowhand.tasks.handled_jobs import HandledJobs
-from stowhand.tasks.job_handle import JobHandle, Unseen
+from stowhand.tasks.job_handle import EnqueuedJob, JobHandle
 from stowhand.tasks.needs_loop import needs_loop
 from stowhand.tasks.options import EnqueueOptions, apply_options
 from stowhand.tasks.registry import TaskDefinition
 from stowhand.tasks.sync_job_handle import SyncJobHandle
 from stowhand.worker.host import refuse_inside
 
-MAX_NAME_SHOWN = 60
+MAX_NAME_CHARACTERS = 60
 """Characters of a text that was given instead of a task."""
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 """What a task's job comes to: of an ``async def``, what awaiting it gives. Outcomes in it are no part of a result, so a
 method that promises one takes ``self`` as ``ConfiguredTask[P, R | Raisable]``, and R is the result."""
-Called_co = TypeVar("Called_co", covariant=True)
+Returned_co = TypeVar("Returned_co", covariant=True)
 """What calling the function gives here and now: of an ``async def``, a coroutine."""
 
 
@@ -144,7 +144,7 @@ class ConfiguredTask(Generic[P, R_co]):
         text = self._definition.shape.write(args, kwargs)
         job = msgspec.structs.replace(self._template, payload=text)
         definition = self._definition
-        return job if definition.unique is None and definition.on_failure is None else definition.finished(job)
+        return job if definition.unique is None and definition.on_failure is None else definition.with_job_rules(job)
 
     @needs_loop("app.sync.enqueue_many({0.name}.new_job(…) for …)")
     async def enqueue_many(
@@ -162,7 +162,7 @@ class ConfiguredTask(Generic[P, R_co]):
         else:
             ids = await self._producer.enqueue_many(self._jobs_of(payloads))
         jobs, read = self._producer.handled, self._definition.read_result
-        return [JobHandle(Unseen(job_id, self.name), jobs, read) for job_id in ids]
+        return [JobHandle(EnqueuedJob(job_id, self.name), jobs, read) for job_id in ids]
 
     @overload
     def enqueue_in(
@@ -188,7 +188,7 @@ class ConfiguredTask(Generic[P, R_co]):
 
     def _job_of(self, payload: object) -> NewJob:
         job = msgspec.structs.replace(self._template, payload=self._definition.shape.write_value(payload))
-        return self._definition.finished(job)
+        return self._definition.with_job_rules(job)
 
 
 def refuse_foreign(
@@ -217,9 +217,9 @@ def job_of(task: object, app: TaskProducer | None, call: str, args: Sequence[Any
 def read_task(task: object, app: TaskProducer | None, call: str) -> ConfiguredTask[..., Any]:
     """Return the task. Raises InvalidJob for anything else, and for a task that another App declared."""
     if not isinstance(task, ConfiguredTask):
-        what = repr(task[:MAX_NAME_SHOWN]) if isinstance(task, str) else a_type(task)
+        description = repr(task[:MAX_NAME_CHARACTERS]) if isinstance(task, str) else a_type(task)
         raise InvalidJob(
-            f"{call}: {what} is no task; give what @app.task made of a function, or a NewJob;"
+            f"{call}: {description} is no task; give what @app.task made of a function, or a NewJob;"
             " by a task's name: app.add_job(name, payload)"
         )
     if app is not None:
@@ -237,33 +237,33 @@ def name_of(task: object) -> str:
     return task.name if isinstance(task, ConfiguredTask) else "app"
 
 
-class Task(ConfiguredTask[P, R_co], Generic[P, R_co, Called_co]):
+class Task(ConfiguredTask[P, R_co], Generic[P, R_co, Returned_co]):
     """A function declared as a task. Calling it calls the function, here and now."""
 
     def __init__(self, definition: TaskDefinition, producer: TaskProducer) -> None:
         super().__init__(definition, producer)
-        _pass_for(self, definition.function)
+        _copy_metadata(self, definition.function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Called_co:
-        for name, one in self._definition.shape.injected.resources:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Returned_co:
+        for name, resource in self._definition.shape.injected.resources:
             if name not in kwargs:
-                raise Misuse(f"{self.name}() called directly needs {name}=…: only a worker opens {one!r}")
-        return cast("Called_co", self._definition.function(*args, **kwargs))
+                raise Misuse(f"{self.name}() called directly needs {name}=…: only a worker opens {resource!r}")
+        return cast("Returned_co", self._definition.function(*args, **kwargs))
 
     def __repr__(self) -> str:
         return f"<task {self.name!r}>"
 
 
-class ContextTask(ConfiguredTask[P, R_co], Generic[P, R_co, Called_co]):
+class ContextTask(ConfiguredTask[P, R_co], Generic[P, R_co, Returned_co]):
     """A task whose first parameter is a Context: given by the caller in a direct call, never enqueued."""
 
     def __init__(self, definition: TaskDefinition, producer: TaskProducer) -> None:
         super().__init__(definition, producer)
-        _pass_for(self, definition.function)
+        _copy_metadata(self, definition.function)
 
     if TYPE_CHECKING:
 
-        def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> Called_co: ...
+        def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> Returned_co: ...
     else:
         # By position or by name, wherever the function has it: what a type cannot say stays possible.
         __call__ = Task.__call__
@@ -272,7 +272,7 @@ class ContextTask(ConfiguredTask[P, R_co], Generic[P, R_co, Called_co]):
         return f"<task {self.name!r}>"
 
 
-def _pass_for(task: ConfiguredTask[..., object], function: object) -> None:
+def _copy_metadata(task: ConfiguredTask[..., object], function: object) -> None:
     """Let a task show its function's name, words and attributes, but for those that a task has itself: the attributes
     of an object, or of another App's task, are what it works with."""
     functools.update_wrapper(cast("Callable[..., object]", task), cast("Callable[..., object]", function), updated=())

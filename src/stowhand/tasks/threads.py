@@ -28,7 +28,7 @@ class Threads:
         self._closed = False
         self._lock = threading.Lock()
 
-    async def run(self, call: Callable[[], T], *, left_behind: Callable[[threading.Event], None]) -> T:
+    async def run(self, call: Callable[[], T], *, on_abandoned: Callable[[threading.Event], None]) -> T:
         """Call a function in a thread, with a copy of the current context variables, and wait for its result.
 
         When the waiting is cancelled, the call goes on (a thread cannot be stopped), and its result or error is
@@ -47,12 +47,12 @@ class Threads:
             finally:
                 ended.set()
 
-        self._take().begin(work, loop)
+        self._acquire().begin(work, loop)
         try:
             return await future
         except asyncio.CancelledError:
             if not ended.is_set():
-                left_behind(ended)
+                on_abandoned(ended)
             raise
 
     async def run_handler(self, attempt: Attempt[Any], call: Callable[[], T]) -> T:
@@ -60,12 +60,12 @@ class Threads:
         the thread ends: CancelledError is raised."""
         control = control_of(attempt)
 
-        def left_behind(ended: threading.Event) -> None:
+        def on_abandoned(ended: threading.Event) -> None:
             control.abandoned_thread = ended
 
         control.in_thread = True
         try:
-            return await self.run(call, left_behind=left_behind)
+            return await self.run(call, on_abandoned=on_abandoned)
         finally:
             control.in_thread = False
             if attempt.cancel_reason == Stop.TIMEOUT:
@@ -79,11 +79,11 @@ class Threads:
         for thread in idle:
             thread.end()
 
-    def _take(self) -> _Thread:
+    def _acquire(self) -> _Thread:
         with self._lock:
-            return self._idle.pop() if self._idle else _Thread(self._put_back)
+            return self._idle.pop() if self._idle else _Thread(self._release)
 
-    def _put_back(self, thread: _Thread) -> bool:
+    def _release(self, thread: _Thread) -> bool:
         with self._lock:
             if not self._closed:
                 self._idle.append(thread)
@@ -91,10 +91,10 @@ class Threads:
 
 
 class _Thread:
-    def __init__(self, put_back: Callable[[_Thread], bool]) -> None:
+    def __init__(self, release: Callable[[_Thread], bool]) -> None:
         self._inbox: SimpleQueue[tuple[Callable[[], Callable[[], None]], asyncio.AbstractEventLoop] | None]
         self._inbox = SimpleQueue()
-        self._put_back = put_back
+        self._release = release
         self._thread = threading.Thread(target=self._run, name="stowhand task", daemon=True)
         self._thread.start()
 
@@ -106,12 +106,12 @@ class _Thread:
         self._thread.join()
 
     def _run(self) -> None:
-        stays = True
-        while stays and (item := self._inbox.get()) is not None:
+        is_reusable = True
+        while is_reusable and (item := self._inbox.get()) is not None:
             work, loop = item
             report = work()
             # Back in the pool before the end is reported, so that the next task finds this thread.
-            stays = self._put_back(self)
+            is_reusable = self._release(self)
             try:
                 loop.call_soon_threadsafe(report)
             except RuntimeError:

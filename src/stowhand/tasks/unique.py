@@ -20,7 +20,7 @@ from stowhand.tasks.shape import ABSENT, Shape
 
 Unique = Literal["arguments"] | Callable[..., object]
 """All arguments; or a function of some of them, by name, which returns what no two jobs may share."""
-_ALL = "arguments"
+_ALL_ARGUMENTS = "arguments"
 
 
 class Uniqueness:
@@ -29,32 +29,32 @@ class Uniqueness:
     def __init__(
         self,
         shape: Shape,
-        lasts: float | None,
-        choose: Callable[..., object] | None = None,
+        period_seconds: float | None,
+        key_function: Callable[..., object] | None = None,
         names: tuple[str, ...] = (),
     ) -> None:
         """``lasts``: seconds after its enqueue for which a completed job is still found."""
         self._shape = shape
-        self._lasts = lasts
-        self._choose = choose
+        self._period_seconds = period_seconds
+        self._key_function = key_function
         self._names = names
-        given = (one for one in shape.parameters if one.default is not ABSENT)
-        self._defaults = {one.name: _as_read(one.default, one.annotation) for one in given}
+        given = (parameter for parameter in shape.parameters if parameter.default is not ABSENT)
+        self._defaults = {parameter.name: _as_read(parameter.default, parameter.annotation) for parameter in given}
 
     def refuse_key(self, job: NewJob) -> None:
         """Raises InvalidJob for a key that was not made here, or by another version of the task."""
         if job.key is not None and not (job.key_mode is KeyMode.UNIQUE and job.key.startswith(_prefix(job))):
             raise InvalidJob(f"key: task {job.task!r} is unique, which makes its keys; leave out key, or unique")
 
-    def keyed(self, job: NewJob) -> NewJob:
+    def with_key(self, job: NewJob) -> NewJob:
         """Return the job with the key of its payload. Raises InvalidJob."""
         self.refuse_key(job)
-        digest = hashlib.sha256(strict_json.canonical(self._chosen(job))).hexdigest()[:32]
+        digest = hashlib.sha256(strict_json.canonical(self._key_value(job))).hexdigest()[:32]
         return msgspec.structs.replace(
-            job, key=_prefix(job) + digest, key_mode=KeyMode.UNIQUE, unique_period=self._lasts
+            job, key=_prefix(job) + digest, key_mode=KeyMode.UNIQUE, unique_period=self._period_seconds
         )
 
-    def _chosen(self, job: NewJob) -> object:
+    def _key_value(self, job: NewJob) -> object:
         try:
             arguments = self._defaults | self._shape.read(job.payload)
         except (UndecodablePayload, PayloadMismatch) as error:
@@ -62,15 +62,15 @@ class Uniqueness:
         whole = arguments.get(self._shape.whole or "")
         if isinstance(whole, dict):
             whole.pop("_cron", None)  # a crontab's: else no two of its jobs were equal
-        if self._choose is None:
+        if self._key_function is None:
             return arguments
         try:
-            chosen = self._choose(**{name: arguments[name] for name in self._names})
+            value = self._key_function(**{name: arguments[name] for name in self._names})
         except Exception as error:  # the application's function
             raise InvalidJob(f"task {job.task!r}: its function unique raised {error!r}") from error
-        if chosen is None:
+        if value is None:
             raise InvalidJob(f"task {job.task!r}: its function unique returned None; return what no two jobs may share")
-        return chosen
+        return value
 
 
 def _prefix(job: NewJob) -> str:
@@ -87,38 +87,40 @@ def _as_read(default: object, annotation: Any) -> object:
 
 def read_unique(unique: object, period: object, shape: Shape) -> Uniqueness | None:
     """Read the options of a declaration. Raises ConfigurationError, InvalidJob."""
-    lasts = limits.read_positive(period, "unique_period")
+    period_seconds = limits.read_positive(period, "unique_period")
     if unique is None:
-        if lasts is not None:
+        if period_seconds is not None:
             raise ConfigurationError("unique_period means nothing without unique; give unique too")
         return None
-    if isinstance(unique, str) and unique == _ALL:
+    if isinstance(unique, str) and unique == _ALL_ARGUMENTS:
         _refuse_defaults(shape)
-        return Uniqueness(shape, lasts)
+        return Uniqueness(shape, period_seconds)
     if not callable(unique):
-        what = f"{unique!r}{suggest(unique, (_ALL,))}" if isinstance(unique, str) else a_type(unique)
+        what = f"{unique!r}{suggest(unique, (_ALL_ARGUMENTS,))}" if isinstance(unique, str) else a_type(unique)
         raise ConfigurationError(f"unique={what}; give 'arguments', or a function of some of them")
-    return Uniqueness(shape, lasts, unique, _named(unique, shape))
+    return Uniqueness(shape, period_seconds, unique, _named(unique, shape))
 
 
 def _refuse_defaults(shape: Shape) -> None:
-    for one in shape.parameters:
+    for parameter in shape.parameters:
         try:
-            strict_json.encode(None if one.default is ABSENT else one.default, what=f"the default of {one.name!r}")
+            strict_json.encode(
+                None if parameter.default is ABSENT else parameter.default, what=f"the default of {parameter.name!r}"
+            )
         except InvalidJob as error:
             raise ConfigurationError(f"unique='arguments': {error}; give a function instead") from None
 
 
-def _named(choose: Callable[..., Any], shape: Shape) -> tuple[str, ...]:
+def _named(key_function: Callable[..., Any], shape: Shape) -> tuple[str, ...]:
     """Return the names of the arguments that the function takes."""
     names = []
-    for one in inspect.signature(choose).parameters.values():
-        by_name = one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
-        if by_name and one.name in shape.names:
-            names.append(one.name)
-        elif not by_name or one.default is one.empty:
+    for parameter in inspect.signature(key_function).parameters.values():
+        by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if by_name and parameter.name in shape.names:
+            names.append(parameter.name)
+        elif not by_name or parameter.default is parameter.empty:
             raise ConfigurationError(
-                f"unique: the function takes {one}, which is no argument of the task; it may take some"
+                f"unique: the function takes {parameter}, which is no argument of the task; it may take some"
                 f" of: {', '.join(shape.names)}"
             )
     return tuple(names)

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 from stowhand.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from stowhand.app.draining import Ran
+    from stowhand.app.drain import RecordedAttempt
     from stowhand.stores.sqlite.queue.memory import MemoryStore
     from stowhand.testing.clock import FakeClock
     from stowhand.testing.jobs import Drained, Jobs
     from stowhand.testing.task_list import run_task_list_once
 
 _MODULES = {
-    "app.draining": "Ran",
+    "app.drain": "RecordedAttempt",
     "stores.sqlite.queue.memory": "MemoryStore",
     "testing.clock": "FakeClock",
     "testing.jobs": "Drained Jobs",
     "testing.task_list": "run_task_list_once",
 }
 
-__all__ = ["Drained", "FakeClock", "Jobs", "MemoryStore", "Ran", "run_task_list_once"]
+__all__ = ["Drained", "FakeClock", "Jobs", "MemoryStore", "RecordedAttempt", "run_task_list_once"]
 
 
 if not TYPE_CHECKING:

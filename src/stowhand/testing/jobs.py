@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stowhand.app.app import App, kept_in
-from stowhand.app.draining import MOST, Drain, Ran, Recurring
+from stowhand.app.drain import MAX_JOBS_PER_DRAIN, Drain, RecordedAttempt, RecurringItems
 from stowhand.app.presets import PRESETS
 from stowhand.errors import InvalidJob, a_type
 from stowhand.jobs.durations import Duration, seconds
@@ -45,7 +45,7 @@ FAILURES = (AttemptOutcome.RETRY, AttemptOutcome.FAILED, AttemptOutcome.POISON)
 class Drained(msgspec.Struct, frozen=True):
     """What ``drain`` and ``advance`` have run."""
 
-    ran: Sequence[Ran]
+    ran: Sequence[RecordedAttempt]
     """Every attempt, in the order in which they ended."""
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class Drained(msgspec.Struct, frozen=True):
         return dict(Counter(str(one.ended) for one in self.ran))
 
     @property
-    def failures(self) -> Sequence[Ran]:
+    def failures(self) -> Sequence[RecordedAttempt]:
         """Those that raised something, and are tried again or have failed for good."""
         return [one for one in self.ran if one.error is not None and one.ended in FAILURES]
 
@@ -80,7 +80,7 @@ class Jobs:
         self._place, self._clock = place, clock
         self._stack = ExitStack()
         self._runner: asyncio.Runner | None = None
-        self._recurring = Recurring(app, clock)
+        self._recurring = RecurringItems(app, clock)
 
     @property
     def now(self) -> datetime:
@@ -93,7 +93,7 @@ class Jobs:
 
     # -- run -------------------------------------------------------------------------------------
 
-    def drain(self, *, raises: bool = True, most: int = MOST) -> Drained:
+    def drain(self, *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> Drained:
         """Run the jobs that are due, one after another, and those that they enqueue, until none is.
 
         When all have run, what the first failing task raised is raised here; ``raises=False``: it is told in what this
@@ -103,12 +103,12 @@ class Jobs:
         __tracebackhide__ = True
         return judged(self._wait(lambda: self._drained(most), "await jobs.adrain(…)"), raises=raises)
 
-    async def adrain(self, *, raises: bool = True, most: int = MOST) -> Drained:
+    async def adrain(self, *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> Drained:
         """As ``drain``, on this event loop."""
         __tracebackhide__ = True
         return judged(await self._drained(most), raises=raises)
 
-    def advance(self, span: Duration, *, raises: bool = True, most: int = MOST) -> Drained:
+    def advance(self, span: Duration, *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> Drained:
         """Let so much time pass ("1h", seconds, a timedelta), and run what falls due meanwhile, in the order of time.
 
         Retries, delayed jobs and the App's ``cron`` items happen at their own moments; nothing waits. Raises as
@@ -117,7 +117,7 @@ class Jobs:
         __tracebackhide__ = True
         return judged(self._wait(lambda: self._advanced(span, most), "await jobs.aadvance(…)"), raises=raises)
 
-    async def aadvance(self, span: Duration, *, raises: bool = True, most: int = MOST) -> Drained:
+    async def aadvance(self, span: Duration, *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> Drained:
         """As ``advance``, on this event loop."""
         __tracebackhide__ = True
         return judged(await self._advanced(span, most), raises=raises)
@@ -207,7 +207,7 @@ class _Course:
     def __init__(self, app: App, clock: ManualClock, most: int) -> None:
         self._app, self._clock, self._most = app, clock, most
         self._drain = Drain(app, clock)
-        self.ran: list[Ran] = []
+        self.ran: list[RecordedAttempt] = []
 
     async def drain(self) -> None:
         """Also what is due by now in real time: the application may have said so itself."""
@@ -258,7 +258,7 @@ def jobs_of(app: App, kind: str, clock: ManualClock, server: Server | None, fold
         yield jobs
 
 
-def endless(ran: Sequence[Ran], most: int) -> RuntimeError:
+def endless(ran: Sequence[RecordedAttempt], most: int) -> RuntimeError:
     """The error for more jobs than ``most``."""
     ((task, times),) = Counter(one.job.task for one in ran).most_common(1)
     return RuntimeError(

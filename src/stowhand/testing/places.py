@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from stowhand.app.start import events_that_log
+from stowhand.app.start import logging_events
 from stowhand.events import StoreWarning
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.queue_store import JobFilter, QueueStore, lent_connection
@@ -55,7 +55,7 @@ class MemoryPlace:
 
     def _warned(self, warning: str, mend: str) -> None:
         """What writes it is made when there is something to write: most tests warn of nothing."""
-        events_that_log().emit(StoreWarning(self._store.description, warning, mend))
+        logging_events().emit(StoreWarning(self._store.description, warning, mend))
 
     def jobs(self) -> Sequence[Job]:
         return _answer(self._store.inspect.list(JobFilter(states=tuple(State), limit=LISTED)))

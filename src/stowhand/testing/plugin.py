@@ -135,7 +135,7 @@ def find_app(config: pytest.Config) -> App:
     """The App that the ini file names. What is wrong is said with the file and the option."""
     from stowhand.app.app import App
     from stowhand.errors import ConfigurationError
-    from stowhand.tasks.loading import load_object
+    from stowhand.tasks.loader import load_object
 
     file, named = _file(config), str(config.getini(OPTION))
     if not named:

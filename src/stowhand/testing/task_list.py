@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from stowhand.app.draining import Ran, Recorder
-from stowhand.app.start import log_in_the_name_of, open_installed
+from stowhand.app.drain import RecordedAttempt, Recorder
+from stowhand.app.start import attempt_logger, open_installed
 from stowhand.events import Events, JobEnded
 from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import Snooze
@@ -26,7 +26,7 @@ LATER = timedelta(days=1)
 
 async def run_task_list_once(
     store: QueueStore | str, tasks: TaskList, *, concurrency: int = 1, **options: Any
-) -> Sequence[Ran]:
+) -> Sequence[RecordedAttempt]:
     """Run every due job of these tasks once, and the jobs that they add; returned in the order in which they ended.
 
     ``store``: an open one, or the URL of one (an absent schema is installed in it, and it is closed at the end).
@@ -43,11 +43,13 @@ async def run_task_list_once(
     return await _run(store, read_task_list(tasks), concurrency, options)
 
 
-async def _run(store: QueueStore, registry: Registry, concurrency: int, options: dict[str, Any]) -> Sequence[Ran]:
+async def _run(
+    store: QueueStore, registry: Registry, concurrency: int, options: dict[str, Any]
+) -> Sequence[RecordedAttempt]:
     handler = TaskHandler(
         registry,
         enqueue=store.jobs.enqueue,
-        logger_factory=log_in_the_name_of,
+        logger_factory=attempt_logger,
         connect=partial(lent_connection, store),
     )
     once = _Once(handler)

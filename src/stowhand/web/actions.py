@@ -260,7 +260,7 @@ def declared_by(app: App) -> Callable[[NewJob], NewJob]:
 
     def declared(job: NewJob) -> NewJob:
         app.discover()
-        return app.registry.made_elsewhere(job)
+        return app.registry.complete_foreign_job(job)
 
     return declared
 

@@ -187,7 +187,7 @@ def test_a_job_that_tells_of_a_failure_needs_the_same_rights_unless_the_server_d
     def declared() -> None: ...
 
     token = token_of(tokens, "a", "enqueue", "claim", tasks=("a", "declared"))
-    lending = lend(declared=app.registry.declared)
+    lending = lend(declared=app.registry.with_declaration)
     client = lending.client(token)
     others = {"task": "a", "on_failure": {"task": "notify"}}
     assert "'notify'" in client.post("enqueue", jobs=[others]).refused(403, "out of scope")

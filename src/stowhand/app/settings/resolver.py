@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from stowhand.app.own_store import DEFAULT_STORE, UNNAMED, OwnStore, ResolvedStore, same_store
+from stowhand.app.own_store import DEFAULT_STORE, DEFAULT_STORE_SOURCE, OwnStore, ResolvedStore, same_store
 from stowhand.app.presets import PRESETS, preset_worker
 from stowhand.app.settings.addresses import listen_address
 from stowhand.app.settings.file import read_settings_file
@@ -319,7 +319,7 @@ def _of_the_environment(environ: Mapping[str, str]) -> tuple[Given, str]:
     note = "DATABASE_URL does not name a PostgreSQL database and was left alone" if database_url else ""
     if environ.get("PGDATABASE"):
         return Given("postgresql://", "PGDATABASE and its companions", UNNAMED_STORE), note
-    return Given(DEFAULT_STORE, UNNAMED, UNNAMED_STORE), note
+    return Given(DEFAULT_STORE, DEFAULT_STORE_SOURCE, UNNAMED_STORE), note
 
 
 def _named(given: Given, note: str = "") -> ResolvedStore:

@@ -20,7 +20,7 @@ AroundThread = Callable[[], AbstractContextManager[object]]
 OnEnqueue = Callable[[NewJob], NewJob]
 
 
-class Around(msgspec.Struct, frozen=True):
+class MiddlewareChain(msgspec.Struct, frozen=True):
     """What one App puts around its attempts and its enqueues."""
 
     thread: AroundThread | None = None
@@ -28,17 +28,17 @@ class Around(msgspec.Struct, frozen=True):
     middleware: tuple[Middleware, ...] = ()
     on_enqueue: tuple[OnEnqueue, ...] = ()
 
-    def handler(self, inner: Handler) -> Handler:
+    def wrap(self, inner: Handler) -> Handler:
         """Return the handler with all middleware around it. Raises ConfigurationError where one gives no handler."""
         for middleware in reversed(self.middleware):
             try:
                 outer = handler_of(middleware(inner))
             except ConfigurationError as error:
                 raise ConfigurationError(f"App: middleware {_named(middleware)}: {error}") from None
-            inner = _Wrapped(outer, inner)
+            inner = _WrappedHandler(outer, inner)
         return inner
 
-    def enqueued(self, job: NewJob) -> NewJob:
+    def apply_on_enqueue(self, job: NewJob) -> NewJob:
         """Return the job as every ``on_enqueue``, in order, has changed it. Raises what they raise, and InvalidJob."""
         for change in self.on_enqueue:
             made = change(job)
@@ -48,30 +48,30 @@ class Around(msgspec.Struct, frozen=True):
         return job
 
 
-class _Wrapped:
+class _WrappedHandler:
     """Handler of a middleware, with the hooks of the inner handler where it has none of its own."""
 
     def __init__(self, outer: Handler, inner: Handler) -> None:
         self.handle = outer.handle
         for hook in HOOKS:
-            found = getattr(outer, hook, None) or getattr(inner, hook, None)
-            if found is not None:
-                setattr(self, hook, found)
+            function = getattr(outer, hook, None) or getattr(inner, hook, None)
+            if function is not None:
+                setattr(self, hook, function)
 
 
-def read_around(thread: AroundThread | None, middleware: object, on_enqueue: object) -> Around:
+def read_middleware(thread: AroundThread | None, middleware: object, on_enqueue: object) -> MiddlewareChain:
     """Read the arguments of an App. Raises ConfigurationError for what is no list of functions."""
-    return Around(thread, _read("middleware", middleware), _read("on_enqueue", on_enqueue))
+    return MiddlewareChain(thread, _read("middleware", middleware), _read("on_enqueue", on_enqueue))
 
 
 def _read(option: str, functions: object) -> tuple[Any, ...]:
     if not isinstance(functions, Iterable) or isinstance(functions, str | bytes):
         raise ConfigurationError(f"App: {option}: {a_type(functions)}; give a list of functions, {option}=[…]")
-    given = tuple(functions)
-    for one in given:
-        if not callable(one):
-            raise ConfigurationError(f"App: {option}: {a_type(one)} in the list; each is a function")
-    return given
+    options = tuple(functions)
+    for function in options:
+        if not callable(function):
+            raise ConfigurationError(f"App: {option}: {a_type(function)} in the list; each is a function")
+    return options
 
 
 def _named(function: object) -> str:

@@ -17,7 +17,7 @@ from stowhand.tasks.needs_loop import needs_loop
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PARTS = {
+PARTS_BY_PROTOCOL = {
     "Producer": "jobs",
     "Inspector": "inspect",
     "Timetable": "timetable",
@@ -30,7 +30,7 @@ PARTS = {
 
 def path_of(method: Callable[..., object]) -> str:
     """Return where an open store has the method of a protocol: ``jobs.get``. Of other classes: its name."""
-    part = PARTS.get(method.__qualname__.partition(".")[0])
+    part = PARTS_BY_PROTOCOL.get(method.__qualname__.partition(".")[0])
     return f"{part}.{method.__name__}" if part else method.__name__
 
 
@@ -57,13 +57,13 @@ def _filter_example(method: str, parameter: Parameter, name: str, value: object)
     return f"give {method}({kind.__name__}({field}={text}))"
 
 
-class Opens(Protocol):
+class StoreOpener(Protocol):
     """An object that opens its store on the running event loop."""
 
     async def open(self) -> QueueStore: ...
 
 
-class Opened(Generic[P, T]):
+class StoreMethod(Generic[P, T]):
     """A method of an App that opens its store and calls the store's method of this name and these parameters."""
 
     def __init__(self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
@@ -71,7 +71,7 @@ class Opened(Generic[P, T]):
 
         @needs_loop(f"app.sync.{method.__name__}(…)")
         @wraps(method)
-        async def call(app: Opens, *args: P.args, **kwargs: P.kwargs) -> T:
+        async def call(app: StoreOpener, *args: P.args, **kwargs: P.kwargs) -> T:
             refuse_unknown_names(method, kwargs)
             result: T = await find(await app.open())(*args, **kwargs)
             return result
@@ -80,8 +80,8 @@ class Opened(Generic[P, T]):
         self.__name__, self.__doc__ = method.__name__, method.__doc__
 
     @overload
-    def __get__(self, app: None, kind: type) -> Callable[Concatenate[Opens, P], Coroutine[Any, Any, T]]: ...
+    def __get__(self, app: None, kind: type) -> Callable[Concatenate[StoreOpener, P], Coroutine[Any, Any, T]]: ...
     @overload
-    def __get__(self, app: Opens, kind: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(self, app: Opens | None, kind: type) -> Any:
+    def __get__(self, app: StoreOpener, kind: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, app: StoreOpener | None, kind: type) -> Any:
         return self._call if app is None else MethodType(self._call, app)

@@ -9,23 +9,23 @@ from contextlib import contextmanager
 
 from stowhand.errors import ConfigurationError, DuplicateTask
 
-_OURS = "stowhand"
+_OWN_PACKAGE = "stowhand"
 
 
 @contextmanager
-def declaring() -> Iterator[None]:
+def declaration_errors() -> Iterator[None]:
     """Let errors of a declaration begin with its line: ``shop/mail.py:12: task 'send': timeout …``."""
     try:
         yield
     except (ConfigurationError, DuplicateTask) as error:
-        place = _line()
-        raise type(error)("\n".join(f"{place}{line}" for line in str(error).splitlines())) from error.__cause__
+        site = _line()
+        raise type(error)("\n".join(f"{site}{line}" for line in str(error).splitlines())) from error.__cause__
 
 
 def _line() -> str:
     """Return ``shop/mail.py:12: ``, relative to the current folder if below it; empty if there is no file."""
     frame = sys._getframe(1)  # noqa: SLF001 - as logging and warnings find their callers
-    while frame.f_globals.get("__name__", "").split(".")[0] in (_OURS, "contextlib"):
+    while frame.f_globals.get("__name__", "").split(".")[0] in (_OWN_PACKAGE, "contextlib"):
         if frame.f_back is None:
             return ""
         frame = frame.f_back

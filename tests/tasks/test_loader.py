@@ -9,7 +9,7 @@ import pytest
 
 from stowhand.app.app import App
 from stowhand.errors import ConfigurationError
-from stowhand.tasks.loading import load_object
+from stowhand.tasks.loader import load_object
 
 MODULES = {
     "shop_jobs.py": (

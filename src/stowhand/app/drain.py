@@ -24,7 +24,7 @@ from stowhand.jobs.outcomes import from_raised, from_returned
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import HOOKS, Function, Handler
 from stowhand.protocols.store import Claim
-from stowhand.tasks.around import Around
+from stowhand.tasks.middleware import MiddlewareChain
 from stowhand.worker.host import is_inside_worker
 from stowhand.worker.policy import Policy, outcome_of
 from stowhand.worker.worker import Worker
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from stowhand.app.app import App
 
 
-MOST = 1000
+MAX_JOBS_PER_DRAIN = 1000
 """Jobs that follow one, at most."""
 
 
-class Ran(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt of a job."""
 
     job: Job
@@ -56,7 +56,7 @@ class Recorder:
     def __init__(self, policy: Callable[[Claim[Job]], Policy]) -> None:
         self._policy = policy
         self._unrecorded: dict[int, tuple[Job, Outcome, BaseException | None]] = {}
-        self.ran: list[Ran] = []
+        self.ran: list[RecordedAttempt] = []
         """In the order in which they ended."""
 
     async def watch(self, attempt: Attempt[Job], returned: Awaitable[object]) -> Outcome:
@@ -78,7 +78,7 @@ class Recorder:
             job, outcome, error = self._unrecorded.pop(event.job_id)
             if event.ended in (AttemptOutcome.RETRY, AttemptOutcome.FAILED) and isinstance(error, CancelledError):
                 error = TimeoutError((event.error or "").partition("\n")[0])
-            self.ran.append(Ran(job=job, ended=event.ended, outcome=outcome, error=error))
+            self.ran.append(RecordedAttempt(job=job, ended=event.ended, outcome=outcome, error=error))
 
 
 class Drain:
@@ -95,20 +95,25 @@ class Drain:
         app.discover()
         self._app, self._clock, self._retries = app, clock, retries
         self._events = Events()
-        self.tasks = with_built_in(app.registry.names, lent=False)
-        chosen = {"tasks": self.tasks, "concurrency": 1, "once": True}
-        self._options = preset_worker(app.own_store.options.get("preset", "default"), chosen)
+        self.tasks = with_built_in(app.registry.names, is_remote=False)
+        keywords = {"tasks": self.tasks, "concurrency": 1, "once": True}
+        self._options = preset_worker(app.own_store.options.get("preset", "default"), keywords)
         policy = Policy(timeout=self._options.timeout, backoff=self._options.backoff)
         self._inner = task_handler(app, policy)
         self._recorder = Recorder(self._inner.policy)
         self._events.on(JobEnded, self._recorder.recorded)
 
-    async def run(self, most: int) -> list[Ran]:
+    async def run(self, limit: int) -> list[RecordedAttempt]:
         """Run the jobs that are due, and those that they enqueue: at most so many."""
         ran = self._recorder.ran = []
-        around = Around(middleware=(self._watched, *self._app.registry.around.middleware)).handler(self._inner)
-        options = msgspec.structs.replace(self._options, max_jobs=most)
-        store, bare = await self._app.open(), Bare(around, **{} if self._retries else {"policy": self._once})
+        around = MiddlewareChain(middleware=(self._watched, *self._app.registry.middleware.middleware)).wrap(
+            self._inner
+        )
+        options = msgspec.structs.replace(self._options, max_jobs=limit)
+        store, bare = (
+            await self._app.open(),
+            HandlerWithoutResources(around, **{} if self._retries else {"policy": self._once}),
+        )
         await Worker(store, bare, options, events=self._events, clock=self._clock).run()
         return ran
 
@@ -134,7 +139,7 @@ class Drain:
         return await handler.handle(attempt, job)
 
 
-class AtOnce:
+class ImmediateRunner:
     """Runs the jobs of an App when they are enqueued."""
 
     def __init__(self, app: App) -> None:
@@ -144,14 +149,16 @@ class AtOnce:
         """Run what is due. Within an attempt, do nothing: its jobs run after it. Raises what a task raised."""
         if is_inside_worker():
             return
-        most = MOST + enqueued - 1
+        limit = MAX_JOBS_PER_DRAIN + enqueued - 1
         async with aclosing(Drain(self._app, retries=False)) as drain:
-            ran = await drain.run(most)
-        for one in ran:
-            if one.error is not None and one.ended not in (AttemptOutcome.OK, AttemptOutcome.CANCELED):
-                raise one.error
-        if len(ran) >= most:
-            raise RuntimeError(f"{MOST} jobs followed one that was enqueued: {ran[-1].job.task!r} does so for ever?")
+            ran = await drain.run(limit)
+        for attempt in ran:
+            if attempt.error is not None and attempt.ended not in (AttemptOutcome.OK, AttemptOutcome.CANCELED):
+                raise attempt.error
+        if len(ran) >= limit:
+            raise RuntimeError(
+                f"{MAX_JOBS_PER_DRAIN} jobs followed one that was enqueued: {ran[-1].job.task!r} does so for ever?"
+            )
 
     async def ran(self, enqueued: Sequence[Job]) -> list[Job]:
         """Run the jobs just enqueued; return them as they are afterwards."""
@@ -160,21 +167,21 @@ class AtOnce:
         return [await jobs.get(job.id) or job for job in enqueued]
 
 
-class Bare:
+class HandlerWithoutResources:
     """A handler without the hook by which a worker opens the resources of all tasks, and with others for some."""
 
-    def __init__(self, handler: Handler, **others: object) -> None:
+    def __init__(self, handler: Handler, **hooks: object) -> None:
         self.handle = handler.handle
         for hook in HOOKS:
-            if hook != "resources" and (found := others.get(hook) or getattr(handler, hook, None)) is not None:
-                setattr(self, hook, found)
+            if hook != "resources" and (value := hooks.get(hook) or getattr(handler, hook, None)) is not None:
+                setattr(self, hook, value)
 
 
 def _ended(error: BaseException) -> None:
     """Ignore a resource that ends by itself: the task that uses it raises."""
 
 
-class Recurring:
+class RecurringItems:
     """Enqueues the App's recurring items at moments that the caller chooses."""
 
     def __init__(self, app: App, clock: Clock) -> None:
@@ -196,7 +203,7 @@ class Recurring:
         if self._agenda.items:
             store = await self._app.open()
             await store.timetable.register([(item.identifier, item.spec) for item in self._agenda.items])
-            entering = Entering(store, Events(), self._clock, self._app.registry.enqueued)
+            entering = Entering(store, Events(), self._clock, self._app.registry.apply_on_enqueue)
             await entering.enter(self._agenda.due(now), now)
             self._agenda.done_until(this_minute(now) + MINUTE)
 

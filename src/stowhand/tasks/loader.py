@@ -33,26 +33,28 @@ def load_object(where: str, kind: type[T], *, default: str = "app", or_else: str
                 f"{where!r}: nothing is called here; write app = {path} in {module_name}, and name app"
             )
         raise ConfigurationError(f"{where!r}: write it as module:name, as in myproject.jobs:app")
-    found: object = _import(module_name, where, names_one=True)
-    if or_else is not None and path == default and not hasattr(found, path):
+    value: object = _import(module_name, where, names_attribute=True)
+    if or_else is not None and path == default and not hasattr(value, path):
         path = or_else
     for name in path.split("."):
         try:
-            found = getattr(found, name)
+            value = getattr(value, name)
         except AttributeError:
-            raise ConfigurationError(f"{where!r}: {module_name} has no {name!r}{_likely(found, name, kind)}") from None
-    if not isinstance(found, kind):
-        likely = _likely(sys.modules[module_name], path, kind)
-        raise ConfigurationError(f"{where!r}: {a_type(found)}, not {kind.__qualname__}{likely}")
-    return found
+            raise ConfigurationError(
+                f"{where!r}: {module_name} has no {name!r}{_suggestion(value, name, kind)}"
+            ) from None
+    if not isinstance(value, kind):
+        likely = _suggestion(sys.modules[module_name], path, kind)
+        raise ConfigurationError(f"{where!r}: {a_type(value)}, not {kind.__qualname__}{likely}")
+    return value
 
 
-def read_modules(given: Iterable[str], option: str = "include") -> tuple[str, ...]:
+def read_modules(modules: Iterable[str], option: str = "include") -> tuple[str, ...]:
     """Check names of modules; ``package.*`` means all below a package. Raises ConfigurationError."""
-    asked: object = given
-    if isinstance(asked, str) or not isinstance(asked, Iterable):
-        raise ConfigurationError(f"{option}: {a_type(asked)} given; give a list: ['shop.tasks']")
-    names: tuple[object, ...] = tuple(asked)
+    value: object = modules
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigurationError(f"{option}: {a_type(value)} given; give a list: ['shop.tasks']")
+    names: tuple[object, ...] = tuple(value)
     for name in names:
         if not isinstance(name, str) or not all(part.isidentifier() for part in name.removesuffix(".*").split(".")):
             raise ConfigurationError(f"{option}: {name!r}; write a module as in 'shop.mail', or 'shop.tasks.*'")
@@ -64,52 +66,54 @@ def import_modules(names: Iterable[str]) -> None:
     for name in names:
         module = _import(name.removesuffix(".*"), name)
         if name.endswith(".*"):
-            for below in _below(module, name):
+            for below in _submodules(module, name):
                 _import(below, name)
 
 
-def _below(package: ModuleType, where: str) -> list[str]:
+def _submodules(package: ModuleType, where: str) -> list[str]:
     """Return the modules of a package and of its packages, except those whose names begin with ``_``."""
     if not hasattr(package, "__path__"):
         raise ConfigurationError(f"{where!r}: {package.__name__} is no package; leave out the .*")
-    found: list[str] = []
-    for one in sorted(pkgutil.iter_modules(package.__path__), key=lambda one: one.name):
-        if one.name.startswith("_"):
+    names: list[str] = []
+    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda module: module.name):
+        if module.name.startswith("_"):
             continue
-        name = f"{package.__name__}.{one.name}"
-        found.append(name)
-        if one.ispkg:
-            found += _below(_import(name, where), where)
-    return found
+        name = f"{package.__name__}.{module.name}"
+        names.append(name)
+        if module.ispkg:
+            names += _submodules(_import(name, where), where)
+    return names
 
 
-def _import(name: str, where: str, *, names_one: bool = False) -> ModuleType:
+def _import(name: str, where: str, *, names_attribute: bool = False) -> ModuleType:
     """``names_one``: a name in the module is asked for, which may have been written with a dot."""
-    here = os.getcwd()  # noqa: PTH109
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+    current_folder = os.getcwd()  # noqa: PTH109
+    if current_folder not in sys.path and "" not in sys.path:
+        sys.path.insert(0, current_folder)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         # The module itself, or one that it imports? Only the first is a matter of spelling.
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            near = _near(error.name, here, names_one=names_one)
+            near = _module_suggestion(error.name, current_folder, names_attribute=names_attribute)
             raise ConfigurationError(f"{where!r}: no module named {error.name!r}{near}") from None
-        raise ConfigurationError(f"{where!r}: importing {name} failed: {error}{_place(error, here)}") from error
+        raise ConfigurationError(
+            f"{where!r}: importing {name} failed: {error}{_location(error, current_folder)}"
+        ) from error
     except ConfigurationError as error:
-        raise ConfigurationError(f"{where!r}: {error}{_place(error, here)}") from error
+        raise ConfigurationError(f"{where!r}: {error}{_location(error, current_folder)}") from error
     except Exception as error:  # boundary: the application's code, which may fail in any way
-        failure = describe_failure(error, Path(here))
+        failure = describe_failure(error, Path(current_folder))
         raise ConfigurationError(f"{where!r}: importing {name} failed: {failure}") from error
 
 
 def describe_failure(error: BaseException, folder: Path) -> str:
     """Return ``ValueError: no (shop/mail.py, line 3)`` for an error that importing a file of this folder raised."""
     message = error.msg if isinstance(error, SyntaxError) else error
-    return f"{type(error).__name__}: {message}{_place(error, str(folder))}"
+    return f"{type(error).__name__}: {message}{_location(error, str(folder))}"
 
 
-def _place(error: BaseException, folder: str) -> str:
+def _location(error: BaseException, folder: str) -> str:
     """File and line: the last in this folder, if the import went through it, and none of ours. Of many modules one is
     at fault."""
     if isinstance(error, SyntaxError):
@@ -127,21 +131,21 @@ def _is_below(file: str, folder: str) -> bool:
     return file.startswith(folder + os.sep) and f"{os.sep}site-packages{os.sep}" not in file
 
 
-def _likely(holder: object, name: str, kind: type) -> str:
-    fitting = (
+def _suggestion(holder: object, name: str, kind: type) -> str:
+    candidates = (
         sorted(key for key, value in vars(holder).items() if isinstance(value, kind))
         if hasattr(holder, "__dict__")
         else []
     )
-    if fitting:
-        return hint(name, fitting, 0.5) or f"; did you mean {fitting[0]!r}?"
+    if candidates:
+        return hint(name, candidates, 0.5) or f"; did you mean {candidates[0]!r}?"
     return f"; it has no {kind.__qualname__} at all"
 
 
-def _near(name: str, folder: str, *, names_one: bool) -> str:
+def _module_suggestion(name: str, folder: str, *, names_attribute: bool) -> str:
     parent, _, last = name.rpartition(".")
     above = sys.modules.get(parent)
-    if names_one and not hasattr(above, "__path__") and hasattr(above, last) and not last.startswith("__"):
+    if names_attribute and not hasattr(above, "__path__") and hasattr(above, last) and not last.startswith("__"):
         return f"; did you mean '{parent}:{last}'?"
     if above is not None and hasattr(above, "__path__"):
         likely = hint(last, [one.name for one in pkgutil.iter_modules(above.__path__)]).replace("'", f"'{parent}.", 1)

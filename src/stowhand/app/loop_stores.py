@@ -9,7 +9,7 @@ from stowhand.app.start import open_installed
 from stowhand.protocols.queue_store import QueueStore
 
 
-class Connected:
+class LoopStores:
     """Stores that ``make`` gives, each opened by the event loop that asks for it.
 
     ``traced`` is called with each before it is opened. ``make_to_read`` gives those of ``reader``; without it
@@ -24,7 +24,7 @@ class Connected:
     ) -> None:
         self._make = make
         self._traced = traced
-        self.reader = self if make_to_read is None else Connected(make_to_read, traced)
+        self.reader = self if make_to_read is None else LoopStores(make_to_read, traced)
         self._stores: dict[asyncio.AbstractEventLoop, asyncio.Task[QueueStore]] = {}
         self._unconnected: QueueStore | None = None
 
@@ -33,8 +33,8 @@ class Connected:
         loop = asyncio.get_running_loop()
         opening = self._stores.get(loop)
         if opening is None:
-            for ended in [one for one in self._stores if one.is_closed()]:
-                del self._stores[ended]
+            for loop_closed in [one for one in self._stores if one.is_closed()]:
+                del self._stores[loop_closed]
             opening = self._stores[loop] = loop.create_task(self._connect(install=install))
         elif opening.done() and not opening.cancelled() and opening.exception() is None:
             return opening.result()
