@@ -13,7 +13,7 @@ from stowhand.app.settings.resolver import read_settings
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.protocols.operator import PURGE
-from stowhand.service.loading import load_tasks
+from stowhand.service.task_loader import load_tasks
 from stowhand.tasks.registry import Registry
 from stowhand.testing import MemoryStore
 from tests.conftest import Run

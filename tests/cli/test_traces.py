@@ -42,7 +42,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from stowhand.service import process
 
-process.LAST_SPANS = 0.1
+process.SPAN_EXPORT_SECONDS = 0.1
 
 
 class Hanging(SpanExporter):

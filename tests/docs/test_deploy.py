@@ -21,8 +21,8 @@ from stowhand.app.settings.settings import SETTINGS, WorkerSettings
 from stowhand.observe import vocabulary
 from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.worker_metrics import WorkerMetrics
-from stowhand.service.health import bounds
-from stowhand.service.health_reporter import STOP_MARGIN
+from stowhand.service.health import max_loop_ages
+from stowhand.service.health_reporter import STOP_MARGIN_SECONDS
 from stowhand.worker.host import DEFAULT_TIMINGS
 from tests.docs.pages import DOCS, ROOT
 from tests.docs.test_reference import read, rows
@@ -76,9 +76,9 @@ def test_the_units_times_fit_the_workers() -> None:
     usual = settings()
     grace = usual.worker.grace
     assert directives["Type"] == ["notify"]
-    assert seconds(directives["TimeoutStopSec"][0]) == grace + STOP_MARGIN > grace + AFTERWARDS
+    assert seconds(directives["TimeoutStopSec"][0]) == grace + STOP_MARGIN_SECONDS > grace + AFTERWARDS
     assert seconds(directives["WatchdogSec"][0]) >= 5
-    assert bounds(usual.worker)["loop"] == 30, "the comment in the unit says so"
+    assert max_loop_ages(usual.worker)["loop"] == 30, "the comment in the unit says so"
 
 
 def seconds(text: str) -> float:
@@ -106,7 +106,7 @@ def test_the_linter_has_nothing_to_say_about_the_dockerfile() -> None:
 
 def test_the_times_that_pages_and_comments_give_for_a_stop_are_the_grace_and_ten_seconds() -> None:
     usual, preset = (
-        f"{settings(**said).worker.grace + STOP_MARGIN:g}" for said in ({}, {"STOWHAND_PRESET": "service"})
+        f"{settings(**said).worker.grace + STOP_MARGIN_SECONDS:g}" for said in ({}, {"STOWHAND_PRESET": "service"})
     )
     page = (DOCS / "how-to" / "deploy.md").read_text()
     for text in ((DEPLOY / "Dockerfile").read_text(), page):
@@ -178,7 +178,7 @@ def test_the_deployment_gives_a_worker_what_it_needs() -> None:
     assert given.keys() <= VARIABLES.keys()
     made = settings(**given)
     assert (made.preset, made.worker.grace) == ("service", made.worker.timeout)
-    assert pod["terminationGracePeriodSeconds"] == made.worker.grace + STOP_MARGIN
+    assert pod["terminationGracePeriodSeconds"] == made.worker.grace + STOP_MARGIN_SECONDS
     (port,) = worker["ports"]
     assert made.http == f"0.0.0.0:{port['containerPort']}"
     probes = {name: worker[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}

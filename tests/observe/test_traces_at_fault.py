@@ -207,14 +207,14 @@ def test_an_exporter_that_hangs_holds_nobody_at_the_end(
             return released.wait(60)
 
     released, left = threading.Event(), list[int]()
-    monkeypatch.setattr(process, "LAST_WORDS", [])
+    monkeypatch.setattr(process, "EXIT_CALLBACKS", [])
     monkeypatch.setattr(process, "_TRACES", [])
     monkeypatch.setattr(process, "hard_exit", left.append)
-    process.hand_over_at_the_end(spans.traces())
-    assert (process.finished(7), left) == (7, [])
+    process.export_spans_at_exit(spans.traces())
+    assert (process.export_last_spans(7), left) == (7, [])
     spans.provider.add_span_processor(Hanging())
-    monkeypatch.setattr(process, "LAST_SPANS", 0.01)
-    process.finished(7)
+    monkeypatch.setattr(process, "SPAN_EXPORT_SECONDS", 0.01)
+    process.export_last_spans(7)
     released.set()
     assert left == [7]
     assert "The last spans were not handed over" in caplog.text

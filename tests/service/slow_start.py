@@ -8,9 +8,9 @@ from pathlib import Path
 
 if __name__ == "__main__":
     from stowhand.cli import main
-    from stowhand.service import loading, process
+    from stowhand.service import process, task_loader
 
-    load, gate = loading.load_tasks, Path(sys.argv.pop(1))
+    load, gate = task_loader.load_tasks, Path(sys.argv.pop(1))
 
     def slowly(*given: object, **named: object) -> object:
         """As it is, and later."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stowhand.service.children import Child, Children, Next, Slot
+from stowhand.service.children import Child, Children, NextStep, Slot
 from stowhand.worker.host import Timings
 from tests.conftest import Run
 
@@ -33,9 +33,9 @@ class Family:
         self.started.put_nowait(child)
         return child
 
-    async def _on_end(self, slot: Slot, code: int) -> Next:
+    async def _on_end(self, slot: Slot, code: int) -> NextStep:
         self.codes.append(code)
-        return Next.RESTART if slot.restarts < self._restarts else Next.NONE
+        return NextStep.RESTART if slot.restarts < self._restarts else NextStep.NONE
 
 
 async def said(child: Child) -> str:
@@ -70,7 +70,7 @@ def test_children_get_their_orders_also_those_that_are_started_later(run: Run) -
         assert await said(second) == "drain"
         await running
         assert family.codes == [-9, 0]
-        assert not family.children.were_killed
+        assert not family.children.has_killed
 
     run(scenario(), PATIENCE)
 
@@ -87,7 +87,7 @@ def test_a_child_that_does_not_end_is_killed_with_what_it_has_started(run: Run, 
             family.children.request_stop()
         await running
         grandchild.wait(PATIENCE)
-        assert family.children.were_killed
+        assert family.children.has_killed
 
     run(scenario(), PATIENCE)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stowhand.service.process import YOUNG, collect_less
+from stowhand.service.process import GC_THRESHOLD, reduce_garbage_collection
 
 
 @pytest.fixture(autouse=True)
@@ -23,13 +23,13 @@ def test_what_is_loaded_is_looked_at_no_more() -> None:
     gc.set_threshold(700, 10, 10)
     loaded = [[number] for number in range(10_000)]
     before = gc.get_freeze_count()
-    collect_less()
-    assert gc.get_threshold()[0] == YOUNG
+    reduce_garbage_collection()
+    assert gc.get_threshold()[0] == GC_THRESHOLD
     assert gc.get_freeze_count() - before >= len(loaded)
 
 
 @pytest.mark.parametrize("first", [0, 50_000])
 def test_a_choice_of_the_tasks_stays(first: int) -> None:
     gc.set_threshold(first)
-    collect_less()
+    reduce_garbage_collection()
     assert gc.get_threshold()[0] == first

@@ -23,7 +23,16 @@ from stowhand.clock import SystemClock
 from stowhand.events import Events
 from stowhand.protocols.options import WorkerOptions
 from stowhand.service.children import Child
-from stowhand.service.health import SILENT, STARTING, Process, Report, bounds, stuck, stuck_processes, unready_processes
+from stowhand.service.health import (
+    MAX_REPORT_AGE_SECONDS,
+    MAX_START_SECONDS,
+    Process,
+    Report,
+    max_loop_ages,
+    stuck_process_reasons,
+    stuck_reasons,
+    unready_reasons,
+)
 from stowhand.service.health_reporter import HealthReporter
 from stowhand.service.supervisor import Supervisor
 from stowhand.service.table_run import joint_bounds, joint_report
@@ -190,8 +199,8 @@ def test_what_the_store_refuses_a_process_and_one_that_has_fallen_silent_are_nam
         Process("process 3", 3.0, None),
     ]
     said = "process 2, settling: the store has answered with errors for 12 s; the log says which"
-    assert unready_processes(processes, now=101.0) == [said]
-    assert unready_processes(processes[:1], now=100.0 + SILENT + 1) == ["process 1: nothing for 11 s"]
+    assert unready_reasons(processes, now=101.0) == [said]
+    assert unready_reasons(processes[:1], now=100.0 + MAX_REPORT_AGE_SECONDS + 1) == ["process 1: nothing for 11 s"]
 
 
 def test_before_the_first_claim_nothing_is_ready(sqlite_workers: Workers, tmp_path: Path) -> None:
@@ -234,16 +243,16 @@ def test_health_needs_an_address() -> None:
 
 
 def test_bounds_follow_the_settings() -> None:
-    usual = bounds(read_settings({}, environ={}).worker)
+    usual = max_loop_ages(read_settings({}, environ={}).worker)
     assert (usual["loop"], usual["claiming"], usual["waking"]) == (30, 60, 70)
-    patient = bounds(read_settings({"lease": "100s", "poll_interval": "5m"}, environ={}).worker)
+    patient = max_loop_ages(read_settings({"lease": "100s", "poll_interval": "5m"}, environ={}).worker)
     assert (patient["loop"], patient["heartbeat"], patient["waking"]) == (100, 200, 500)
 
 
 def test_what_is_stuck_is_named() -> None:
     bound = {"loop": 5.0, "claiming": 60.0}
-    assert stuck({"loop": 5.0, "claiming": 60.0}, bound) == []
-    assert stuck({"loop": 6.0, "claiming": 75.4}, bound) == [
+    assert stuck_reasons({"loop": 5.0, "claiming": 60.0}, bound) == []
+    assert stuck_reasons({"loop": 6.0, "claiming": 75.4}, bound) == [
         "loop: nothing for 6 s, at most 5 s",
         "claiming: nothing for 75 s, at most 60 s",
     ]
@@ -261,12 +270,12 @@ def test_each_worker_of_a_process_is_judged_by_its_own_bounds(run: Run) -> None:
     run(clock.advance(100))
     workers = [patient, impatient, worker(30, FakeClock())]
     process = Process("process 1", 0.0, joint_report(workers, clock))
-    assert stuck_processes([process], joint_bounds(workers), clock.monotonic()) == [
+    assert stuck_process_reasons([process], joint_bounds(workers), clock.monotonic()) == [
         "process 1, worker 2, loop: nothing for 100 s, at most 30 s",
         "process 1, worker 2, heartbeat: nothing for 100 s, at most 60 s",
     ]
     alone = Process("", 0.0, joint_report([impatient], clock))
-    assert stuck_processes([alone], joint_bounds([impatient]), clock.monotonic())[0].startswith("loop: nothing")
+    assert stuck_process_reasons([alone], joint_bounds([impatient]), clock.monotonic())[0].startswith("loop: nothing")
 
 
 def test_a_process_is_ready_when_each_of_its_workers_is(run: Run) -> None:
@@ -286,10 +295,12 @@ def test_a_process_that_is_silent_is_stuck_however_well_it_was() -> None:
     well = Report(at=100.0, ages={"loop": 0.1}, heard=None, claimed=True)
     ill = Report(at=100.0, ages={"loop": 9.0}, heard=None, claimed=True)
     children = [Process("process 1", 500.0, well), Process("process 2", 3.0, None)]
-    assert stuck_processes(children, {"loop": 5.0}, 100.0 + STARTING) == []
-    assert stuck_processes(children, {"loop": 5.0}, 101.0 + STARTING) == ["process 1: nothing for 61 s, at most 60 s"]
-    assert stuck_processes([Process("process 1", 61.0, None)], {"loop": 5.0}, 0.0) != []
-    assert stuck_processes([Process("process 1", 9.0, ill)], {"loop": 5.0}, 101.0) == [
+    assert stuck_process_reasons(children, {"loop": 5.0}, 100.0 + MAX_START_SECONDS) == []
+    assert stuck_process_reasons(children, {"loop": 5.0}, 101.0 + MAX_START_SECONDS) == [
+        "process 1: nothing for 61 s, at most 60 s"
+    ]
+    assert stuck_process_reasons([Process("process 1", 61.0, None)], {"loop": 5.0}, 0.0) != []
+    assert stuck_process_reasons([Process("process 1", 9.0, ill)], {"loop": 5.0}, 101.0) == [
         "process 1, loop: nothing for 9 s, at most 5 s"
     ]
 
@@ -305,13 +316,13 @@ def test_a_dead_child_is_given_time_to_be_replaced_and_missed_by_nobody_when_all
             slot.child = Child(await asyncio.create_subprocess_exec("true", stdin=asyncio.subprocess.PIPE))
             await slot.child.wait()
         with health_reporter.supervising(supervisor):
-            assert health_reporter.trouble() == [], "it has ended just now"
-            slots[0].moment -= STARTING + 1
-            assert health_reporter.trouble() == ["process 1: nothing for 61 s, at most 60 s"]
+            assert health_reporter.problems() == [], "it has ended just now"
+            slots[0].changed_at -= MAX_START_SECONDS + 1
+            assert health_reporter.problems() == ["process 1: nothing for 61 s, at most 60 s"]
             supervisor.request_stop()
             for slot in slots:
                 slot.is_done = True
-            assert health_reporter.trouble() == [], "they have ended as they were told"
-            assert "it is stopping" in health_reporter.unready(), "also where no signal has asked for it"
+            assert health_reporter.problems() == [], "they have ended as they were told"
+            assert "it is stopping" in health_reporter.unready_problems(), "also where no signal has asked for it"
 
     run(scenario())

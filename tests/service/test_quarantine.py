@@ -26,7 +26,7 @@ from stowhand.protocols.attempt import Attempt, Progress
 from stowhand.protocols.handler import handler
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest
-from stowhand.service.quarantine import BEGUN, Answer, Quarantine, read_answer
+from stowhand.service.quarantine import STARTED_LINE, AttemptReply, Quarantine, read_answer
 from stowhand.service.quarantine_child import AnswerPipe
 from tests.service.processes import QUICK, Workers, children_of, enqueue_suspect, job_of, with_store
 
@@ -144,8 +144,8 @@ def test_what_a_suspect_says_of_its_progress_is_kept_with_its_job(sqlite_workers
 def test_a_line_of_progress_is_dropped_where_the_worker_does_not_read_and_after_the_answer() -> None:
     reading, writing = os.pipe()
     pipe = AnswerPipe(writing)
-    pipe.begin(LEASE)
-    assert os.read(reading, 100) == BEGUN
+    pipe.start(LEASE)
+    assert os.read(reading, 100) == STARTED_LINE
     os.set_blocking(writing, False)
     with suppress(BlockingIOError):
         while True:
@@ -176,7 +176,7 @@ def _read(descriptor: int) -> bytes:
 @pytest.mark.parametrize(("keeps", "said"), [(True, [Progress(LEASE, 0.4, "so far")]), (False, [])])
 def test_progress_is_read_before_the_answer(keeps: bool, said: list[Progress]) -> None:
     lines = [
-        BEGUN,
+        STARTED_LINE,
         b'progress [0.4,"so far"]\n',
         b"progress [4,null]\n",
         b"progress {\n",
@@ -184,11 +184,11 @@ def test_progress_is_read_before_the_answer(keeps: bool, said: list[Progress]) -
         b"more\n",
     ]
 
-    async def scenario() -> tuple[Answer, list[Progress]]:
-        stream, answer, heard = asyncio.StreamReader(), Answer(), list[Progress]()
+    async def scenario() -> tuple[AttemptReply, list[Progress]]:
+        stream, answer, heard = asyncio.StreamReader(), AttemptReply(), list[Progress]()
         stream.feed_data(b"".join(lines))
         await read_answer(stream, answer, LEASE, heard.append if keeps else None)
         return answer, heard
 
     answer, heard = asyncio.run(scenario())
-    assert (answer.begun, answer.line, heard) == (True, b'{"kind":"complete"}\n', said)
+    assert (answer.has_started, answer.line, heard) == (True, b'{"kind":"complete"}\n', said)

@@ -10,18 +10,18 @@ from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.settings import StoreSettings, WorkerSettings
 from stowhand.errors import ConfigurationError
 from stowhand.events import CronReloaded, Events
-from stowhand.service.loading import LoadedTasks
-from stowhand.service.recurring import Recurring
+from stowhand.service.recurring_items import RecurringItems
+from stowhand.service.task_loader import LoadedTasks
 from stowhand.tasks.registry import Registry
 from stowhand.testing import MemoryStore
 
 
-def recurring(folder: Path, said: list[CronReloaded], crontab: str | None = None) -> Recurring:
+def recurring(folder: Path, said: list[CronReloaded], crontab: str | None = None) -> RecurringItems:
     store = StoreSettings(connection=ResolvedStore(url="sqlite:///unused.db", source="a test"))
     settings = WorkerSettings(store=store, tasks=str(folder / "tasks"), crontab=crontab)
     events = Events()
     events.on(CronReloaded, said.append)
-    return Recurring(settings, LoadedTasks(Registry()), MemoryStore(), events)
+    return RecurringItems(settings, LoadedTasks(Registry()), MemoryStore(), events)
 
 
 def test_the_file_beside_the_tasks_may_come_later_but_then_it_stays(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from stowhand.jobs.job import NewJob, State
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 from stowhand.protocols.store import ClaimRequest
 from stowhand.service import quarantine_child
-from stowhand.service.loading import load_tasks, make_handler
-from stowhand.service.opening import store_of
-from stowhand.service.quarantine import Assignment, ChildAnswer, Setup
+from stowhand.service.quarantine import Assignment, ChildAnswer, ChildSetup
+from stowhand.service.store_opener import store_of
+from stowhand.service.task_loader import load_tasks, make_handler
 from tests.service.processes import Workers, enqueue_suspect, job_of, with_store
 
 APP = ("--app", "tests.service.resourceful_work:app")
@@ -85,10 +85,10 @@ def test_a_child_that_cannot_open_it_has_begun_nothing(tmp_path: Path, place: Pl
         assignment = Assignment(claim.record, claim.lease, None, None, keeps_progress=False)
         loaded = load_tasks(settings)
         handler = make_handler(loaded, settings, store, "w")
-        server = quarantine_child._Server(Setup(settings.to_json(), "w", writing), settings)
+        server = quarantine_child._JobRunner(ChildSetup(settings.to_json(), "w", writing), settings)
         with pytest.raises(ResourceUnavailable, match="no model") as caught:
             await server._attempt(assignment, handler, handler.resources, None)
-        server.unable(caught.value)
+        server.report_unable(caught.value)
 
     reading, writing = os.pipe()
     asyncio.run(story())

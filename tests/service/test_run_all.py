@@ -69,7 +69,7 @@ def test_one_that_ignores_its_end_is_cancelled_in_time() -> None:
 
 
 def test_a_routine_without_options_may_have_a_grace_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("DEFAULT_GRACE", "LAST_PAUSE"):
+    for name in ("DEFAULT_GRACE_SECONDS", "EXIT_MARGIN_SECONDS"):
         monkeypatch.setattr(f"stowhand.service.run_all.{name}", 0.01)
 
     class Flow(Routine):
@@ -157,7 +157,7 @@ def test_one_that_cannot_be_told_to_stop_is_cancelled_and_the_others_hear_it() -
 def test_a_routine_that_swallows_its_end_does_not_keep_the_others_waiting_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("stowhand.service.run_all.LAST_PAUSE", 0.05)
+    monkeypatch.setattr("stowhand.service.run_all.EXIT_MARGIN_SECONDS", 0.05)
 
     class Immortal(Routine):
         async def run(self) -> None:

@@ -89,7 +89,7 @@ def test_connections_that_are_left_alone_shut_out_no_probe_and_are_closed(
     visitors = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(50)]
     try:
         assert ask(server, "/page") == (200, b"shown")
-        monkeypatch.setattr(status_server._Visit, "timeout", 0.1)
+        monkeypatch.setattr(status_server._RequestHandler, "timeout", 0.1)
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as late:
             late.sendall(b"GET /page HTTP/1.0\r\n")
             assert late.recv(100) == b"", "its time is over"

@@ -24,9 +24,9 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import ResetJob
 from stowhand.protocols.options import WorkerOptions
 from stowhand.service import exit_codes
-from stowhand.service.children import IN_ORDER_OFFSET, Child, Slot
+from stowhand.service.children import ORDERLY_EXIT_OFFSET, Child, Slot
 from stowhand.service.process import Stopper
-from stowhand.service.supervisor import Order, Supervisor
+from stowhand.service.supervisor import ChildOrder, Supervisor
 from stowhand.tasks.executable import KILL_DELAY_SECONDS
 from stowhand.worker.host import DEFAULT_TIMINGS, Timings
 from tests.conftest import Run
@@ -102,13 +102,13 @@ def test_a_child_that_has_done_all_and_is_slow_to_leave_has_ended_in_order(tmp_p
     url = f"sqlite:///{tmp_path}/queue.db"
     with_store(url, lambda store: store.inspect.counts())
     store = StoreSettings(connection=ResolvedStore(url, "a test"))
-    order = Order(WorkerSettings(store=store, app="tests.service.work:app").to_json(), "child")
+    order = ChildOrder(WorkerSettings(store=store, app="tests.service.work:app").to_json(), "child")
     with subprocess.Popen([sys.executable, "-m", *LINGERING, "child"], stdin=subprocess.PIPE) as child:
         try:
             assert child.stdin is not None
             child.stdin.write(msgspec.json.encode(order) + b"\ndrain\n")
             child.stdin.flush()
-            assert child.wait(60) == IN_ORDER_OFFSET + exit_codes.OK
+            assert child.wait(60) == ORDERLY_EXIT_OFFSET + exit_codes.OK
         finally:
             child.kill()
 
@@ -124,7 +124,7 @@ def test_a_child_without_a_supervisor_takes_the_folder_away(supervisor: str, tmp
     with subprocess.Popen([sys.executable, "-c", ""]) as died:
         died.wait(60)
     parent = died.pid if supervisor.startswith("gone") else os.getpid()
-    order = Order(settings.to_json(), "child", str(folder), parent)
+    order = ChildOrder(settings.to_json(), "child", str(folder), parent)
     subprocess.run(
         [sys.executable, "-m", "stowhand.service.child"],
         input=msgspec.json.encode(order) + b"\n",
@@ -187,10 +187,10 @@ def test_a_child_that_does_not_reach_the_store_is_final_at_the_start_and_tried_a
         code = exit_codes.STORE_UNREACHABLE
         early, late = _supervisor("sqlite:///x"), _supervisor("sqlite:///x")
         assert early._ends_with(code)
-        assert early.children.stopping
-        late._began -= DEFAULT_TIMINGS.steady + 1
+        assert early.children.is_stopping
+        late._started_at -= DEFAULT_TIMINGS.steady + 1
         assert not late._ends_with(code)
-        assert not late.children.stopping
+        assert not late.children.is_stopping
         late.request_stop()
         assert late._ends_with(code)
         assert late._code == exit_codes.OK, "it held nothing"

@@ -39,7 +39,7 @@ def counted_within(run: Run, seconds: int, *, taking: float) -> int:
     async def go() -> int:
         clock = FakeClock()
         store, probe = Slow(clock, taking), StoreProbe(clock)
-        probe.of(store, lent=False)
+        probe.of(store, is_remote=False)
         since = clock.monotonic()
         while clock.monotonic() < since + seconds:
             assert await asyncio.to_thread(probe.figures) is not None

@@ -23,9 +23,10 @@ from stowhand.events import Events, TasksReloaded
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.observe.job_logger import job_logger
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.service import file_watch, reloading
-from stowhand.service.file_watch import Watched, snapshot, watching
-from stowhand.service.loading import load_tasks
+from stowhand.service import file_watch
+from stowhand.service import reloader as reloader_module
+from stowhand.service.file_watch import WatchedPath, take_snapshot, watch_paths
+from stowhand.service.task_loader import load_tasks
 from stowhand.tasks.context import JobLogger
 from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.dispatch import TaskHandler
@@ -196,8 +197,8 @@ def settings(**details: Any) -> WorkerSettings:
 
 def test_an_app_is_not_watched() -> None:
     with pytest.raises(ConfigurationError, match="--watch reloads a folder of tasks"):
-        reloading.Changes(settings(watch=True, app="tests.service.work:app"))
-    reloading.Changes(settings(app="tests.service.work:app"))
+        reloader_module.WatchedFiles(settings(watch=True, app="tests.service.work:app"))
+    reloader_module.WatchedFiles(settings(app="tests.service.work:app"))
 
 
 # -- looking ---------------------------------------------------------------------------------------
@@ -206,11 +207,11 @@ def test_an_app_is_not_watched() -> None:
 def test_a_snapshot_shows_what_matters_and_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "a.py"
     file.write_text("1")
-    before = snapshot(tmp_path)
+    before = take_snapshot(tmp_path)
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "a.pyc").write_text("x")
     (tmp_path / ".swp").write_text("x")
-    assert snapshot(tmp_path) == before
+    assert take_snapshot(tmp_path) == before
     dangling, nowhere = tmp_path / "dangling", tmp_path / "nowhere"
     changes: list[Callable[[], object]] = [
         lambda: file.chmod(0o755),
@@ -222,22 +223,22 @@ def test_a_snapshot_shows_what_matters_and_nothing_else(tmp_path: Path) -> None:
     ]
     for change in changes:
         change()
-        after = snapshot(tmp_path)
+        after = take_snapshot(tmp_path)
         assert after != before
         before = after
-    assert snapshot(tmp_path / "missing") == {}
-    assert list(snapshot(file)) == [""]
+    assert take_snapshot(tmp_path / "missing") == {}
+    assert list(take_snapshot(file)) == [""]
 
 
 def test_a_change_between_the_first_load_and_the_first_look_is_seen(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_watch, "EVERY", 0.05)
-    watched, seen = Watched(tmp_path), []
+    monkeypatch.setattr(file_watch, "POLL_INTERVAL_SECONDS", 0.05)
+    watched, seen = WatchedPath(tmp_path), []
     (tmp_path / "a.py").write_text("1")
 
     async def story() -> None:
-        async with asyncio.timeout(25), watching({watched: lambda names: seen.append(True)}):
+        async with asyncio.timeout(25), watch_paths({watched: lambda names: seen.append(True)}):
             while not seen:
                 await SystemClock().sleep(0.01)
 
@@ -247,10 +248,10 @@ def test_a_change_between_the_first_load_and_the_first_look_is_seen(
 def test_watching_ends_soon_and_leaves_nothing_behind(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_watch, "EVERY", 300.0)
+    monkeypatch.setattr(file_watch, "POLL_INTERVAL_SECONDS", 300.0)
 
     async def story() -> None:
-        async with watching({Watched(tmp_path): lambda names: None}):
+        async with watch_paths({WatchedPath(tmp_path): lambda names: None}):
             await SystemClock().sleep(0.3)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -260,11 +261,11 @@ def test_watching_ends_soon_and_leaves_nothing_behind(
 def test_a_folder_that_is_moved_away_and_made_anew_is_loaded(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_watch, "EVERY", 0.1)
+    monkeypatch.setattr(file_watch, "POLL_INTERVAL_SECONDS", 0.1)
     root = tmp_path / "tasks"
     folder_of(root, hello=giving("one"))
     given = settings(tasks=str(root), watch=True)
-    changes, reloader = reloading.Changes(given), make_reloader(given)
+    changes, reloader = reloader_module.WatchedFiles(given), make_reloader(given)
     told: list[str | None] = []
     reloader._events.on(TasksReloaded, lambda event: told.append(event.problem))
 
@@ -364,10 +365,10 @@ def test_the_list_of_what_is_claimed_is_made_anew_with_the_tasks(tmp_path: Path)
 
 def make_reloader(
     given: WorkerSettings, events: Events | None = None, worker: Worker | None = None
-) -> reloading.Reloader:
+) -> reloader_module.Reloader:
     loaded, store = load_tasks(given), MemoryStore()
     handler = TaskHandler(loaded.registry, enqueue=store.jobs.enqueue, logger_factory=silent)
-    return reloading.Reloader(given, loaded, handler, worker or Worker(store, handler), events or Events())
+    return reloader_module.Reloader(given, loaded, handler, worker or Worker(store, handler), events or Events())
 
 
 def test_shared_modules_of_the_folder_are_imported_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,4 +20,4 @@ def main() -> NoReturn:
 def _after_last_spans(code: int) -> int:
     """The exit code after the last spans are sent; where nothing can have been traced, their module is not loaded."""
     process = sys.modules.get("stowhand.service.process")
-    return code if process is None else int(process.finished(code))
+    return code if process is None else int(process.export_last_spans(code))

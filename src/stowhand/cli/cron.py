@@ -192,12 +192,12 @@ async def _read_items(store: QueueStore) -> tuple[Sequence[KnownItem], datetime]
 
 def _declared_items(settings: WorkerSettings) -> tuple[dict[str, ParsedItem], Registry, Traces | None]:
     """Return the items that a worker with these settings schedules, the tasks of its App, and its traces."""
-    from stowhand.service.loading import load_tasks, wanted_traces
-    from stowhand.service.recurring import items_in_file
+    from stowhand.service.recurring_items import items_in_file
+    from stowhand.service.task_loader import load_tasks, requested_traces
 
     app = load_tasks(settings) if settings.app is not None else None
     if app is None:
-        file_items, tasks, traces = items_in_file(settings), Registry(), wanted_traces(settings)
+        file_items, tasks, traces = items_in_file(settings), Registry(), requested_traces(settings)
     else:
         file_items, tasks, traces = (
             (*app.cron, *declared(items_in_file(settings), app.registry)),

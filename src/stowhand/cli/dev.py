@@ -25,9 +25,9 @@ from stowhand.cli.web import DEFAULT_PORT, dashboard_beside, environment_of
 from stowhand.cli.worker import check_tasks
 from stowhand.clock import SystemClock
 from stowhand.observe.job_logger import core_logger
-from stowhand.service.children import Child, Children, Next, Slot
+from stowhand.service.children import Child, Children, NextStep, Slot
 from stowhand.service.exit_codes import OK
-from stowhand.service.file_watch import Snapshot, Watched, watching
+from stowhand.service.file_watch import Snapshot, WatchedPath, watch_paths
 from stowhand.tasks.program import describe_exit
 from stowhand.worker.host import DEFAULT_TIMINGS
 
@@ -79,7 +79,7 @@ class _Development:
         """Run until Ctrl-C: the first lets running jobs end, the second returns them, the third ends at once."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._stop)
-        async with watching({Watched(self._folder, take_snapshot): self._on_change}):
+        async with watch_paths({WatchedPath(self._folder, take_snapshot): self._on_change}):
             await self._children.run()
 
     def _stop(self) -> None:
@@ -90,11 +90,11 @@ class _Development:
         self._must_restart.clear()
         return await Child.start("stowhand.cli", "worker", "--beside", environ=self._environ)
 
-    async def _on_end(self, slot: Slot, code: int) -> Next:
+    async def _on_end(self, slot: Slot, code: int) -> NextStep:
         if not self._must_restart.is_set():  # it has logged why
             core_logger().error(f"The worker {describe_exit(code)}; waiting for a change of a file")
             await self._must_restart.wait()
-        return Next.AT_ONCE
+        return NextStep.AT_ONCE
 
     async def _on_change(self, names: list[str]) -> None:
         more = ", …" if len(names) > 3 else ""

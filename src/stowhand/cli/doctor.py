@@ -32,7 +32,7 @@ from stowhand.observe.safe_text import escape_lines, scrub
 from stowhand.protocols.counts import BoundedCount, CronFigures, LiveCounts
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.exit_codes import FAILURE, OK, SCHEMA_UNSUITABLE, STORE_UNREACHABLE, exit_code
-from stowhand.service.opening import attempts_apart
+from stowhand.service.store_opener import attempts_difference
 
 LISTEN_TIMEOUT_SECONDS = 3.0
 LISTEN_CHECKS = 15
@@ -152,7 +152,7 @@ async def _store(settings: WorkerSettings) -> AsyncIterator[Finding]:
 
 
 async def _contents(store: QueueStore, settings: WorkerSettings) -> AsyncIterator[Finding]:
-    if (difference := await attempts_apart(store, settings.store)) is not None:
+    if (difference := await attempts_difference(store, settings.store)) is not None:
         yield warn("attempts", difference)
     else:
         attempts = await store.schema.default_max_attempts()
@@ -182,7 +182,7 @@ async def _listen(store: QueueStore) -> Finding:
 
 
 def _tasks(settings: WorkerSettings) -> Iterator[Finding]:
-    from stowhand.service.loading import load_tasks
+    from stowhand.service.task_loader import load_tasks
 
     if settings.app is None and settings.tasks is None and not Path("tasks").is_dir():
         yield warn("tasks", "no folder tasks/ here, and no --tasks or --app")

@@ -143,10 +143,10 @@ def _load_tasks(settings: WorkerSettings, task: str, *, is_named: bool) -> tuple
     needs_tasks = (is_named or settings.app is not None) and task not in BUILT_IN
     if not needs_tasks and not settings.otel:
         return Registry(), None
-    from stowhand.service.loading import load_tasks, wanted_traces
+    from stowhand.service.task_loader import load_tasks, requested_traces
 
     if not needs_tasks:
-        return Registry(), wanted_traces(settings)
+        return Registry(), requested_traces(settings)
     loaded = load_tasks(settings)
     loaded.registry.get(task)
     return loaded.registry, loaded.traces

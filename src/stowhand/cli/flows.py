@@ -292,7 +292,7 @@ def run_flow(target: str, **typed: Any) -> int:
 
     Exit code: 0 stopped, 1 a worker function could not be ended, 3 the store cannot be reached.
     """
-    from stowhand.service.process import finished, hand_over_at_the_end
+    from stowhand.service.process import export_last_spans, export_spans_at_exit
 
     flow = read_flow(target, typed)
     if not flow.workers:
@@ -302,9 +302,9 @@ def run_flow(target: str, **typed: Any) -> int:
     unfinished: list[int] = []
     flow.events.on(WorkerStopped, lambda event: unfinished.append(event.unfinished))
     _log_workers(flow)
-    hand_over_at_the_end(flow.traces)
+    export_spans_at_exit(flow.traces)
     asyncio.run(run_all(flow))
-    return finished(FAILURE if any(unfinished) else OK)
+    return export_last_spans(FAILURE if any(unfinished) else OK)
 
 
 def _slots(flow: Flow) -> Counter[str]:

@@ -129,7 +129,7 @@ def listen_options(port: int) -> Callable[[F], F]:
 
 def own_store(app: str) -> OwnStore:
     """Return the store that an App names. Imports its module, so only where a command opens a store."""
-    from stowhand.service.loading import load_app
+    from stowhand.service.task_loader import load_app
 
     return msgspec.structs.replace(load_app(app).own_store, app=app)
 

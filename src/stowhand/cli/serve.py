@@ -29,10 +29,10 @@ from stowhand.observe.lending import LendingListener
 from stowhand.observe.listener import LogListener
 from stowhand.protocols.queue_store import AnyStore
 from stowhand.service import exit_codes
-from stowhand.service.opening import store_of
-from stowhand.service.process import collect_less, hard_exit
+from stowhand.service.process import hard_exit, reduce_garbage_collection
 from stowhand.service.signals import StopRequests, handle_signals
-from stowhand.service.status_server import Answer, StatusServer, verdict
+from stowhand.service.status_server import Answer, StatusServer, health_answer
+from stowhand.service.store_opener import store_of
 from stowhand.tasks.loader import load_object
 from stowhand.tasks.registry import Registry
 
@@ -139,7 +139,7 @@ async def _serve(settings: WorkerSettings, served: _ServedObject, options: Serve
             store = await _open(settings)
         else:
             await _open_valid(store, events)
-        collect_less()
+        reduce_garbage_collection()
         show = partial(_serve_health, settings.http)
         async with running(store, options, events, _metrics(), show) as server:
             _stop_at_signals(server)
@@ -168,12 +168,12 @@ def _serve_health(address: str | None, health: Health) -> Iterator[None]:
             is_well, fields = answer.result(HEALTH_TIMEOUT_SECONDS)
         except TimeoutError:
             answer.cancel()
-            return verdict(
+            return health_answer(
                 good_status,
                 bad_status,
                 [f"no answer of the event loop or the store within {HEALTH_TIMEOUT_SECONDS:g} s"],
             )
-        return verdict(good_status, bad_status, [] if is_well else [fields["status"]])
+        return health_answer(good_status, bad_status, [] if is_well else [fields["status"]])
 
     pages = {
         "/healthz": lambda: page(alive, "ok", "stuck"),

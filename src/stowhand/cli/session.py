@@ -20,7 +20,7 @@ from stowhand.observe.job_logger import core_logger
 from stowhand.observe.propagation import IN_ENVIRONMENT
 from stowhand.observe.safe_text import scrub
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.service.opening import store_of
+from stowhand.service.store_opener import store_of
 
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
@@ -48,9 +48,9 @@ def with_store(
 
     if traces is None:
         return asyncio.run(session())
-    from stowhand.service.process import hand_over_at_the_end
+    from stowhand.service.process import export_spans_at_exit
 
-    hand_over_at_the_end(traces)
+    export_spans_at_exit(traces)
     with traces.within(os.environ.get(IN_ENVIRONMENT)):
         return asyncio.run(session())
 

@@ -32,11 +32,11 @@ from stowhand.observe.lending import LendingListener
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.remote.server.authenticator import Proxies
 from stowhand.remote.server.tokens import TokenFile, write_private
-from stowhand.service.children import Child, Children, Next, Slot
+from stowhand.service.children import Child, Children, NextStep, Slot
 from stowhand.service.exit_codes import OK, USAGE
-from stowhand.service.loading import load_app
-from stowhand.service.opening import store_of
 from stowhand.service.signals import handle_signals
+from stowhand.service.store_opener import store_of
+from stowhand.service.task_loader import load_app
 from stowhand.tasks.program import describe_exit
 from stowhand.tasks.registry import Registry
 
@@ -351,17 +351,17 @@ class _DashboardProcess:
             core_logger().info(f"Dashboard: {url}")
         self._has_started()
 
-    async def _on_end(self, slot: Slot, code: int) -> Next:
+    async def _on_end(self, slot: Slot, code: int) -> NextStep:
         assert self._announcement is not None
         await self._announcement
         if code == USAGE and not self.first_start.done():
             message = f"--web {self._address}: the dashboard has not started; see the error above"
             self.first_start.set_exception(ConfigurationError(message))
-            return Next.NONE
-        if not self._children.stopping:
+            return NextStep.NONE
+        if not self._children.is_stopping:
             core_logger().error(f"The dashboard {describe_exit(code)}; it starts again.")
         self._has_started()
-        return Next.RESTART
+        return NextStep.RESTART
 
     def _has_started(self) -> None:
         if not self.first_start.done():

@@ -22,7 +22,7 @@ from stowhand.observe.logs import Scope, configure_unless_configured
 from stowhand.runner.events import WorkerEvents, WorkerPool
 from stowhand.runner.options import Plan, RunnerOptions, find_store, make_plan
 from stowhand.runner.watching import RunObserver
-from stowhand.service.process import Stopper, hand_over_at_the_end, leave
+from stowhand.service.process import Stopper, export_spans_at_exit, release_and_exit
 from stowhand.service.signals import has_terminal
 from stowhand.tasks.options import TaskSpec, read_spec
 from stowhand.worker.worker import new_identity
@@ -94,7 +94,7 @@ class Runner:
         new_logger: Callable[[Scope], LineLogger] = ScopedLogger if plan.logger is None else plan.logger.of
         LogListener(self._core, new_logger)
         if plan.traces is not None:
-            hand_over_at_the_end(plan.traces)
+            export_spans_at_exit(plan.traces)
         plan.events.on_listener_error = new_logger(Scope("core")).error
         for problem in plan.skipped_files:
             new_logger(Scope("core")).warning(problem)
@@ -174,7 +174,7 @@ class Runner:
             self._worker.stop()
 
     def _handle_signals(self) -> Signals:
-        stopper = Stopper(self._worker, lambda: leave(self._plan.store, self._worker))
+        stopper = Stopper(self._worker, lambda: release_and_exit(self._plan.store, self._worker))
 
         def on_signal(name: str) -> None:
             if not self._asked:

@@ -27,33 +27,33 @@ from stowhand.events import Events
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.safe_text import scrub
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.service.children import IN_ORDER_OFFSET, UNOPENED
+from stowhand.service.children import ORDERLY_EXIT_OFFSET, UNOPENED
 from stowhand.service.exit_codes import exit_code
 from stowhand.service.health import report_of, write_report
-from stowhand.service.process import LAST_WORDS, Stopper, finished, hard_exit, run_process
-from stowhand.service.process_observer import ProcessObserver, count
-from stowhand.service.supervisor import Order
+from stowhand.service.process import EXIT_CALLBACKS, Stopper, export_last_spans, hard_exit, run_process
+from stowhand.service.process_observer import ProcessObserver, count_events
+from stowhand.service.supervisor import ChildOrder
 from stowhand.worker.host import LoopLiveness
 from stowhand.worker.worker import Worker
 
 
 def main() -> None:
     """Work as ordered, and exit without waiting for threads that may never end."""
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=ChildOrder)
     settings = WorkerSettings.from_json(order.settings)
     configure_logging(settings.log_level, settings.log_format)
     for number in (signal.SIGINT, signal.SIGHUP):
         # The supervisor decides; TERM sent to this process alone still ends it. A function, because programs that a
         # task starts would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
-    alone = threading.Event()
+    supervisor_lost = threading.Event()
     try:
-        observer = _observer(order, settings, alone)
-        code = run_process(settings, name=order.name, control=partial(_listen, alone), observer=observer)
+        observer = _observer(order, settings, supervisor_lost)
+        code = run_process(settings, name=order.name, control=partial(_listen, supervisor_lost), observer=observer)
     except StowhandError as error:
         sys.stderr.write(f"error: {scrub(str(error))}\n")
         code = UNOPENED if isinstance(error, ResourceUnavailable) else exit_code(error)
-    hard_exit(finished(IN_ORDER_OFFSET + code))
+    hard_exit(export_last_spans(ORDERLY_EXIT_OFFSET + code))
 
 
 class ChildReporter(ProcessObserver):
@@ -67,11 +67,11 @@ class ChildReporter(ProcessObserver):
     ) -> None:
         self._folder, self._settings, self._clock = folder, settings, clock or SystemClock()
         self._is_alone = is_alone
-        self._late: Callable[[float], None] = lambda late: None
+        self._record_lag: Callable[[float], None] = lambda lag_seconds: None
         self._ticker: Ticker | None = None
 
     def listen(self, events: Events) -> None:
-        self._late = count(self._settings, events)
+        self._record_lag = count_events(self._settings, events)
 
     def follow(self, store: QueueStore, *, worker: Worker | None = None, scheduler: Scheduler | None = None) -> None:
         del store, scheduler
@@ -84,39 +84,39 @@ class ChildReporter(ProcessObserver):
         if self._ticker is not None:
             self._ticker.stop()
         if self._is_alone():
-            _remove(self._folder)
+            _remove_folder(self._folder)
 
     async def _report(self, liveness: LoopLiveness) -> float:
-        self._late(liveness.lag())
+        self._record_lag(liveness.lag())
         write_report(self._folder, report_of(liveness, self._clock))
         return self._settings.timings.report_every
 
 
-def _remove(folder: Path) -> None:
+def _remove_folder(folder: Path) -> None:
     """Remove the folder. Rename it first: other processes may still be writing."""
     with suppress(OSError):  # another child was first
         folder = folder.rename(folder.with_suffix(".gone"))
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _observer(order: Order, settings: WorkerSettings, alone: threading.Event) -> ProcessObserver:
+def _observer(order: ChildOrder, settings: WorkerSettings, supervisor_lost: threading.Event) -> ProcessObserver:
     if order.folder is None:
         return ProcessObserver()
     # In an environment on Windows the parent is a launcher of the interpreter's.
     parent = os.getppid() if sys.platform == "win32" else order.parent
     # The end of the orders may be read while the supervisor, dying, is still this process's parent; and it may be gone
     # before that end is read.
-    reporter = ChildReporter(Path(order.folder), settings, lambda: alone.is_set() or os.getppid() != parent)
-    LAST_WORDS.append(reporter.close)
+    reporter = ChildReporter(Path(order.folder), settings, lambda: supervisor_lost.is_set() or os.getppid() != parent)
+    EXIT_CALLBACKS.append(reporter.close)
     return reporter
 
 
-def _listen(alone: threading.Event, stopper: Stopper) -> None:
+def _listen(supervisor_lost: threading.Event, stopper: Stopper) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stopper.request_stop())  # also while the loop is blocked
-    threading.Thread(target=_read_orders, args=(alone, stopper), name="stowhand orders", daemon=True).start()
+    threading.Thread(target=_read_orders, args=(supervisor_lost, stopper), name="stowhand orders", daemon=True).start()
 
 
-def _read_orders(alone: threading.Event, stopper: Stopper) -> None:
+def _read_orders(supervisor_lost: threading.Event, stopper: Stopper) -> None:
     for line in sys.stdin.buffer:
         match line.strip():
             case b"drain":
@@ -125,7 +125,7 @@ def _read_orders(alone: threading.Event, stopper: Stopper) -> None:
                 stopper.quiet(on=word == b"quiet")
             case _:
                 stopper.now()
-    alone.set()
+    supervisor_lost.set()
     stopper.now()
 
 

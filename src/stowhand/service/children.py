@@ -24,9 +24,9 @@ from stowhand.service.health import Process, read_report
 from stowhand.service.signals import StopRequests
 from stowhand.worker.host import DEFAULT_TIMINGS, Timings
 
-LAST_WRITE = 2.0
+LAST_WRITE_SECONDS = 2.0
 """Seconds in which a process that was asked to stop three times may still give leases back."""
-FIRST_PAUSE = 0.1
+FIRST_RESTART_PAUSE_SECONDS = 0.1
 """Seconds before a child that died soon after its start is replaced; twice as many each further time."""
 
 SETTLED_CODES = (exit_codes.USAGE, exit_codes.STORE_UNREACHABLE, exit_codes.SCHEMA_UNSUITABLE)
@@ -40,10 +40,10 @@ RENEWED = 8
 """A limit of its worker was reached. Another process takes its place at once."""
 UNOPENED = 9
 """What its tasks ask for could not be opened. At the start that ends all."""
-IN_ORDER_OFFSET = 200
+ORDERLY_EXIT_OFFSET = 200
 """Added to the exit code of a child that ends in order. With any other code, a handler has ended it (``os._exit``)."""
 _CHILD_CODES = (exit_codes.OK, exit_codes.FAILURE, *SETTLED_CODES, exit_codes.REPLACE, HUNG, RENEWED, UNOPENED)
-IN_ORDER = {IN_ORDER_OFFSET + code: code for code in _CHILD_CODES}
+ORDERLY_EXIT_CODES = {ORDERLY_EXIT_OFFSET + code: code for code in _CHILD_CODES}
 
 
 class Child:
@@ -112,11 +112,11 @@ class Child:
         """Wait for its end, and give its exit code."""
         return await self.process.wait()
 
-    async def end(self, within: float) -> None:
+    async def end(self, timeout_seconds: float) -> None:
         """Dismiss it, and kill it unless it ends within so many seconds."""
         self.dismiss()
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(timeout_seconds):
                 await self.wait()
         except TimeoutError:
             self.kill()
@@ -130,7 +130,7 @@ class Slot:
         self.number = number
         self.child: Child | None = None
         """``None``: it is being started."""
-        self.moment = stopwatch()
+        self.changed_at = stopwatch()
         """When the latest child was started, or has ended."""
         self.lifetime = 0.0
         """Seconds, of the latest child that has ended."""
@@ -146,7 +146,7 @@ class Slot:
         return self.child is not None and self.child.code is None
 
 
-class Next(Enum):
+class NextStep(Enum):
     """What follows the end of a child."""
 
     RESTART = auto()
@@ -169,7 +169,7 @@ class Children:
         self,
         count: int,
         start: Callable[[Slot], Awaitable[Child]],
-        on_end: Callable[[Slot, int], Awaitable[Next]],
+        on_end: Callable[[Slot, int], Awaitable[NextStep]],
         grace: float,
         timings: Timings = DEFAULT_TIMINGS,
         on_overdue: Callable[[], None] = lambda: None,
@@ -182,12 +182,12 @@ class Children:
         self._timers: list[Cancelable] = []
         self._latest_order: bytes | None = None
         self._is_killing = False
-        self.were_killed = False
+        self.has_killed = False
         """Some had to be killed at a stop."""
         self.slots = [Slot(number) for number in range(count)]
 
     @property
-    def stopping(self) -> bool:
+    def is_stopping(self) -> bool:
         """Children that end are not replaced any more."""
         return self._stopped.is_set()
 
@@ -206,7 +206,7 @@ class Children:
 
     def order(self, word: bytes) -> None:
         """Send it to all children; those that are started later get the latest one. Ignored when they are to stop."""
-        if not self.stopping:
+        if not self.is_stopping:
             self._send(word)
 
     def request_stop(self) -> None:
@@ -219,11 +219,11 @@ class Children:
             self._stop(b"now", 0.0)
         else:
             self._stopped.set()
-            self._kill(LAST_WRITE)
+            self._kill(LAST_WRITE_SECONDS)
 
     def stop(self) -> None:
         """Drain, unless that was requested before."""
-        if not self.stopping:
+        if not self.is_stopping:
             self._stop(b"drain", self._grace)
 
     def health(self, folder: Path | None) -> list[Process]:
@@ -231,7 +231,7 @@ class Children:
         return [
             Process(
                 f"process {slot.number + 1}",
-                stopwatch() - slot.moment,
+                stopwatch() - slot.changed_at,
                 read_report(folder, slot.child.pid) if slot.child is not None and slot.is_running else None,
             )
             for slot in self.slots
@@ -247,45 +247,45 @@ class Children:
     def _stop(self, word: bytes, grace: float) -> None:
         self._stopped.set()
         self._send(word)
-        killed = self._timings.killed
-        self._after(grace + self._timings.exited - killed, lambda: self._kill(killed / 2))
+        kill_delay = self._timings.killed
+        self._call_after(grace + self._timings.exited - kill_delay, lambda: self._kill(kill_delay / 2))
 
     def _kill(self, overdue: float) -> None:
         self._is_killing = True
         for slot in self.slots:
             self._kill_child(slot)
-        self._after(overdue, self._on_overdue)
+        self._call_after(overdue, self._on_overdue)
 
     def _kill_child(self, slot: Slot) -> None:
         if slot.child is not None and slot.is_running:
             slot.child.kill()
-            self.were_killed = True
+            self.has_killed = True
 
-    def _after(self, seconds: float, call: Callable[[], None]) -> None:
+    def _call_after(self, seconds: float, call: Callable[[], None]) -> None:
         self._timers.append(self._clock.call_later(seconds, call))
 
     async def _keep(self, slot: Slot) -> None:
-        while not self.stopping:
+        while not self.is_stopping:
             code = await self._run_child(slot)
-            following = await self._on_end(slot, code)
-            if following is Next.NONE:
+            next_step = await self._on_end(slot, code)
+            if next_step is NextStep.NONE:
                 break
             slot.restarts += 1
             with suppress(TimeoutError):
-                async with asyncio.timeout(0.0 if following is Next.AT_ONCE else self._pause(slot)):
+                async with asyncio.timeout(0.0 if next_step is NextStep.AT_ONCE else self._pause(slot)):
                     await self._stopped.wait()
         slot.is_done = True
 
     async def _run_child(self, slot: Slot) -> int:
-        slot.child, slot.moment = None, stopwatch()
+        slot.child, slot.changed_at = None, stopwatch()
         child = slot.child = await self._start(slot)
         if self._is_killing:
             self._kill_child(slot)
         elif self._latest_order is not None:
             child.send(self._latest_order)
         code = await child.wait()
-        slot.lifetime = stopwatch() - slot.moment
-        slot.moment = stopwatch()
+        slot.lifetime = stopwatch() - slot.changed_at
+        slot.changed_at = stopwatch()
         return code
 
     def _pause(self, slot: Slot) -> float:
@@ -293,7 +293,7 @@ class Children:
             slot.quick_deaths = 0
             return 0.0
         slot.quick_deaths += 1
-        return float(min(FIRST_PAUSE * 2.0 ** (slot.quick_deaths - 1), self._timings.slowest_restart))
+        return float(min(FIRST_RESTART_PAUSE_SECONDS * 2.0 ** (slot.quick_deaths - 1), self._timings.slowest_restart))
 
 
 def stop_with_parent() -> None:

@@ -19,14 +19,14 @@ from stowhand.clock import Clock
 from stowhand.protocols.options import WorkerOptions
 from stowhand.worker.host import DEFAULT_TIMINGS, LoopLiveness, Timings
 
-PATIENCE = 60.0
+MIN_STORE_CALL_SECONDS = 60.0
 """Seconds that a call to the store may take, at least: drivers time out before."""
-LONGEST_POLL = 10.0
-CRON_PATIENCE = 600.0
+MIN_POLL_BOUND_SECONDS = 10.0
+MAX_CRON_SECONDS = 600.0
 """Seconds: a backfill of up to a year takes its time."""
-SILENT = 10.0
+MAX_REPORT_AGE_SECONDS = 10.0
 """Seconds since the latest report of a process, due every second, after which it is not ready."""
-STARTING = 60.0
+MAX_START_SECONDS = 60.0
 """Seconds that a process may take to its first report."""
 
 
@@ -72,63 +72,63 @@ def report_of(liveness: LoopLiveness, clock: Clock) -> Report:
     )
 
 
-def bounds(options: WorkerOptions, timings: Timings = DEFAULT_TIMINGS) -> dict[str, float]:
+def max_loop_ages(options: WorkerOptions, timings: Timings = DEFAULT_TIMINGS) -> dict[str, float]:
     """Return, by loop, the age in seconds above which it is not alive."""
-    call = max(PATIENCE, 2 * options.lease)
+    call_seconds = max(MIN_STORE_CALL_SECONDS, 2 * options.lease)
     return {
         "loop": max(timings.blocked_at_least, options.lease),
-        "heartbeat": call,
-        "claiming": call,
-        "settling": call,
-        "waking": max(options.poll_interval or 0.0, LONGEST_POLL) + call,
-        "cron": CRON_PATIENCE,
+        "heartbeat": call_seconds,
+        "claiming": call_seconds,
+        "settling": call_seconds,
+        "waking": max(options.poll_interval or 0.0, MIN_POLL_BOUND_SECONDS) + call_seconds,
+        "cron": MAX_CRON_SECONDS,
     }
 
 
-def stuck(ages: Mapping[str, float], bound: Mapping[str, float], whose: str = "") -> list[str]:
+def stuck_reasons(ages: Mapping[str, float], max_ages: Mapping[str, float], owner: str = "") -> list[str]:
     """Half a sentence for each loop whose age is above its bound."""
     return [
-        f"{whose}{name}: nothing for {age:.0f} s, at most {bound[name]:g} s"
+        f"{owner}{name}: nothing for {age:.0f} s, at most {max_ages[name]:g} s"
         for name, age in ages.items()
-        if age > bound[name]
+        if age > max_ages[name]
     ]
 
 
-def stuck_processes(processes: Sequence[Process], bound: Mapping[str, float], now: float) -> list[str]:
+def stuck_process_reasons(processes: Sequence[Process], max_ages: Mapping[str, float], now: float) -> list[str]:
     """Return half a sentence for each stuck loop of a process, and for each process that does not report."""
-    found = []
-    for one in processes:
-        age = age_of(one, now)
-        if age > STARTING:
-            found.append(f"{one.name}: nothing for {age:.0f} s, at most {STARTING:g} s")
-        elif one.report is not None:
-            found += stuck(one.report.ages, bound, one.label)
-    return found
+    reasons = []
+    for process in processes:
+        age = age_of(process, now)
+        if age > MAX_START_SECONDS:
+            reasons.append(f"{process.name}: nothing for {age:.0f} s, at most {MAX_START_SECONDS:g} s")
+        elif process.report is not None:
+            reasons += stuck_reasons(process.report.ages, max_ages, process.label)
+    return reasons
 
 
-def starting(processes: Sequence[Process], place: str = "store") -> list[str]:
+def starting_reasons(processes: Sequence[Process], store_noun: str = "store") -> list[str]:
     """Why processes are not ready whose first claim has not been answered."""
-    late = [one.name or "it" for one in processes if one.report is None or not one.report.claimed]
-    return [f"{name} is starting: the {place} has answered no claim yet" for name in late]
+    names = [process.name or "it" for process in processes if process.report is None or not process.report.claimed]
+    return [f"{name} is starting: the {store_noun} has answered no claim yet" for name in names]
 
 
-def unready_processes(processes: Sequence[Process], now: float) -> list[str]:
+def unready_reasons(processes: Sequence[Process], now: float) -> list[str]:
     """Why processes that have started are not ready. One that cannot even write its report (a full disk) is not, and
     neither is one whose calls the store refuses: it may answer reads, and refuse writes."""
-    found = []
-    for one in processes:
-        if one.report is None:
+    reasons = []
+    for process in processes:
+        if process.report is None:
             continue
-        age = age_of(one, now)
-        if age > SILENT:
-            found.append(f"{one.name}: nothing for {age:.0f} s")
-        found += [
-            f"{one.label}{name}: the store has answered with errors for {seconds:.0f} s; the log says which"
-            for name, seconds in one.report.refused.items()
+        age = age_of(process, now)
+        if age > MAX_REPORT_AGE_SECONDS:
+            reasons.append(f"{process.name}: nothing for {age:.0f} s")
+        reasons += [
+            f"{process.label}{name}: the store has answered with errors for {seconds:.0f} s; the log says which"
+            for name, seconds in process.report.refused.items()
         ]
-        if one.report.unready:
-            found.append(f"{one.label}{one.report.unready}")
-    return found
+        if process.report.unready:
+            reasons.append(f"{process.label}{process.report.unready}")
+    return reasons
 
 
 def age_of(process: Process, now: float) -> float:
@@ -136,7 +136,7 @@ def age_of(process: Process, now: float) -> float:
     return process.since if process.report is None else max(now - process.report.at, 0.0)
 
 
-def rounded(ages: Mapping[str, float]) -> dict[str, float]:
+def rounded_ages(ages: Mapping[str, float]) -> dict[str, float]:
     """Return the ages, rounded for people."""
     return {name: round(age, 1) for name, age in ages.items()}
 

@@ -27,19 +27,19 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.health import (
     Process,
     age_of,
-    bounds,
     forget_report,
+    max_loop_ages,
     report_of,
-    rounded,
-    starting,
-    stuck,
-    stuck_processes,
-    unready_processes,
+    rounded_ages,
+    starting_reasons,
+    stuck_process_reasons,
+    stuck_reasons,
+    unready_reasons,
 )
 from stowhand.service.notifier import Notifier
-from stowhand.service.process import LAST_WORDS
-from stowhand.service.process_observer import NEEDED, ProcessObserver, count
-from stowhand.service.status_server import Answer, StatusServer, verdict
+from stowhand.service.process import EXIT_CALLBACKS
+from stowhand.service.process_observer import METRICS_NEEDED, ProcessObserver, count_events
+from stowhand.service.status_server import Answer, StatusServer, health_answer
 from stowhand.service.store_probe import StoreProbe
 from stowhand.service.supervisor import Supervisor
 from stowhand.worker.host import LoopLiveness
@@ -48,10 +48,10 @@ from stowhand.worker.worker import Worker
 if TYPE_CHECKING:
     from stowhand.observe.exposition import Exposition
 
-SEEN_EVERY = 0.25
-STOP_MARGIN = 10.0
+LOOP_MARK_SECONDS = 0.25
+STOP_MARGIN_SECONDS = 10.0
 """Seconds beyond the grace that a service manager is to wait: the worker has left after half of them."""
-MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
+METRICS_FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class HealthReporter(ProcessObserver):
@@ -60,15 +60,15 @@ class HealthReporter(ProcessObserver):
     def __init__(self, settings: WorkerSettings, manager: Notifier | None, clock: Clock | None = None) -> None:
         self._settings, self._notifier, self._clock = settings, manager, clock or SystemClock()
         self._timings = settings.timings
-        self._bounds = bounds(settings.worker, settings.timings)
+        self._max_ages = max_loop_ages(settings.worker, settings.timings)
         self._probe = StoreProbe(self._clock, self._timings)
         self._liveness: LoopLiveness | None = None
         self._scheduler: Scheduler | None = None
         self._supervisor: Supervisor | None = None
-        self._late: Callable[[float], None] = lambda late: None
-        self._seen = self._clock.monotonic()
+        self._record_lag: Callable[[float], None] = lambda lag_seconds: None
+        self._loop_marked_at = self._clock.monotonic()
         """When the parent's loop last moved."""
-        self._draining = self._ready_sent = False
+        self._is_draining = self._has_sent_ready = False
         self._status = ""
         self._exposition: Exposition | None = None
         self._closing = ExitStack()
@@ -88,7 +88,7 @@ class HealthReporter(ProcessObserver):
             pages = {"/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz}
             server = StatusServer(self._settings.http, pages)
             self._closing.callback(server.close)
-            _say_where(self._settings.http, server.url)
+            _log_address(self._settings.http, server.url)
         ticker = self._clock.ticker("stowhand health", self._tick)
         self._closing.callback(ticker.stop)
 
@@ -99,22 +99,22 @@ class HealthReporter(ProcessObserver):
 
     def stopping(self) -> None:
         """Called at a signal to stop, in its handler too, and at the end."""
-        if not self._draining:
-            self._draining = True
+        if not self._is_draining:
+            self._is_draining = True
             if self._notifier is not None:
                 # Whatever the unit's own timeout, the manager waits until the process must have exited.
-                most = self._settings.worker.grace + STOP_MARGIN
-                self._notifier.send(stopping=1, status="stopping", extend_timeout_usec=int(most * 1_000_000))
+                max_seconds = self._settings.worker.grace + STOP_MARGIN_SECONDS
+                self._notifier.send(stopping=1, status="stopping", extend_timeout_usec=int(max_seconds * 1_000_000))
 
     # -- as ProcessObserver ----------------------------------------------------------------------
 
     def listen(self, events: Events) -> None:
-        self._late = count(self._settings, events)
+        self._record_lag = count_events(self._settings, events)
         for kind in (ChildDied, ChildRenewed):
             events.on(kind, self._child_ended)
 
     def follow(self, store: QueueStore, *, worker: Worker | None = None, scheduler: Scheduler | None = None) -> None:
-        self._probe.of(store, lent=self._settings.store.connection.is_lent)
+        self._probe.of(store, is_remote=self._settings.store.connection.is_lent)
         self._scheduler = scheduler
         if worker is not None:
             self._liveness = worker.controls.liveness
@@ -128,17 +128,17 @@ class HealthReporter(ProcessObserver):
 
     @contextmanager
     def supervising(self, supervisor: Supervisor) -> Iterator[None]:
-        seeing = asyncio.get_running_loop().create_task(self._see())
+        marking = asyncio.get_running_loop().create_task(self._mark_loop())
         self._supervisor = supervisor
         try:
             yield
         finally:
-            seeing.cancel()
+            marking.cancel()
 
-    async def _see(self) -> None:
+    async def _mark_loop(self) -> None:
         while True:
-            self._seen = self._clock.monotonic()
-            await self._clock.sleep(SEEN_EVERY)
+            self._loop_marked_at = self._clock.monotonic()
+            await self._clock.sleep(LOOP_MARK_SECONDS)
 
     def _child_ended(self, event: ChildDied | ChildRenewed) -> None:
         forget_report(self.folder, event.pid)
@@ -155,94 +155,99 @@ class HealthReporter(ProcessObserver):
         """Seconds, by loop of this process."""
         ages = {} if self._liveness is None else self._liveness.ages()
         if self._supervisor is not None:
-            ages = {"loop": self._clock.monotonic() - self._seen}
+            ages = {"loop": self._clock.monotonic() - self._loop_marked_at}
         return ages if self._scheduler is None else ages | {"cron": self._scheduler.busy}
 
-    def trouble(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Why the worker is not alive; empty: it is."""
         children = [] if self._supervisor is None else self._processes()
-        return stuck(self.ages(), self._bounds) + stuck_processes(children, self._bounds, self._clock.monotonic())
+        return stuck_reasons(self.ages(), self._max_ages) + stuck_process_reasons(
+            children, self._max_ages, self._clock.monotonic()
+        )
 
-    def unready(self) -> list[str]:
+    def unready_problems(self) -> list[str]:
         """Why the worker is not ready; empty: it is."""
-        is_stopping = self._draining or (self._supervisor is not None and self._supervisor.children.stopping)
-        found = ["it is stopping"] if is_stopping else []
+        is_stopping = self._is_draining or (self._supervisor is not None and self._supervisor.children.is_stopping)
+        reasons = ["it is stopping"] if is_stopping else []
         processes = self._processes()
-        found += starting(processes) + unready_processes(processes, self._clock.monotonic())
+        reasons += starting_reasons(processes) + unready_reasons(processes, self._clock.monotonic())
         age = self.ages().get("loop", 0.0)
         if age > self._timings.blocked_after:
             # The probe asks the store on the loop, so a missing answer says nothing about the store.
-            found.append(f"loop: nothing for {age:.0f} s; what runs on it blocks it")
-        elif (trouble := self._probe.trouble()) is not None:
-            found.append(trouble)
-        return found
+            reasons.append(f"loop: nothing for {age:.0f} s; what runs on it blocks it")
+        elif (problem := self._probe.problem()) is not None:
+            reasons.append(problem)
+        return reasons
 
     def _heard(self) -> float | None:
         """Seconds since the store last answered any process."""
-        moments = [self._probe.heard, *(one.report.heard for one in self._processes() if one.report is not None)]
-        known = [moment for moment in moments if moment is not None]
+        times = [
+            self._probe.heard,
+            *(process.report.heard for process in self._processes() if process.report is not None),
+        ]
+        known = [time for time in times if time is not None]
         return round(self._clock.monotonic() - max(known), 1) if known else None
 
     # -- pages -----------------------------------------------------------------------------------
 
     def _metrics(self) -> Answer:
         if self._exposition is None:
-            return Answer(501, f"{NEEDED}\n".encode())
+            return Answer(501, f"{METRICS_NEEDED}\n".encode())
         from stowhand.observe.exposition import CONTENT_TYPE
 
         return Answer(200, self._exposition.text(), CONTENT_TYPE)
 
     def _healthz(self) -> Answer:
-        trouble, now = self.trouble(), self._clock.monotonic()
-        page: dict[str, object] = {"loops": rounded(self.ages())}
+        problems, now = self.problems(), self._clock.monotonic()
+        page: dict[str, object] = {"loops": rounded_ages(self.ages())}
         if self._supervisor is not None:
-            page["processes"] = {one.name: _shown(one, now) for one in self._processes()}
-        return verdict("ok", "stuck", trouble, **page)
+            page["processes"] = {process.name: _process_fields(process, now) for process in self._processes()}
+        return health_answer("ok", "stuck", problems, **page)
 
     def _readyz(self) -> Answer:
-        return verdict("ready", "not ready", self.unready(), store_heard_seconds_ago=self._heard())
+        return health_answer("ready", "not ready", self.unready_problems(), store_heard_seconds_ago=self._heard())
 
     # -- on its own thread --------------------------------------------------------------------------
 
     async def _tick(self) -> float:
         if self._liveness is not None:
-            self._late(self._liveness.lag())
-        every = self._timings.report_every
+            self._record_lag(self._liveness.lag())
+        interval = self._timings.report_every
         if self._notifier is None:
-            return every
-        if not self._draining:
+            return interval
+        if not self._is_draining:
             self._notify(self._notifier)
-        elif not self.trouble():
+        elif not self.problems():
             self._notifier.send(watchdog=1)
-        return every if self._notifier.watchdog is None else min(every, self._notifier.watchdog / 2)
+        return interval if self._notifier.watchdog is None else min(interval, self._notifier.watchdog / 2)
 
     def _notify(self, manager: Notifier) -> None:
-        trouble = self.trouble()
-        if not self._ready_sent and not starting(self._processes()):
-            self._ready_sent = True
+        problems = self.problems()
+        if not self._has_sent_ready and not starting_reasons(self._processes()):
+            self._has_sent_ready = True
             manager.send(ready=1)
-        status = "; ".join(trouble) or ("working" if self._ready_sent else "starting")
+        status = "; ".join(problems) or ("working" if self._has_sent_ready else "starting")
         if status != self._status:
             self._status = status
             manager.send(status=status)
-        if manager.watchdog is not None and not trouble:
+        if manager.watchdog is not None and not problems:
             manager.send(watchdog=1)
 
     def _make_folder(self) -> None:
         folder = self.folder = Path(tempfile.mkdtemp(prefix="stowhand-"))
         remove = partial(shutil.rmtree, folder, ignore_errors=True)
         self._closing.callback(remove)
-        LAST_WORDS.append(remove)
+        EXIT_CALLBACKS.append(remove)
         if self._settings.http is not None:
-            os.environ[MULTIPROCESS] = str(folder)  # before the client is imported
+            os.environ[METRICS_FOLDER_VARIABLE] = str(folder)  # before the client is imported
 
 
-def _shown(process: Process, now: float) -> dict[str, object]:
-    loops = {} if process.report is None else rounded(process.report.ages)
+def _process_fields(process: Process, now: float) -> dict[str, object]:
+    loops = {} if process.report is None else rounded_ages(process.report.ages)
     return {"said_seconds_ago": round(age_of(process, now), 1), "loops": loops}
 
 
-def _say_where(address: str, url: str) -> None:
+def _log_address(address: str, url: str) -> None:
     core_logger().info(f"Metrics and health: {url}/metrics, /healthz, /readyz")
     if split_address(address)[0] not in ("localhost", "127.0.0.1", "::1"):
         core_logger().warning(f"They are shown to anyone who can reach {address}; there is no password")

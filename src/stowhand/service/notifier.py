@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 
-VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+ENVIRONMENT_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class Notifier:
@@ -18,18 +18,18 @@ class Notifier:
         self.watchdog = watchdog
         """Seconds within which the manager expects ``WATCHDOG=1``; ``None``: it expects none."""
 
-    def send(self, **words: object) -> None:
+    def send(self, **fields: object) -> None:
         """Send ``READY=1`` for ``ready=1``, all words in one datagram."""
-        lines = "\n".join(f"{name.upper()}={str(value).replace(chr(10), ' ')}" for name, value in words.items())
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as door:
-            door.setblocking(False)
-            door.sendto(lines.encode(), self._address)
+        lines = "\n".join(f"{name.upper()}={str(value).replace(chr(10), ' ')}" for name, value in fields.items())
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as connection:
+            connection.setblocking(False)
+            connection.sendto(lines.encode(), self._address)
 
 
 def notifier(environ: MutableMapping[str, str]) -> Notifier | None:
     """The one that the environment names, if any. The variables are removed: they are not for child processes."""
     address, watchdog = environ.get("NOTIFY_SOCKET", ""), _watchdog(environ)
-    for name in VARIABLES:
+    for name in ENVIRONMENT_VARIABLES:
         environ.pop(name, None)
     if not address.startswith(("/", "@")) or len(address) < 2:
         return None

@@ -40,26 +40,26 @@ from stowhand.observe.traces import Traces
 from stowhand.protocols.handler import Isolate
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service import exit_codes
-from stowhand.service.children import HUNG, IN_ORDER_OFFSET, LAST_WRITE, RENEWED
-from stowhand.service.loading import load_tasks, make_handler, report_problems
-from stowhand.service.opening import open_to_work, store_of
+from stowhand.service.children import HUNG, LAST_WRITE_SECONDS, ORDERLY_EXIT_OFFSET, RENEWED
 from stowhand.service.process_observer import ProcessObserver
 from stowhand.service.quarantine import Quarantine
-from stowhand.service.recurring import Recurring
-from stowhand.service.reloading import Changes, Reloader
-from stowhand.service.signals import StopRequests, handle_signals, to_the_end
+from stowhand.service.recurring_items import RecurringItems
+from stowhand.service.reloader import Reloader, WatchedFiles
+from stowhand.service.signals import StopRequests, handle_signals, run_until_exit
+from stowhand.service.store_opener import open_for_work, store_of
+from stowhand.service.task_loader import load_tasks, make_handler, report_problems
 from stowhand.tasks.program import kill_programs
 from stowhand.worker.host import DEFAULT_TIMINGS, Host, Timings
 from stowhand.worker.worker import Worker, new_identity
 
-UNREAD = 0.2
+FLUSH_TIMEOUT_SECONDS = 0.2
 """Seconds within which a line is written, unless the log is not read any more."""
-LAST_SPANS = 3.0
+SPAN_EXPORT_SECONDS = 3.0
 """Seconds that a process whose work is done gives its last spans."""
-BUSY_PAUSE = 0.1
-YOUNG = 10_000
+BUSY_PAUSE_SECONDS = 0.1
+GC_THRESHOLD = 10_000
 """Objects made and not freed after which the garbage collector looks at them; Python's own default is 700."""
-LAST_WORDS: list[Callable[[], object]] = []
+EXIT_CALLBACKS: list[Callable[[], object]] = []
 """Called by a process that exits at once. They are quick and raise nothing."""
 _TRACES: list[Traces] = []
 """Whose last spans are exported at the end."""
@@ -75,7 +75,7 @@ def run_process(
 ) -> int:
     """Work in this process until stopped. ``control`` is given the stopper instead of signals being handled here."""
     work = _work(settings, name or new_identity(), control, events or Events(), observer or ProcessObserver())
-    return asyncio.run(work if control is not None else to_the_end(work))
+    return asyncio.run(work if control is not None else run_until_exit(work))
 
 
 class Stopper:
@@ -84,8 +84,8 @@ class Stopper:
     def __init__(
         self,
         worker: Worker,
-        leave: Callable[[], None],
-        bounded: Callable[[float], object] = lambda grace: None,
+        release_and_exit: Callable[[], None],
+        on_stop: Callable[[float], object] = lambda grace: None,
         timings: Timings = DEFAULT_TIMINGS,
         *,
         is_supervised: bool = False,
@@ -95,10 +95,10 @@ class Stopper:
         ``is_supervised``: the exit codes are those between a child and its supervisor.
         """
         self._worker = worker
-        self._leave = leave
-        self._bounded = bounded
+        self._exit_now = release_and_exit
+        self._on_stop = on_stop
         self._stop_requests = StopRequests(timings.same_signal)
-        self._quiet = False
+        self._is_quiet = False
         self.loop = asyncio.get_running_loop()
         self._is_supervised = is_supervised
         self.must_be_replaced = False
@@ -111,9 +111,9 @@ class Stopper:
             return
         if self._stop_requests.count <= 2:
             self._stop(now=self._stop_requests.count == 2)
-            self._bounded(self._worker.options.grace if self._stop_requests.count == 1 else 0.0)
+            self._on_stop(self._worker.options.grace if self._stop_requests.count == 1 else 0.0)
         else:  # the loop may be blocked, and a signal handler must not wait
-            threading.Thread(target=self._leave, name="stowhand leave", daemon=True).start()
+            threading.Thread(target=self._exit_now, name="stowhand leave", daemon=True).start()
 
     def drain(self) -> None:
         """The supervisor was asked to stop. Ignored if this process has been asked already."""
@@ -124,52 +124,52 @@ class Stopper:
         """Drain, and exit with the code that asks the supervisor for a new process."""
         self.must_be_replaced = True
         self._stop(now=False)
-        self._bounded(self._worker.options.grace)
+        self._on_stop(self._worker.options.grace)
 
     def leave_hung(self, store: QueueStore, blocking: Lease | None) -> None:
         """Exit at once, whatever was asked before: a handler blocks the loop, so nothing can drain. Other jobs go back
         without using an attempt; for the blocking one this counts as a death of its worker."""
 
-        def leave() -> None:
+        def release_and_exit() -> None:
             kill_programs()
             others = [lease for lease in self._worker.controls.held() if lease != blocking]
-            _within(lambda: asyncio.run(_release(store, others, self._worker.id)), LAST_WRITE)
-            hard_exit(self._in_order(HUNG) if self._is_supervised else exit_codes.FAILURE)
+            _run_within(lambda: asyncio.run(_release(store, others, self._worker.id)), LAST_WRITE_SECONDS)
+            hard_exit(self._supervised_code(HUNG) if self._is_supervised else exit_codes.FAILURE)
 
-        threading.Thread(target=leave, name="stowhand hang", daemon=True).start()
+        threading.Thread(target=release_and_exit, name="stowhand hang", daemon=True).start()
 
     def toggle(self) -> None:
         """Pause claiming; called again: resume."""
-        self.quiet(on=not self._quiet)
+        self.quiet(on=not self._is_quiet)
 
     def quiet(self, *, on: bool) -> None:
         """Pause claiming, or resume, on the supervisor's order."""
-        self._quiet = on
+        self._is_quiet = on
         self._on_loop(lambda: self._worker.controls.quiet(on))
 
     def now(self) -> None:
         """Return everything at once: the supervisor is gone, or was asked to stop twice."""
         if self._stop_requests.count < 2:
-            self._bounded(0.0)
+            self._on_stop(0.0)
         self._stop_requests.count = max(self._stop_requests.count, 2)
         self._stop(now=True)
 
     @property
     def unfinished_code(self) -> int:
         """The exit code of a process that leaves handlers unfinished."""
-        return self._in_order(exit_codes.REPLACE) if self.must_be_replaced else exit_codes.FAILURE
+        return self._supervised_code(exit_codes.REPLACE) if self.must_be_replaced else exit_codes.FAILURE
 
-    def over(self, code: int) -> int:
+    def finish(self, code: int) -> int:
         """Note the exit code: the work is over."""
         if code == exit_codes.OK and self.must_be_replaced:
             code = exit_codes.REPLACE
         elif code == exit_codes.OK and self._is_supervised and self._worker.controls.renewal_reason() is not None:
             code = RENEWED
-        self.code = self._in_order(code)
+        self.code = self._supervised_code(code)
         return code
 
-    def _in_order(self, code: int) -> int:
-        return IN_ORDER_OFFSET + code if self._is_supervised else code
+    def _supervised_code(self, code: int) -> int:
+        return ORDERLY_EXIT_OFFSET + code if self._is_supervised else code
 
     def _stop(self, *, now: bool) -> None:
         self._on_loop(lambda: self._worker.stop(now=now))
@@ -186,50 +186,50 @@ async def _work(
     events: Events,
     observer: ProcessObserver,
 ) -> int:
-    changes = Changes(settings)
+    changes = WatchedFiles(settings)
     loaded = load_tasks(settings, may_be_empty=settings.watch)
     report_problems(loaded, settings)
     store = traced(store_of(settings.store), loaded.traces)
     handler = make_handler(loaded, settings, store, name)
-    unrecorded = _listen(events, loaded.traces, observer)
-    around = loaded.registry.middleware.wrap(handler)
-    quarantine = Quarantine(settings, name, handler.is_program, around, events)
+    unrecorded_jobs = _listen(events, loaded.traces, observer)
+    wrapped_handler = loaded.registry.middleware.wrap(handler)
+    quarantine = Quarantine(settings, name, handler.is_program, wrapped_handler, events)
     try:
         # Of several processes the supervisor schedules: it outlives them all.
-        recurring = Recurring(settings, loaded, store, events) if control is None else None
-        await open_to_work(store, settings.store)
+        recurring = RecurringItems(settings, loaded, store, events) if control is None else None
+        await open_for_work(store, settings.store)
         host = _host(quarantine.run, store, lambda: stopper, settings.timings)
         options = settings.worker_options(loaded.claimed(settings), name)
-        worker = Worker(store, around, options, events=events, host=host)
+        worker = Worker(store, wrapped_handler, options, events=events, host=host)
         report_listening(store, events, worker.id)
         observer.follow(store, worker=worker, scheduler=None if recurring is None else recurring.scheduler)
-        leaving = partial(leave, store, worker, lambda: stopper.code)
+        exit_now = partial(release_and_exit, store, worker, lambda: stopper.code)
         stopper: Stopper = Stopper(
             worker,
-            leaving,
-            _leave_in_time(leaving, settings.timings),
+            exit_now,
+            _exit_at_deadline(exit_now, settings.timings),
             settings.timings,
             is_supervised=control is not None,
         )
         await warn_of_unknown_queues(store, loaded.registry, options)
-        await _begin(control, stopper, recurring, observer, partial(warn_of_tasks_without_worker, store, options.tasks))
+        await _start(control, stopper, recurring, observer, partial(warn_of_tasks_without_worker, store, options.tasks))
         reloader = Reloader(settings, loaded, handler, worker, events)
-        collect_less()
+        reduce_garbage_collection()
         await _run(worker, changes, reloader, recurring, once=settings.worker.once)
         if worker.unfinished:
             _last_write(store, worker.unfinished)
             hard_exit(stopper.unfinished_code)
-        return stopper.over(exit_codes.FAILURE if unrecorded else exit_codes.OK)
+        return stopper.finish(exit_codes.FAILURE if unrecorded_jobs else exit_codes.OK)
     finally:
         await quarantine.close()
         handler.close()
         await store.close()
 
 
-async def _begin(
+async def _start(
     control: Callable[[Stopper], None] | None,
     stopper: Stopper,
-    recurring: Recurring | None,
+    recurring: RecurringItems | None,
     observer: ProcessObserver,
     warn: Callable[[], Awaitable[None]],
 ) -> None:
@@ -246,9 +246,9 @@ def _listen(events: Events, traces: Traces | None, observer: ProcessObserver) ->
     """Log, trace and count events. Returns what ``_unrecorded`` fills."""
     LogListener(events)
     traced_events(events, traces)
-    hand_over_at_the_end(traces)
+    export_spans_at_exit(traces)
     observer.listen(events)
-    return _unrecorded(events)
+    return _unrecorded_jobs(events)
 
 
 def _host(isolate: Isolate, store: QueueStore, stopper: Callable[[], Stopper], timings: Timings) -> Host:
@@ -256,24 +256,26 @@ def _host(isolate: Isolate, store: QueueStore, stopper: Callable[[], Stopper], t
     return Host(isolate, lambda lease: stopper().leave_hung(store, lease), lambda: stopper().replace(), timings)
 
 
-def collect_less() -> None:
+def reduce_garbage_collection() -> None:
     """Spare the garbage collector what was loaded, which stays to the end, and most looks at jobs on their way: some
     ten objects each, none of them garbage. In a process of ours only, and unless its tasks have chosen otherwise.
     """
     gc.freeze()
     first, *later = gc.get_threshold()
-    if 0 < first < YOUNG:
-        gc.set_threshold(YOUNG, *later)
+    if 0 < first < GC_THRESHOLD:
+        gc.set_threshold(GC_THRESHOLD, *later)
 
 
-def _unrecorded(events: Events) -> list[JobUnknown]:
+def _unrecorded_jobs(events: Events) -> list[JobUnknown]:
     """Filled with jobs that had ended when the worker stopped, and whose outcome could not be recorded."""
-    found: list[JobUnknown] = []
-    events.on(JobUnknown, lambda event: None if event.ended is None else found.append(event))
-    return found
+    jobs: list[JobUnknown] = []
+    events.on(JobUnknown, lambda event: None if event.ended is None else jobs.append(event))
+    return jobs
 
 
-async def _run(worker: Worker, changes: Changes, tasks: Reloader, recurring: Recurring | None, *, once: bool) -> None:
+async def _run(
+    worker: Worker, changes: WatchedFiles, tasks: Reloader, recurring: RecurringItems | None, *, once: bool
+) -> None:
     """Work, and meanwhile load again what changes, and schedule what recurs."""
     if recurring is None:
         async with changes.reloading(tasks.reload):
@@ -286,19 +288,19 @@ async def _run(worker: Worker, changes: Changes, tasks: Reloader, recurring: Rec
             await worker.run()
 
 
-def hand_over_at_the_end(traces: Traces | None) -> None:
+def export_spans_at_exit(traces: Traces | None) -> None:
     """Export the last spans when the process ends, in order or by ``hard_exit``."""
     if traces is not None and traces not in _TRACES:
         _TRACES.append(traces)
 
 
-def finished(code: int) -> int:
+def export_last_spans(code: int) -> int:
     """The code of a process whose work is done. Where its last spans cannot be exported, the process exits here.
 
     The provider's own exit handler would wait for that, some half a minute.
     """
-    if [traces for traces in _TRACES if not traces.flush(LAST_SPANS)]:
-        core_logger().warning(f"The last spans were not handed over within {LAST_SPANS:g} s")
+    if [traces for traces in _TRACES if not traces.flush(SPAN_EXPORT_SECONDS)]:
+        core_logger().warning(f"The last spans were not handed over within {SPAN_EXPORT_SECONDS:g} s")
         _TRACES.clear()
         hard_exit(code)
     return code
@@ -308,41 +310,44 @@ def hard_exit(code: int) -> None:
     """End the process now: no exit handlers, no joining of threads that will never end."""
     try:
         kill_programs()
-        for word in (*LAST_WORDS, *(traces.leave for traces in _TRACES)):
-            word()
+        for callback in (*EXIT_CALLBACKS, *(traces.leave for traces in _TRACES)):
+            callback()
         for stream in (sys.stdout, sys.stderr):
-            _within(stream.flush, UNREAD)  # the other end may not be read any more
+            _run_within(stream.flush, FLUSH_TIMEOUT_SECONDS)  # the other end may not be read any more
     finally:
         os._exit(code)
 
 
 def _last_write(store: QueueStore, leases: list[Lease]) -> None:
     """Return what still runs. This is allowed only because nothing will run a moment later."""
-    _within(lambda: asyncio.run(_release(store, leases)), LAST_WRITE)
+    _run_within(lambda: asyncio.run(_release(store, leases)), LAST_WRITE_SECONDS)
 
 
-def leave(
-    store: QueueStore, worker: Worker, earned: Callable[[], int | None] = lambda: None, within: float = LAST_WRITE
+def release_and_exit(
+    store: QueueStore,
+    worker: Worker,
+    finished_code: Callable[[], int | None] = lambda: None,
+    within: float = LAST_WRITE_SECONDS,
 ) -> None:
     """Exit now. Return what this worker holds without using attempts, as far as the time allows.
 
     ``earned``: gives the code of work that is over (nothing is held then), else ``None``.
     """
-    if (code := earned()) is not None:
+    if (code := finished_code()) is not None:
         _TRACES.clear()  # they were being exported, or have been
         hard_exit(code)
     kill_programs()
-    _within(worker.controls.give_up, UNREAD)
-    _within(lambda: asyncio.run(_release(store, worker.controls.held(), worker.id)), within)
+    _run_within(worker.controls.give_up, FLUSH_TIMEOUT_SECONDS)
+    _run_within(lambda: asyncio.run(_release(store, worker.controls.held(), worker.id)), within)
     hard_exit(exit_codes.FAILURE)
 
 
-def _leave_in_time(leaving: Callable[..., object], timings: Timings) -> Callable[[float], None]:
+def _exit_at_deadline(exit_now: Callable[..., object], timings: Timings) -> Callable[[float], None]:
     """Exit after the grace even if the loop is blocked, or a call to the store is never answered."""
 
     def wait(grace: float) -> None:
         sleep_blocking(grace + timings.exited - timings.made_to)
-        leaving(within=timings.give_back)
+        exit_now(within=timings.give_back)
 
     return lambda grace: threading.Thread(target=wait, args=(grace,), name="stowhand deadline", daemon=True).start()
 
@@ -353,7 +358,7 @@ async def _release(store: QueueStore, leases: Sequence[Lease], worker: str | Non
     try:
         busy = await heartbeats.release(sorted(leases, key=lambda lease: lease.job_id))
         while busy:  # locked by another transaction; the caller bounds the time
-            await SystemClock().sleep(BUSY_PAUSE)
+            await SystemClock().sleep(BUSY_PAUSE_SECONDS)
             busy = await heartbeats.release(busy)
         while worker is not None and await heartbeats.reset_worker(worker):
             pass
@@ -363,7 +368,7 @@ async def _release(store: QueueStore, leases: Sequence[Lease], worker: str | Non
         await heartbeats.close()
 
 
-def _within(call: Callable[[], None], seconds: float) -> None:
+def _run_within(call: Callable[[], None], seconds: float) -> None:
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     thread.join(seconds)

@@ -16,7 +16,7 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.notifier import notifier
 from stowhand.worker.worker import Worker
 
-NEEDED = "metrics need prometheus-client: pip install 'stowhand[metrics]'"
+METRICS_NEEDED = "metrics need prometheus-client: pip install 'stowhand[metrics]'"
 
 
 class ProcessObserver:
@@ -43,7 +43,7 @@ class ProcessObserver:
 
 
 @contextmanager
-def watched(settings: WorkerSettings) -> Iterator[ProcessObserver]:
+def observe_process(settings: WorkerSettings) -> Iterator[ProcessObserver]:
     """Observe a process for as long as its worker runs. Raises ConfigurationError where ``--http`` cannot listen."""
     manager = notifier(os.environ)
     if settings.http is None and manager is None:
@@ -58,17 +58,17 @@ def watched(settings: WorkerSettings) -> Iterator[ProcessObserver]:
         yield health_reporter
 
 
-def count(settings: WorkerSettings, events: Events) -> Callable[[float], None]:
+def count_events(settings: WorkerSettings, events: Events) -> Callable[[float], None]:
     """Make metrics of these events, where they can be shown. Gives what to call with the loop's lag in seconds.
 
     Raises ConfigurationError where the client's folder for them (PROMETHEUS_MULTIPROC_DIR) cannot be used.
     """
     if settings.http is None:
-        return lambda late: None
+        return lambda lag_seconds: None
     try:
         from stowhand.observe.worker_metrics import WorkerMetrics
     except ConfigurationError:
-        return lambda late: None
+        return lambda lag_seconds: None
     try:
         metrics = WorkerMetrics(labels=settings.metrics_labels)
     except OSError as error:

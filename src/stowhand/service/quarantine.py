@@ -33,17 +33,17 @@ from stowhand.protocols.attempt import Attempt, Report, read_progress, report_of
 from stowhand.protocols.handler import ChildCrashed, ChildUnable, Handler
 from stowhand.service.children import Child
 
-BEGUN = b"begun\n"
-MARK = b"progress "
+STARTED_LINE = b"begun\n"
+PROGRESS_PREFIX = b"progress "
 """Begins a line of progress; an answer begins with a brace."""
-ANSWER_LIMIT = 4 * 1024 * 1024
-LAST_WORDS = 1.0
+MAX_ANSWER_BYTES = 4 * 1024 * 1024
+CHILD_EXIT_SECONDS = 1.0
 """Seconds between a child's answer and its death, whichever comes first; and between its dismissal and its death."""
-KEPT_SECONDS = 30.0
+MAX_IDLE_SECONDS = 30.0
 """For which a child without a job is kept: it holds memory and connections."""
 
 
-class Setup(msgspec.Struct, frozen=True):
+class ChildSetup(msgspec.Struct, frozen=True):
     """The first line that a child is given."""
 
     settings: msgspec.Raw
@@ -91,11 +91,11 @@ class ChildAnswer(msgspec.Struct, frozen=True):
                 return Fail(self.text, kind == "poison", self.payload, self.error_class)
 
 
-class Answer:
+class AttemptReply:
     """What the worker has read of one attempt."""
 
     def __init__(self) -> None:
-        self.begun = False
+        self.has_started = False
         self.line: bytes | None = None
         """``None``: there is no whole answer."""
 
@@ -123,9 +123,9 @@ class Quarantine:
         self._child: SuspectChild | None = None
         """A kept child, which has no job."""
         self._dismissal: Cancelable | None = None
-        self._loads = 0
+        self._load_count = 0
         """How often the worker has loaded its tasks anew."""
-        events.on(TasksReloaded, lambda _: self._renew())
+        events.on(TasksReloaded, lambda _: self._on_reload())
 
     async def run(self, attempt: Attempt[Any]) -> object:
         """Run a suspect in a child. Cancelling kills the child: a process, unlike a thread, can be killed.
@@ -135,34 +135,34 @@ class Quarantine:
         if self._is_program(attempt.claim.task):
             # It has a process of its own already; killing a child in between would not end the program.
             return await self._handler.handle(attempt, attempt.record)
-        report, loads = report_of(attempt), self._loads
+        report, load_count = report_of(attempt), self._load_count
         assignment = Assignment(
             attempt.record, attempt.lease, handed_on(), current_correlation_id(), keeps_progress=report is not None
         )
-        found = None
+        reply = None
         if (child := self._take()) is not None:
-            found = await child.attempt(assignment, report)
-        if found is None or (found.line is None and not found.begun):  # the kept child had died before
+            reply = await child.attempt(assignment, report)
+        if reply is None or (reply.line is None and not reply.has_started):  # the kept child had died before
             child = await SuspectChild.start(self._settings, self._worker)
-            found = await child.attempt(assignment, report)
+            reply = await child.attempt(assignment, report)
         assert child is not None
-        if found.line is None:
-            if not found.begun:
+        if reply.line is None:
+            if not reply.has_started:
                 await self._clock.sleep(self._pause)  # the job may come back at once
                 raise ChildUnable(f"the child process ended with {child.code} before it had begun the job")
             raise ChildCrashed(f"the child process ended with {child.code} and no answer")
-        answer = msgspec.json.decode(found.line, type=ChildAnswer)
+        answer = msgspec.json.decode(reply.line, type=ChildAnswer)
         if answer.kind == "unable":
             await child.kill()
             await self._clock.sleep(self._pause)
             raise ChildUnable(answer.text)
-        await self._keep(child, loads)
+        await self._keep(child, load_count)
         attempt.then.extend(answer.then)
         return answer.outcome()
 
-    def _renew(self) -> None:
+    def _on_reload(self) -> None:
         """The worker has loaded its tasks anew: the next suspect gets a child that loads them, too."""
-        self._loads += 1
+        self._load_count += 1
         self._dismiss()
 
     async def close(self) -> None:
@@ -177,10 +177,10 @@ class Quarantine:
             self._dismissal = None
         return child
 
-    async def _keep(self, child: SuspectChild, loads: int) -> None:
-        if self._child is None and loads == self._loads:
+    async def _keep(self, child: SuspectChild, load_count: int) -> None:
+        if self._child is None and load_count == self._load_count:
             self._child = child
-            self._dismissal = self._clock.call_later(KEPT_SECONDS, self._dismiss)
+            self._dismissal = self._clock.call_later(MAX_IDLE_SECONDS, self._dismiss)
         else:
             await child.end()
 
@@ -201,7 +201,7 @@ class SuspectChild:
     async def start(cls, settings: msgspec.Raw, worker: str) -> Self:
         """A new one. It loads the tasks first."""
         stream, reading, writing = await _open_pipe()
-        setup = msgspec.json.encode(Setup(settings, worker, writing))
+        setup = msgspec.json.encode(ChildSetup(settings, worker, writing))
         try:
             child = await Child.start("stowhand.service.quarantine_child", order=setup, pass_fds=(writing,))
         except BaseException:
@@ -216,9 +216,9 @@ class SuspectChild:
         """How it ended."""
         return self._child.code
 
-    async def attempt(self, assignment: Assignment, report: Report | None) -> Answer:
+    async def attempt(self, assignment: Assignment, report: Report | None) -> AttemptReply:
         """Have it run one job. If it gives no whole answer it is killed, as it is when this is cancelled."""
-        answer = Answer()
+        answer = AttemptReply()
         try:
             self._child.send(msgspec.json.encode(assignment))
             await self._until_answered(answer, assignment.lease, report)
@@ -241,16 +241,16 @@ class SuspectChild:
     async def end(self) -> None:
         """Dismiss it, and kill it if it does not exit."""
         self._reading.close()
-        await self._child.end(LAST_WORDS)
+        await self._child.end(CHILD_EXIT_SECONDS)
 
-    async def _until_answered(self, answer: Answer, lease: Lease, report: Report | None) -> None:
+    async def _until_answered(self, answer: AttemptReply, lease: Lease, report: Report | None) -> None:
         """Wait until there is a line, or the child has died. Its own children may hold the pipe open for ever."""
         line = asyncio.ensure_future(read_answer(self._stream, answer, lease, report))
         death = asyncio.ensure_future(self._child.wait())
         try:
             await asyncio.wait((line, death), return_when=asyncio.FIRST_COMPLETED)
             if answer.line is None:
-                await asyncio.wait((line, death), timeout=LAST_WORDS)
+                await asyncio.wait((line, death), timeout=CHILD_EXIT_SECONDS)
         finally:
             line.cancel()
             death.cancel()
@@ -259,22 +259,22 @@ class SuspectChild:
 async def _open_pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
     """Return the stream of a new pipe, its reading end, and the descriptor to write to."""
     reading, writing = os.pipe()
-    stream = asyncio.StreamReader(limit=ANSWER_LIMIT)
+    stream = asyncio.StreamReader(limit=MAX_ANSWER_BYTES)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb")
     )
     return stream, transport, writing
 
 
-async def read_answer(stream: asyncio.StreamReader, answer: Answer, lease: Lease, report: Report | None) -> None:
+async def read_answer(stream: asyncio.StreamReader, answer: AttemptReply, lease: Lease, report: Report | None) -> None:
     """The worker's end: read until there is an answer, or the pipe has ended. Progress is reported on the way."""
     while (line := await stream.readline()).endswith(b"\n"):
-        if line == BEGUN:
-            answer.begun = True
-        elif not line.startswith(MARK):
+        if line == STARTED_LINE:
+            answer.has_started = True
+        elif not line.startswith(PROGRESS_PREFIX):
             answer.line = line
             return
         elif report is not None:
             with suppress(msgspec.MsgspecError, ConfigurationError):
-                done, text = msgspec.json.decode(line[len(MARK) :], type=tuple[float, str | None])
+                done, text = msgspec.json.decode(line[len(PROGRESS_PREFIX) :], type=tuple[float, str | None])
                 report(read_progress(lease, done, text))

@@ -30,15 +30,15 @@ from stowhand.protocols.attempt import Attempt, Progress, Report, control_of
 from stowhand.protocols.handler import Handler
 from stowhand.protocols.store import Claim
 from stowhand.service import exit_codes
-from stowhand.service.loading import load_tasks, make_handler
-from stowhand.service.opening import store_of
-from stowhand.service.process import hand_over_at_the_end, hard_exit
-from stowhand.service.quarantine import BEGUN, MARK, Assignment, ChildAnswer, Setup
+from stowhand.service.process import export_spans_at_exit, hard_exit
+from stowhand.service.quarantine import PROGRESS_PREFIX, STARTED_LINE, Assignment, ChildAnswer, ChildSetup
+from stowhand.service.store_opener import store_of
+from stowhand.service.task_loader import load_tasks, make_handler
 from stowhand.tasks.resources import WorkerResources
 from stowhand.worker.host import inside_a_worker
 from stowhand.worker.policy import Policy, outcome_of
 
-CLOSING = 1.0
+CLOSE_TIMEOUT_SECONDS = 1.0
 """Seconds that each resource has to close: the worker waits for the answer."""
 PROGRESS_PAUSE_SECONDS = 0.25
 """Between two lines of progress, at least."""
@@ -46,30 +46,30 @@ PROGRESS_PAUSE_SECONDS = 0.25
 
 def main() -> None:
     """Run jobs until there are no more, and exit without waiting for threads."""
-    setup = msgspec.json.decode(sys.stdin.buffer.readline(), type=Setup)
+    setup = msgspec.json.decode(sys.stdin.buffer.readline(), type=ChildSetup)
     # What stops a whole service reaches this process too. The worker decides; a function, because programs that a task
     # starts would inherit SIG_IGN.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     settings = WorkerSettings.from_json(setup.settings)
     configure_logging(settings.log_level, settings.log_format)
-    server = _Server(setup, settings)
+    runner = _JobRunner(setup, settings)
     try:
-        asyncio.run(server.run())
+        asyncio.run(runner.run())
     except BaseException as error:  # noqa: BLE001 - boundary: this process ends with it
-        server.unable(error)
+        runner.report_unable(error)
     hard_exit(0)
 
 
-class _Server:
+class _JobRunner:
     """Runs one job after another."""
 
-    def __init__(self, setup: Setup, settings: WorkerSettings) -> None:
+    def __init__(self, setup: ChildSetup, settings: WorkerSettings) -> None:
         self._setup = setup
         self._settings = settings
         self._pipe = AnswerPipe(setup.answer_fd)
         self._assignments: asyncio.Queue[Assignment] = asyncio.Queue()
-        self._has_begun = False
+        self._has_started = False
         """A job has, so a later error is no reason that this process could not begin."""
 
     async def run(self) -> None:
@@ -78,7 +78,7 @@ class _Server:
         reader.start()
         loaded = load_tasks(self._settings)
         store = traced(store_of(self._settings.store), loaded.traces)
-        hand_over_at_the_end(loaded.traces)
+        export_spans_at_exit(loaded.traces)
         handler = make_handler(loaded, self._settings, store, self._setup.worker)
         around = loaded.registry.middleware.wrap(handler)
         await store.open()
@@ -86,17 +86,17 @@ class _Server:
         assert task is not None
         while not task.cancelling():  # else something that a job had started has ended the loop
             assignment = await self._assignments.get()
-            self._has_begun = False
+            self._has_started = False
             answer = await self._attempt(assignment, around, handler.resources, loaded.traces)
             self._pipe.answer(answer)
 
-    def unable(self, error: BaseException) -> None:
+    def report_unable(self, error: BaseException) -> None:
         """Answer that the job could not begin, unless it has."""
-        if self._has_begun:
+        if self._has_started:
             return
-        why = telling_line(describe(error))
-        core_logger().error(f"The process for suspects could not begin: {why}")
-        self._pipe.answer(ChildAnswer("unable", why))
+        reason = telling_line(describe(error))
+        core_logger().error(f"The process for suspects could not begin: {reason}")
+        self._pipe.answer(ChildAnswer("unable", reason))
 
     async def _attempt(
         self, assignment: Assignment, around: Handler[Job], resources: WorkerResources | None, traces: Traces | None
@@ -105,13 +105,13 @@ class _Server:
         try:
             if resources is not None:
                 await resources.open((assignment.job.task,), lambda error: None)
-            self._has_begun = True
-            self._pipe.begin(assignment.lease)
-            with _traced_on(assignment, self._setup.worker, traces), inside_a_worker():
+            self._has_started = True
+            self._pipe.start(assignment.lease)
+            with _attempt_span(assignment, self._setup.worker, traces), inside_a_worker():
                 return await attempt_in_child(around, assignment, report)
         finally:
             if resources is not None:
-                await resources.close(lambda: CLOSING)
+                await resources.close(lambda: CLOSE_TIMEOUT_SECONDS)
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         """Read jobs, and exit with the worker: its jobs are taken back, so nothing may run them here any more."""
@@ -128,15 +128,15 @@ class AnswerPipe:
         self._lease: Lease | None = None
         """Lease of the job that runs."""
         self._newest: Progress | None = None
-        self._noted = threading.Event()
+        self._has_progress = threading.Event()
         self._writing = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def begin(self, lease: Lease) -> None:
+    def start(self, lease: Lease) -> None:
         """The handler of this job starts."""
         with self._writing:
             self._lease = lease
-            self._write(BEGUN)
+            self._write(STARTED_LINE)
 
     def answer(self, answer: msgspec.Struct) -> None:
         """The job is over. Progress that has not been sent is dropped."""
@@ -150,7 +150,7 @@ class AnswerPipe:
         if progress.lease != self._lease:
             return  # of a job that is over
         self._newest = progress
-        self._noted.set()
+        self._has_progress.set()
         if self._thread is None:
             with self._writing:
                 if self._thread is None:
@@ -159,21 +159,23 @@ class AnswerPipe:
 
     def _write(self, line: bytes) -> None:
         os.set_blocking(self._descriptor, True)
-        left = memoryview(line)
-        while left:
-            left = left[os.write(self._descriptor, left) :]
+        remaining = memoryview(line)
+        while remaining:
+            remaining = remaining[os.write(self._descriptor, remaining) :]
 
     def _send(self) -> None:
         while True:
-            self._noted.wait()
-            self._noted.clear()
+            self._has_progress.wait()
+            self._has_progress.clear()
             with self._writing:
                 newest = self._newest
                 if newest is not None and newest.lease == self._lease:
                     # A line is shorter than PIPE_BUF: written whole or not at all.
                     os.set_blocking(self._descriptor, False)
                     with suppress(OSError):
-                        os.write(self._descriptor, MARK + msgspec.json.encode((newest.done, newest.text)) + b"\n")
+                        os.write(
+                            self._descriptor, PROGRESS_PREFIX + msgspec.json.encode((newest.done, newest.text)) + b"\n"
+                        )
             sleep_blocking(PROGRESS_PAUSE_SECONDS)
 
 
@@ -182,14 +184,14 @@ def answer_of(outcome: Outcome, result: str | None, then: tuple[NewJob, ...]) ->
     match outcome:
         case Complete():
             return ChildAnswer("complete", result=result, then=then)
-        case Retry(error, delay, payload, kind):
-            return ChildAnswer("retry", error, delay, payload=payload, error_class=kind)
+        case Retry(error, delay, payload, error_class):
+            return ChildAnswer("retry", error, delay, payload=payload, error_class=error_class)
         case Snooze(delay):
             return ChildAnswer("snooze", seconds=delay)
         case Cancel(reason):
             return ChildAnswer("cancel", reason)
-        case Fail(error, poison, payload, kind):
-            return ChildAnswer("poison" if poison else "fail", error, payload=payload, error_class=kind)
+        case Fail(error, is_poison, payload, error_class):
+            return ChildAnswer("poison" if is_poison else "fail", error, payload=payload, error_class=error_class)
 
 
 async def attempt_in_child(handler: Handler[Job], assignment: Assignment, report: Report | None = None) -> ChildAnswer:
@@ -200,7 +202,7 @@ async def attempt_in_child(handler: Handler[Job], assignment: Assignment, report
     control_of(attempt).on_enqueue = getattr(handler, "on_enqueue", None)
     encode: Callable[[object], str] | None = getattr(handler, "encode", None)
     policy: Callable[[Claim[Any]], Policy] = getattr(handler, "policy", lambda claim: Policy())
-    retryable: Callable[[BaseException], bool] | None = getattr(handler, "retryable", None)
+    is_retryable: Callable[[BaseException], bool] | None = getattr(handler, "retryable", None)
     result = None
     try:
         outcome = from_returned(await handler.handle(attempt, attempt.record))
@@ -209,13 +211,13 @@ async def attempt_in_child(handler: Handler[Job], assignment: Assignment, report
     except RaisableOutcome as raised:
         outcome = from_raised(raised)
     except BaseException as error:  # noqa: BLE001 - boundary: whatever it raises is an outcome
-        final = isinstance(error, Exception) and retryable is not None and not retryable(error)
-        outcome = as_failure(error) if final else outcome_of(error, claim, policy)
+        is_final = isinstance(error, Exception) and is_retryable is not None and not is_retryable(error)
+        outcome = as_failure(error) if is_final else outcome_of(error, claim, policy)
     return answer_of(outcome, result, tuple(attempt.then))
 
 
 @contextmanager
-def _traced_on(assignment: Assignment, worker: str, traces: Traces | None) -> Iterator[None]:
+def _attempt_span(assignment: Assignment, worker: str, traces: Traces | None) -> Iterator[None]:
     """Within the attempt's span, which is the worker's; log lines name the job."""
     if traces is None:
         yield

@@ -19,14 +19,14 @@ from stowhand.errors import (
 from stowhand.events import Events
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
-from stowhand.service.loading import LoadedTasks, load_tasks
-from stowhand.service.opening import store_of
-from stowhand.service.process import finished, hand_over_at_the_end, run_process
-from stowhand.service.process_observer import ProcessObserver, watched
-from stowhand.service.recurring import Recurring, items_in_file
-from stowhand.service.reloading import Changes, check_watch
-from stowhand.service.signals import handle_signals, to_the_end
+from stowhand.service.process import export_last_spans, export_spans_at_exit, run_process
+from stowhand.service.process_observer import ProcessObserver, observe_process
+from stowhand.service.recurring_items import RecurringItems, items_in_file
+from stowhand.service.reloader import WatchedFiles, check_watch
+from stowhand.service.signals import handle_signals, run_until_exit
+from stowhand.service.store_opener import store_of
 from stowhand.service.supervisor import Supervisor
+from stowhand.service.task_loader import LoadedTasks, load_tasks
 
 
 def run_worker(settings: WorkerSettings) -> int:
@@ -36,29 +36,31 @@ def run_worker(settings: WorkerSettings) -> int:
             core_logger().warning(settings.pool_shortage)
         return _run(settings)
     except (ConfigurationError, DuplicateTask, StoreUnreachable, SchemaError) as error:
-        raise with_the_rest(settings, error) from None
+        raise with_other_errors(settings, error) from None
 
 
 def _run(settings: WorkerSettings) -> int:
-    with watched(settings) as observer:
+    with observe_process(settings) as observer:
         if settings.processes == 1:
             code = run_process(settings, observer=observer)
         else:
-            changes = Changes(settings)
+            changes = WatchedFiles(settings)
             # A mistake in them is reported once, here, and not by every child.
             loaded = load_tasks(settings, may_be_empty=settings.watch)
-            hand_over_at_the_end(loaded.traces)
-            code = asyncio.run(to_the_end(_supervise(settings, loaded, changes, observer)))
-    return finished(code)
+            export_spans_at_exit(loaded.traces)
+            code = asyncio.run(run_until_exit(_supervise(settings, loaded, changes, observer)))
+    return export_last_spans(code)
 
 
-async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Changes, observer: ProcessObserver) -> int:
+async def _supervise(
+    settings: WorkerSettings, loaded: LoadedTasks, changes: WatchedFiles, observer: ProcessObserver
+) -> int:
     events = Events()
     LogListener(events)
     observer.listen(events)
     store = traced(store_of(settings.store), loaded.traces)
     try:
-        recurring = Recurring(settings, loaded, store, events)
+        recurring = RecurringItems(settings, loaded, store, events)
         await open_installed(store)
         supervisor = Supervisor(settings, store.heartbeats, events, observer.folder)
         observer.follow(store, scheduler=recurring.scheduler)
@@ -75,21 +77,21 @@ async def _supervise(settings: WorkerSettings, loaded: LoadedTasks, changes: Cha
         await store.close()
 
 
-def with_the_rest(settings: WorkerSettings, first: StowhandError) -> StowhandError:
+def with_other_errors(settings: WorkerSettings, first_error: StowhandError) -> StowhandError:
     """``first``, or an error with everything else that is wrong too: one line each, in the order of a start."""
-    of_the_store = isinstance(first, StoreUnreachable | SchemaError)
+    is_store_error = isinstance(first_error, StoreUnreachable | SchemaError)
     checks: list[Callable[[WorkerSettings], object]] = [_listen, check_watch, _load, items_in_file]
-    if str(first).startswith(f"{settings.app!r}: "):
+    if str(first_error).startswith(f"{settings.app!r}: "):
         checks.remove(_load)  # importing again what was half imported would raise other errors
-    found: list[str] = []
-    for check in checks if of_the_store else (*checks, _open):
+    messages: list[str] = []
+    for check in checks if is_store_error else (*checks, _open):
         try:
             check(settings)
         except StowhandError as error:
-            found.append(str(error))
-    found = [*found, str(first)] if of_the_store else [str(first), *found]
-    wrong = list(dict.fromkeys(found))
-    return ConfigurationError("\n".join(wrong)) if len(wrong) > 1 else first
+            messages.append(str(error))
+    messages = [*messages, str(first_error)] if is_store_error else [str(first_error), *messages]
+    unique_messages = list(dict.fromkeys(messages))
+    return ConfigurationError("\n".join(unique_messages)) if len(unique_messages) > 1 else first_error
 
 
 def _listen(settings: WorkerSettings) -> None:
@@ -106,7 +108,7 @@ def _load(settings: WorkerSettings) -> None:
 def _open(settings: WorkerSettings) -> None:
     """Open the store as a worker does, but without installing anything."""
 
-    async def look() -> None:
+    async def open_and_close() -> None:
         store = store_of(settings.store)
         try:
             await store.open()
@@ -115,4 +117,4 @@ def _open(settings: WorkerSettings) -> None:
         finally:
             await store.close()
 
-    asyncio.run(look())
+    asyncio.run(open_and_close())

@@ -22,9 +22,9 @@ from stowhand.jobs.durations import Duration, seconds
 from stowhand.observe.listener import LogListener
 from stowhand.service.signals import StopRequests
 
-LAST_PAUSE = 20.0
+EXIT_MARGIN_SECONDS = 20.0
 """Seconds beyond a worker's grace: for handing back, for the store, for threads."""
-DEFAULT_GRACE = 25.0
+DEFAULT_GRACE_SECONDS = 25.0
 
 
 class Routine(Protocol):
@@ -46,24 +46,24 @@ async def run_all(*routines: Routine, grace: Duration | None = None) -> None:
     cancelled.
     """
     _check(routines)
-    bound = longest_end(routines) if grace is None else _read(grace)
+    max_seconds = default_end_seconds(routines) if grace is None else _read(grace)
     _listen(routines)
     supervisor = _Supervisor(routines)
     with _signals(supervisor):
-        await supervisor.run(bound)
+        await supervisor.run(max_seconds)
 
 
 class _Supervisor:
     def __init__(self, routines: tuple[Routine, ...]) -> None:
         self._routines = routines
         self._tasks: dict[asyncio.Task[None], Routine] = {}
-        self._first: Exception | None = None
+        self._first_error: Exception | None = None
         """What failed first."""
         self._stop_requests = StopRequests()
         self._stopping = asyncio.Event()
 
-    async def run(self, bound: float) -> None:
-        tasks = self._tasks = {asyncio.create_task(self._watched(routine)): routine for routine in self._routines}
+    async def run(self, max_seconds: float) -> None:
+        tasks = self._tasks = {asyncio.create_task(self._run_watched(routine)): routine for routine in self._routines}
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             while not self._stopping.is_set():
@@ -75,19 +75,19 @@ class _Supervisor:
                     self.stop()
         except asyncio.CancelledError:
             self.stop(now=True)
-            await self._end(tasks, bound)
+            await self._end(tasks, max_seconds)
             raise
         finally:
             stopping.cancel()
-        await self._end(tasks, bound)
-        if self._first is not None:
-            raise self._first
+        await self._end(tasks, max_seconds)
+        if self._first_error is not None:
+            raise self._first_error
 
-    async def _watched(self, routine: Routine) -> None:
+    async def _run_watched(self, routine: Routine) -> None:
         try:
             await routine.run()
         except Exception as error:
-            self._first = self._first or error
+            self._first_error = self._first_error or error
             raise
 
     def _is_over(self, tasks: dict[asyncio.Task[None], Routine]) -> bool:
@@ -97,14 +97,14 @@ class _Supervisor:
         served = [task for task, routine in tasks.items() if not getattr(routine, "serves", False)]
         return bool(served) and all(task.done() for task in served) and not all(task.done() for task in tasks)
 
-    async def _end(self, tasks: dict[asyncio.Task[None], Routine], bound: float) -> None:
+    async def _end(self, tasks: dict[asyncio.Task[None], Routine], max_seconds: float) -> None:
         """Wait for all of them, but not for ever."""
-        over, late = await asyncio.wait(tasks, timeout=bound)
-        for task in late:
+        ended_tasks, late_tasks = await asyncio.wait(tasks, timeout=max_seconds)
+        for task in late_tasks:
             task.cancel()
-        if late:
-            over |= (await asyncio.wait(late, timeout=LAST_PAUSE))[0]
-        for task in over:
+        if late_tasks:
+            ended_tasks |= (await asyncio.wait(late_tasks, timeout=EXIT_MARGIN_SECONDS))[0]
+        for task in ended_tasks:
             task.cancelled() or task.exception()  # the first is raised; the others count as retrieved
 
     def request_stop(self) -> None:
@@ -121,7 +121,7 @@ class _Supervisor:
             try:
                 routine.stop(now=now)
             except Exception as error:  # noqa: BLE001 - boundary: an application's routine; ``run_all`` raises the error
-                self._first = self._first or error
+                self._first_error = self._first_error or error
                 task.cancel()
 
 
@@ -133,25 +133,25 @@ def _signals(supervisor: _Supervisor) -> Iterator[None]:
         return
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.getsignal(number) for number in numbers}
+    previous_handlers = {number: signal.getsignal(number) for number in numbers}
     for number in numbers:
         loop.add_signal_handler(number, supervisor.request_stop)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: set by something in C
 
 
-def longest_end(routines: Iterable[Routine]) -> float:
+def default_end_seconds(routines: Iterable[Routine]) -> float:
     """Seconds within which they are to end, where no grace is given."""
-    return max(map(_grace_of, routines)) + LAST_PAUSE
+    return max(map(_grace_of, routines)) + EXIT_MARGIN_SECONDS
 
 
-def is_routine(one: object) -> bool:
+def is_routine(value: object) -> bool:
     """A class of routines is none."""
-    return not isinstance(one, type) and all(callable(getattr(one, name, None)) for name in ("run", "stop"))
+    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("run", "stop"))
 
 
 def _check(routines: tuple[Routine, ...]) -> None:
@@ -169,12 +169,12 @@ def _check(routines: tuple[Routine, ...]) -> None:
 
 def _read(grace: Duration) -> float:
     try:
-        bound = seconds(grace)
+        max_seconds = seconds(grace)
     except ValueError:
-        bound = math.nan
-    if not bound >= 0:
+        max_seconds = math.nan
+    if not max_seconds >= 0:
         raise ConfigurationError(f"run_all: a grace of {grace!r}; give seconds, not negative, a timedelta or a phrase")
-    return bound
+    return max_seconds
 
 
 def _listen(routines: tuple[Routine, ...]) -> None:
@@ -188,4 +188,4 @@ def _listen(routines: tuple[Routine, ...]) -> None:
 def _grace_of(routine: Routine) -> float:
     """Return the grace of its options, or its own (a flow's: the longest of its workers)."""
     grace: object = getattr(getattr(routine, "options", routine), "grace", None)
-    return float(grace) if isinstance(grace, int | float) else DEFAULT_GRACE
+    return float(grace) if isinstance(grace, int | float) else DEFAULT_GRACE_SECONDS

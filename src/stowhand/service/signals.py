@@ -21,17 +21,17 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 class StopRequests:
     """Counts requests to stop a process: signals that come close together are one request."""
 
-    def __init__(self, within: float = DEFAULT_TIMINGS.same_signal) -> None:
+    def __init__(self, same_signal_seconds: float = DEFAULT_TIMINGS.same_signal) -> None:
         self.count = 0
-        self._within = within
-        self._last = float("-inf")
+        self._same_signal_seconds = same_signal_seconds
+        self._last_request_at = float("-inf")
 
     def add(self) -> bool:
         """Count one more. False when it belongs to the one before."""
         now = stopwatch()
-        if now - self._last < self._within:
+        if now - self._last_request_at < self._same_signal_seconds:
             return False
-        self._last = now
+        self._last_request_at = now
         self.count += 1
         return True
 
@@ -61,14 +61,14 @@ def _show_stacks_on_usr1() -> None:
         faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
 
 
-async def to_the_end(work: Coroutine[Any, Any, int]) -> int:
+async def run_until_exit(work: Coroutine[Any, Any, int]) -> int:
     """Run it; once it has ended with a code, a late signal ends the process at once, with that code.
 
     The loop's own handlers end with the loop, and a signal after that would seem to have killed the process.
     """
     code = await work
     loop = asyncio.get_running_loop()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)
@@ -76,19 +76,19 @@ async def to_the_end(work: Coroutine[Any, Any, int]) -> int:
         loop.remove_signal_handler(signal.SIGUSR2)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    _earned.append(code)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+    _exit_codes.append(code)
     return code
 
 
 def _ignore_late_signals() -> None:
     """The interpreter removes its handlers while it ends; a signal that is ignored stays ignored."""
-    if _earned:
+    if _exit_codes:
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
 
-_earned: list[int] = []
+_exit_codes: list[int] = []
 """The code of a process whose work has ended."""
 atexit.register(_ignore_late_signals)  # early, so that it is called late
 

@@ -18,7 +18,7 @@ from stowhand.app.settings.addresses import split_address
 from stowhand.errors import ConfigurationError
 from stowhand.observe.job_logger import core_logger
 
-SILENCE_SECONDS = 10.0
+IDLE_TIMEOUT_SECONDS = 10.0
 """For which a connection may say or take nothing."""
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -29,12 +29,12 @@ class Answer(msgspec.Struct, frozen=True):
 
     status: int
     body: bytes
-    kind: str = TEXT
+    content_type: str = TEXT
 
 
-def verdict(fine: str, wrong: str, reasons: Sequence[str], **more: object) -> Answer:
+def health_answer(good_status: str, bad_status: str, reasons: Sequence[str], **more: object) -> Answer:
     """The page of a question that reasons answer: ``fine`` if there are none."""
-    page = {"status": wrong if reasons else fine, "reasons": reasons, **more}
+    page = {"status": bad_status if reasons else good_status, "reasons": reasons, **more}
     return Answer(503 if reasons else 200, msgspec.json.encode(page) + b"\n", JSON)
 
 
@@ -47,8 +47,8 @@ class StatusServer:
     def __init__(self, address: str, pages: Pages) -> None:
         host, port = split_address(address)
         try:
-            family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            self._server = _Server(family, place, pages)
+            family, _, _, _, socket_address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self._server = _Server(family, socket_address, pages)
         except (OSError, UnicodeError) as error:  # UnicodeError: what cannot be the name of a host
             raise ConfigurationError(
                 f"--http {address}: cannot listen there ({getattr(error, 'strerror', None) or error});"
@@ -68,10 +68,10 @@ class StatusServer:
 class _Server(ThreadingHTTPServer):
     block_on_close = False
 
-    def __init__(self, family: int, place: Any, pages: Pages) -> None:
+    def __init__(self, family: int, socket_address: Any, pages: Pages) -> None:
         self.address_family = family
         self.pages = pages
-        super().__init__(place, _Visit)
+        super().__init__(socket_address, _RequestHandler)
 
     def server_bind(self) -> None:
         """Bind without looking up the name of the host, which may take long."""
@@ -81,9 +81,9 @@ class _Server(ThreadingHTTPServer):
         """Nothing to report: the visitor went away, or was too slow."""
 
 
-class _Visit(BaseHTTPRequestHandler):
+class _RequestHandler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = SILENCE_SECONDS
+    timeout = IDLE_TIMEOUT_SECONDS
     default_request_version = "HTTP/1.0"
 
     def version_string(self) -> str:
@@ -109,7 +109,7 @@ class _Visit(BaseHTTPRequestHandler):
 
     def _send(self, answer: Answer) -> None:
         self.send_response(answer.status)
-        self.send_header("Content-Type", answer.kind)
+        self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()

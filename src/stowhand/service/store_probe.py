@@ -17,7 +17,7 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.worker.host import DEFAULT_TIMINGS, Timings
 
 T = TypeVar("T")
-COUNTING_SHARE = 0.1
+MAX_COUNTING_SHARE = 0.1
 """Of the time that counting may take: a slow answer is reused for longer."""
 
 
@@ -26,36 +26,36 @@ class StoreProbe:
 
     def __init__(self, clock: Clock, timings: Timings = DEFAULT_TIMINGS) -> None:
         self._clock, self._timings = clock, timings
-        self._check: _Question[str] | None = None
-        self._questions: dict[str, _Question[object]] = {}
+        self._check: _CachedQuery[str] | None = None
+        self._queries: dict[str, _CachedQuery[object]] = {}
 
-    def of(self, store: QueueStore, *, lent: bool) -> None:
+    def of(self, store: QueueStore, *, is_remote: bool) -> None:
         """Probe this store. A lent one has no schema of ours: only whether it answers counts."""
 
         async def check() -> str:
             try:
-                await (store.next_due(None) if lent else store.open())
+                await (store.next_due(None) if is_remote else store.open())
             except SchemaError as error:
                 return str(error)
             return ""
 
         loop, timings = asyncio.get_running_loop(), self._timings
-        self._check = _Question(check, loop, self._clock, timings.answer_within, timings.answer_fresh)
-        if not lent:
-            questions: dict[str, Callable[[], Awaitable[object]]] = {
+        self._check = _CachedQuery(check, loop, self._clock, timings.answer_within, timings.answer_fresh)
+        if not is_remote:
+            queries: dict[str, Callable[[], Awaitable[object]]] = {
                 "figures": partial(store.inspect.figures, COUNTED_FOR_METRICS),
                 "oldest_due": store.inspect.oldest_due,
                 "cron": partial(cron_figures, store.timetable),
             }
-            limits = (loop, self._clock, timings.count_within, timings.counts_fresh, COUNTING_SHARE)
-            self._questions = {name: _Question(question, *limits) for name, question in questions.items()}
+            limits = (loop, self._clock, timings.count_within, timings.counts_fresh, MAX_COUNTING_SHARE)
+            self._queries = {name: _CachedQuery(query, *limits) for name, query in queries.items()}
 
     @property
     def heard(self) -> float | None:
         """When it last answered here, by the monotonic clock."""
-        return None if self._check is None else self._check.good
+        return None if self._check is None else self._check.answered_at
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """What is wrong with the store; ``None``: nothing is."""
         if self._check is None:
             return "the store is not open yet"
@@ -80,50 +80,52 @@ class StoreProbe:
         return answer
 
     def _answer(self, name: str) -> Any:
-        question = self._questions.get(name)
-        return None if question is None else question.answer()
+        query = self._queries.get(name)
+        return None if query is None else query.answer()
 
 
 @dataclass
-class _Question(Generic[T]):
+class _CachedQuery(Generic[T]):
     """One question to the store. Callers that ask meanwhile wait for the same answer."""
 
-    question: Callable[[], Awaitable[T]]
+    query: Callable[[], Awaitable[T]]
     loop: asyncio.AbstractEventLoop
     clock: Clock
-    patience: float
-    fresh: float
-    share: float = 1.0
+    timeout_seconds: float
+    fresh_seconds: float
+    max_share: float = 1.0
     lock: threading.Lock = field(default_factory=threading.Lock)
-    next: float = float("-inf")
+    next_query_at: float = float("-inf")
     last: T | None = None
-    good: float | None = None
+    answered_at: float | None = None
 
     def answer(self) -> T | None:
         """``None``: there is none within the patience."""
         with self.lock:
-            began = self.clock.monotonic()
-            if began >= self.next:
+            started_at = self.clock.monotonic()
+            if started_at >= self.next_query_at:
                 self.last = self._ask()
-                ended = self.clock.monotonic()
-                self.next = max(ended + self.fresh, began + (ended - began) / self.share)
+                finished_at = self.clock.monotonic()
+                self.next_query_at = max(
+                    finished_at + self.fresh_seconds, started_at + (finished_at - started_at) / self.max_share
+                )
                 if self.last is not None:
-                    self.good = ended
+                    self.answered_at = finished_at
             return self.last
 
     def _ask(self) -> T | None:
-        asking = self._within()
+        coroutine = self._within()
         try:
-            answered = asyncio.run_coroutine_threadsafe(asking, self.loop)
+            future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         except RuntimeError:  # the loop has ended
-            asking.close()
+            coroutine.close()
             return None
         try:
-            return answered.result(self.patience + 0.1)
+            return future.result(self.timeout_seconds + 0.1)
         except Exception:  # noqa: BLE001 - boundary: whatever it is, there is no answer; the worker's log says why
-            answered.cancel()
+            future.cancel()
         return None
 
     async def _within(self) -> T:
-        async with asyncio.timeout(self.patience):
-            return await self.question()
+        async with asyncio.timeout(self.timeout_seconds):
+            return await self.query()

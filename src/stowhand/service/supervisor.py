@@ -20,14 +20,24 @@ from stowhand.events import ChildDied, ChildRenewed, Events, JobsReset
 from stowhand.protocols.operator import WorkerList
 from stowhand.protocols.store import Heartbeats
 from stowhand.service import exit_codes
-from stowhand.service.children import HUNG, IN_ORDER, RENEWED, SETTLED_CODES, UNOPENED, Child, Children, Next, Slot
+from stowhand.service.children import (
+    HUNG,
+    ORDERLY_EXIT_CODES,
+    RENEWED,
+    SETTLED_CODES,
+    UNOPENED,
+    Child,
+    Children,
+    NextStep,
+    Slot,
+)
 from stowhand.service.exit_codes import REPLACE
 from stowhand.service.process import hard_exit
 from stowhand.tasks.program import describe_exit
 from stowhand.worker.worker import new_identity
 
 
-class Order(msgspec.Struct, frozen=True):
+class ChildOrder(msgspec.Struct, frozen=True):
     """The first line that a child reads."""
 
     settings: msgspec.Raw
@@ -51,9 +61,9 @@ class Supervisor:
         self._make_heartbeats = heartbeats
         self._events = events
         self._folder = None if folder is None else str(folder)
-        self._quiet = False
+        self._is_quiet = False
         self._code = exit_codes.OK
-        self._began = stopwatch()
+        self._started_at = stopwatch()
         self._names = [""] * settings.processes
         """Name of the latest worker of each slot."""
         self.children = Children(
@@ -69,7 +79,7 @@ class Supervisor:
     async def run(self) -> int:
         """Start the children and keep them running. Gives the exit code."""
         await self.children.run()
-        return exit_codes.FAILURE if self.children.were_killed else self._code
+        return exit_codes.FAILURE if self.children.has_killed else self._code
 
     def request_stop(self) -> None:
         """First request: drain. Second: return the jobs at once. Third: exit now."""
@@ -77,54 +87,54 @@ class Supervisor:
 
     def toggle(self) -> None:
         """Pause claiming in all children; called again: resume."""
-        self._quiet = not self._quiet
-        self.children.order(b"quiet" if self._quiet else b"take")
+        self._is_quiet = not self._is_quiet
+        self.children.order(b"quiet" if self._is_quiet else b"take")
 
     async def _start(self, slot: Slot) -> Child:
         name = self._names[slot.number] = f"{new_identity()}.{slot.number + 1}"
-        order = Order(self._settings.to_json(), name, self._folder, os.getpid())
+        order = ChildOrder(self._settings.to_json(), name, self._folder, os.getpid())
         return await Child.start("stowhand.service.child", order=msgspec.json.encode(order))
 
-    async def _on_end(self, slot: Slot, ended: int) -> Next:
+    async def _on_end(self, slot: Slot, exit_status: int) -> NextStep:
         assert slot.child is not None
         name, pid = self._names[slot.number], slot.child.pid
-        code = IN_ORDER.get(ended, exit_codes.FAILURE)
+        code = ORDERLY_EXIT_CODES.get(exit_status, exit_codes.FAILURE)
         if code == RENEWED:
             self._events.emit(ChildRenewed(name, pid))
-            return Next.AT_ONCE
-        if code != exit_codes.OK and not await self._take_back(name, pid, ended):
+            return NextStep.AT_ONCE
+        if code != exit_codes.OK and not await self._reset_jobs(name, pid, exit_status):
             code = exit_codes.OK
-        return Next.NONE if self._ends_with(code) else Next.RESTART
+        return NextStep.NONE if self._ends_with(code) else NextStep.RESTART
 
     def _ends_with(self, code: int) -> bool:
         """Whether a slot is done: asked to stop, drained, or unable to start."""
-        never_worked = code in (exit_codes.STORE_UNREACHABLE, UNOPENED)
-        is_later = stopwatch() - self._began > self._timings.steady
-        if code in (*SETTLED_CODES, UNOPENED) and not (never_worked and (self.children.stopping or is_later)):
-            self._code = _shown(code)
+        has_never_worked = code in (exit_codes.STORE_UNREACHABLE, UNOPENED)
+        is_steady = stopwatch() - self._started_at > self._timings.steady
+        if code in (*SETTLED_CODES, UNOPENED) and not (has_never_worked and (self.children.is_stopping or is_steady)):
+            self._code = _public_code(code)
             self.children.stop()
             return True
-        if self.children.stopping and code != exit_codes.OK and not never_worked:
+        if self.children.is_stopping and code != exit_codes.OK and not has_never_worked:
             self._code = exit_codes.FAILURE
-        return self.children.stopping or (self._settings.worker.once and code == exit_codes.OK)
+        return self.children.is_stopping or (self._settings.worker.once and code == exit_codes.OK)
 
-    async def _take_back(self, name: str, pid: int, ended: int) -> bool:
+    async def _reset_jobs(self, name: str, pid: int, exit_status: int) -> bool:
         """Take back at once what the dead child held, and report its death. False: a signal to the whole group killed
         it before it worked, and it held nothing."""
         # On a loop in a thread of its own: a call to the store may block it.
         jobs = await asyncio.to_thread(lambda: asyncio.run(self._reset(name)))
-        if self.children.stopping and ended == -signal.SIGTERM and not jobs:
+        if self.children.is_stopping and exit_status == -signal.SIGTERM and not jobs:
             return False
-        self._events.emit(ChildDied(name, pid, _how(ended), jobs))
+        self._events.emit(ChildDied(name, pid, _outcome_text(exit_status), jobs))
         return True
 
     async def _reset(self, name: str) -> int:
         heartbeats = self._make_heartbeats()
         total = 0
         try:
-            while found := await heartbeats.reset_worker(name):
-                total += len(found)
-                self._events.emit(JobsReset(tuple(found)))
+            while jobs := await heartbeats.reset_worker(name):
+                total += len(jobs)
+                self._events.emit(JobsReset(tuple(jobs)))
             if isinstance(heartbeats, WorkerList):
                 await heartbeats.worker_gone(name)  # else it would be listed as alive, with free slots
         except StoreError:
@@ -134,15 +144,17 @@ class Supervisor:
         return total
 
 
-def _how(ended: int) -> str:
+def _outcome_text(exit_status: int) -> str:
     """How a child ended, in words."""
-    code = IN_ORDER.get(ended, ended)
-    if ended in IN_ORDER and code == HUNG:
+    code = ORDERLY_EXIT_CODES.get(exit_status, exit_status)
+    if exit_status in ORDERLY_EXIT_CODES and code == HUNG:
         return "hung: a handler blocked its event loop"
-    reason = ": too many threads outlived their timeouts" if ended in IN_ORDER and code == REPLACE else ""
-    return f"{describe_exit(_shown(code))}{reason}"
+    reason = (
+        ": too many threads outlived their timeouts" if exit_status in ORDERLY_EXIT_CODES and code == REPLACE else ""
+    )
+    return f"{describe_exit(_public_code(code))}{reason}"
 
 
-def _shown(code: int) -> int:
+def _public_code(code: int) -> int:
     """Return the code as the table of exit codes has it."""
     return exit_codes.FAILURE if code in (UNOPENED, HUNG) else code

@@ -14,14 +14,14 @@ from stowhand.service.exit_codes import FAILURE, OK
 from stowhand.service.health import (
     Process,
     Report,
-    bounds,
+    max_loop_ages,
     report_of,
-    starting,
-    stuck_processes,
-    unready_processes,
+    starting_reasons,
+    stuck_process_reasons,
+    unready_reasons,
 )
 from stowhand.service.run_all import Routine, is_routine, run_all
-from stowhand.service.status_server import Answer, Pages, StatusServer, verdict
+from stowhand.service.status_server import Answer, Pages, StatusServer, health_answer
 from stowhand.tasks.loader import load_object
 from stowhand.worker.worker import Worker
 
@@ -36,19 +36,19 @@ def run_table(target: str, http: str | None) -> int:
 
 def routines_of(target: str) -> tuple[Routine, ...]:
     """What MODULE:NAME means: a worker, routines, or a function that makes either. Raises ConfigurationError."""
-    found: Any = load_object(target, object, default="worker")
-    if callable(found) and not hasattr(found, "run"):
-        found = found()
-    given = tuple(found) if isinstance(found, Iterable) else (found,)
-    for one in given:
-        if not is_routine(one):
+    loaded: Any = load_object(target, object, default="worker")
+    if callable(loaded) and not hasattr(loaded, "run"):
+        loaded = loaded()
+    values = tuple(loaded) if isinstance(loaded, Iterable) else (loaded,)
+    for value in values:
+        if not is_routine(value):
             raise ConfigurationError(
-                f"{target}: {a_type(one)} found; name a Worker, a list of workers and resetters, or a"
+                f"{target}: {a_type(value)} found; name a Worker, a list of workers and resetters, or a"
                 " function without arguments that gives either"
             )
-    if not any(isinstance(one, Worker) for one in given):
-        raise ConfigurationError(f"{target}: there is no Worker among {len(given)} routines")
-    return given
+    if not any(isinstance(value, Worker) for value in values):
+        raise ConfigurationError(f"{target}: there is no Worker among {len(values)} routines")
+    return values
 
 
 async def _work(routines: Sequence[Routine], http: str | None) -> int:
@@ -67,33 +67,35 @@ def _pages(workers: Sequence[Worker], clock: Clock) -> Pages:
         return [Process("", 0.0, joint_report(workers, clock))]
 
     def health() -> Answer:
-        return verdict("ok", "stuck", stuck_processes(processes(), joint_bounds(workers), clock.monotonic()))
+        return health_answer(
+            "ok", "stuck", stuck_process_reasons(processes(), joint_bounds(workers), clock.monotonic())
+        )
 
     def ready() -> Answer:
-        reasons = starting(processes(), "table") + unready_processes(processes(), clock.monotonic())
-        return verdict("ready", "not ready", reasons)
+        reasons = starting_reasons(processes(), "table") + unready_reasons(processes(), clock.monotonic())
+        return health_answer("ready", "not ready", reasons)
 
     return {"/healthz": health, "/readyz": ready, "/metrics": _metrics}
 
 
 def joint_report(workers: Sequence[Worker], clock: Clock) -> Report:
     """The health of all workers of this process. Where there are several, each loop has the number of its worker."""
-    reports = [report_of(one.controls.liveness, clock) for one in workers]
+    reports = [report_of(worker.controls.liveness, clock) for worker in workers]
     labelled = list(zip(_labels(workers), reports, strict=True))
     return Report(
         at=clock.monotonic(),
-        ages={label + name: age for label, one in labelled for name, age in one.ages.items()},
-        heard=max((one.heard for one in reports if one.heard is not None), default=None),
-        claimed=all(one.claimed for one in reports),
-        refused={label + name: age for label, one in labelled for name, age in one.refused.items()},
-        unready="; ".join(f"{label}{one.unready}" for label, one in labelled if one.unready) or None,
+        ages={label + name: age for label, report in labelled for name, age in report.ages.items()},
+        heard=max((report.heard for report in reports if report.heard is not None), default=None),
+        claimed=all(report.claimed for report in reports),
+        refused={label + name: age for label, report in labelled for name, age in report.refused.items()},
+        unready="; ".join(f"{label}{report.unready}" for label, report in labelled if report.unready) or None,
     )
 
 
 def joint_bounds(workers: Sequence[Worker]) -> dict[str, float]:
     """Return, by loop of a joint report, the age in seconds above which it is not alive."""
     labelled = zip(_labels(workers), workers, strict=True)
-    return {label + name: bound for label, one in labelled for name, bound in bounds(one.options).items()}
+    return {label + name: bound for label, worker in labelled for name, bound in max_loop_ages(worker.options).items()}
 
 
 def _labels(workers: Sequence[Worker]) -> list[str]:

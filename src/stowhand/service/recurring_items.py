@@ -18,12 +18,12 @@ from stowhand.errors import ConfigurationError, suggest
 from stowhand.events import CronReloaded, Events
 from stowhand.observe.job_logger import core_logger
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks, check_work
+from stowhand.service.task_loader import DEFAULT_FOLDER, LoadedTasks, check_work
 
-DEFAULT_FILE = "crontab"
+DEFAULT_CRONTAB = "crontab"
 
 
-class Recurring:
+class RecurringItems:
     """The items of this process, read and checked, and their scheduler.
 
     Raises ConfigurationError for a bad file, and where there is neither an item nor a task to work on.
@@ -32,9 +32,9 @@ class Recurring:
     def __init__(self, settings: WorkerSettings, loaded: LoadedTasks, store: QueueStore, events: Events) -> None:
         self._events = events
         self._settings = settings
-        self._declared, self._registry = loaded.cron, loaded.registry
+        self._declared_items, self._registry = loaded.cron, loaded.registry
         self._tasks = loaded.claimed(settings)
-        self._was_there = False
+        self._file_existed = False
         self._store = store
         self.scheduler = Scheduler(store, self._read(), events, enqueued=loaded.registry.apply_on_enqueue)
         check_work(settings, loaded, len(self.scheduler.items))
@@ -51,7 +51,7 @@ class Recurring:
 
     def _read(self) -> tuple[ParsedItem, ...]:
         items = schedulable(
-            refuse_duplicates((*self._declared, *declared(self._of_the_file(), self._registry))), self._store
+            refuse_duplicates((*self._declared_items, *declared(self._read_file(), self._registry))), self._store
         )
         for item in items:
             if item.task not in self._tasks:
@@ -61,11 +61,11 @@ class Recurring:
                 )
         return items
 
-    def _of_the_file(self) -> tuple[ParsedItem, ...]:
+    def _read_file(self) -> tuple[ParsedItem, ...]:
         # Once the default file has been read, a missing one is a mistake: it may be moved away for a moment.
-        items = items_in_file(self._settings, must_exist=self._was_there)
+        items = items_in_file(self._settings, must_exist=self._file_existed)
         file = crontab_file(self._settings)
-        self._was_there = self._was_there or (file is not None and file.exists())
+        self._file_existed = self._file_existed or (file is not None and file.exists())
         return items
 
 
@@ -83,7 +83,7 @@ def crontab_file(settings: WorkerSettings) -> Path | None:
         return Path(settings.crontab)
     if settings.app is not None:
         return None
-    return Path(settings.tasks or DEFAULT_FOLDER).absolute().parent / DEFAULT_FILE
+    return Path(settings.tasks or DEFAULT_FOLDER).absolute().parent / DEFAULT_CRONTAB
 
 
 def _names(items: Sequence[ParsedItem]) -> tuple[str, ...]:

@@ -15,9 +15,9 @@ from pathlib import Path
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.events import Events, TasksReloaded
-from stowhand.service.file_watch import OnChange, Watched, watching
-from stowhand.service.loading import DEFAULT_FOLDER, LoadedTasks, load_tasks, report_problems
-from stowhand.service.recurring import crontab_file
+from stowhand.service.file_watch import OnChange, WatchedPath, watch_paths
+from stowhand.service.recurring_items import crontab_file
+from stowhand.service.task_loader import DEFAULT_FOLDER, LoadedTasks, load_tasks, report_problems
 from stowhand.tasks.discovery import MODULE_PREFIX, forget
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.worker.worker import Worker
@@ -29,7 +29,7 @@ def check_watch(settings: WorkerSettings) -> None:
         raise ConfigurationError("--watch reloads a folder of tasks; the modules of an App (--app) are not reloaded")
 
 
-class Changes:
+class WatchedFiles:
     """What is watched, as it looks now: made before anything is loaded, so that no change falls between.
 
     Nothing, unless the settings say so. Raises ConfigurationError when watching cannot be done.
@@ -38,20 +38,20 @@ class Changes:
     def __init__(self, settings: WorkerSettings) -> None:
         check_watch(settings)
         file = crontab_file(settings)
-        self._tasks = Watched(_folder(settings)) if settings.watch else None
-        self._crontab = Watched(file) if settings.watch and file is not None else None
+        self._tasks = WatchedPath(_folder(settings)) if settings.watch else None
+        self._crontab = WatchedPath(file) if settings.watch and file is not None else None
 
     @asynccontextmanager
     async def reloading(
         self, tasks: Callable[[], Awaitable[None]] | None = None, crontab: Callable[[], None] | None = None
     ) -> AsyncIterator[None]:
         """Call these when what they load has changed, for as long as the block lasts."""
-        watched: dict[Watched, OnChange] = {}
+        watched: dict[WatchedPath, OnChange] = {}
         if self._tasks is not None and tasks is not None:
             watched[self._tasks] = lambda names: tasks()
         if self._crontab is not None and crontab is not None:
             watched[self._crontab] = lambda names: crontab()
-        async with watching(watched):
+        async with watch_paths(watched):
             yield
 
 
@@ -87,18 +87,18 @@ class Reloader:
         self._worker.controls.set_tasks(claimed)
         self._events.emit(TasksReloaded(self._worker.id, loaded.names, None))
         report_problems(loaded, self._settings)
-        self._forget_but_one(loaded.load)
+        self._forget_old_loads(loaded.load)
 
     async def _open(self, loaded: LoadedTasks, claimed: tuple[str, ...]) -> None:
         """What the tasks to be claimed ask for. That of the old ones stays open, for they may still run."""
-        wanted = loaded.registry.resources_of(claimed)
-        if not wanted:
+        needed = loaded.registry.resources_of(claimed)
+        if not needed:
             return
         if self._handler.resources is None:
-            raise ConfigurationError(f"{wanted[0].name} is the first resource of this worker: start it anew")
-        await self._handler.resources.open_all(wanted, lambda error: None)
+            raise ConfigurationError(f"{needed[0].name} is the first resource of this worker: start it anew")
+        await self._handler.resources.open_all(needed, lambda error: None)
 
-    def _forget_but_one(self, load: int) -> None:
+    def _forget_old_loads(self, load: int) -> None:
         """Handlers that still run may look up the modules of the load before this one."""
         for old in self._loads[:-1]:
             forget(old)

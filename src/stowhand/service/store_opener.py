@@ -11,30 +11,30 @@ from stowhand.protocols.queue_store import QueueStore
 def store_of(settings: StoreSettings) -> QueueStore:
     """The store of a process, not connected yet. Raises ConfigurationError."""
     if settings.connection.app is not None:
-        from stowhand.service.loading import load_app
+        from stowhand.service.task_loader import load_app
 
         return load_app(settings.connection.app).any_store()
     return store_at(settings.url, settings.options)
 
 
-async def open_to_work(store: QueueStore, settings: StoreSettings) -> None:
+async def open_for_work(store: QueueStore, settings: StoreSettings) -> None:
     """As ``open_installed``; and warn where the schema gives jobs another number of attempts than the settings."""
     await open_installed(store)
-    if (difference := await attempts_apart(store, settings)) is not None:
+    if (difference := await attempts_difference(store, settings)) is not None:
         core_logger().warning(f"Attempts: {difference}")
 
 
-async def attempts_apart(store: QueueStore, settings: StoreSettings) -> str | None:
+async def attempts_difference(store: QueueStore, settings: StoreSettings) -> str | None:
     """What to say where a preset, a setting or the App gives jobs made here another number of attempts than the schema
     gives those made in SQL, which they cannot reach; ``None``: they agree, or SQL enqueues nothing. Raises StoreError.
     """
-    here = settings.options.max_attempts
-    if here is None or settings.connection.scheme != "postgresql":
+    own_attempts = settings.options.max_attempts
+    if own_attempts is None or settings.connection.scheme != "postgresql":
         return None
-    kept = await store.schema.default_max_attempts()
-    if kept == here:
+    schema_attempts = await store.schema.default_max_attempts()
+    if schema_attempts == own_attempts:
         return None
     return (
-        f"{here} for a job that is enqueued with these settings, {kept} for one that SQL adds, or a program"
-        f" without them; for all: stowhand migrate --default-attempts {here}"
+        f"{own_attempts} for a job that is enqueued with these settings, {schema_attempts} for one that SQL adds, or"
+        f" a program without them; for all: stowhand migrate --default-attempts {own_attempts}"
     )

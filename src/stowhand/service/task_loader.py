@@ -44,14 +44,14 @@ class LoadedTasks(msgspec.Struct, frozen=True):
 
     def claimed(self, settings: WorkerSettings) -> tuple[str, ...]:
         """A worker with these settings claims these and no others. Raises ConfigurationError."""
-        lent = settings.store.connection.is_lent
+        is_remote = settings.store.connection.is_lent
         try:
-            return claimed_tasks(self.registry, settings.task, settings.exclude_tasks, lent=lent)
+            return claimed_tasks(self.registry, settings.task, settings.exclude_tasks, lent=is_remote)
         except UnknownTask as error:
             raise ConfigurationError(f"--task, --exclude-task: {error}") from None
 
 
-def wanted_traces(settings: WorkerSettings) -> Traces | None:
+def requested_traces(settings: WorkerSettings) -> Traces | None:
     """Return the traces that ``--otel`` asks for. Raises ConfigurationError where the extra is missing."""
     return Traces() if settings.otel else None
 
@@ -59,7 +59,7 @@ def wanted_traces(settings: WorkerSettings) -> Traces | None:
 def load_tasks(settings: WorkerSettings, *, may_be_empty: bool = False) -> LoadedTasks:
     """Import them. Raises ConfigurationError with what is wrong and where; also for a folder without any, unless that
     ``may_be_empty``."""
-    traces = wanted_traces(settings)
+    traces = requested_traces(settings)
     if settings.app is not None:
         app = load_app(settings.app)
         app.discover()
@@ -89,9 +89,9 @@ def check_work(settings: WorkerSettings, loaded: LoadedTasks, recurring: int) ->
         )
 
 
-def load_app(where: str) -> App:
+def load_app(target: str) -> App:
     """The App that ``module:name`` means. Raises ConfigurationError."""
-    return load_object(where, App)
+    return load_object(target, App)
 
 
 def make_handler(loaded: LoadedTasks, settings: WorkerSettings, store: QueueStore, worker: str) -> TaskHandler:
