@@ -159,7 +159,7 @@ def test_a_cost_that_would_have_to_be_awaited_is_refused() -> None:
     async def asks(job: Job) -> float:
         return 1.0
 
-    with pytest.raises(ConfigurationError, match="no async one"):
+    with pytest.raises(ConfigurationError, match="must be a plain function"):
         Budget(10, cost=asks, column="size")  # type: ignore[arg-type]
 
 

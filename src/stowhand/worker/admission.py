@@ -1,9 +1,9 @@
-"""Whether a claim may go out now: forbidden flags, the handler's ``pre_claim``, and a budget as a ready ``pre_claim``.
+"""Permission for each claim: forbidden flags, the handler's ``pre_claim``, and a budget as a ready-made ``pre_claim``.
 
-A function may say which flags are forbidden: it counts what runs, reads a cache, or queries a database. Both are the
-application's code on the worker's loop. When one fails nothing is claimed, because nothing is known to be allowed; the
-error is reported in an event, and the code is called again after a pause. A run with ``once`` raises the error after a
-number of failures in a row: it must end.
+A function may return the forbidden flags: it counts running jobs, reads a cache, or queries a database. Like
+``pre_claim`` it is application code on the worker's loop. When it fails, nothing is claimed, because no job is known to
+be allowed. The error is reported in an event, and the code is called again after a pause. A run with ``once`` must end,
+so it raises the error after a number of consecutive failures.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from stowhand.protocols.options import ONCE_PATIENCE, OUTAGE, Flags
 from stowhand.worker.state import CANCEL_TIMEOUT_SECONDS, WorkerState
 
 FLAGS_TIMEOUT_SECONDS = 10.0
-"""Seconds that an asynchronous function for the forbidden flags may take."""
+"""Time limit for an asynchronous function that returns the forbidden flags."""
 PreClaim = Callable[[ClaimContext], Awaitable[object]]
 
 
 class Permit(msgspec.Struct, frozen=True):
-    """Permission to send one claim."""
+    """Permission to send a claim."""
 
     limit: int
     flags: tuple[str, ...] = ()
@@ -42,13 +42,13 @@ class Permit(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Refusal to send a claim; ask again after ``pause`` seconds (``None``: as if there had been no jobs)."""
+    """Refusal to send a claim. Ask again after ``pause`` seconds; ``None``: as if the claim had found no jobs."""
 
     pause: float | None = None
 
 
 class Admission:
-    """The rules by which the application permits or refuses a worker's claims."""
+    """Asks the application whether a worker may claim."""
 
     def __init__(self, handler: Handler, state: WorkerState) -> None:
         self._state = state
@@ -60,16 +60,16 @@ class Admission:
         self._pre_claim: PreClaim | None = getattr(handler, "pre_claim", None)
         self._logger = AttemptLogger(state.events.emit, state.worker, "pre_claim", None)
         self._refusals = 0
-        """How often the flags were not known, in a row."""
+        """Number of consecutive failures to get the flags."""
         self._hook_failures = 0
-        """How often ``pre_claim`` failed, in a row."""
+        """Number of consecutive failures of ``pre_claim``."""
         self.one_by_one = self._flags is not None or self._pre_claim is not None
-        """The last record must have begun, and been counted by the application, before the next claim."""
+        """Whether the application must count each started job before the next claim."""
 
     async def ask(self, limit: int) -> Permit | Pause:
-        """Decide whether a claim may go out, and for what. ``limit``: how many the worker would claim by itself.
+        """Decide whether a claim may be sent, and for which jobs. ``limit``: how many the worker would claim.
 
-        Raises ConfigurationError where the flags' function returned no list; with ``once``, what went on failing.
+        Raises ConfigurationError if the flags' function returned no list. With ``once`` it raises a repeated error.
         """
         flags = self._fixed_flags
         if self._flags is not None:
@@ -106,9 +106,9 @@ class Admission:
         return self._state.options.once and failures > ONCE_PATIENCE and not self._state.running
 
     async def _call_apart(self, pre_claim: PreClaim, context: ClaimContext) -> ClaimDecision | BaseException | None:
-        """Return the answer of ``pre_claim``, or what it raises.
+        """Return the answer of ``pre_claim``, or the exception that it raised.
 
-        It runs in a task of its own: it can neither cancel this one nor ignore its end.
+        It runs in its own task, so that it can neither cancel this task nor block its end.
         """
         task = asyncio.ensure_future(self._call(pre_claim, context))
         try:
@@ -134,7 +134,7 @@ class Admission:
 
 
 def read_answer(answer: object) -> ClaimDecision | None:
-    """Read the answer of ``pre_claim``. ``None``: not now. Raises ConfigurationError for what is no answer."""
+    """Read the answer of ``pre_claim``; ``None`` means not now. Raises ConfigurationError if it is invalid."""
     match answer:
         case True:
             return ClaimDecision()
@@ -165,11 +165,11 @@ def _conditions(value: object) -> tuple[Any, ...]:
 
 
 class FlagsUnknown(StowhandError):
-    """The function raised, returned something that is no flag, or took too long; the text says which."""
+    """The forbidden flags are not known: the function raised, returned an invalid flag, or took too long."""
 
 
 async def forbidden(function: Flags, clock: Clock) -> tuple[str, ...]:
-    """Return the flags that this function forbids. Raises FlagsUnknown; ConfigurationError where it gives no list."""
+    """Return the flags that the function forbids. Raises FlagsUnknown, or ConfigurationError if it returns no list."""
     try:
         answer = _uncancelled(function)
         flags = await _with_timeout(answer, clock) if inspect.isawaitable(answer) else answer
@@ -205,7 +205,7 @@ async def _with_timeout(answer: Awaitable[object], clock: Clock) -> object:
 
 
 def _uncancelled(call: Callable[[], object]) -> object:
-    """A cancellation that the function raises is its own mistake, and does not cancel the worker."""
+    """Call the function. If it raises a cancellation, that is its own error and must not cancel the worker."""
     try:
         return call()
     except asyncio.CancelledError as error:
@@ -223,8 +223,10 @@ ROUNDING_TOLERANCE = 1e-9
 
 
 class Budget(Generic[R]):
-    """A limit for the total cost of running records, for one worker. Its three hooks can be a handler's own, or are
-    called around a handler's (``around``)."""
+    """Limit for the total cost of the records that one worker runs.
+
+    Use its three hooks as a handler's own, or wrap a handler with ``around``.
+    """
 
     def __init__(
         self,
@@ -233,11 +235,18 @@ class Budget(Generic[R]):
         cost: Callable[[R], float] | Callable[[Any], float],
         column: str | Callable[[float], Condition],
     ) -> None:
-        """``cost``: what a record needs, in the unit of ``capacity``.
+        """Create a budget.
 
-        ``column``: where the store keeps that; then it sums what it claims, and several come at once. Or a function
-        from what is left to a condition, such as ``lambda left: sql("j.pages * 4096 <= {}", left)``; then one comes at
-        a time. Raises ConfigurationError.
+        Args:
+            capacity: Maximum total cost.
+            cost: Returns the cost of a record, in the unit of ``capacity``.
+            column: Name of the column that holds the cost. The store adds up what it claims, so a claim may return
+                several records. Or a function from the capacity left to a condition, such as
+                ``lambda left: sql("j.pages * 4096 <= {}", left)``; then a claim returns one record.
+
+        Raises:
+            ConfigurationError: An argument is invalid.
+
         """
         self.capacity = _check_budget(capacity, cost, column)
         self._cost = cost
@@ -245,11 +254,11 @@ class Budget(Generic[R]):
         self._taken: dict[tuple[Any, str], float] = {}
         self._freed = asyncio.Event()
         self.peak: float = 0
-        """The most that was taken at once so far."""
+        """Highest total cost so far."""
 
     @property
     def taken(self) -> float:
-        """Total cost of the records that run."""
+        """Total cost of the running records."""
         return sum(self._taken.values())
 
     @property
@@ -258,7 +267,7 @@ class Budget(Generic[R]):
         return self.capacity - self.taken
 
     async def pre_claim(self, ctx: ClaimContext) -> ClaimDecision | bool:
-        """Only records that fit into what is left; nothing when nothing is left."""
+        """Permit only records that fit into the capacity left."""
         if self.left <= 0:
             return False
         if callable(self._column):
@@ -266,10 +275,9 @@ class Budget(Generic[R]):
         return ClaimDecision((Where(self._column, SUM_OPERATOR, self.left),), limit=max(ctx.free, 1))
 
     async def pre_handle(self, ctx: Attempt[R], record: R) -> None:
-        """Take the record's cost.
+        """Add the record's cost to the total, and wait until it fits if it is higher than the column said.
 
-        If it is higher than the condition promised, wait until there is room. Raises NonRetryable when it can never
-        fit, or is no number.
+        Raises NonRetryable if the cost exceeds the whole budget or is not a number.
         """
         value = self._cost(record)
         cost = _number(value)
@@ -284,17 +292,17 @@ class Budget(Generic[R]):
         self.peak = max(self.peak, self.taken)
 
     async def post_handle(self, ctx: Attempt[R], record: R) -> None:
-        """Give the record's cost back."""
+        """Subtract the record's cost from the total."""
         self._taken.pop(_pair(ctx), None)
         self._freed.set()
 
     def around(self, handler: Handler[R] | Function[R]) -> Handler[R]:
-        """Return the handler, limited by this budget. The handler's own hooks run inside those of the budget."""
+        """Return a handler that is limited by this budget. The inner hooks run inside the budget's."""
         return BudgetedHandler(self, handler_of(handler))
 
 
 class BudgetedHandler:
-    """A handler and a budget. ``pre_handle`` of the budget comes first, ``post_handle`` last."""
+    """Handler with a budget. The budget's ``pre_handle`` comes first, its ``post_handle`` last."""
 
     def __init__(self, budget: Budget[Any], inner: Handler) -> None:
         self._budget = budget
@@ -313,12 +321,14 @@ class BudgetedHandler:
         answer = read_answer(await self._inner_pre_claim(ctx))
         if answer is None:
             return False
-        # A budget within this one, or a limit, may say that several come at once.
+        # An inner budget or limit may permit several records at once.
         return ClaimDecision((*own.conditions, *answer.conditions), min(own.limit, answer.limit))
 
     async def pre_handle(self, ctx: Attempt[Any], record: Any) -> None:
         await self._budget.pre_handle(ctx, record)
-        self._prepared.add(_pair(ctx))  # what waits for room has not reached the inner hooks, and needs no clean-up
+        self._prepared.add(
+            _pair(ctx)
+        )  # a record that waits for room has not reached the inner hooks, so these need no clean-up
         if hasattr(self._inner, "pre_handle"):
             await self._inner.pre_handle(ctx, record)
 
@@ -333,12 +343,11 @@ class BudgetedHandler:
 
 
 def _check_budget(capacity: object, cost: object, column: object) -> float:
-    """The capacity. Raises ConfigurationError."""
     amount = _number(capacity)
     if amount is None or amount <= 0:
         raise ConfigurationError(f"budget: a capacity of {capacity!r}; give a number of more than 0")
     if not callable(cost) or inspect.iscoroutinefunction(cost):
-        raise ConfigurationError("budget: cost is a function, and no async one, that tells what a record needs")
+        raise ConfigurationError("budget: cost must be a plain function that returns the cost of a record")
     if not callable(column) and not (isinstance(column, str) and column):
         raise ConfigurationError(
             f"budget: {column!r} is no column; give the name of the one that holds a record's cost, or a function "
@@ -348,7 +357,7 @@ def _check_budget(capacity: object, cost: object, column: object) -> float:
 
 
 def _number(value: object) -> float | None:
-    """PostgreSQL's ``numeric``, and every sum of ``bigint``, comes as a Decimal."""
+    """Convert a cost. PostgreSQL returns ``numeric`` and sums of ``bigint`` as Decimal."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not math.isfinite(value):
         return None
     return float(value)

@@ -1,13 +1,13 @@
-"""Claims jobs: when, how many, of which tasks, and how long to sleep when there are none.
+"""The claim loop: decides when to claim, how many jobs, of which tasks, and how long to sleep when there are none.
 
-    limit    the free slots, and a little ahead in proportion to the measured rate (ClaimSize)
-    ask      whether a claim may go out now (admission.py)
-    claim    of the tasks whose turn it is (Fairness); now and then a suspect (Suspects); one call (claims.py)
-    wait     until a slot becomes free, a wake-up comes, a job falls due, or the poll interval has passed
-    recheck  soon, and a few times only, where a claim left something due: another transaction may lock its row
+    limit    as many jobs as slots are free, and a few more in proportion to the measured rate (ClaimSize)
+    ask      ask the application whether a claim may be sent (admission.py)
+    claim    claim jobs of the tasks whose turn it is (Fairness), or sometimes a suspect (SuspectSchedule)
+    wait     wait for a free slot, a wake-up, the next due time, or the end of the poll interval
+    recheck  claim again soon, a few times, if a due job was left: another transaction may be locking its row
 
-Before it sleeps it has claimed once more after the last wake-up, so a wake-up is never slept through. What a settlement
-claims along with it follows the same rules (claims.py).
+The loop always claims once more after a wake-up before it sleeps, so it never misses one. A settlement that claims a
+successor follows the same rules (claims.py).
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ from stowhand.worker.slots import Slots
 from stowhand.worker.state import NEVER, WorkerState
 
 END_CHECK_INTERVAL_SECONDS = 0.5
-"""Seconds between two looks whether everything has ended, where no part signals it."""
+"""Interval of the check whether everything has ended, for changes that no part signals."""
 RECHECK_DELAYS_SECONDS = (0.01, 0.05, 0.25)
-"""Pauses before the claims that follow one which found nothing although a job is due.
+"""Pauses before claims are repeated that found nothing although a job is due.
 
-``SKIP LOCKED`` passes over a row that another transaction locks, mostly for milliseconds, and no notification follows
-when the lock is released. A job that stays unclaimable (its serial key is busy, its flag is forbidden) waits for the
-poll after that, until a wake-up comes or nothing is due."""
+``SKIP LOCKED`` skips rows that other transactions lock, mostly for milliseconds, and nothing notifies of the release. A
+job that stays unclaimable (its serial key is busy, its flag is forbidden) waits for the next poll or wake-up."""
 
 
 class Claimer:
-    """The loop that claims jobs for a worker and starts them."""
+    """Loop that claims jobs for a worker and starts them."""
 
     def __init__(
         self,
@@ -59,13 +58,13 @@ class Claimer:
         self._runs_once = state.options.once
         self._fairness = Fairness(state.options.tasks) if state.options.fair else None
         self._found_jobs = False
-        """The last ordinary claim brought something: else suspects are asked for after the next one."""
+        """Whether the last ordinary claim found jobs; if not, suspects are claimed after the next one."""
         self._rechecks = 0
-        """Rechecks since the last wake-up, or since nothing was due."""
+        """Number of rechecks since the last wake-up, or since nothing was due."""
         self._wakes = 0
-        """Wake-ups before the last sleep."""
+        """Number of wake-ups before the last sleep."""
         self._claim_sent = False
-        """The last permit was given, so the store was asked."""
+        """Whether the last claim was permitted, and so sent."""
 
     async def run(self) -> None:
         """Claim and start jobs until stopped, or, with ``once``, until nothing is due and nothing runs."""
@@ -77,7 +76,7 @@ class Claimer:
             elif self._limits.is_spent:
                 self._slots.resume()
                 if not state.has_work:
-                    return  # calls that a store has not answered yet are tried once more while the worker stops
+                    return  # the stop repeats calls that the store has not answered
                 await state.changed_since(seen, END_CHECK_INTERVAL_SECONDS)
             elif self._is_full or not (limit := self._claim_size.limit()):
                 await self._wait(seen)
@@ -94,9 +93,9 @@ class Claimer:
     # -- claim -----------------------------------------------------------------------------------
 
     async def _claim_any(self, limit: int) -> bool:
-        """Claim. False: there was nothing, and nothing happened meanwhile for which to claim again."""
+        """Claim. Return False if no job was found and no reason to claim again came up meanwhile."""
         wakes = self._state.wakes
-        returned_before = self._state.returned_jobs  # jobs given back during the claim may be invisible to it
+        returned_before = self._state.returned_jobs  # jobs returned during the claim may be invisible to it
         permit = await self._admission.ask(limit)
         found = False
         self._claim_sent = isinstance(permit, Permit)
@@ -106,11 +105,11 @@ class Claimer:
             )
         elif permit.pause is not None:
             await self._state.until(lambda: self._state.is_stopping or self._limits.is_spent, permit.pause)
-            found = True  # the pause is over: ask again at once
+            found = True  # after the pause, ask again at once
         return found or self._state.wakes != wakes or self._state.returned_jobs != returned_before
 
     async def _claim_in_turn(self, permit: Permit) -> bool:
-        """Ordinary jobs: those of the tasks whose turn it is, or else of all."""
+        """Claim ordinary jobs of the tasks whose turn it is; if there are none, of all tasks."""
         tasks = self._state.tasks
         if self._fairness is None:
             return bool(await self._claim_ordinary(permit, tasks))
@@ -132,11 +131,11 @@ class Claimer:
             self._claim_size.measure(claimed)
             self._start(claimed)
             if len(claimed) < permit.limit:
-                await asyncio.sleep(0)  # there is no more now, so no hurry to claim: they start first
+                await asyncio.sleep(0)  # the store has no more jobs now, so these start before the next claim
         return claimed
 
     def _start(self, claimed: Sequence[HeldJob], *, first: bool = False) -> None:
-        """Queue them for a slot, unless the worker stops: then it returns them as they are."""
+        """Queue the jobs for slots. A stopping worker starts none; its stop returns them."""
         if not self._state.is_stopping:
             self._slots.add(claimed, first=first)
 
@@ -144,7 +143,7 @@ class Claimer:
 
     @property
     def _suspect_is_next(self) -> bool:
-        """Whether a suspect is to be claimed before anything else, and a slot is free for it."""
+        """Whether the next claim is for a suspect, and a slot is free for it."""
         limits, state = self._limits, self._state
         if state.is_quiet or limits.is_spent or limits.is_out_of_threads or not state.free_slots:
             return False
@@ -152,20 +151,23 @@ class Claimer:
 
     @property
     def _suspect_wait(self) -> float:
-        """Seconds until a suspect is claimed first. Without other work, one is claimed after each ordinary claim."""
+        """Seconds until a suspect is claimed before other jobs.
+
+        Without other work a suspect is claimed after each ordinary claim.
+        """
         return self._suspects.wait if self._found_jobs or self._suspects.is_serving else NEVER
 
     async def _suspect_first(self) -> None:
-        """Offer a free slot to suspects first."""
+        """Claim a suspect before other jobs."""
         permit = await self._admission.ask(1)
         if isinstance(permit, Permit):
             await self._claim_suspect(permit)
         else:
-            self._suspects.claimed(())  # not now: claim other jobs, if any may be claimed
+            self._suspects.claimed(())  # not permitted now: claim other jobs if that is permitted
         self._slots.resume()
 
     async def _claim_suspect(self, permit: Permit) -> bool:
-        """Claim one suspect, and start it in a free slot."""
+        """Claim one suspect and start it in a free slot."""
         suspects = self._suspects
         if suspects.is_held or not self._state.free_slots:
             return False
@@ -178,16 +180,16 @@ class Claimer:
             self._start([job], first=True)
         return bool(claimed)
 
-    # -- along with a settlement -----------------------------------------------------------------
+    # -- claims in settlements -------------------------------------------------------------------
 
     def limit_along(self, tasks: Tasks) -> int:
-        """How many jobs of these tasks a settlement may claim now: as many as the claimer would, in this order."""
+        """Return how many jobs of these tasks a settlement may claim now: as many as the claimer would."""
         return (
             self._claim_size.limit(promised_claims=True) - self._claims.limit_underway if self._may_claim(tasks) else 0
         )
 
     def start_along(self, claimed: Sequence[HeldJob], tasks: Tasks) -> bool:
-        """Start what a settlement has claimed. False: nothing is claimed any more."""
+        """Start jobs that a settlement has claimed. Return False if the worker claims nothing now."""
         if not self._may_claim(tasks) or len(claimed) > self._limits.jobs_left:
             return False
         self._claim_size.measure(claimed)
@@ -195,7 +197,7 @@ class Claimer:
         return True
 
     def _may_claim(self, tasks: Tasks) -> bool:
-        """The next claim would be one of these tasks, and might be sent now."""
+        """Return whether a claim of these tasks may be sent now."""
         if self._state.is_ending or self._state.tasks != tasks or self._is_full:
             return False
         return not (self._claims.last_failed or self._slots.is_on_hold)
@@ -203,9 +205,10 @@ class Claimer:
     # -- wait ------------------------------------------------------------------------------------
 
     async def _sleep(self, *, was_idle: bool) -> bool:
-        """Sleep until a wake-up, or until there may be work without one. False: with ``once``, all is done.
+        """Sleep until a wake-up or the next due time. Return False if, with ``once``, all work is done.
 
-        ``was_idle``: nothing ran when the claim began. Otherwise it may not have seen what the end of a job enqueued.
+        ``was_idle``: whether nothing ran when the claim started. If a job ran, the claim may have missed jobs that it
+        enqueued at its end.
         """
         wakes = self._state.wakes
         due = await self._claims.next_due()
@@ -229,26 +232,26 @@ class Claimer:
 
     @property
     def _is_done(self) -> bool:
-        """Whether, with ``once``, nothing is left to do; the store is then asked once more."""
+        """Whether, with ``once``, no work is left; one more claim confirms that."""
         return self._runs_once and self._state.is_idle
 
     async def _wait(self, seen: int) -> None:
-        """Wait until something changes. From the time when suspects are due, no slot that becomes free is filled."""
+        """Wait until something changes. When suspects become due, keep the next free slot for them."""
         wait = NEVER if self._slots.is_on_hold or self._state.is_quiet else self._suspect_wait
         if not await self._state.changed_since(seen, wait):
             self._slots.hold()
 
 
 class ClaimSize:
-    """How many jobs to claim: the free slots, and a little ahead in proportion to how fast jobs end.
+    """Number of jobs to request in the next claim: one for each free slot, and more if jobs finish fast.
 
-    A slow handler hoards nothing, and a fast one never waits for a round trip.
+    Slow handlers leave jobs to other workers, and fast ones never wait for a round trip.
     """
 
     def __init__(
         self, slots: Slots, settler: Settler, hooks: Hooks, limits: Limits, state: WorkerState, *, one_by_one: bool
     ) -> None:
-        """``one_by_one``: the application counts each record before the next claim."""
+        """``one_by_one``: claim only after the application has counted the last job."""
         self._slots = slots
         self._settler = settler
         self._hooks = hooks
@@ -261,14 +264,17 @@ class ClaimSize:
         self._measured_at = state.clock.monotonic()
 
     def limit(self, *, promised_claims: bool = False) -> int:
-        """How many to claim now. ``promised``: those too that settlements under way may claim (Successors)."""
+        """Return how many jobs to claim now.
+
+        ``promised_claims``: include those that pending settlements may claim (SuccessorClaims).
+        """
         limit = int(min(self._single() if self._claims_singly else self._many(), self._limits.jobs_left))
         if self._hooks.holds_slots and limit < self._settler.unanswered:
-            return 0  # more slots are about to become free than are free: one claim for all of them
+            return 0  # more slots are about to become free: one claim will fill all of them
         return limit if promised_claims else max(limit - self._settler.promised_claims, 0)
 
     def _single(self) -> int:
-        """When the last record has run to its first wait, and its pre_handle has returned: so it has been counted."""
+        """Claim after the last job has reached its first wait and its pre_handle has returned: it is counted then."""
         return 0 if self._state.ready or self._hooks.preparing else self._state.free_slots
 
     def _many(self) -> int:
@@ -280,11 +286,11 @@ class ClaimSize:
         return 0 if waiting > ahead // 2 else max(self._state.free_slots + ahead - waiting, 0)
 
     def measure(self, claimed: Sequence[HeldJob]) -> None:
-        """Jobs per second since the last claim that brought some, half old and half new.
+        """Update the rate (jobs per second): the average of the old one and of that since the last successful claim.
 
-        Of two ways to count, the slower: by the clock (handlers may share one processor), and by how long handlers
-        took (many slow ones that end at one moment are no sign of haste). Beside a job under which a worker died few
-        are claimed.
+        The new rate is the lower of two: by the clock, because handlers may share one processor, and by run time,
+        because many slow handlers may end at the same time. It is 0 if a claimed job was reset before: few jobs are
+        claimed beside one that may kill the worker.
         """
         now = self._state.clock.monotonic()
         done = self._state.handlers_ended - self._handlers_ended
@@ -301,7 +307,7 @@ class ClaimSize:
             self._rate = 0.0
 
     def _current_rate(self) -> float:
-        """The rate, unless it has fallen since it was measured: what was given back is not to be claimed at once."""
+        """Return the rate, lowered if few jobs have ended since: do not claim again what was just returned."""
         elapsed = self._state.clock.monotonic() - self._measured_at
         return (
             self._rate
@@ -311,23 +317,23 @@ class ClaimSize:
 
 
 class Fairness:
-    """Tasks take turns, so that none waits behind the flood of another.
+    """Turns of tasks, so that many jobs of one task do not delay the others.
 
-    Jobs are claimed in the order (priority, run_at, id), whatever their tasks: a hundred thousand of one task, all due
-    earlier, keep every other task waiting. A fair worker claims jobs of the tasks that it has not served in this round;
-    when they have none, of all tasks, and a new round begins. Within one task the order stays; an idle worker claims
-    once.
+    Jobs are claimed in the order (priority, run_at, id), whatever their tasks: a hundred thousand earlier jobs of one
+    task keep every other task waiting. A fair worker claims jobs of the tasks that it has not served in this round. If
+    these have no jobs, it claims jobs of all tasks, and a new round starts. The order within a task is kept. An idle
+    worker claims once.
     """
 
     def __init__(self, tasks: Tasks) -> None:
-        """Raises ConfigurationError where there is no list of tasks, because then no task can be passed over."""
+        """Raise ConfigurationError without a list of tasks: a worker that claims any task cannot skip one."""
         if tasks is None:
             raise ConfigurationError("fair: tasks that have no names cannot take turns; give tasks")
         self._served: set[str] = set()
         """Tasks served in this round."""
 
     def next(self, tasks: Tasks) -> Tasks:
-        """Return those of these tasks whose turn it is; ``tasks`` itself where none is passed over."""
+        """Return the tasks whose turn it is; ``tasks`` itself if none is skipped."""
         if not self._served or tasks is None:
             return tasks
         unserved = tuple(task for task in tasks if task not in self._served)
@@ -337,42 +343,41 @@ class Fairness:
         return tasks
 
     def served(self, claimed: Sequence[HeldJob], *, full: bool, round_open: bool) -> None:
-        """A claim brought these. ``full``: there may be more; ``round_open``: it passed some tasks over."""
+        """Note the jobs of a claim. ``full``: there may be more; ``round_open``: it skipped some tasks."""
         if full or round_open:
             self._served.update(job.claim.task for job in claimed)
         else:
-            self._served.clear()  # everything that was due is here: no task waits behind another
+            self._served.clear()  # every due job was claimed: no task is waiting
 
     def restart(self) -> None:
-        """The tasks whose turn it was have no jobs."""
+        """Start a new round: the tasks whose turn it was have no jobs."""
         self._served.clear()
 
 
 class SuspectSchedule:
-    """When suspects run: jobs that were reset twice or more, because workers died under them.
+    """Decides when suspects run: jobs that were reset twice or more, because workers died while running them.
 
-    One slot of the worker serves them, one after another, while any is due. In a child process a suspect runs beside
-    other jobs, and its slot is kept for the next suspect. In this process it takes the next free slot, and nothing new
-    is claimed while it runs. A worker of one slot, and one without a child process, claims other jobs between two
-    suspects.
+    One slot of the worker runs suspects, one after another, while any is due. With child processes a suspect runs
+    beside other jobs, and its slot is kept for the next suspect. Without them it runs in this process, and nothing is
+    claimed meanwhile. A worker with one slot or without child processes claims other jobs between two suspects.
     """
 
     def __init__(self, state: WorkerState, *, can_isolate: bool) -> None:
-        """``can_isolate``: there are child processes for them."""
+        """``can_isolate``: suspects run in child processes."""
         self._state = state
         self._alternates = not can_isolate or state.options.concurrency == 1
         self.can_isolate = can_isolate
         self._last_suspect: HeldJob | None = None
-        """The last one."""
+        """The last claimed suspect."""
         self._claimed_at = state.clock.monotonic()
         self.is_serving = False
-        """The last claim brought one, so there may be more."""
+        """Whether the last claim of suspects found one, so that there may be more."""
         self._has_claimed_others = True
-        """Other jobs were claimed since the last suspect."""
+        """Whether other jobs were claimed since the last suspect."""
 
     @property
     def is_held(self) -> bool:
-        """One waits or runs. One that was given back before it started does not count."""
+        """Whether a suspect waits for a slot or runs."""
         job = self._last_suspect
         if job is None:
             return False
@@ -382,12 +387,12 @@ class SuspectSchedule:
 
     @property
     def blocks_claims(self) -> bool:
-        """One runs in this process, so nothing else may be claimed."""
+        """Whether a suspect runs in this process, so that nothing else may be claimed."""
         return self.is_held and not self.can_isolate
 
     @property
     def wait(self) -> float:
-        """Seconds until suspects are to be claimed although there is other work: from 0 on the next slot is for one."""
+        """Seconds until suspects are claimed before other work; at 0 or less the next slot is for a suspect."""
         if self.is_held:
             return NEVER
         if self.is_serving:
@@ -395,7 +400,7 @@ class SuspectSchedule:
         return self._claimed_at + self._state.timings.suspects_every - self._state.clock.monotonic()
 
     def claimed(self, claimed: Sequence[HeldJob]) -> None:
-        """Note the answer to a claim of suspects, of one at most."""
+        """Note the result of a claim of suspects: one job at most."""
         self._claimed_at = self._state.clock.monotonic()
         self.is_serving = bool(claimed)
         if claimed:
@@ -403,10 +408,10 @@ class SuspectSchedule:
             self._has_claimed_others = False
 
     def others_claimed(self) -> None:
-        """Note the answer to a claim of other jobs."""
+        """Note that other jobs were claimed."""
         self._has_claimed_others = True
 
     @property
     def _is_turn_of_others(self) -> bool:
-        """Other jobs come between two suspects: until they have been claimed, and those that were have started."""
+        """Whether other jobs must be claimed and started before the next suspect."""
         return self._alternates and not (self._has_claimed_others and not self._state.ready)

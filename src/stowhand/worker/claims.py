@@ -1,8 +1,8 @@
-"""How the store is asked for work: by claims, by settlements that claim, and by a call that waits for a wake-up.
+"""Calls that ask the store for work: claims, settlements that claim a successor, and the wait for a wake-up.
 
-The reply to a claim that failed is lost: its token is abandoned, so that what it may have claimed goes back. After an
-outage the worker waits for a beat before it claims again, for its leases may be lost too. Wake-ups are hints: losing
-them all costs a poll interval, or for a cancellation a heartbeat interval.
+If a claim fails, its reply may be lost: its token is abandoned, so that the jobs which it may have claimed return to
+the queue. After an outage the worker waits for a successful beat before it claims again, because its leases may be
+lost too. Wake-ups are hints: without them jobs start a poll interval later, and cancellations arrive with a heartbeat.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from stowhand.worker.state import WorkerState
 
 Tasks = tuple[str, ...] | None
 MAX_CLAIMS_WITHOUT_SCHEMA = 6
-"""Claims in a row, over some seconds, that may find no schema."""
+"""Number of consecutive claims, over some seconds, that may find no schema."""
 FOREIGN_LEASES_INTERVAL_SECONDS = 1.0
-"""Seconds between two requests for foreign leases: with ten thousand running jobs one takes three milliseconds."""
+"""Minimum interval of requests for foreign leases: with ten thousand running jobs one takes three milliseconds."""
 BEAT_CHECK_INTERVAL_SECONDS = 0.05
-"""Seconds between two looks whether the store has answered a beat."""
+"""Interval of the check whether the store has answered a beat."""
 
 
 class Claims:
-    """Sends a worker's claims to the store, one at a time."""
+    """Sender of a worker's claims, one at a time."""
 
     def __init__(self, store: Store[Any], leases: Leases, heartbeater: Heartbeater, state: WorkerState) -> None:
         self._store = store
@@ -44,15 +44,15 @@ class Claims:
         self._events = state.events
         self._failures = 0
         self._foreign_requested_at = float("-inf")
-        """When a claim last asked for foreign leases."""
+        """When a claim last requested foreign leases."""
         self._limit = 0
-        """How many jobs the last claim asked for."""
+        """Number of jobs that the last claim requested."""
         self.answered = 0
-        """Claims so far that were answered, those of suspects apart."""
+        """Number of answered claims so far, except those of suspects."""
         self.call = CallTimer(state.clock)
 
     async def claim(self, permit: Permit, tasks: Tasks, *, suspects: bool = False) -> list[HeldJob]:
-        """Claim as many jobs of these tasks as permitted, or one suspect. Return them, entered in ``Leases``."""
+        """Claim as many jobs of these tasks as permitted, or one suspect. Add them to ``Leases`` and return them."""
         state = self._state
         if state.is_ending:
             return []
@@ -78,7 +78,7 @@ class Claims:
         except (StoreError, asyncio.CancelledError) as error:
             self._heartbeater.abandon(request.token)
             if not isinstance(error, StoreError):
-                raise  # the worker stops and waits no longer for the reply
+                raise  # the worker stops and does not wait for the reply
             await self._recover(error)
             return []
         self.answered += not suspects
@@ -91,42 +91,44 @@ class Claims:
         return self._leases.take(claims, sent_at=sent_at, answered_at=answered_at, suspects=suspects) if claims else []
 
     def return_unstarted(self, suspect: HeldJob) -> None:
-        """Return what was claimed ahead, except this suspect: if it kills the process, they are not implicated."""
+        """Return the other unstarted jobs to the queue, in case this suspect kills the process."""
         ahead = self._leases.take_unstarted(float("inf"), excluded=suspect)
         self._heartbeater.return_jobs(ahead, "claimed ahead, and a suspect runs now")
 
     @property
     def limit_underway(self) -> int:
-        """How many jobs the claim that is on its way may bring."""
+        """Number of jobs that the claim under way may return."""
         return 0 if self.call.started_at is None else self._limit
 
     @property
     def last_failed(self) -> bool:
-        """The next one waits for a beat."""
+        """Whether the last claim failed, so that the next one waits for a beat."""
         return self._failures > 0
 
     @property
     def is_rationed(self) -> bool:
-        """The store may give fewer than were asked for although there are more."""
+        """Whether the store may return fewer jobs than requested although there are more."""
         return self._store.capabilities.rations
 
     async def next_due(self) -> float | None:
-        """Seconds until a job is due: 0 if one is due but was not claimed; ``None`` if none is known."""
+        """Return the seconds until a job is due: 0 if one is due but was not claimed; ``None`` if none is known."""
         try:
             due = await self._store.next_due(self._state.tasks, self._state.queues)
         except StoreError:
-            return None  # the next claim will report what is wrong
+            return None  # the next claim will report the error
         if (foreign := self._store.foreign()) is not None:
             self._heartbeater.note_foreign(foreign)
         return due
 
     def poll_interval(self, *, leaves_due: bool) -> float:
-        """Seconds until the next poll. It is not stretched while a due job cannot be claimed: nothing notifies of its
-        release."""
+        """Return the seconds until the next poll.
+
+        While a due job cannot be claimed, the interval is short: no notification follows when it becomes claimable.
+        """
         return self._state.options.poll(is_listening=self._store.is_listening and not leaves_due)
 
     def _own_leases(self) -> tuple[Lease, ...] | None:
-        """``None``: this claim need not report foreign leases, a recent one did."""
+        """Return this worker's leases; ``None`` if a recent claim has requested foreign leases."""
         now = self._state.clock.monotonic()
         if now - self._foreign_requested_at < FOREIGN_LEASES_INTERVAL_SECONDS:
             return None
@@ -134,13 +136,13 @@ class Claims:
         return self._heartbeater.list_own_leases()
 
     async def _recover(self, error: StoreError) -> None:
-        """Wait, and beat: then the store is asked again. Raises the error where that is no use."""
+        """Wait for a beat before the next claim. Raise the error if waiting is useless."""
         state = self._state
         self._failures += 1
         if isinstance(error, SchemaError) and self._failures > MAX_CLAIMS_WITHOUT_SCHEMA:
-            raise error  # the schema was removed: a worker that starts anew installs one, or says why it cannot
+            raise error  # the schema was removed: a restarted worker installs it, or reports why not
         if state.options.once and self._failures > ONCE_PATIENCE and not state.has_work:
-            raise error  # a run that is to end by itself does not wait for the end of an outage
+            raise error  # a run with ``once`` does not wait for the end of an outage
         pause = OUTAGE(self._failures)
         self._events.emit(StoreCallFailed(state.worker, "claim", str(error), pause))
         beats = self._heartbeater.beats
@@ -152,9 +154,9 @@ class Claims:
 
 
 class Wakeups:
-    """Wakes the claimer when the store has work, and the heartbeater, for a running job may have been canceled.
+    """Loop that waits for the store's notifications.
 
-    One waiting call at a time, for as long as the worker lives.
+    It wakes the claimer, and the heartbeater too, because a running job may have been canceled.
     """
 
     def __init__(self, store: Store[Any], heartbeater: Heartbeater, state: WorkerState) -> None:
@@ -179,10 +181,10 @@ class Wakeups:
             if woken:
                 self._state.wake()
                 self._heartbeater.find_canceled_soon()
-                await asyncio.sleep(0)  # the claim is sent first, and the next wait begins while it is on its way
+                await asyncio.sleep(0)  # let the claim be sent before the next wait starts
 
     def _check_listening(self) -> None:
-        """Report once that no wake-ups come (no LISTEN in a pooler, a wrong address), so the store is polled."""
+        """Report once that no notifications arrive (a pooler without LISTEN, a wrong address): the store is polled."""
         state = self._state
         if self._store.is_listening:
             if self._failures:
@@ -206,21 +208,21 @@ if TYPE_CHECKING:
 
 Entries = Sequence[tuple[Lease, Settlement]]
 MAX_SETTLEMENTS_WITH_CLAIM = 16
-"""Settlements in one call beyond which claims are worth a call of their own."""
+"""Number of settlements in one call above which a separate claim costs little."""
 MAX_JOBS_IN_ROW = 50
-"""Jobs of a serial key that settlements claim before an ordinary claim has its turn."""
+"""Number of jobs that settlements claim in a row before an ordinary claim is due."""
 MAX_ROW_SECONDS = 0.1
 
 
 class SuccessorClaims:
-    """Settling claims: along with the end of a serial key's job its next one, in one transaction of the store.
+    """Claims of the next job of a serial key in the transaction that settles the previous one.
 
-    The jobs of a serial key follow each other one commit apart, instead of a settlement, a wake-up and a claim.
-    Otherwise it is a claim like others: under a token made before the call, which is abandoned when the reply is lost,
-    and only of what the claimer would claim too. What it would not claim any more when the reply comes goes back.
+    Jobs of a serial key then follow each other by one commit instead of a settlement, a wake-up and a claim. Otherwise
+    these claims are like all others. The token is made before the call and abandoned if the reply is lost, and only
+    jobs that the claimer would claim are requested. If the worker stops claiming before the reply, the jobs return to
+    the queue.
 
-    In a row at most so many jobs, or so many seconds: then a claim has its turn, which takes what comes first in the
-    order of all.
+    After a number of jobs or seconds in a row an ordinary claim follows, so that other jobs get their turn.
     """
 
     def __init__(
@@ -241,13 +243,13 @@ class SuccessorClaims:
         flags = state.options.forbidden_flags
         self._flags = () if callable(flags) else flags
         self._answered_before_row = 0
-        """How many claims had been answered when the row of jobs began."""
+        """Number of answered claims when the current row of jobs started."""
         self._row_started_at = 0.0
         self._row_length = 0
-        """Jobs claimed in a row without a claim in between."""
+        """Number of jobs claimed by settlements since the last ordinary claim."""
 
     def request(self, entries: Entries, serial_count: int) -> ClaimRequest | None:
-        """What may be claimed along with these settlements, of which so many are of serial keys; ``None``: nothing."""
+        """Return the claim to send with these settlements, if any. ``serial_count``: how many have a serial key."""
         if len(entries) > MAX_SETTLEMENTS_WITH_CLAIM or any(settlement is not COMPLETED for _, settlement in entries):
             return None
         state = self._state
@@ -267,11 +269,14 @@ class SuccessorClaims:
     async def settle(
         self, entries: Entries, request: ClaimRequest, call: CallTimer
     ) -> tuple[Sequence[Reply], set[str]]:
-        """The replies, and the serial keys that go on. Raises StoreError; then the request is to be abandoned."""
+        """Settle and claim. Return the replies, and the serial keys whose next jobs were claimed.
+
+        On StoreError the caller must abandon the request.
+        """
         state, events = self._state, self._state.events
         if events.wants(ClaimStarted):
             events.emit(ClaimStarted(state.worker, request.limit))
-        sent_at = state.clock.monotonic()  # a lease may begin at any moment from here on
+        sent_at = state.clock.monotonic()  # the store may count the lease from any time after this
         try:
             with call:
                 replies, claims = await self._settle_and_claim(entries, request)
@@ -285,10 +290,13 @@ class SuccessorClaims:
         return replies, {claim.serial for claim in claims if claim.serial is not None}
 
     def abandon(self, request: ClaimRequest) -> asyncio.Event:
-        """The reply was lost. The event: what it may have claimed is given back, or locked, and it claims no more."""
+        """Abandon a request whose reply was lost.
+
+        The returned event is set when the request can claim nothing more, and its jobs are returned or locked.
+        """
         expired = asyncio.Event()
         self._heartbeater.abandon(request.token, expired.set)
-        self._state.clock.call_later(request.lease, expired.set)  # if the store is away: its lease is over then
+        self._state.clock.call_later(request.lease, expired.set)  # if the store is away: the lease has expired by then
         return expired
 
     def _take(self, claims: Sequence[Claim[Any]], request: ClaimRequest, sent_at: float) -> None:

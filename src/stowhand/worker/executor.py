@@ -1,10 +1,10 @@
-"""One attempt, from the claim to the pile of settlements, top to bottom.
+"""One attempt, from its start in a slot to its settlement, in order.
 
-begin      a slot has taken the job: what encloses the attempt, pre_handle, the handler (hooks.py), not begun yet; of a
-           suspect, a child process
-waits      for the first time: from here on its time is limited
-ended      judge what came out (policy.py), and hand it over to the settler; or give the job back, or drop it
-answered   by the store: post_handle's turn, then the slot may be filled
+start           a slot has taken the job: create the attempt, with hooks and handler (hooks.py); a suspect gets a child
+                process
+on_first_wait   the handler waits for the first time: from now on its time is limited
+on_end          decide the settlement (policy.py) and pass it to the settler, or return or forget the job
+answered        the store has answered: call post_handle, then free the slot
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stowhand.worker.state import WorkerState
 
 
 class Executor:
-    """Runs attempts for the slots of a worker (slots.py), which call its methods in their order."""
+    """Steps of an attempt, called in order by the slots of a worker (slots.py)."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class Executor:
         self._new_logger = self._logger
         self._report = None if heartbeater.progress is None else heartbeater.progress.note
         self.unfinished: list[Lease] = []
-        """Leases of handlers that could not be ended. To be released only as the last write."""
+        """Leases of handlers that did not stop. Release them only as the last write of the process."""
 
     def start(self, job: HeldJob) -> Coroutine[Any, Any, object]:
-        """Return the handler and all that is around it, not started yet. Called when a slot has taken the job."""
+        """Return the coroutine of the handler with its hooks. Called when a slot has taken the job."""
         claim = job.claim
         attempt = job.attempt = Attempt(claim, self._clock.monotonic(), self._new_logger, self._report)
         if self._hooks.on_enqueue is not None:
@@ -71,7 +71,7 @@ class Executor:
         return self._hooks.handle(attempt, claim.record)
 
     def on_first_wait(self, job: HeldJob) -> None:
-        """Limit the handler's time. Called when it first waits. Raises what the handler's policy raises."""
+        """Limit the handler's time. Called at its first wait. Raises what the handler's policy raises."""
         timeout = self._policies.timeout(job.claim)
         if timeout is not None:
             assert job.attempt is not None
@@ -81,11 +81,11 @@ class Executor:
             job.timer = self._clock.call_later(remaining, lambda: self._leases.stop(job, Stop.TIMEOUT))
 
     def end_of(self, error: BaseException, job: HeldJob) -> HandlerEnd:
-        """Return how the handler ended that raised this."""
+        """Return how a handler ended that raised this error."""
         return self._policies.end_of(error, job)
 
     def on_end(self, job: HeldJob, end: HandlerEnd) -> None:
-        """Do what follows the end of a handler, in order. No slot runs it any more."""
+        """Settle, return or forget the job. Called when no slot runs the handler any more."""
         attempt = job.attempt
         assert attempt is not None
         if job.timer is not None:
@@ -93,7 +93,7 @@ class Executor:
         if JobLeft in self._wanted_events:
             self._events.emit(JobLeft(self._worker, job.claim.lease.job_id, job.claim.task))
         if self._supervisor.is_closed:
-            return  # it ignored its cancellation, and ends long after the worker
+            return  # it ignored its cancellation and ended long after the worker
         self._leases.end(job)
         control, transaction = known_control_of(attempt), None
         if control is not None:
@@ -104,7 +104,7 @@ class Executor:
             if control.hooked is not None or transaction is not None:
                 self._state.occupying_attempts.add(attempt)
         if job.stop_reason is Stop.LOST:
-            end = Stop.LOST  # even if it ended well all the same
+            end = Stop.LOST  # even if the handler succeeded
         if isinstance(end, Stop):
             self._leave_unrecorded(job, attempt, end)
         else:
@@ -118,7 +118,7 @@ class Executor:
         self._state.recount()
 
     def _leave_unrecorded(self, job: HeldJob, attempt: Attempt[Any], reason: Stop) -> None:
-        """Undo its transaction first, if it has one: a record that goes back must be as it was after its claim."""
+        """Roll back the attempt's transaction first, so that the record is returned as it was claimed."""
         control = control_of(attempt)
         transaction, control.transaction = control.transaction, None
         if transaction is None:
@@ -130,15 +130,15 @@ class Executor:
         try:
             await transaction.rollback()
         except StoreError:
-            pass  # the connection is gone, and its transaction with it
+            pass  # the connection is lost, and the transaction with it
         finally:
             self._leave(job, attempt, reason)
 
     def _leave(self, job: HeldJob, attempt: Attempt[Any], reason: Stop) -> None:
-        """Record nothing: the job is lost or returned, or its child process died or never started it."""
+        """Record no settlement: the job was lost or returned, or its child process died or did not start."""
         lease = job.claim.lease
         if reason is Stop.RETURNED and control_of(attempt).abandoned_thread is not None:
-            self.unfinished.append(lease)  # a thread still runs for it: its lease is kept until the last moment
+            self.unfinished.append(lease)  # its thread still runs: keep the lease until the process ends
             return
         self._leases.drop([job])
         match reason:
@@ -154,7 +154,7 @@ class Executor:
         self._answered(attempt)
 
     def _answered(self, attempt: Attempt[Any]) -> None:
-        """Call post_handle, then free the slot. The store has answered, or there is nothing to record."""
+        """Call post_handle, then free the slot: the store has answered, or there is nothing to record."""
         control = control_of(attempt)
         context, control.hooked = control.hooked, None
         if context is not None and self._hooks.has_post:

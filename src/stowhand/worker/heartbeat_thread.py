@@ -1,4 +1,4 @@
-"""A store's heartbeats on a loop in a thread of its own, called from another loop: a call may block its thread."""
+"""Calls of a store's heartbeats on a loop in a separate thread, because a call may block the thread."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from stowhand.protocols.store import Heartbeats
 
 T = TypeVar("T")
 CALL_TIMEOUT_SECONDS = 20.0
-"""Seconds that a caller waits, including the calls queued before it."""
+"""Time limit of a call, including its wait for the calls before it."""
 MAX_WAITING_CALLS = 500
-"""Calls that may wait for the thread; more are refused."""
+"""Number of calls that may wait for the thread; more are refused."""
 IDLE_TICK_SECONDS = 3600.0
-"""Seconds until the next look for calls, which a call cuts short."""
+"""Interval of the thread's tick without calls; a call starts the tick at once."""
 
 CLOSING_MESSAGE = "the store is being closed"
 
 
 class HeartbeatThread:
-    """Executes one call after the other. The thread starts with the first."""
+    """Thread that executes one call after the other. It starts with the first call."""
 
     def __init__(self, name: str, make: Callable[[], Heartbeats]) -> None:
         self._name = name
@@ -37,7 +37,7 @@ class HeartbeatThread:
         self._closing = False
 
     async def call(self, action: Callable[[Heartbeats], Awaitable[T]]) -> T:
-        """Execute ``action`` in the thread. Raises StoreUnreachable, also when it takes too long."""
+        """Execute ``action`` in the thread. Raises StoreUnreachable, also on timeout."""
         if self._waiting >= MAX_WAITING_CALLS:
             raise StoreUnreachable("too many calls wait for the store")
         if self._closing:
@@ -57,10 +57,7 @@ class HeartbeatThread:
             self._waiting -= 1
 
     async def close(self) -> None:
-        """Close the connection and end the thread; a call that hangs is cancelled after two seconds.
-
-        Calls that wait for their turn fail at once.
-        """
+        """Close the connection and end the thread. Waiting calls fail; after two seconds a hanging one does too."""
         ticker, self._ticker = self._ticker, None
         if ticker is None:
             return
@@ -72,7 +69,7 @@ class HeartbeatThread:
                     _, reply = self._calls.get_nowait()
                     if reply.set_running_or_notify_cancel():
                         reply.set_exception(StoreUnreachable(CLOSING_MESSAGE))
-            with suppress(StoreError):  # a store that is away keeps no connection open
+            with suppress(StoreError):  # an unreachable store has no connection to close
                 await ticker.ended()
         finally:
             self._closing = False
@@ -81,7 +78,7 @@ class HeartbeatThread:
         with suppress(Empty):  # ``close`` may take a call first
             while True:
                 action, reply = self._calls.get_nowait()
-                if reply.set_running_or_notify_cancel():  # its caller still waits
+                if reply.set_running_or_notify_cancel():  # the caller still waits
                     await self._reply(action, reply)
         return IDLE_TICK_SECONDS
 
@@ -101,7 +98,7 @@ class HeartbeatThread:
             reply.set_result(result)
         if self._heartbeats is not None:
             with suppress(Exception):  # the call is answered
-                self._heartbeats.refused()  # drop the reports: a resetter or the workers report them
+                self._heartbeats.refused()  # drop them: a resetter or the workers report refusals
 
     async def _close(self) -> None:
         heartbeats, self._heartbeats = self._heartbeats, None

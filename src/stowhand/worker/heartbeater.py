@@ -1,14 +1,14 @@
-"""Keeps leases valid while the loop works: one tick, called again and again on a loop in a thread of its own.
+"""Keeps leases valid while the worker's loop is busy: one tick, called repeatedly on a loop in a separate thread.
 
-    beat      renew leases; learn which are lost, canceled or busy
-    return    give back what was claimed ahead and has not started, and what stopped unfinished
-    cancel    after a wake-up, learn which running jobs were asked to cancel
-    sweep     reset the jobs of dead workers
-    count     write down, for people, what has ended (reports.py)
-    report    write down, for people, that this worker exists, and how far its handlers are (reports.py)
+    beat      renew leases; learn which are lost, canceled or locked
+    return    return jobs to the queue that were claimed but not started, or that stopped unfinished
+    cancel    after a wake-up, find running jobs whose cancellation was requested
+    sweep     reset the jobs of lost workers
+    count     write the throughput, for people (reports.py)
+    report    write this worker's entry and the progress of its handlers, for people (reports.py)
 
-A failed call is tried again at the next tick; it cancels nothing. How long a lease is safe is its local deadline, which
-the worker's loop watches (``Worker._guard``).
+A failed call is repeated at the next tick; it stops no handler. Each lease has a local deadline, which the worker's
+loop checks (``Worker._guard``).
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from stowhand.worker.state import WorkerState
 from stowhand.worker.watchdog import LoopWatchdog
 
 MAX_UNSTARTED_SECONDS = 1.0
-"""Seconds that a job may be held without having been started."""
+"""Time after which a job that has not started is returned to the queue."""
 MAX_LOST_TOKENS = 100
-"""Lost claims that are still to be abandoned, at most."""
+"""Maximum number of lost claims that wait to be abandoned."""
 TICK_SECONDS = 0.5
 MIN_TICK_SECONDS = 0.01
 DEREGISTER_TIMEOUT_SECONDS = 1.0
-"""Seconds that a stopping worker waits until its entry in the list of workers is removed."""
+"""Time that a stopping worker waits for the removal of its entry in the list of workers."""
 CHECK_INTERVAL_SECONDS = 2.0
-"""Seconds between two checks that the store can be written."""
+"""Interval of the check that the store is writable."""
 CHECK_DURATION_SECONDS = 60.0
-"""Seconds for which these checks go on after a health probe: probes come every few seconds."""
+"""Time for which these checks continue after a health probe. Probes come every few seconds."""
 
 
 class Heartbeater:
-    """A thread whose loop calls ``tick`` until the end.
+    """Thread whose loop calls ``tick`` until the worker stops.
 
-    While the ``watchdog`` sees the worker's loop hang for too long, nothing is renewed.
+    It renews nothing while the worker's loop hangs, so that other workers can take its jobs.
     """
 
     def __init__(
@@ -82,28 +82,28 @@ class Heartbeater:
         self.progress = (
             ProgressBoard(heartbeats, state.options.lease) if isinstance(heartbeats, ProgressKeeper) else None
         )
-        """``None``: the store keeps none."""
+        """``None`` if the store keeps no progress."""
         self._finder = heartbeats if isinstance(heartbeats, CancellationFinder) else None
-        """``None``: cancellations are learned from beats alone."""
+        """``None`` if only beats report cancellations."""
         self._should_find_canceled = False
         self._ticker: Ticker | None = None
         self._lock = threading.Lock()
         self._returns: list[tuple[list[Lease], str]] = []
         self._lost_tokens: dict[str, Callable[[], None] | None] = {}
-        """Tokens of claims without a reply, and what is called when they can claim nothing more."""
+        """Tokens of claims without a reply, with callbacks for when they can claim nothing more."""
         self._crashed: list[Lease] = []
         self._failures = 0
         self._refused_since: float | None = None
         self._beat_now = False
         self.beats = 0
-        """Good beats so far: after a store's restart the worker waits for one before it claims again."""
+        """Number of successful beats. After an outage the worker waits for one before it claims."""
         self.ticked = state.clock.monotonic()
-        """When a tick last began or ended: older than two seconds only while a call to the store hangs."""
+        """When a tick last started or ended. Older than two seconds only if a call to the store hangs."""
 
     # -- called by the worker's loop -------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the thread. It watches the caller's thread."""
+        """Start the thread, which watches the caller's thread."""
         self._watchdog.watch_this_thread()
         ticks = (self._state.supervisor.watch_tick(tick) for tick in (self._watchdog.look, self.tick))
         self._ticker = self._clock.ticker("stowhand heartbeat", *ticks, on_end=self._heartbeats.close)
@@ -114,31 +114,30 @@ class Heartbeater:
             self._ticker.poke()
 
     def stop(self) -> None:
-        """Begin to end the thread; a tick under way has its patience."""
+        """Start to end the thread. A tick under way may finish within its time limit."""
         if self._ticker is not None:
             self._ticker.stop()
 
     async def close(self) -> None:
-        """End the thread, and close the connection. Raises an error there that is a bug."""
+        """End the thread and close the connection. Raises errors of the thread that are bugs."""
         if self._ticker is None:
             await self._heartbeats.close()
         else:
             self.stop()
-            with suppress(StoreError):  # a store that is away keeps no connection open
+            with suppress(StoreError):  # an unreachable store has no connection to close
                 await self._ticker.ended()
 
     def return_jobs(self, held_jobs: list[HeldJob], reason: str) -> None:
-        """Return these at the next tick without using an attempt. They are already out of ``Leases``."""
+        """Return jobs to the queue at the next tick, attempt not counted. ``Leases`` has forgotten them already."""
         if held_jobs:
             with self._lock:
                 self._returns.append((leases_of(held_jobs), reason))
                 self._count_pending_calls()
 
     def abandon(self, token: str, on_dead: Callable[[], None] | None = None) -> None:
-        """The reply to its claim was lost. In a long outage the oldest are forgotten: their leases have ended.
+        """Abandon a claim whose reply was lost. In a long outage the oldest are forgotten: their leases have expired.
 
-        ``on_dead``: called on the worker's loop, soon, when the token can claim nothing more; not of one that is
-        forgotten.
+        ``on_dead`` is called on the worker's loop when the token can claim nothing more, unless it was forgotten.
         """
         with self._lock:
             self._lost_tokens[token] = on_dead
@@ -149,40 +148,42 @@ class Heartbeater:
             self.tick_now()
 
     def report_child_crash(self, lease: Lease) -> None:
-        """The child process that ran this job died."""
+        """Reset this job at the next tick, because its child process died."""
         with self._lock:
             self._crashed.append(lease)
             self._count_pending_calls()
 
     def _count_pending_calls(self) -> None:
-        """Count the calls that are still to be made. Called under the lock."""
+        """Update the number of pending calls. Called under the lock."""
         self._state.set_pending_calls(len(self._returns) + len(self._lost_tokens) + len(self._crashed))
 
     def list_own_leases(self) -> tuple[Lease, ...]:
-        """What this worker renews; every other lease is foreign to it. From any thread."""
+        """Return the leases that this worker renews; all others are foreign. Callable from any thread."""
         now = self._clock.monotonic()
         return tuple(job.claim.lease for job in self._leases.all() if self._is_worth_renewing(job, now))
 
     def note_foreign(self, foreign: Foreign) -> None:
-        """A claim that found nothing has seen foreign leases: the sweep comes when the first of them ends."""
+        """Schedule the next sweep for the end of the first of these leases, seen by a claim that found no job."""
         self._sweeper.note_foreign(foreign)
 
     def refused_since(self) -> float | None:
-        """Since when the store refuses what is written here; ``None``: it does not. Keeps the write checks going."""
+        """Return since when the store refuses writes; ``None`` if it does not. Prolongs the write checks."""
         self._write_check.note_probe()
         return self._refused_since
 
     def find_canceled_soon(self) -> None:
-        """The store has changed: a running job may have been canceled. At the next tick, within half a second."""
+        """Look for canceled jobs at the next tick, within half a second: the store has changed."""
         self._should_find_canceled = True
 
     def beat_soon(self) -> None:
-        """Renew everything at the next tick, due or not."""
+        """Renew all leases at the next tick, due or not."""
         self._beat_now = True
 
     def deregister(self) -> float:
-        """Write what was counted and remove the worker's entry at the next tick, unless the store is away. Gives the
-        seconds to wait for that."""
+        """Write the last counts and remove the worker's entry at the next tick, unless the store is unreachable.
+
+        Returns the seconds to wait for that.
+        """
         if self._failures:
             return 0.0
         self._throughput.finish()
@@ -191,7 +192,7 @@ class Heartbeater:
 
     @property
     def is_deregistering(self) -> bool:
-        """Whether the last counts or the worker's entry are still to be written."""
+        """Whether the last counts or the removal of the worker's entry are still pending."""
         return self._throughput.is_finishing or self._registration.is_removing
 
     # -- the tick --------------------------------------------------------------------------------
@@ -212,13 +213,13 @@ class Heartbeater:
             if self.progress is not None:
                 await self.progress.tick(now, self._is_beat_due)
         except SchemaTooNew:
-            raise  # nothing that this version does there is right any more
+            raise  # this version must not write to a newer schema
         except StoreError as error:
             return self._failed(error, now)
         finally:
             self.ticked = self._clock.monotonic()
             if self._state.is_stopping:
-                self._state.from_thread(self._state.look_again)  # the stop waits for errands
+                self._state.from_thread(self._state.look_again)  # the stop waits for the pending calls
         if self._failures and self._is_written:
             self._events.emit(StoreRecovered(self._worker, "beat", self._failures))
             self._failures = 0
@@ -238,15 +239,15 @@ class Heartbeater:
 
     @property
     def _is_written(self) -> bool:
-        """The last write succeeded. A tick without an error may mean only that there was nothing to write."""
+        """Whether the last write succeeded. A tick without an error may have had nothing to write."""
         return self._registration.is_recorded and self._write_check.succeeded
 
     def _last_work_at(self, now: float) -> float:
-        """Return when there was work last."""
+        """Return when the worker last had a job."""
         return now if len(self._leases) else self._leases.taken_at
 
     def _pause(self) -> float:
-        """Return the seconds until the next tick: no later than jobs claimed ahead may wait, or than the next sweep."""
+        """Return the seconds until the next tick: at most until unstarted jobs are returned, or the next sweep."""
         now = self._clock.monotonic()
         sweep = self._sweeper.due(self._last_work_at(now)) - now
         pause = min(TICK_SECONDS, self._options.every_beat / 2, max(sweep, MIN_TICK_SECONDS))
@@ -261,20 +262,18 @@ class Heartbeater:
     async def _beat(self, now: float) -> None:
         due = self._leases.all() if self._beat_now else self._leases.due_for_renewal(now, self._options.every_beat)
         due = [job for job in due if self._is_worth_renewing(job, now)]
-        is_full, self._beat_now = self._beat_now, False  # before the await: it may be asked for again meanwhile
+        is_full, self._beat_now = self._beat_now, False  # before the await: it may be requested again meanwhile
         try:
             if due:
                 await self._renew(due)
-        except BaseException:  # also a tick that is cancelled
+        except BaseException:  # a cancelled tick included
             self._beat_now = self._beat_now or is_full
             raise
         if due or is_full:
             self.beats += 1
 
     async def _renew(self, due: list[HeldJob]) -> None:
-        sent_at = (
-            self._clock.monotonic()
-        )  # before the await: the store may count the new lease from any moment after it
+        sent_at = self._clock.monotonic()  # before the await: the store may count the lease from any later time
         pulse = await self._heartbeats.beat(leases_of(due), self._options.lease)
         if self._events.wants(HeartbeatFinished):
             self._events.emit(HeartbeatFinished(self._worker, len(due), self._clock.monotonic() - sent_at))
@@ -301,17 +300,17 @@ class Heartbeater:
             self._should_find_canceled = True
             raise
         for job in canceled:
-            self._should_find_canceled |= job.phase is Phase.UNSTARTED  # it has no handler yet that could be stopped
+            self._should_find_canceled |= job.phase is Phase.UNSTARTED  # no handler runs that could be stopped
             self._state.from_thread(self._leases.stop, job, Stop.CANCELED)
 
     def _is_worth_renewing(self, job: HeldJob, now: float) -> bool:
-        """A handler that ignores being stopped, or a loop that hangs, keeps no job alive for ever."""
+        """Return whether to renew the job. Handlers that ignore a stop, and a loop that hangs, lose their jobs."""
         if self._watchdog.is_hung:
             return False
         return job.stopped_at is None or now - job.stopped_at < 3 * self._options.lease
 
     async def _make_pending_calls(self) -> None:
-        """Each is forgotten only after the store has answered; each is harmless when repeated."""
+        """Make the pending calls. Each stays until the store has answered, and may be repeated."""
         while self._crashed:
             self._sweeper.report(await self._heartbeats.reset_lease(self._crashed[0]))
             with self._lock:
@@ -330,11 +329,13 @@ class Heartbeater:
         for _ in range(len(self._returns)):
             leases, reason = self._returns[0]
             busy = await self._heartbeats.release(leases)
-            refused = {one.job_id for one in self._sweeper.refusals.report()}  # these come back when their leases end
-            self._state.add_returned(len(leases) - len(busy))  # before ``errands`` can be 0
+            refused = {
+                one.job_id for one in self._sweeper.refusals.report()
+            }  # these return to the queue when their leases expire
+            self._state.add_returned(len(leases) - len(busy))  # before ``pending_calls`` can be 0
             with self._lock:
                 self._returns.pop(0)
-                if busy:  # another transaction has them locked; dropped, they would count as if this worker had died
+                if busy:  # locked by another transaction: if forgotten, they would be reset as if this worker had died
                     self._returns.append((list(busy), reason))
                 self._count_pending_calls()
             if returned := tuple(one.job_id for one in leases if one not in busy and one.job_id not in refused):
@@ -342,7 +343,7 @@ class Heartbeater:
 
 
 class WriteCheck:
-    """Checks that the store can be written, which an idle worker would not notice: only while health is asked for."""
+    """Check that the store is writable, made while health probes arrive. An idle worker would not notice otherwise."""
 
     def __init__(self, heartbeats: Heartbeats, clock: Clock) -> None:
         self._heartbeats = heartbeats
@@ -350,14 +351,14 @@ class WriteCheck:
         self._probed_at = float("-inf")
         self._checked_at = float("-inf")
         self.succeeded = True
-        """The last check did."""
+        """Whether the last check succeeded."""
 
     def note_probe(self) -> None:
-        """A health probe came, and more may follow. From any thread."""
+        """Note a health probe: more may follow. Callable from any thread."""
         self._probed_at = self._clock.monotonic()
 
     async def tick(self, now: float) -> None:
-        """Check, if it is time. Raises StoreError where nothing can be written."""
+        """Check if it is time. Raises StoreError if the store is not writable."""
         due = not self.succeeded or now - self._probed_at < CHECK_DURATION_SECONDS
         if due and now - self._checked_at >= CHECK_INTERVAL_SECONDS:
             self._checked_at = now

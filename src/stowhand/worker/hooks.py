@@ -1,13 +1,13 @@
-"""The optional hooks of a handler, and what a store puts around it.
+"""Optional hooks of a handler, and the transaction or tools that a store adds to an attempt.
 
     pre_claim      admission.py
-    around         the store binds its tools to the attempt, and may enclose it in a transaction
+    around         the store passes its tools to the attempt, and may enclose it in a transaction
     pre_handle     before the handler
-    post_handle    after every pre_handle, however the attempt ended, when the store has answered its settlement;
-                   the attempt's slot becomes free after it
-    resources      what the handler's tasks ask for: opened before the first claim, and closed after the last job
+    post_handle    after every pre_handle, whatever the outcome, when the store has answered the settlement; then the
+                   slot becomes free
+    resources      objects that the tasks request: opened before the first claim, and closed after the last job
 
-A handler without hooks, on a store that encloses nothing, is run bare: none of this costs it anything.
+A handler without hooks, on a store that encloses nothing, is called directly, at no extra cost.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from stowhand.worker.watchdog import LoopWatchdog
 Run = Callable[..., Coroutine[Any, Any, object]]
 Hook = Callable[[Attempt[Any], Any], Awaitable[object]]
 ENCLOSE_RETRY_SECONDS = 1.0
-"""Seconds until a record is claimed again whose attempt the store could not enclose."""
+"""Delay before a record is claimed again if the store could not enclose its attempt."""
 MIN_CLOSE_SECONDS = 1.0
-"""Seconds that each resource has to close, however little of the grace is left."""
+"""Time that each resource has to close, even if less of the grace is left."""
 
 
 class Hooks:
-    """The hooks of one handler on one store, called around each attempt."""
+    """Hooks of a handler on a store, called around each attempt."""
 
     def __init__(self, handler: Handler, store: Store[Any], isolate: Isolate | None, state: WorkerState) -> None:
         self._handler = handler
@@ -54,7 +54,7 @@ class Hooks:
         self._post: Hook | None = getattr(handler, "post_handle", None)
         self._retryable: Callable[[BaseException], bool] | None = getattr(handler, "retryable", None)
         self.holds_slots = self._pre is not None or self._post is not None
-        """A job holds a slot from the claim to the end of post_handle; so nothing is claimed ahead."""
+        """Whether a job holds its slot until post_handle has ended; then no job is claimed before a slot is free."""
         wraps = self.holds_slots or self._retryable is not None or getattr(handler, "pre_claim", None) is not None
         is_async = inspect.iscoroutinefunction(handler.handle) or getattr(handler, "gives_coroutines", False)
         run: Run = self._handle
@@ -62,17 +62,17 @@ class Hooks:
             run = handler.handle if self._around is None else self._handle_prepared
         self._wraps = wraps
         self.handle: Run = enclosed(run, state.events, state.worker)
-        """The handler and all that is around it."""
+        """The handler with everything around it."""
         self.isolated = None if isolate is None else self._isolated(isolate)
-        """The same for a suspect, of which the handler runs in a child process; ``None``: there is none."""
+        """The same for suspects, with the handler in a child process; ``None`` without child processes."""
         self.on_enqueue: Callable[[NewJob], NewJob] | None = getattr(handler, "on_enqueue", None)
-        """What the jobs of ``enqueue_after`` go through."""
+        """Hook for the jobs of ``enqueue_after``."""
         self.has_post = self._post is not None
         self.preparing = 0
-        """Attempts that have begun and whose pre_handle has not returned."""
+        """Number of attempts whose pre_handle has not returned yet."""
 
     async def _handle_prepared(self, attempt: Attempt[Any], record: Any) -> object:
-        """The short way: no hooks, and a store that gives its tools and encloses nothing."""
+        """Call a handler without hooks on a store that passes tools but encloses nothing."""
         if isinstance(record, Unreadable):
             return _unreadable(record)
         assert self._around is not None
@@ -95,8 +95,7 @@ class Hooks:
         return await self._enclose(attempt, record, None if self._around is None else self._around(attempt))
 
     def _isolated(self, isolate: Isolate) -> Run:
-        """``isolate`` for the handler, which runs in the child; its hooks count on what this process holds, and run
-        here."""
+        """Return a call of the handler in a child process. Its hooks use this process's state, so they run here."""
 
         async def run(attempt: Attempt[Any]) -> object:
             return await self._enclose(attempt, attempt.record, None, lambda attempt, record: isolate(attempt))
@@ -132,7 +131,7 @@ class Hooks:
             control_of(attempt).lost = True
             raise
         except (ChildCrashed, ChildUnable):
-            raise  # nothing that the handler has raised
+            raise  # not raised by the handler
         except Exception as error:
             if self._retryable is not None and not self._retryable(error):
                 return as_failure(error)
@@ -161,7 +160,7 @@ class Hooks:
             failed = False
             return returned
         except RaisableOutcome:
-            failed = hook == "post_handle"  # the end of the attempt is recorded already
+            failed = hook == "post_handle"  # the settlement is recorded already
             raise
         finally:
             if self._events.wants(HookFinished) and not self._supervisor.is_closed:
@@ -169,18 +168,18 @@ class Hooks:
                 self._events.emit(HookFinished(self._worker, task, hook, self._clock.monotonic() - started_at, failed))
 
     async def post(self, attempt: Attempt[Any]) -> None:
-        """Call post_handle: the attempt's end is recorded, or will not be."""
+        """Call post_handle, after the settlement was answered or dropped."""
         assert self._post is not None
         try:
             await self._timed("post_handle", attempt, self._post(attempt, attempt.record))
         except BaseException as error:  # boundary: the settlement is answered; the event reports the error
             if self._supervisor.is_closed:
-                raise  # the side task in which this runs is being ended
+                raise  # the side task is being cancelled
             self._events.emit(HookFailed(self._worker, "post_handle", attempt.lease.job_id, describe(error)))
 
 
 def enclosed(run: Run, events: Events, worker: str) -> Run:
-    """``run``, whose first argument is an attempt, within the context manager ``Events.around``, if there is one."""
+    """Return ``run`` inside the context manager ``Events.around``, if there is one."""
     around = events.around
     if around is None:
         return run
@@ -200,34 +199,34 @@ def _unreadable(record: Unreadable) -> Retry:
 
 
 async def _enter(stack: AsyncExitStack, around: AbstractAsyncContextManager[None], attempt: Attempt[Any]) -> bool:
-    """False: the store could not; that is no fault of the handler, and uses no attempt. Raises LeaseLost."""
+    """Enter the store's context. Return False on a store error, which uses no attempt. Raises LeaseLost."""
     try:
         await stack.enter_async_context(around)
     except LeaseLost:
         raise
     except StoreError as error:
-        attempt.logger.warning(f"not begun, and put back: {error}")
+        attempt.logger.warning(f"not started, returned to the queue: {error}")
         return False
     return True
 
 
 class OpenResources:
-    """The resources that a worker's tasks ask for, opened and closed within limits."""
+    """Resources that a worker's tasks request, opened and closed within time limits."""
 
     def __init__(self, resources: Resources, watchdog: LoopWatchdog, state: WorkerState) -> None:
         self._resources = resources
         self._watchdog = watchdog
         self.moved_at = float("-inf")
-        """When opening them was last seen to go on, by the monotonic clock."""
+        """Monotonic time at which the loop last ran while they were being opened."""
         self._state = state
 
     async def open(self) -> None:
-        """Open them. A stop does not wait for it. Raises ResourceUnavailable."""
+        """Open them. A stop cancels it. Raises ResourceUnavailable."""
         opening = asyncio.ensure_future(self._resources.open(self._state.options.tasks, self._state.supervisor.report))
         opening.add_done_callback(lambda _: self._state.look_again())
         try:
             while not (opening.done() or self._state.is_stopping):
-                # It may take minutes: the loop runs all the while, though heartbeats have not begun.
+                # Opening may take minutes: show that the loop runs, since heartbeats have not started.
                 self._watchdog.mark_alive()
                 self.moved_at = self._state.clock.monotonic()
                 await self._state.until(lambda: opening.done() or self._state.is_stopping, self._watchdog.interval)
@@ -239,7 +238,7 @@ class OpenResources:
             opening.result()
 
     async def close(self) -> None:
-        """Close them, however often this is cancelled: it is bounded."""
+        """Close them, even if this is cancelled: the time is limited."""
         closing = asyncio.ensure_future(self._resources.close(self._grace_left))
         cancellation: asyncio.CancelledError | None = None
         while not closing.done():
@@ -253,7 +252,7 @@ class OpenResources:
             raise cancellation
 
     def _grace_left(self) -> float:
-        """Return the seconds that are left of the grace."""
+        """Return the seconds left of the grace."""
         if self._state.skips_grace:
             return MIN_CLOSE_SECONDS
         started_at = self._state.stopped_at if self._state.is_stopping else self._state.clock.monotonic()

@@ -1,7 +1,7 @@
-"""What the process around a worker provides, how long both wait for what, and what the process asks of the worker.
+"""Interface between a worker and the process around it, used by this package's own processes (service/).
 
-This package's own processes use it (service/): their health is how long each loop of the worker has been at what it
-does, written by the loops and read from any thread. Code that a worker runs is marked as inside of it.
+The process passes a Host; the worker offers WorkerControls. The worker's loops record when they last moved, and any
+thread can read that: it is the process's health. Code that a worker runs is marked as inside a worker.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from stowhand.protocols.handler import Isolate
 STATM_PATH = Path("/proc/self/statm")
 TIMINGS_VARIABLE = "STOWHAND_TIMINGS"
 MAX_TIMING_SECONDS = 300.0
-"""Seconds that may be given: a variable that is left behind must not keep a process from its end for ever."""
+"""Maximum of each value: a forgotten environment variable must not keep a process alive for ever."""
 
 
 def resident_bytes() -> int:
-    """Memory of this process, shared pages included; where the system only says that, the most it ever used. Raises
-    ConfigurationError where it says neither."""
+    """Return the memory of this process in bytes, shared pages included.
+
+    Where the system reports only a peak, return that. Raises ConfigurationError if it reports neither.
+    """
     try:
         return int(STATM_PATH.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -44,46 +46,46 @@ def resident_bytes() -> int:
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds. These are no settings: the suite shortens them for the processes that it starts."""
+    """Time limits of a process and its worker, in seconds. Not settings: only tests shorten them."""
 
     same_signal: float = 0.5
-    """Signals within it count once: a terminal's Ctrl-C reaches a whole group, and people press twice."""
+    """Signals within this time count once: Ctrl-C reaches a whole group, and people press it twice."""
     blocked_after: float = 1.0
-    """Without a sign of life after which the loop counts as blocked."""
+    """Time without a turn of the loop after which it counts as blocked."""
     suspects_every: float = 5.0
-    """Between two claims of suspects while there is other work and no suspect was due."""
+    """Interval of claims of suspects while there is other work and no suspect was due."""
 
     thread_ends: float = 5.0
-    """For the thread of an attempt that was canceled or timed out to end by itself, before it counts as abandoned."""
+    """Time that the thread of a canceled or timed-out attempt has to end, before it counts as abandoned."""
 
-    # The end of a process: a worker that is not stuck ends in order before it is made to exit, and a child has given
-    # back what it holds before the supervisor kills it.
+    # The end of a process: a worker that is not stuck ends in order before it is forced to exit, and a child has
+    # returned its jobs before the supervisor kills it.
     exited: float = 5.0
-    """After the grace, within which a process has exited, whatever happens."""
+    """Time after the grace by which a process has exited in any case."""
     made_to: float = 0.9
-    """Before that, when a process that still runs is made to exit."""
+    """Time before that at which a process that still runs is forced to exit."""
     give_back: float = 0.5
-    """How many of these it tries to give its leases back."""
+    """Part of this in which it tries to release its leases."""
     killed: float = 0.2
-    """Before ``exited``, when a supervisor kills the children that still run."""
+    """Time before ``exited`` at which a supervisor kills children that still run."""
     last_pause: float = 4.0
-    """After the grace, for handlers that were cancelled and for the last calls to the store."""
+    """Time after the grace for cancelled handlers and for the last calls to the store."""
     last_calls: float = 0.5
-    """Of these, kept for the store."""
+    """Part of this that is reserved for the store."""
 
     steady: float = 5.0
-    """A child that lived so long is replaced at once; one that did not counts as failing to start."""
+    """A child that ran this long is replaced at once; otherwise it counts as failing to start."""
     slowest_restart: float = 10.0
     unable: float = 2.0
-    """Before a job goes back whose child process could not begin."""
+    """Delay before a job is returned whose child process could not start."""
     report_every: float = 1.0
-    """Between two reports of a process's health."""
+    """Interval of reports of a process's health."""
     blocked_at_least: float = 3.0
-    """For which a handler may block the loop before the process is not alive, however short the leases."""
+    """Minimum time that a handler may block the loop before the process counts as not alive."""
     answer_within: float = 1.2
-    """For the store to answer a probe: ``stowhand health`` waits two for all of it."""
+    """Time limit for the store's answer to a probe; ``stowhand health`` waits two seconds in total."""
     answer_fresh: float = 1.0
-    """For which that answer is reused."""
+    """Time for which that answer is reused."""
     count_within: float = 1.0
     counts_fresh: float = 5.0
 
@@ -92,10 +94,10 @@ DEFAULT_TIMINGS = Timings()
 
 
 class Host(msgspec.Struct, frozen=True):
-    """What the process around a worker provides."""
+    """Functions and time limits that the process around a worker provides."""
 
     isolate: Isolate | None = None
-    """Runs suspects in a child process; without it they run in this process, one at a time."""
+    """Runs a suspect in a child process; without it suspects run in this process, one at a time."""
     on_hang: Callable[[Lease | None], None] = lambda lease: None
     """Called from the heartbeat thread when the loop counts as hung, once per hang, with the lease of the job that
     blocks it."""
@@ -103,24 +105,24 @@ class Host(msgspec.Struct, frozen=True):
     """Called on the worker's loop when as many threads have outlived their attempts as jobs may run at once."""
     timings: Timings = DEFAULT_TIMINGS
     resident: Callable[[], int] = resident_bytes
-    """Gives the bytes of memory that the process uses."""
+    """Returns the memory of the process in bytes."""
 
 
 class CallTimer:
-    """A call that one loop makes again and again: ``with call: reply = await store.claim(…)``."""
+    """Timer of a call that a loop repeats: ``with timer: reply = await store.claim(…)``."""
 
     __slots__ = ("_clock", "answered_at", "refused_since", "seconds", "started_at")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.started_at: float | None = None
-        """When the one under way began, by the monotonic clock; ``None``: none is."""
+        """Monotonic start time of the call under way; ``None`` if there is none."""
         self.seconds = 0.0
-        """How long the last one took."""
+        """Duration of the last call."""
         self.answered_at: float | None = None
-        """When the last one was answered; ``None``: never yet."""
+        """When a call last succeeded; ``None`` before the first success."""
         self.refused_since: float | None = None
-        """Since when the store has answered with errors alone; ``None``: the last call succeeded."""
+        """When the store first failed after the last success; ``None`` if the last call succeeded."""
 
     def __enter__(self) -> None:
         self.started_at = self._clock.monotonic()
@@ -138,19 +140,19 @@ class CallTimer:
             self.refused_since = now
 
     def age(self, now: float) -> float:
-        """Seconds since the one under way began; 0 when none is."""
+        """Return the age of the call under way in seconds; 0 if there is none."""
         started_at = self.started_at
         return 0.0 if started_at is None else max(now - started_at, 0.0)
 
 
 class LoopLiveness:
-    """Signs of life of a worker's loops. The parts that it asks may be replaced when the worker opens its store."""
+    """Times at which a worker's loops last moved. Its sources may be replaced when the worker opens its store."""
 
     lag: Callable[[], float]
-    """Seconds by which the loop was late, the most since the last call of this; 0 or less: it was not."""
+    """Returns the largest delay of the loop in seconds since the last call; 0 or less if there was none."""
 
     unready: Callable[[], str | None]
-    """Why the worker claims nothing new, if it does not. From any thread."""
+    """Returns why the worker claims nothing new, if so. Callable from any thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -163,8 +165,16 @@ class LoopLiveness:
         refused_since: Callable[[], float | None],
         unready: Callable[[], str | None],
     ) -> None:
-        """By loop: ``moments``, when it last moved; ``calls``, its calls to the store. ``refused_since``: since when
-        the store refuses what the heartbeater writes."""
+        """Set the sources.
+
+        Args:
+            moved_at_by_loop: Functions that return when a loop last moved, by loop.
+            calls: Timers of the loops' calls to the store, by loop.
+            lag: See the attribute.
+            refused_since: Returns since when the store refuses the heartbeater's writes.
+            unready: See the attribute.
+
+        """
         self._moved_at_by_loop = moved_at_by_loop
         self._calls = calls
         self._heartbeat_refused_since = refused_since
@@ -172,13 +182,13 @@ class LoopLiveness:
         self.unready = unready
 
     def ages(self) -> dict[str, float]:
-        """Return, by loop, the seconds since it moved, or that its call to the store has taken; 0 when it rests."""
+        """Return, by loop, the seconds since it moved or since its call to the store started; 0 if it is idle."""
         now = self._clock.monotonic()
         ages = {name: max(now - moved_at(), 0.0) for name, moved_at in self._moved_at_by_loop.items()}
         return ages | {name: call.age(now) for name, call in self._calls.items()}
 
     def refused(self) -> dict[str, float]:
-        """Return, by loop, the seconds for which the store has answered with errors alone. Waking polls instead."""
+        """Return, by loop, for how many seconds the store has returned only errors. Wake-ups fall back to polling."""
         refused_since = {name: self._calls[name].refused_since for name in ("claiming", "settling")}
         now = self._clock.monotonic()
         refused_since["heartbeat"] = self._heartbeat_refused_since()
@@ -188,35 +198,35 @@ class LoopLiveness:
 
     @property
     def heard(self) -> float | None:
-        """When the store last answered a claim or a settlement, by the monotonic clock; ``None``: never yet."""
+        """Monotonic time of the store's last answer to a claim or settlement; ``None`` before the first."""
         answered = (self._calls["claiming"].answered_at, self._calls["settling"].answered_at)
         return max((time for time in answered if time is not None), default=None)
 
     @property
     def claimed(self) -> bool:
-        """A claim has been answered: the worker has started."""
+        """Whether a claim has been answered, so that the worker counts as started."""
         return self._calls["claiming"].answered_at is not None
 
 
 class WorkerControls(msgspec.Struct, frozen=True):
-    """What the process around a worker calls."""
+    """Functions of a worker for the process around it."""
 
     liveness: LoopLiveness
     quiet: Callable[[bool], None]
-    """True: claim nothing new, and stay; what runs goes on, what was claimed ahead goes back. False: claim again.
-    Harmless when repeated. On the worker's own loop."""
+    """True: claim nothing new, let running jobs go on, and return unstarted ones to the queue. False: claim again.
+    May be repeated. Call it on the worker's own loop."""
     set_tasks: Callable[[tuple[str, ...] | None], None]
-    """Claim jobs of these tasks from now on. On the worker's own loop."""
+    """Claim jobs of these tasks from now on. Call it on the worker's own loop."""
     held: Callable[[], list[Lease]]
-    """Every lease of the worker just now. From any thread; release them only as the last write."""
+    """Returns all current leases. Callable from any thread; release them only as the last write of the process."""
     give_up: Callable[[], None]
-    """Emit an event for each outcome that no store has recorded, once. From any thread, as the last thing."""
+    """Emits an event for each outcome that the store has not recorded. Callable from any thread, as the last call."""
     renewal_reason: Callable[[], str | None]
-    """Which limit of the worker was reached, if one was: its process ends well, and another is to take its place."""
+    """Returns the limit that the worker has reached, if any: its process then exits, and another replaces it."""
 
 
 def read_timings(environ: Mapping[str, str]) -> Timings:
-    """Return the timings of a process: the usual ones, unless a test gives others. Raises ConfigurationError."""
+    """Return the timings of a process: the defaults, unless a test sets others. Raises ConfigurationError."""
     try:
         timings = msgspec.json.decode(environ.get(TIMINGS_VARIABLE) or "{}", type=Timings)
     except msgspec.DecodeError as error:
@@ -228,9 +238,9 @@ def read_timings(environ: Mapping[str, str]) -> Timings:
 
 
 def log_by_default(events: Events) -> None:
-    """Log what happens, unless there is a listener already; to stderr, unless the program has configured logging."""
+    """Log the events unless they have a listener; to stderr unless the program has configured logging."""
     if not events.wants(WorkerStarted):
-        # Imported here: a worker with listeners of its own needs no logging, which takes 10 ms to import.
+        # Imported here: it takes 10 ms, and a worker with its own listeners does not need it.
         from stowhand.observe.listener import LogListener
         from stowhand.observe.logs import configure_unless_configured
 
@@ -242,12 +252,12 @@ _inside: ContextVar[bool] = ContextVar("stowhand inside a worker", default=False
 
 
 def is_inside_worker() -> bool:
-    """Return whether an attempt, or what it has started, is asking."""
+    """Return whether the caller runs in an attempt, or was started by one."""
     return _inside.get()
 
 
 def refuse_inside(operation: str) -> None:
-    """Raise Misuse in an attempt, and in what it has started."""
+    """Raise Misuse if the caller runs in an attempt, or was started by one."""
     if is_inside_worker():
         raise Misuse(
             f"{operation} was called inside an attempt, which would keep its slot while it waits: with one slot for "
@@ -257,7 +267,7 @@ def refuse_inside(operation: str) -> None:
 
 @contextmanager
 def inside_a_worker() -> Iterator[None]:
-    """Mark the block, and tasks and threads that are started in it, as inside a worker."""
+    """Mark the block, and the tasks and threads started in it, as inside a worker."""
     token = _inside.set(True)
     try:
         yield

@@ -1,8 +1,7 @@
-"""The leases of this worker: what it holds, in which phase, and until when by its own clock.
+"""The jobs that a worker holds: their phases, and when their leases end by the worker's own clock.
 
-Two threads write here: the loop (claims, starts, settles) and the heartbeat thread (renews, gives back what was not
-started). Every step is one method under one lock; in particular *claimed ahead -> started* and *claimed ahead -> given
-back* exclude each other.
+Two threads write here: the loop (claims, starts, settles) and the heartbeat thread (renews, returns unstarted jobs).
+Every step is one method under one lock. In particular a job is either started or returned, never both.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from stowhand.worker.state import WorkerState
 
 
 class Phase(IntEnum):
-    """What a held job is doing inside this worker."""
+    """Phase of a held job inside this worker."""
 
     UNSTARTED = 0
     RUNNING = 1
     ENDED = 2
-    """The handler is done; the settlement is on its way."""
+    """The handler has ended; the settlement is not recorded yet."""
     RELEASED = 3
-    """Settled, given back, or lost."""
+    """Settled, returned to the queue, or lost."""
 
 
 class HeldJob:
-    """One job that this worker holds, from its claim until the store has answered its settlement."""
+    """A job that this worker holds, from its claim until the store has answered its settlement."""
 
     __slots__ = (
         "attempt",
@@ -58,43 +57,43 @@ class HeldJob:
     def __init__(self, claim: Claim[Any], sent_at: float, claimed_at: float, deadline: float, is_suspect: bool) -> None:
         self.claim = claim
         self.is_suspect = is_suspect
-        """Workers died under it before: it runs apart from the others."""
+        """Whether workers died while running it before; it then runs apart from other jobs."""
         self.phase = Phase.UNSTARTED
         self.claimed_at = claimed_at
-        """When the reply to the claim came: a slow reply is no reason to give the job back at once."""
+        """When the reply to the claim came. The sending time would return the jobs of a slow claim at once."""
         self.renewed_at = sent_at
-        """When the last good renewal was *sent*, not answered: the lease is sure to last only from that moment on."""
+        """When the last successful renewal was *sent*: the store may have counted the lease from that time."""
         self.deadline = deadline
-        """After this the store may give the job away."""
+        """When the store may give the job to another worker."""
         self.attempt: Attempt[Any] | None = None
         self.task: asyncio.Task[None] | None = None
-        """Task of the slot that runs its handler."""
+        """Task of the slot that runs the handler."""
         self.timer: Cancelable | None = None
-        """Stops the handler when it has taken ``timeout`` seconds; after a stop, cancels it if its thread goes on."""
+        """Stops the handler after ``timeout`` seconds; after a stop, cancels it if its thread still runs."""
         self.timeout = 0.0
         self.stop_reason: Stop | None = None
         self.stopped_at: float | None = None
-        """When the handler was cancelled; ``None``: it was not, or its thread may still end by itself."""
+        """When the handler was cancelled; ``None`` if it was not, or if its thread may still end by itself."""
         self.seconds = 0.0
-        """How long the handler took."""
+        """Run time of the handler."""
         self.settlement = COMPLETED
-        """How the attempt ended, once it has."""
+        """Settlement of the attempt, valid after its end."""
         self.on_answered: Callable[[Attempt[Any]], None] | None = None
         """Called when the store has answered the settlement, whatever the reply."""
         self.was_sent = False
-        """An earlier call with its settlement had no reply."""
+        """Whether an earlier call with this settlement had no reply."""
         self.refusals = 0
-        """How often the store has refused to write a settlement of it."""
+        """Number of settlements of this job that the store has refused to write."""
 
     def cancel(self, now: float) -> None:
-        """Cancel its handler, once, if it runs."""
+        """Cancel the handler if it runs and was not cancelled before."""
         if self.task is not None and self.stopped_at is None:
             self.stopped_at = now
             self.task.cancel()
 
 
 class Leases:
-    """All leases of a worker. A margin of each is kept back, for the time until a handler is stopped."""
+    """All jobs that a worker holds. Each deadline is a margin before the lease's end: handlers need time to stop."""
 
     def __init__(self, state: WorkerState) -> None:
         self._state = state
@@ -103,11 +102,10 @@ class Leases:
         self._thread_end_seconds = state.timings.thread_ends
         self._margin = min(1.0, self._lease / 10)
         self._held_jobs: dict[HeldJob, None] = {}
-        """In the order of their claims. By themselves and not by their pairs: of those few replies are about any, and
-        each job would pay for its pair."""
+        """In claim order. Keyed by object: few replies name single jobs, and pairs as keys would cost every job."""
         self._lock = threading.Lock()
         self.taken_at = float("-inf")
-        """When a claim last brought anything."""
+        """When a claim last returned jobs."""
 
     def __len__(self) -> int:
         return len(self._held_jobs)
@@ -115,7 +113,7 @@ class Leases:
     def take(
         self, claims: Sequence[Claim[Any]], *, sent_at: float, answered_at: float, suspects: bool = False
     ) -> list[HeldJob]:
-        """Enter the jobs of a claim that was sent at ``sent`` and answered at ``since``."""
+        """Add the jobs of a claim, and return them as held jobs."""
         deadline = sent_at + self._lease - self._margin
         entered = [HeldJob(claim, sent_at, answered_at, deadline, suspects) for claim in claims]
         with self._lock:
@@ -125,7 +123,7 @@ class Leases:
         return entered
 
     def start(self, job: HeldJob) -> bool:
-        """Ahead -> running. False when the heartbeat thread gave it back first."""
+        """Mark the job as running. Return False if the heartbeat thread has returned it already."""
         with self._lock:
             if job.phase is not Phase.UNSTARTED:
                 return False
@@ -133,30 +131,32 @@ class Leases:
             return True
 
     def end(self, job: HeldJob) -> None:
-        """Running -> ended: the lease must live on until the settlement is recorded."""
+        """Mark the job as ended. Its lease must last until the settlement is recorded."""
         if job.phase is Phase.RUNNING:
             job.phase = Phase.ENDED
 
     def drop(self, released: Iterable[HeldJob]) -> None:
-        """No longer held, whatever the reason."""
+        """Forget jobs that are no longer held."""
         with self._lock:
             for job in released:
                 job.phase = Phase.RELEASED
                 self._held_jobs.pop(job, None)
 
     def lose(self, job: HeldJob) -> None:
-        """Its lease is lost, or may be given away any moment: nothing is written or renewed for it any more, and its
-        handler is stopped. A job that has ended learns of it from its settlement. On the loop."""
+        """Forget a job whose lease is lost or about to expire, and stop its handler.
+
+        A job whose handler has ended stays: the reply to its settlement reports the loss. Called on the loop.
+        """
         if job.phase is not Phase.ENDED:
             self.drop([job])
-            self._state.look_again()  # it may be a suspect that keeps the claimer waiting
+            self._state.look_again()  # the claimer may be waiting for this suspect
         self.stop(job, Stop.LOST)
 
     def stop(self, job: HeldJob, reason: Stop) -> None:
-        """Stop its handler, if it runs. The first reason stays, but a lost lease replaces the others.
+        """Stop the handler if it runs. The first reason is kept, except that a lost lease replaces any other.
 
-        A coroutine is cancelled at once. So is the wait for a thread, but not where the attempt was canceled or timed
-        out: its thread has some seconds to end by itself, in which the lease is renewed. On the loop.
+        A coroutine is cancelled at once. A thread has some seconds to end by itself if the attempt was canceled or
+        timed out, and its lease is renewed meanwhile. Called on the loop.
         """
         if job.task is None or job.attempt is None:
             return
@@ -173,7 +173,7 @@ class Leases:
             job.timer = self._clock.call_later(self._thread_end_seconds, lambda: job.cancel(self._clock.monotonic()))
 
     def take_unstarted(self, claimed_by: float, *, excluded: HeldJob | None = None) -> list[HeldJob]:
-        """Take out what was claimed by that moment and has not started, except one: it is to be given back."""
+        """Forget and return the unstarted jobs that were claimed by a time, except one. The caller returns them."""
         if not self._held_jobs:
             return []
         with self._lock:
@@ -185,12 +185,12 @@ class Leases:
         return stale
 
     def oldest_unstarted(self) -> float | None:
-        """When the oldest that has not started was claimed."""
+        """Return when the oldest unstarted job was claimed."""
         with self._lock:
             return min((job.claimed_at for job in self._held_jobs if job.phase is Phase.UNSTARTED), default=None)
 
     def due_for_renewal(self, now: float, interval: float) -> list[HeldJob]:
-        """What to renew now: nothing until one is due, then all that are past half their time."""
+        """Return the jobs to renew: none until one is due, then all that are past half the interval."""
         with self._lock:
             held_jobs = list(self._held_jobs)
         if not any(now - job.renewed_at >= interval for job in held_jobs):
@@ -198,7 +198,7 @@ class Leases:
         return [job for job in held_jobs if now - job.renewed_at >= interval / 2]
 
     def set_renewed(self, renewed: Iterable[HeldJob], sent_at: float) -> None:
-        """The store has renewed these by a beat sent at ``sent``."""
+        """Set new deadlines for jobs renewed by a beat that was sent at ``sent_at``."""
         deadline = sent_at + self._lease - self._margin
         with self._lock:
             for job in renewed:
@@ -206,34 +206,36 @@ class Leases:
                 job.deadline = deadline
 
     def extend_busy(self, job: HeldJob, until: float) -> None:
-        """Locked by another transaction: not renewed, but it cannot be given away meanwhile either."""
+        """Extend the deadline of a job that was not renewed because a transaction locks its row.
+
+        While the row is locked, no worker can take the job.
+        """
         with self._lock:
             job.deadline = max(job.deadline, until)
 
     def expired(self, now: float) -> list[HeldJob]:
-        """What the store may have given away by now."""
+        """Return the jobs whose deadlines have passed."""
         if not self._held_jobs:
             return []
         with self._lock:
             return [job for job in self._held_jobs if job.deadline <= now]
 
     def find(self, pairs: Iterable[Pair]) -> list[HeldJob]:
-        """Return those of these pairs that are still held. Replies about other leases are thereby ignored."""
+        """Return the held jobs with these pairs. Pairs of other leases are ignored."""
         if not (requested := frozenset(pairs)):
             return []
         with self._lock:
             return [job for job in self._held_jobs if job.claim.lease.pair in requested]
 
     def all(self) -> list[HeldJob]:
-        """A copy."""
         with self._lock:
             return list(self._held_jobs)
 
     def list_all(self) -> list[Lease]:
-        """Return the leases of all held jobs. From any thread."""
+        """Return the leases of all held jobs. Callable from any thread."""
         return leases_of(self.all())
 
 
 def leases_of(held_jobs: Iterable[HeldJob]) -> list[Lease]:
-    """Return the leases in the order of ids, in which rows are locked everywhere."""
+    """Return the leases ordered by job id, the order in which all statements lock rows."""
     return sorted((job.claim.lease for job in held_jobs), key=lambda lease: lease.job_id)

@@ -1,8 +1,8 @@
-"""The limits at which a worker claims nothing more, although nobody asked it to stop.
+"""Limits at which a worker claims nothing more.
 
-Threads that outlive their attempts, for a thread cannot be stopped: with as many as jobs may run at once, each new job
-could add another. And the jobs, the time and the memory that the worker may use (``max_jobs``, ``max_age``,
-``max_memory``): it ends when nothing runs.
+Threads cannot be stopped, so they may outlive their attempts. If they are as many as jobs may run at once, each new job
+could add another. ``max_jobs``, ``max_age`` and ``max_memory`` limit the jobs, time and memory of the worker: after
+that it ends as soon as no handler runs.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MEMORY_CHECK_SECONDS = 1.0
 
 
 class Limits:
-    """The limits of one worker. Changed on its loop, read from any thread."""
+    """Limits of one worker. Changed on its loop, and read from any thread."""
 
     def __init__(self, host: Host, state: WorkerState) -> None:
-        """Raises ConfigurationError where the system does not say how much memory a process uses."""
+        """Raise ConfigurationError if ``max_memory`` is set and the system does not report memory."""
         self._host = host
         self._state = state
         self._options = state.options
@@ -34,7 +34,7 @@ class Limits:
             host.resident()
 
     def start(self) -> None:
-        """Start to count the worker's age."""
+        """Start to measure the worker's age."""
         if self._options.max_age is not None:
             age = format_duration(self._options.max_age)
             self._state.clock.call_later(
@@ -42,7 +42,7 @@ class Limits:
             )
 
     def check(self) -> None:
-        """Report threads that have ended, and limits that were reached. Called several times a second."""
+        """Report ended threads and reached limits. Called several times a second."""
         self._report_ended_threads()
         self._check_memory()
         if not self._is_reported and not self._state.is_stopping and (reason := self.renewal_reason()) is not None:
@@ -50,7 +50,7 @@ class Limits:
             self._state.events.emit(WorkerRenewed(self._state.worker, reason, len(self._state.running)))
 
     def unready(self) -> str | None:
-        """Why nothing new is claimed, if one of the limits is reached. From any thread."""
+        """Return why nothing new is claimed, if a limit is reached. Callable from any thread."""
         if self.is_out_of_threads:
             number = self.abandoned_threads
             return f"threads: {number} outlived their timeouts and still run, as many as jobs may run at once"
@@ -60,16 +60,16 @@ class Limits:
 
     @property
     def abandoned_threads(self) -> int:
-        """Threads that still run the handlers of attempts that have ended."""
+        """Number of threads that still run handlers of ended attempts."""
         return sum(not has_ended.is_set() for _, has_ended in self._threads)
 
     @property
     def is_out_of_threads(self) -> bool:
-        """Too many threads have outlived their attempts."""
+        """Whether too many threads have outlived their attempts."""
         return self.abandoned_threads >= self._options.concurrency
 
     def add_thread(self, job: HeldJob, end_event: threading.Event) -> None:
-        """The attempt has ended and its thread has not. ``ended``: set when the thread ends."""
+        """Add a thread that has outlived its attempt. ``end_event`` is set when the thread ends."""
         self._threads.append((job, end_event))
         events, worker = self._state.events, self._state.worker
         events.emit(ThreadAbandoned(worker, job.claim.lease.job_id, job.claim.task))
@@ -93,7 +93,7 @@ class Limits:
 
     @property
     def jobs_left(self) -> float:
-        """How many more jobs the worker may claim, ever."""
+        """Number of jobs that the worker may still claim."""
         if self._options.max_jobs is None:
             return float("inf")
         state = self._state
@@ -101,18 +101,18 @@ class Limits:
 
     @property
     def is_spent(self) -> bool:
-        """The worker has had as many jobs, or as much time or memory, as it may."""
+        """Whether the worker has used all the jobs, time or memory that it may."""
         return self._state.is_limit_reached or not self.jobs_left
 
     def renewal_reason(self) -> str | None:
-        """Which of these was reached. From any thread."""
+        """Return which of these limits was reached, if any. Callable from any thread."""
         if not self._state.is_limit_reached and not self.jobs_left:
             return f"max_jobs ({self._options.max_jobs}) reached"
         return self._state.limit_reason
 
     def _check_memory(self) -> None:
         now = self._state.clock.monotonic()
-        # Before its first job the process cannot have leaked: a limit that is too low must not keep it from all work.
+        # Checked after the first job: a limit that is too low must not prevent all work.
         if self._options.max_memory is None or now < self._memory_check_due or not self._state.handlers_ended:
             return
         self._memory_check_due = now + MEMORY_CHECK_SECONDS

@@ -1,7 +1,7 @@
-"""How one record is run, how its attempt ended, and the settlement that follows.
+"""The settlement that follows an attempt: how its end is judged under the handler's policy.
 
-``jobs/lifecycle.py`` decides the settlement, under the handler's policy. Policy, backoff and encoding are the
-application's code. Where a policy or a backoff fails, the record waits by the natural table, and its error says so.
+``jobs/lifecycle.py`` decides the settlement. Policy, backoff and encoding are application code: if a policy or a
+backoff fails, the job is retried by the natural table, and its error text reports the failure.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
     from stowhand.worker.leases import HeldJob
 
 HandlerEnd = Outcome | Stop
-"""How a handler ended. A ``Stop``: nothing is to be recorded, because of it."""
+"""How a handler ended. After a ``Stop`` nothing is recorded."""
 UNWRITTEN_MESSAGE = "its settlement could not be written"
-"""How the error of an attempt begins whose settlement the store refused."""
+"""Start of the error text of an attempt whose settlement the store refused."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """How one record is run."""
+    """Rules for running a record."""
 
     timeout: float | None = None
-    """Seconds an attempt may take, a timedelta or a phrase; ``None``: no limit."""
+    """Time limit of an attempt: seconds, a timedelta or a phrase; ``None``: no limit."""
     backoff: AnyBackoff | None = None
-    """How long to wait after a failure; ``None``: the store's or the worker's own."""
+    """Delay after a failure; ``None``: that of the store or the worker."""
     gives_up: Callable[[BaseException], str | None] | None = None
-    """Why this error, which the handler has raised, fails the record at once; ``None``: it does not."""
+    """Returns why an error of the handler permanently fails the record; ``None`` to retry it."""
 
     def __post_init__(self) -> None:
         if self.timeout is not None and type(self.timeout) is not float:
@@ -62,7 +62,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HandlerPolicies:
-    """One handler's policies. ``default`` holds where the handler gives none."""
+    """Policies of a handler, and the default for fields that they leave out."""
 
     def __init__(self, handler: Handler, default: Policy, events: Events) -> None:
         self._policy: Callable[[Claim[Any]], Policy] = getattr(handler, "policy", lambda claim: default)
@@ -71,17 +71,17 @@ class HandlerPolicies:
         self._events = events
 
     def timeout(self, claim: Claim[Any]) -> float | None:
-        """Seconds that this attempt may take. Raises what the handler's policy raises."""
+        """Return the time limit of this attempt in seconds. Raises what the handler's policy raises."""
         timeout = self._policy(claim).timeout
         return timeout if timeout is not None else self._default.timeout
 
     def end_of(self, error: BaseException, job: HeldJob) -> HandlerEnd:
-        """How a handler ended that raised this. A raised outcome counts as a returned one, also after a stop."""
+        """Return how a handler ended that raised this error. A raised outcome counts as returned, even after a stop."""
         if isinstance(error, RaisableOutcome):
             return from_raised(error)
         reason = job.stop_reason
         if reason is Stop.CANCELED and job.stopped_at is None:
-            reason = None  # its thread has ended by itself: the error is its own
+            reason = None  # the thread ended by itself, so the error is its own
         match reason:
             case None if isinstance(error, ChildCrashed):
                 return Stop.CRASHED
@@ -102,9 +102,9 @@ class HandlerPolicies:
                 return stopped
 
     def settle(self, attempt: Attempt[Any], outcome: Outcome) -> Settlement:
-        """The settlement. Where a policy fails, its job waits by the natural table, and its error says so."""
+        """Return the settlement of an attempt with this outcome."""
         if outcome is COMPLETED_WITHOUT_RESULT and not attempt.then:
-            return COMPLETED  # the most common, and no policy can change it
+            return COMPLETED  # the most common case, which no policy can change
         result = None
         if isinstance(outcome, Complete):
             if outcome.result is not None:
@@ -122,8 +122,17 @@ class HandlerPolicies:
     def fallback_settlement(
         self, attempt: Attempt[Any], refused: Settlement, refusal: str, refusals: int
     ) -> Settlement | None:
-        """What is settled when the store has ``refused`` a settlement: an error of the attempt, retried by the rules;
-        refused again, a failure. ``None``: all were refused. ``refusals``: how many there were, this one included."""
+        """Return the settlement to try after the store has refused one; ``None`` if it has refused all.
+
+        The first is a retry with the refusal as error, the second a permanent failure.
+
+        Args:
+            attempt: The attempt to settle.
+            refused: The settlement that the store has refused.
+            refusal: The store's reason.
+            refusals: Number of refusals of this attempt, this one included.
+
+        """
         reason = clean(f"{UNWRITTEN_MESSAGE}: {refusal}")
         match refusals:
             case 1:
@@ -152,19 +161,19 @@ class HandlerPolicies:
         )
 
     def _wait(self, claim: Claim[Any], attempts: int) -> float:
-        """Seconds before the next attempt. Called for a retry alone: a policy that fails changes no other settlement.
-        Nothing was raised, or its backoff does not ask for it."""
+        """Return the delay of a retry in seconds. Other settlements do not call this, so a failing policy cannot
+        change them. The backoff gets no error: nothing was raised, or it does not use the error."""
         return wait(self._policy_of(claim).backoff or natural, attempts, None)
 
     def _policy_of(self, claim: Claim[Any]) -> Policy:
-        """Raises what the handler's policy raises."""
+        """Return the policy of a record. Raises what the handler's policy raises."""
         policy = self._policy(claim)
         if policy.backoff is None and self._default.backoff is not None:
             return msgspec.structs.replace(policy, backoff=self._default.backoff)
         return policy
 
     def _encoded(self, claim: Claim[Any], result: object) -> str | None:
-        """The result as JSON text; one that cannot be kept is dropped with an event, and the job stays completed."""
+        """Return the result as JSON text. One that cannot be encoded is dropped with an event; the job completes."""
         if self._encode is None:
             return None
         try:
@@ -175,8 +184,11 @@ class HandlerPolicies:
 
 
 def outcome_of(error: BaseException, claim: Claim[Any], policy: Callable[[Claim[Any]], Policy]) -> Outcome:
-    """What an attempt that raised this comes to. Arguments that this version of a task cannot take are no error of the
-    task's own: its policy is not asked whether it gives up. Of a raised outcome it is asked nothing."""
+    """Return the outcome of an attempt that raised this error.
+
+    The policy decides only about errors of the task itself: not about raised outcomes, and not about arguments that
+    this version of the task does not accept.
+    """
     outcome = from_error(error)
     if isinstance(error, RaisableOutcome) or not isinstance(outcome, Retry) or claim.attempts >= claim.max_attempts:
         return outcome
@@ -193,7 +205,7 @@ def outcome_of(error: BaseException, claim: Claim[Any], policy: Callable[[Claim[
 
 
 def with_wait(outcome: Retry, error: BaseException | None, claim: Claim[Any], policy: Policy) -> Retry:
-    """The retry, with its wait where the backoff is to see the error: later it is known no more."""
+    """Return the retry, with its delay if the backoff uses the error, which is not kept for later."""
     backoff = policy.backoff
     if backoff is None or outcome.delay is not None or claim.attempts >= claim.max_attempts:
         return outcome
@@ -206,7 +218,7 @@ def with_wait(outcome: Retry, error: BaseException | None, claim: Claim[Any], po
 
 
 def undecided(text: str | None, policy_error: BaseException) -> str:
-    """The error's text where a policy or a backoff has failed. ``words``: what it would have been."""
+    """Return the error text if a policy or a backoff has failed. ``text``: the original error, if any."""
     message = f"(how long to wait could not be decided: {describe(policy_error)})"
     return clean(message if text is None else f"{text}\n{message}")
 

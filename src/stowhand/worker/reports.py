@@ -1,8 +1,9 @@
-"""What a worker writes for people: that it exists, how far its handlers are, and what has ended.
+"""What a worker writes for people: its entry in the list of workers, its handlers' progress, and the throughput.
 
-Nothing else depends on it, so a progress note that cannot be written is dropped. Counts are kept by task and by the
-store's minutes. The store's time is that of its last reply with jobs, plus what the monotonic clock has counted since:
-this machine's own time does not matter. The loop counts ends; the heartbeat thread counts resets, and writes.
+Nothing else depends on these, so a progress note that cannot be written is dropped. Throughput is counted by task and
+by the store's minutes. The store's time is that of its last reply with jobs plus the time since by the monotonic clock,
+so this machine's own clock does not matter. The loop counts ended attempts; the heartbeat thread counts resets and
+writes.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ from stowhand.worker.state import WorkerState
 from stowhand.worker.watchdog import LoopWatchdog
 
 RETRY_DELAY_SECONDS = 2.0
-"""Seconds until an entry is written again that the store has not accepted."""
+"""Delay before an entry that the store has not accepted is written again."""
 PROGRESS_INTERVAL_SECONDS = 1.0
-"""Seconds between two writes, at least."""
+"""Minimum interval of writes."""
 
 
 class Registration:
-    """A worker's entry in the list of workers. With a store that keeps no list of workers it does nothing."""
+    """Entry of a worker in the list of workers. Does nothing if the store keeps no such list."""
 
     def __init__(self, heartbeats: Heartbeats, watchdog: LoopWatchdog, limits: Limits, state: WorkerState) -> None:
         self._watchdog = watchdog
@@ -59,9 +60,9 @@ class Registration:
         self._state = state
         self._worker_list = heartbeats if isinstance(heartbeats, WorkerList) else None
         self.is_removing = False
-        """The entry is to be removed, and has not been yet."""
+        """Whether the removal of the entry is pending."""
         self.is_recorded = True
-        """The store has accepted the last entry."""
+        """Whether the store has accepted the last entry."""
         self._written_at = float("-inf")
         self._written: WorkerDescription | None = None
 
@@ -70,9 +71,9 @@ class Registration:
         self.is_removing = True
 
     async def tick(self, now: float) -> None:
-        """Write what is due: a new entry, one that is getting old or has changed, or its removal.
+        """Write the entry if it is new, old or changed, or remove it.
 
-        A removal that fails is not tried again: the store's maintenance does it.
+        A failed removal is not repeated: the store's maintenance does it.
         """
         if self._worker_list is None:
             self.is_removing = False
@@ -111,7 +112,7 @@ class Registration:
 
 
 class ProgressBoard:
-    """What handlers report of their progress, noted from any thread: the newest note of a job replaces the others."""
+    """Progress of handlers, noted from any thread. The newest note of a job replaces older ones."""
 
     def __init__(self, keeper: ProgressKeeper, lease: float) -> None:
         self._keeper = keeper
@@ -121,12 +122,12 @@ class ProgressBoard:
         self._written_at = float("-inf")
 
     def note(self, progress: Progress) -> None:
-        """Note what is written within about a second."""
+        """Note progress, to be written within about a second."""
         with self._lock:
             self._notes[progress.lease.pair] = progress
 
     async def tick(self, now: float, is_beat_due: Callable[[], bool]) -> None:
-        """Write what there is, if it is time and no beat is due."""
+        """Write the notes if it is time and no beat is due."""
         if not self._notes or now - self._written_at < PROGRESS_INTERVAL_SECONDS or is_beat_due():
             return
         with self._lock:
@@ -137,55 +138,55 @@ class ProgressBoard:
 
 
 WRITE_INTERVAL_SECONDS = 10.0
-"""Between two writes. What a worker has counted since the last one is lost when it dies."""
+"""Interval of writes. If a worker dies, its counts since the last write are lost."""
 MAX_KEPT_MINUTES = OPEN_FOR // MINUTE + 2
-"""Minutes, also for a clock that is set back: a store refuses older ones."""
+"""Minutes on either side of the current one (the clock may be set back); a store refuses older ones."""
 _zeros: partial[list[int]] = partial(list, (0,) * BUCKET_COUNT)
 
 
 class _Count(msgspec.Struct):
-    """What was counted of one task in one minute."""
+    """Counts of one task in one minute."""
 
     counts: Counter[str] = msgspec.field(default_factory=Counter)
-    """Counts by the names of the fields of a Tally."""
+    """Counts by the names of the fields of OutcomeCounts."""
     waits: list[int] = msgspec.field(default_factory=_zeros)
     runs: list[int] = msgspec.field(default_factory=_zeros)
     is_changed: bool = True
-    """Since it was last taken out."""
+    """Whether it has changed since ``take``."""
     written: int = 0
-    """How many ends of it the store has accepted, or are counted as late elsewhere."""
+    """Number of attempts that the store has accepted, or that are counted as late in another minute."""
 
     def tally(self) -> OutcomeCounts:
         counts = {name: self.counts[name] for name in COUNTS}
         return OutcomeCounts(**counts, waits=_histogram(self.waits), runs=_histogram(self.runs))
 
     def change(self) -> None:
-        """Have it taken out at the next write."""
+        """Include it in the next write."""
         self.is_changed = True
 
     def take(self) -> OutcomeCounts:
-        """Take out the whole count, and note that it is taken."""
+        """Return the counts for writing."""
         self.is_changed = False
         return self.tally()
 
     def accept(self, number: int) -> None:
-        """Note how many ends were written."""
+        """Note the number of attempts that the store has accepted."""
         self.written = number
 
     def lose(self) -> int:
-        """Return how many ends were not written, and count them no more."""
+        """Return the number of attempts that were not written, and treat them as written."""
         tally = self.take()
         lost = max(tally.ended + tally.late - self.written, 0)
         self.written += lost
         return lost
 
     def add_other(self, name: str) -> None:
-        """One of those that ``add_runs`` will count as completed ended in another way."""
+        """Count an attempt with another outcome. ``add_runs`` counts it as completed, so subtract it there."""
         self.counts[name] += 1
         self.counts["ok"] -= 1
 
     def add_runs(self, seconds: list[float]) -> None:
-        """Sorted, so that what is in one bucket is found at once."""
+        """Count run times. They are sorted, so that each bucket is counted at once."""
         self.counts["ok"] += len(seconds)
         self.change()
         seconds.sort()
@@ -205,21 +206,21 @@ _minute: partial[defaultdict[str, _Count]] = partial(defaultdict, _Count)
 
 
 class ThroughputCounter:
-    """Counts what one worker has done, by minute and task. From any thread."""
+    """Counts of a worker's attempts by minute and task. Thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._store_offset: float | None = None
-        """Seconds by which the store's time, since 1970, is ahead of the monotonic clock; ``None``: not known yet."""
+        """Store's time since 1970 minus the monotonic clock, in seconds; ``None`` if not known yet."""
         self._synced_at = float("-inf")
         self._lock = threading.Lock()
         self._minutes: defaultdict[int, defaultdict[str, _Count]] = defaultdict(_minute)
         self._early_resets: list[ResetJob] = []
-        """Reset before the store's time was known."""
+        """Jobs reset before the store's time was known."""
         self._discarded = _Count()
 
     def count(self, recorded: Sequence[HeldJob]) -> None:
-        """Count attempts whose ends the store has recorded. Every job passes here: what a batch shares is done once."""
+        """Count attempts whose settlements are recorded. This is a hot path: common values of a batch are read once."""
         if not recorded:
             return
         last = recorded[-1]
@@ -250,8 +251,16 @@ class ThroughputCounter:
                 minute[task if task in minute else OTHERS].add_runs(task_seconds)
 
     def add(self, task: str, ended: str, due: datetime | None, start: datetime | None, seconds: float | None) -> None:
-        """Count one. ``due``, ``start``: when it was due and when it was claimed, by the store's clock; ``seconds``:
-        how long it ran. ``None``: not known."""
+        """Count one attempt.
+
+        Args:
+            task: Task of the job.
+            ended: Outcome.
+            due: When the job was due, by the store's clock, if known.
+            start: When the job was claimed, by the store's clock, if known.
+            seconds: Run time, if known.
+
+        """
         with self._lock:
             if self._store_offset is None:
                 return
@@ -263,12 +272,12 @@ class ThroughputCounter:
                 count.runs[bisect_left(BUCKET_BOUNDS_SECONDS, seconds)] += 1
 
     def hear(self, claimed_at: datetime, answered_at: float) -> None:
-        """A reply came at ``heard`` by the monotonic clock: a job was claimed at ``claimed`` by the store's."""
+        """Learn the store's time from a reply: when it claimed a job, and the monotonic time of the reply."""
         with self._lock:
             self._sync_clock(claimed_at, answered_at)
 
     def count_resets(self, jobs: Sequence[ResetJob]) -> None:
-        """Count jobs that were taken back from workers that died."""
+        """Count jobs that were reset because their workers died."""
         with self._lock:
             self._early_resets += jobs
             if self._store_offset is not None:
@@ -282,7 +291,7 @@ class ThroughputCounter:
                 self._count_early()
 
     def take(self) -> list[TaskMinute]:
-        """What has changed since it was last taken out, whole; ``put_back`` or ``written`` follows."""
+        """Return the counts that have changed since the last call. ``put_back`` or ``written`` must follow."""
         with self._lock:
             if self._store_offset is None:
                 return []
@@ -299,13 +308,13 @@ class ThroughputCounter:
             return [TaskMinute(number, task, count.take()) for number, task, count in is_changed]
 
     def put_back(self, taken: Sequence[TaskMinute]) -> None:
-        """Have these taken out again: they were not written, or the reply was lost."""
+        """Include these counts in the next write: they were not written, or the reply was lost."""
         with self._lock:
             for one in taken:
                 self._minutes[one.minute][one.task].change()
 
     def written(self, taken: Sequence[TaskMinute], closed: Collection[tuple[int, str]]) -> None:
-        """Note that these were written, except those of ``closed`` minutes, which count as late."""
+        """Note that these counts were written. Those of ``closed`` minutes were not, and count as late."""
         with self._lock:
             for one in taken:
                 if (one.minute, one.task) in closed:
@@ -314,7 +323,7 @@ class ThroughputCounter:
                     self._minutes[one.minute][one.task].accept(one.tally.ended + one.tally.late)
 
     def _lose(self, number: int, task: str) -> None:
-        """Count as late, now, what the store has not accepted of a minute."""
+        """Count as late, in the current minute, what the store has not accepted of an earlier minute."""
         if late := self._minutes[number][task].lose():
             self._now(task).counts["late"] += late
 
@@ -323,7 +332,7 @@ class ThroughputCounter:
         for job in resets:
             count = self._now(job.task)
             count.counts["resets"] += 1
-            if job.state is not State.QUEUED:  # failed: reset too often; canceled: that was asked for before
+            if job.state is not State.QUEUED:  # failed: reset too often; canceled: requested before the reset
                 count.counts[job.state.value] += 1
 
     def _now(self, task: str) -> _Count:
@@ -345,25 +354,25 @@ def uncounted(recorded: Sequence[HeldJob]) -> None:
 
 
 class ThroughputWriter:
-    """Writes what was counted, on the loop of heartbeats that keep throughput. Other stores are left alone."""
+    """Writer of the throughput, on the heartbeat thread's loop. Does nothing if the store keeps no throughput."""
 
     def __init__(self, worker: str, counter: ThroughputCounter, events: Events) -> None:
         self._worker = worker
         self._counter = counter
         self._events = events
         self._writer = f"{worker}:{uuid.uuid4().hex[:12]}"
-        """Identifies this run: another worker may have, or have had, the same name."""
+        """Identifies this run, because workers may share a name."""
         self._written_at = float("-inf")
         self._failures = 0
         self.is_finishing = False
-        """One last write is due."""
+        """Whether the last write is pending."""
 
     def finish(self) -> None:
-        """Write at the next tick, whenever the last write was."""
+        """Write at the next tick, whatever the interval."""
         self.is_finishing = True
 
     async def tick(self, heartbeats: object, now: float) -> None:
-        """Write, if it is time and something has ended. What fails is reported, and written with the next."""
+        """Write the counts if it is time. After a failure, report it and include them in the next write."""
         is_last, self.is_finishing = self.is_finishing, False
         if not isinstance(heartbeats, ThroughputKeeper) or not (
             is_last or now - self._written_at >= WRITE_INTERVAL_SECONDS

@@ -1,12 +1,11 @@
-"""Finds jobs whose worker died, and resets them: in every worker (Sweeper), and in a process without one (Resetter).
+"""Finds jobs whose workers died, and resets them: in every worker (Sweeper), or in its own process (Resetter).
 
-    look   ask the store about foreign leases: has one ended, and when does the first of the others end?
-    reset  page by page, if one has ended
-    when   every interval; and at the end of the earliest foreign lease, as reported by the last look, or by the last
-           claim that found nothing
+    look   ask the store about foreign leases: has one expired, and when does the next one expire?
+    reset  if one has expired, reset jobs page by page
+    when   once per interval, and when the next foreign lease expires, as seen by the last look or an empty claim
 
-A lease that has already ended does not set that time: a row that another transaction has locked, or whose reset is
-refused, would make every idle worker look again and again. It is looked at every interval.
+A lease that has already expired does not set that time. If another transaction locks its row, or its reset is refused,
+every idle worker would look again and again. The interval covers such rows.
 """
 
 from __future__ import annotations
@@ -32,30 +31,29 @@ IDLE_FACTOR = 6
 MAINTENANCE_INTERVAL_SECONDS = 600.0
 CHECK_INTERVAL_SECONDS = 30.0
 MAX_PAGES_PER_TICK = 20
-"""Pages per tick, so that a great many stalled jobs cannot keep a beat from being sent."""
+"""Limit of pages, so that many stalled jobs do not delay a beat."""
 MAX_JITTER_SECONDS = 0.5
-"""Seconds: sixty idle workers may know of the same end of a lease."""
+"""Maximum random delay: many idle workers may know the same end of a lease."""
 MAX_REPORTED_REFUSALS = 10_000
-"""Refused changes that are remembered as reported."""
+"""Number of refused changes that are remembered as reported."""
 NEVER = float("inf")
 
 
 class SweepTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """When a sweeper looks for stalled jobs, in seconds."""
+    """Times in seconds that decide when a sweeper looks for stalled jobs."""
 
     interval: float
-    """Between two looks; 0: each tick is one."""
+    """Interval of looks; 0: look at each tick."""
     slack: float
-    """Granted beyond a lease's end."""
+    """Time after a lease's end before the job is reset."""
     memory: float = 0.0
-    """For which it looks as often after work as while working; then it looks six times rarer."""
+    """Time after the last job for which the interval stays; then it is six times as long."""
     lease: float = NEVER
-    """After it last knew what is held, when it looks at the latest: a job may be claimed, and its worker die, between
-    two looks."""
+    """Maximum time between looks at the held leases: meanwhile a job may be claimed and its worker die."""
 
 
 class Sweeper:
-    """Finds and resets stalled jobs. ``tick`` may be called as often as you like. On the loop of ``heartbeats``."""
+    """Finder of stalled jobs, which it resets. ``tick`` runs on the loop of ``heartbeats``, as often as you like."""
 
     def __init__(
         self,
@@ -68,7 +66,7 @@ class Sweeper:
         is_over: Callable[[], bool] = lambda: False,
         on_reset: Callable[[Sequence[ResetJob]], object] = lambda jobs: None,
     ) -> None:
-        """``is_over``: whether a look is to end with the page under way."""
+        """``is_over`` tells whether a look should end with the current page; ``on_reset`` gets the reset jobs."""
         self._name = name
         self._heartbeats = heartbeats
         self._events = events
@@ -80,18 +78,18 @@ class Sweeper:
         self._jitter = min(MAX_JITTER_SECONDS, times.slack / 2) * zlib.crc32(name.encode()) / 2**32
         self._looked_at = float("-inf")
         self._known_at = float("-inf")
-        """When the store last said which leases are held."""
+        """When the store last reported the held leases."""
         self.ends = NEVER
-        """When the first foreign lease has ended, the jitter included."""
+        """When the next foreign lease expires, jitter included."""
         self._spared_at = float("-inf")
-        """When a claim last said that there is nothing to look for."""
+        """When a claim last reported that no lease has expired, so that a look was spared."""
         self._found_late = False
-        """The last look found a lease that had ended."""
+        """Whether the last look found an expired lease."""
         self._maintained_at = float("-inf")
         self._checked_at = float("-inf")
 
     def due(self, last_work_at: float) -> float:
-        """When to look next. ``worked``: when there was work last; both by the monotonic clock."""
+        """Return when to look next. ``last_work_at``: when the worker last had a job. Both are monotonic times."""
         was_spared = self._spared_at > last_work_at
         is_recent = self._found_late or (
             not was_spared and self._clock.monotonic() - last_work_at <= self._times.memory
@@ -100,23 +98,23 @@ class Sweeper:
         return min(self._looked_at + interval, self._known_at + self._times.lease, self.ends)
 
     def note_foreign(self, foreign: Foreign) -> None:
-        """A claim that found nothing has seen these foreign leases, and may have spared a look. From any thread."""
+        """Note foreign leases seen by an empty claim, which may spare a look. Callable from any thread."""
         now = self._clock.monotonic()
         self._known_at = now
         if foreign.none_late:
             self._looked_at = self._spared_at = now
-        if self.ends - self._jitter > now:  # else it may have ended, and ended leases are not reported
+        if self.ends - self._jitter > now:  # otherwise it may have expired, and expired leases are not reported
             self.ends = self._after(foreign, now)
 
     def expect(self, seconds: float) -> None:
-        """A foreign lease of ``seconds`` has begun, or was renewed. From any thread."""
+        """Note a foreign lease of ``seconds`` that starts or is renewed now. Callable from any thread."""
         ends = self._clock.monotonic() + seconds + self._times.slack + self._jitter
         self.ends = min(self.ends, ends)
 
     async def tick(self, *, last_work_at: float, ours: Callable[[], Sequence[Lease]] = tuple) -> None:
-        """Reset stalled jobs, if it is time. Raises StoreUnreachable; the next tick tries again.
+        """Reset stalled jobs if it is time. After StoreUnreachable, the next tick repeats it.
 
-        ``worked``: as with ``due``. ``ours``: the leases that this worker renews.
+        ``last_work_at``: as for ``due``. ``ours``: returns the leases that this worker renews.
         """
         now = self._clock.monotonic()
         if now < self.due(last_work_at):
@@ -132,7 +130,7 @@ class Sweeper:
             await self._heartbeats.check()
             self._checked_at = now
         if now - self._maintained_at >= MAINTENANCE_INTERVAL_SECONDS:
-            self._maintained_at = now  # first: maintenance that fails is not tried again at each sweep
+            self._maintained_at = now  # first: failed maintenance is not repeated at each sweep
             await self._heartbeats.maintain()
 
     async def _reset_stalled(self) -> None:
@@ -147,14 +145,14 @@ class Sweeper:
         return NEVER if foreign.ends_in is None else now + foreign.ends_in + self._jitter
 
     def report(self, jobs: Sequence[ResetJob]) -> None:
-        """Count the jobs that were reset, and emit an event for them."""
+        """Count the reset jobs, and emit an event."""
         if jobs:
             self._on_reset(jobs)
             self._events.emit(JobsReset(tuple(jobs), self._name))
 
 
 class Refusals:
-    """Reports each job that the database refuses to change, once for each kind of call. For the heartbeat thread."""
+    """Reporter of jobs that the database refuses to change: once per job and operation, on the heartbeat thread."""
 
     def __init__(self, heartbeats: Heartbeats, events: Events, name: str) -> None:
         self._heartbeats = heartbeats
@@ -163,7 +161,7 @@ class Refusals:
         self._reported: dict[tuple[JobId, str], None] = {}
 
     def report(self) -> Sequence[RefusedChange]:
-        """What was refused since the last call of this; an event for each that is new."""
+        """Return the changes refused since the last call, and emit an event for each new one."""
         refused = self._heartbeats.refused()
         for refusal in refused:
             key = refusal.job_id, refusal.doing
@@ -176,11 +174,11 @@ class Refusals:
 
 
 STOP_TIMEOUT_SECONDS = 5.0
-"""Seconds that a call on its way may take when the resetter stops."""
+"""Time limit of the call under way when the resetter stops."""
 
 
 class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
-    """Seconds, or a ``timedelta``."""
+    """Options of a resetter. Times are seconds or a ``timedelta``."""
 
     name: Annotated[str, Text("In logs and metrics.", check=one_line)] = "resetter"
     interval: Annotated[float, Seconds("Between two looks.")] = 30.0
@@ -195,10 +193,10 @@ class ResetterOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Sugge
 
 
 class Resetter:
-    """``run()`` looks at once and then every interval, until ``stop()``. A failed look is reported and tried again."""
+    """Routine that looks for stalled jobs at once and then every interval. A failed look is reported and repeated."""
 
     serves = True
-    """``run_all`` stops it when the routines that it serves have ended."""
+    """Tells ``run_all`` to stop it when the routines that it serves have ended."""
 
     def __init__(
         self,
@@ -222,7 +220,7 @@ class Resetter:
         self._crash: Exception | None = None
 
     async def run(self) -> None:
-        """Until stopped. Raises what makes the store unfit for it; an outage is waited out."""
+        """Look until stopped. It waits during an outage, and raises other errors of the store."""
         if self._logs_by_default:
             log_by_default(self.events)
         if self._store.enclosing is not None:
@@ -233,7 +231,7 @@ class Resetter:
             self.events,
             self._clock,
             self.options.name,
-            SweepTimes(interval=0.0, slack=self.options.slack),  # ``_left`` decides when
+            SweepTimes(interval=0.0, slack=self.options.slack),  # ``_left`` decides when to look
             is_over=self._stopping.is_set,
         )
         loop = asyncio.get_running_loop()
@@ -241,9 +239,9 @@ class Resetter:
         async def tick() -> float:
             try:
                 return await self._look(sweeper)
-            except Exception as error:  # noqa: BLE001 - boundary: the top of the ticker; ``run`` raises it
+            except Exception as error:  # noqa: BLE001 - boundary: top of the ticker; ``run`` raises it
                 self._crash = error
-                with suppress(RuntimeError):  # a call that was left behind: the loop is closed
+                with suppress(RuntimeError):  # a call that outlived the loop
                     loop.call_soon_threadsafe(self._stopping.set)
                 return self.options.interval
 
@@ -256,18 +254,18 @@ class Resetter:
             try:
                 await ticker.ended()
             except StoreError:
-                pass  # a store that is away keeps no connection open
-            except Exception as error:  # noqa: BLE001 - boundary: the end of the thread
+                pass  # an unreachable store has no connection to close
+            except Exception as error:  # noqa: BLE001 - boundary: end of the thread; raised below
                 self._crash = self._crash or error
         if self._crash is not None:
             raise self._crash
 
     def stop(self, *, now: bool = False) -> None:
-        """End soon. Harmless when repeated. On the resetter's own loop."""
+        """Stop soon. May be repeated. Call it on the resetter's own loop."""
         self._stopping.set()
 
     def expect(self, lease: float) -> None:
-        """A lease of ``lease`` seconds begins; a prompt resetter looks when it ends. On the resetter's loop."""
+        """Note a lease of ``lease`` seconds that starts now: a prompt resetter looks at its end."""
         if (
             self._sweeper is not None
             and self._ticker is not None
@@ -278,13 +276,13 @@ class Resetter:
             self._ticker.poke()
 
     async def _look(self, sweeper: Sweeper) -> float:
-        """Look, if it is time. Gives the seconds until the next look."""
+        """Look if it is time. Return the seconds until the next look."""
         if (left := self._left(sweeper)) > 0:
             return left
         try:
             await sweeper.tick(last_work_at=self._clock.monotonic())
         except SchemaTooNew:
-            raise  # nothing that this version does there is right any more
+            raise  # this version must not write to a newer schema
         except StoreError as error:
             self._failures += 1
             self.events.emit(StoreCallFailed(self.options.name, "reset", str(error), self.options.interval))
@@ -297,6 +295,6 @@ class Resetter:
 
     def _left(self, sweeper: Sweeper) -> float:
         end = self._looked_at + self.options.interval
-        # A look that failed has not learned what ends next: that time may be past.
+        # A failed look does not know the next end: that time may be past.
         prompt = self.options.prompt and not self._failures
         return (min(end, sweeper.ends) if prompt else end) - self._clock.monotonic()

@@ -1,6 +1,6 @@
-"""Records how attempts ended: everything that has piled up, in one call.
+"""Records the settlements of ended attempts: all pending ones in one call.
 
-No timer: while one call is on its way, finished jobs pile up, and the next call takes them all. Alone on an idle queue
+There is no timer. While one call is under way, settlements collect, and the next call takes them all. On an idle queue
 a job is settled at once; under load the batches grow by themselves.
 """
 
@@ -28,7 +28,7 @@ BUSY_RETRY_SECONDS = 0.25
 
 
 class Settler:
-    """One call at a time, on the store's own settling connection."""
+    """Recorder of settlements: one call at a time, on the store's own settling connection."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Settler:
         on_recorded: Callable[[Sequence[HeldJob]], None],
         state: WorkerState,
     ) -> None:
-        """``on_recorded``: called with those that the store has recorded."""
+        """``on_recorded`` is called with the jobs whose settlements the store has recorded."""
         self._store = store
         self._leases = leases
         self._policies = policies
@@ -48,17 +48,17 @@ class Settler:
         self._clock = state.clock
         self._worker = state.worker
         self._successors: SuccessorClaims | None = None
-        """``None``: settlements claim nothing."""
+        """``None`` if settlements do not claim."""
         self._pending: list[HeldJob] = []
         self._in_flight: list[HeldJob] = []
         self._separate: set[HeldJob] = set()
-        """Locked by another transaction, or settled in the attempt's own: not on the pile, and not recorded."""
+        """Unrecorded jobs that are not pending: locked by another transaction, or settled in the attempt's own."""
         self._arrived = asyncio.Event()
         self._failures = 0
         self.call = CallTimer(state.clock)
 
     def add(self, job: HeldJob) -> None:
-        """Have the end of the attempt recorded."""
+        """Record the settlement of this job soon."""
         self._state.unrecorded.add(job)
         attempt = job.attempt
         control = None if attempt is None else known_control_of(attempt)
@@ -70,7 +70,7 @@ class Settler:
         self._pending.append(job)
 
     def _settle_in_transaction(self, job: HeldJob, transaction: Transaction) -> None:
-        """Its settlement is written in the attempt's own transaction alone; in a task, for others need not wait."""
+        """Write the settlement in the attempt's own transaction, in a side task so that other jobs do not wait."""
 
         async def settle() -> None:
             reply: Reply
@@ -88,12 +88,12 @@ class Settler:
 
     @property
     def unanswered(self) -> int:
-        """Number of jobs on the pile or in the call on its way. Their slots become free together, soon."""
+        """Number of settlements that are pending or in the call under way. Their slots soon become free together."""
         return len(self._pending) + len(self._in_flight)
 
     @property
     def promised_claims(self) -> int:
-        """How many jobs these may claim: slots that the claimer leaves to them."""
+        """Number of jobs that these settlements may claim: the claimer leaves slots for them."""
         if self._failures or self._successors is None:
             return 0
         return sum(
@@ -103,7 +103,7 @@ class Settler:
         )
 
     async def run(self, successors: SuccessorClaims | None) -> None:
-        """Settle until cancelled. It may be run again: a call whose reply was lost is then repeated."""
+        """Settle until cancelled. A second run repeats a call whose reply was lost."""
         self._successors = successors
         try:
             while True:
@@ -127,7 +127,7 @@ class Settler:
             raise
 
     def give_up(self) -> None:
-        """Emit an event for each outcome that no store has recorded, once. From any thread, as the last thing."""
+        """Emit an event for each outcome that the store has not recorded. The last call, from any thread."""
         lost = (*self._in_flight, *self._pending, *self._separate)
         self._in_flight = []
         self._pending = []
@@ -138,9 +138,10 @@ class Settler:
             self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task, ended=job.settlement.ended))
 
     async def _record(self, batch: list[HeldJob]) -> None:
-        """Until the store has answered: after a lost reply the call is repeated, which the fence makes harmless.
+        """Record a batch. After a lost reply the call is repeated, which the fence makes harmless.
 
-        What has piled up meanwhile joins the call: where one settlement is at fault, another that passes shows it.
+        Settlements that have arrived meanwhile join the repeated call. If a settlement causes the error, one that
+        succeeds shows that the store works.
         """
         pairs = [(job.claim.lease, job.settlement) for job in batch]
         repeat = any(job.was_sent for job in batch)
@@ -181,7 +182,7 @@ class Settler:
 
     async def _pause(self, error: StoreError) -> None:
         self._failures += 1
-        self._state.look_again()  # slots that were left to settlements are the claimer's now
+        self._state.look_again()  # the claimer may fill the slots reserved for settlements
         pause = OUTAGE(self._failures)
         self._events.emit(StoreCallFailed(self._worker, "settle", str(error), pause))
         await self._clock.sleep(pause)
@@ -189,7 +190,7 @@ class Settler:
     def _answer(
         self, batch: list[HeldJob], replies: Sequence[Reply], continued_keys: Container[str | None] = ()
     ) -> None:
-        """``goes_on``: serial keys whose next job this worker holds already."""
+        """Process the replies. ``continued_keys``: serial keys whose next jobs this worker already holds."""
         answered: list[HeldJob] = []
         busy: list[HeldJob] = []
         recorded: list[HeldJob] = []
@@ -222,7 +223,7 @@ class Settler:
             self._state.wake()
 
     def _try_another(self, job: HeldJob, reason: str) -> bool:
-        """Put another settlement on the pile, which the store may accept. False: it has refused every one."""
+        """Try another settlement that the store may accept. Return False if it has refused all of them."""
         job.refusals += 1
         attempt = job.attempt
         alternative = (
@@ -238,7 +239,7 @@ class Settler:
         return True
 
     def _retry_later(self, busy: list[HeldJob]) -> None:
-        """Other transactions have these rows locked: try again, apart from the rest; their leases stay renewed."""
+        """Retry jobs whose rows other transactions lock, apart from the rest. Their leases are still renewed."""
         self._separate.update(busy)
 
         def retry() -> None:
@@ -275,12 +276,12 @@ class Settler:
 
 
 def _count_serial(batch: Sequence[HeldJob]) -> int:
-    """How many of them are of a serial key."""
+    """Count the jobs with a serial key."""
     return sum(job.claim.serial is not None for job in batch)
 
 
 def _makes_claimable(job: HeldJob, continued_keys: Container[str | None]) -> bool:
-    """Its serial key, the job itself, or jobs enqueued along with it."""
+    """Return whether the settlement makes jobs claimable: the next of its serial key, itself, or new ones."""
     settlement = job.settlement
     if settlement is COMPLETED:
         return job.claim.serial is not None and job.claim.serial not in continued_keys

@@ -1,8 +1,8 @@
-"""Where handlers run: slots, each a long-lived task that runs one job after another.
+"""Slots, in which handlers run: each is a long-lived task that runs one job after another.
 
-A handler runs *inside* its slot's task, so one that finishes without really waiting costs no task switch, no timer and
-no task of its own; ``asyncio.timeout`` and task groups inside it work as everywhere, because the slot's task is the
-current one. Only its context variables are its own. When a handler does wait, the next slot is woken for the next job.
+A handler runs *inside* its slot's task. One that finishes without really waiting costs no task switch, no timer and no
+task. ``asyncio.timeout`` and task groups work as usual, because the slot's task is the current one. Only the context
+variables are the handler's own. When a handler does wait, the next slot is woken for the next job.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from stowhand.worker.policy import HandlerEnd
 from stowhand.worker.state import WorkerState
 
 YIELD_INTERVAL_SECONDS = 0.005
-"""Seconds of jobs that never wait, after which the event loop gets a turn."""
+"""Run time of jobs that never wait after which the event loop gets a turn."""
 LONG_AGO = float("-inf")
 
 
 class Slot:
-    """A task of the event loop, and the job that runs in it."""
+    """Task of the event loop, and the job that runs in it."""
 
     __slots__ = ("has_waited", "job", "task")
 
@@ -36,11 +36,11 @@ class Slot:
         self.task: asyncio.Task[None] | None = None
         self.job: HeldJob | None = None
         self.has_waited = False
-        """Its last handler really waited, so the event loop has had a turn since."""
+        """Whether its last handler really waited, so that the event loop has had a turn."""
 
 
 class Slots:
-    """The slots of one worker, and the jobs that wait for one. The executor knows what an attempt is."""
+    """Slots of one worker, and the jobs that wait for one. The executor performs the steps of an attempt."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Slots:
         *,
         keeps_slot: bool = False,
     ) -> None:
-        """``keeps_slot``: the slot of a suspect stays free after it, for the claimer to fill with the next suspect."""
+        """``keeps_slot``: after a suspect its slot stays free, and the claimer fills it with the next suspect."""
         self._executor = executor
         self._keeps_slot = keeps_slot
         self._leases = leases
@@ -60,45 +60,44 @@ class Slots:
         self._slots = [Slot() for _ in range(state.options.concurrency)]
         self._idle: list[asyncio.Future[None]] = []
         self._unstarted = list(reversed(self._slots))
-        """They get their tasks as they are first needed."""
+        """Slots without a task yet; it is created at the first use."""
         self._last_turn = LONG_AGO
-        """When the event loop last had a turn between two jobs."""
+        """When the event loop last had a turn between jobs."""
         self._last_end = LONG_AGO
         """When a handler last ended."""
         self._is_yielding = False
         self._last_has_waited = False
-        """The last handler seen really waited: the next ones will need a slot each."""
+        """Whether the last handler really waited: then the next jobs need a slot each."""
         self._ready = state.ready
         self.is_on_hold = False
-        """A slot that becomes free stays free, for the claimer to fill."""
+        """Whether a free slot stays free until the claimer fills it."""
         self._low_water = 0
 
     async def close(self) -> None:
-        """After the supervisor: end every slot's task. A handler that ignores it is left behind: stopping is always
-        bounded."""
+        """End every slot's task, after the supervisor was closed. Do not wait for handlers that ignore it."""
         tasks = [(slot.task, slot.job) for slot in self._slots if slot.task is not None]
         for task, _ in tasks:
             task.cancel()
         await asyncio.gather(*(task for task, job in tasks if job is None), return_exceptions=True)
 
     def refill_at(self, low_water: int) -> None:
-        """Signal a change when so few are ready."""
+        """Signal a change when the number of ready jobs falls to this value."""
         self._low_water = low_water
 
     def hold(self) -> None:
-        """Start nothing more until ``resume``."""
+        """Start no job until ``resume``."""
         self.is_on_hold = True
 
     def resume(self) -> None:
-        """Start what is ready, if there was a hold."""
+        """End a hold, and start the ready jobs."""
         if self.is_on_hold:
             self.is_on_hold = False
             self.add(())
 
     def add(self, claimed: Iterable[HeldJob], *, first: bool = False) -> None:
-        """Queue what was claimed and wake a slot, which wakes the next if its job waits. Where jobs do wait, wake all.
+        """Queue claimed jobs and wake a slot, which wakes the next one if its job waits.
 
-        ``first``: before everything else that is ready.
+        If the last handler waited, wake a slot for each job. ``first``: queue them before all other ready jobs.
         """
         if first:
             self._ready.extendleft(claimed)
@@ -115,7 +114,7 @@ class Slots:
                 self._leases.stop(slot.job, reason)
 
     def _is_cancelled_with_run(self, slot: Slot) -> bool:
-        """Its task was cancelled along with the one that runs the worker: the event loop is about to end."""
+        """Return whether the event loop is ending: it has cancelled this task and the one that runs the worker."""
         return self._supervisor.is_cancelled and slot.task is not None and slot.task.cancelling() > 0
 
     # -- one slot --------------------------------------------------------------------------------
@@ -132,7 +131,7 @@ class Slots:
             slot.task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """Only ``close`` ends a slot's task. One that ended by itself would be a slot lost in silence."""
+        """Report a task that ended by itself. Only ``close`` may end one, or a slot would be lost silently."""
         error = None if task.cancelled() else task.exception()
         if self._supervisor.is_closed or (error is None and self._supervisor.is_cancelled):
             return
@@ -145,7 +144,7 @@ class Slots:
                 job = self._ready.popleft()
                 if len(self._ready) == self._low_water:
                     self._state.look_again()
-                    self._last_turn = LONG_AGO  # the claimer gets its turn now, so that the next jobs come in time
+                    self._last_turn = LONG_AGO  # give the claimer a turn now, so that the next jobs arrive in time
                 if self._leases.start(job):
                     remainder = self._start(slot, job)
                     if remainder is not None:
@@ -154,13 +153,13 @@ class Slots:
                     self._last_turn = self._clock.monotonic()
                 elif self._last_end - self._last_turn > YIELD_INTERVAL_SECONDS:
                     if self._is_yielding:
-                        break  # the slot that yields runs the rest: one after the other, all would take the loop's turn
+                        break  # the slot that yields will run the rest; otherwise all would yield in turn
                     self._is_yielding = True
                     await asyncio.sleep(0)
                     self._is_yielding = False
                     self._last_turn = self._clock.monotonic()
             if self._supervisor.is_closed:
-                return  # a handler swallowed the cancellation that was to end its slot, and has ended late
+                return  # a handler swallowed the cancellation of its slot and ended late
             sleeper = asyncio.get_running_loop().create_future()
             self._idle.append(sleeper)
             self._state.look_again()
@@ -168,7 +167,7 @@ class Slots:
             self._last_turn = self._clock.monotonic()
 
     def _start(self, slot: Slot, job: HeldJob) -> Coroutine[Any, Any, None] | None:
-        """Run the handler up to its first wait; the rest is to be awaited. ``None``: it never waited, and is over."""
+        """Run the handler up to its first wait. Return the rest to await; ``None`` if it has ended already."""
         job.task = slot.task
         slot.job = job
         slot.has_waited = False
@@ -181,7 +180,7 @@ class Slots:
             waits_for = context.run(coroutine.send, None)
         except StopIteration as stop:
             end = COMPLETED_WITHOUT_RESULT if stop.value is None else from_returned(stop.value)
-        except BaseException as error:  # noqa: BLE001 - boundary: whatever it is, it ends this attempt, not the process
+        except BaseException as error:  # noqa: BLE001 - boundary: any error ends this attempt, not the process
             end = self._executor.end_of(error, job)
         else:
             return self._finish(slot, job, self._drive(slot, job, context, coroutine, waits_for))
@@ -194,25 +193,25 @@ class Slots:
         return None
 
     async def _finish(self, slot: Slot, job: HeldJob, remainder: Awaitable[object]) -> None:
-        """Await the handler. Whatever it returns or raises is its end; only the end of the slot is raised."""
+        """Await the handler. Its result or error ends the attempt; only the cancellation of the slot is raised."""
         end: HandlerEnd
         try:
             end = from_returned(await remainder)
-        except BaseException as error:  # boundary: SystemExit and its like end this attempt, not the process
+        except BaseException as error:  # boundary: even SystemExit ends this attempt, not the process
             if self._supervisor.is_closed:
                 self._free(slot, job)
                 self._executor.on_end(job, Stop.RETURNED)
-                raise  # the slot itself is being ended
+                raise  # the slot itself is being cancelled
             is_returned = isinstance(error, asyncio.CancelledError) and self._is_cancelled_with_run(slot)
             end = Stop.RETURNED if is_returned else self._executor.end_of(error, job)
         await self._end_uncancelled(slot, job, end)
 
     async def _end_uncancelled(self, slot: Slot, job: HeldJob, end: HandlerEnd) -> None:
-        """Undo a cancellation that was meant for this job, or was the handler's own: the next job must not see it."""
+        """Undo a cancellation of this job, by the worker or by the handler itself: the next job must not see it."""
         try:
             if slot.task is not None and slot.task.cancelling():
                 with suppress(asyncio.CancelledError):
-                    await asyncio.sleep(0)  # one that is still on its way arrives here
+                    await asyncio.sleep(0)  # a pending cancellation arrives here
                 while slot.task.cancelling():
                     slot.task.uncancel()
         finally:
@@ -220,7 +219,6 @@ class Slots:
         self._executor.on_end(job, end)
 
     def _free(self, slot: Slot, job: HeldJob) -> None:
-        """The slot is free again."""
         assert job.attempt is not None
         slot.job = None
         job.task = None
@@ -240,7 +238,7 @@ class Slots:
         coroutine: Coroutine[Any, Any, object],
         waits_for: object,
     ) -> Generator[Any, Any, object]:
-        """Await the rest of the handler in the slot's task, under its own context, and note when it executes."""
+        """Await the rest of the handler in the slot's task and its own context, and note when it executes."""
         slot.has_waited = True
         self._last_has_waited = True
         if self._ready:

@@ -1,11 +1,11 @@
-"""What the parts of a worker share: who it is, what it is to do, what it has in hand, its tasks, and the change signal.
+"""State shared by the parts of a worker: its name and options, the jobs in hand, and the signal that something changed.
 
-    look_again   a slot is free, something is recorded, an attempt ended: no reason to ask an empty store again
-    wake         the store may have work; ``wakes`` grows, so that "woken while I asked" is seen
+    look_again   a slot is free, a settlement is recorded, an attempt ended: no reason to query an empty store again
+    wake         the store may have work; ``wakes`` grows, so that a wake-up during a claim is noticed
 
-One event carries both. What a signal means is seen in the state by its reader, after it wakes: the claimer, and after
-the claimer's end the worker's stop; never both. Written on the worker's loop, and read from any thread; another thread
-comes in by ``from_thread``.
+Both set the same asyncio event. It has one waiter at a time: the claimer, and after it the worker's stop. The waiter
+reads the state to find out what changed. The state is written on the worker's loop and read from any thread; other
+threads write through ``from_thread``.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ if TYPE_CHECKING:
 
 NEVER = float("inf")
 MAX_UNRECORDED = 1000
-"""Ended jobs not yet recorded, above which nothing new is claimed."""
+"""Number of unrecorded settlements above which no job is claimed."""
 
 
 class WorkerState:
-    """What a worker is to do, and what it has in hand."""
+    """What a worker should do, and the jobs it holds."""
 
     is_quiet = False
-    """Claim nothing for the time being."""
+    """Whether claims are suspended."""
     limit_reason: str | None = None
-    """Claim nothing more; end when nothing runs: the worker has reached this limit."""
+    """The limit that the worker has reached: it claims nothing more, and ends when no handler runs."""
     is_stopping = False
-    """Claim nothing more, and end within the grace."""
+    """Whether the worker claims nothing more and ends within the grace."""
     stopped_at = 0.0
-    """When it was first asked to stop, by the monotonic clock."""
+    """Monotonic time of the first request to stop."""
     skips_grace = False
-    """It stops without a grace."""
+    """Whether running jobs are returned at once."""
     handlers_ended = 0
-    """Handlers that have ended so far."""
+    """Number of handlers that have ended so far."""
     handler_seconds = 0.0
-    """Seconds that these took, all added up."""
+    """Total run time of these, in seconds."""
     pending_calls = 0
-    """Calls that the heartbeater is still to make, besides beats."""
+    """Number of calls that the heartbeater still has to make, not counting beats."""
     returned_jobs = 0
-    """Jobs that were given back so far."""
+    """Number of jobs returned to the queue so far."""
     wakes = 0
-    """How often the store was said to have work."""
+    """Number of wake-ups so far."""
     changes = 0
-    """How often anything changed, wake-ups included."""
+    """Number of changes so far, wake-ups included."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class WorkerState:
         handler: Handler | None = None,
         on_crash: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_crash``: called at each error that is a bug here or in a store: the worker is to stop."""
+        """``on_crash`` is called for each error that is a bug here or in a store, and stops the worker."""
         self.worker = worker
         """Name of the worker."""
         self.options = options
         """Options of the worker, under the terms of its store."""
         self.task_queues: Mapping[str, str] = getattr(handler, "task_queues", {})
-        """The queue that each task declares."""
+        """Queue of each task that declares one."""
         self.queues = Queues(options.queues, options.exclude_queues)
         self.events = events
         self.clock = clock
@@ -84,19 +84,19 @@ class WorkerState:
         self.supervisor = Supervisor(self, on_crash)
 
         self.tasks = options.tasks
-        """Claim only these; ``None``: any."""
+        """Tasks to claim; ``None``: all."""
         self.ready: deque[HeldJob] = deque()
-        """Claimed, not started, in claim order."""
+        """Jobs that have been claimed and wait for a slot, in claim order."""
         self.running: set[HeldJob] = set()
-        """Jobs whose handlers are at work."""
+        """Jobs whose handlers are running."""
         self.executing: HeldJob | None = None
-        """The job whose handler the event loop executes just now. Written by the slots."""
+        """Job whose handler the event loop is executing at this moment. Written by the slots."""
         self.unrecorded: set[HeldJob] = set()
-        """Jobs that have ended and are not recorded yet."""
+        """Jobs whose handlers have ended and whose settlements are not recorded yet."""
         self.occupying_attempts: set[Attempt[Any]] = set()
-        """Attempts that have ended and still hold their slots: for the store's answer, and for post_handle."""
+        """Attempts that have ended and hold their slots until the store has answered and post_handle has returned."""
         self._has_pre_claim = getattr(handler, "pre_claim", None) is not None
-        """The answer of its ``pre_claim`` may change with every attempt."""
+        """If so, its answer may change with every attempt."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event = asyncio.Event()
 
@@ -105,16 +105,16 @@ class WorkerState:
         self._loop = asyncio.get_running_loop()
         self.supervisor.open()
 
-    # -- what it is to do ------------------------------------------------------------------------
+    # -- instructions -------------------------------------------------------------------------
 
     @property
     def is_limit_reached(self) -> bool:
-        """Claim nothing more; end when nothing runs."""
+        """Whether a limit was reached, so that the worker ends when no handler runs."""
         return self.limit_reason is not None
 
     @property
     def is_ending(self) -> bool:
-        """Claim nothing more, for either reason."""
+        """Whether the worker claims nothing more, for either reason."""
         return self.is_stopping or self.limit_reason is not None
 
     def set_tasks(self, tasks: tuple[str, ...] | None) -> None:
@@ -123,17 +123,17 @@ class WorkerState:
         self.wake()
 
     def set_quiet(self, *, on: bool) -> None:
-        """Rest, or claim again."""
+        """Suspend claims, or resume them."""
         self.is_quiet = on
         self.wake()
 
     def reach_limit(self, reason: str) -> None:
-        """A limit is reached. May be repeated: the first reason is kept."""
+        """Stop claiming because a limit is reached. The first reason is kept."""
         self.limit_reason = self.limit_reason or reason
         self.look_again()
 
     def stop(self, *, skips_grace: bool) -> None:
-        """Claim nothing more, and end. When repeated, the first moment counts."""
+        """Stop claiming, and end. The grace counts from the first call."""
         self.skips_grace = self.skips_grace or skips_grace
         if not self.is_stopping:
             self.is_stopping = True
@@ -141,10 +141,10 @@ class WorkerState:
         self.look_again()
 
     def set_options(self, options: WorkerOptions) -> None:
-        """Take the options under the terms of the store. Called before the worker works."""
+        """Replace the options by those under the terms of the store. Called before the worker starts."""
         self.options = options
 
-    # -- what it has in hand ---------------------------------------------------------------------
+    # -- jobs in hand ---------------------------------------------------------------------------
 
     def end_handler(self, job: HeldJob) -> None:
         """Note that the handler has ended."""
@@ -153,73 +153,72 @@ class WorkerState:
         self.handler_seconds += job.seconds
 
     def set_pending_calls(self, number: int) -> None:
-        """Note how many calls the heartbeater is to make. From any thread, under the heartbeater's lock."""
+        """Set the number of calls that the heartbeater has to make. Any thread, under the heartbeater's lock."""
         self.pending_calls = number
 
     def add_returned(self, number: int) -> None:
-        """Count jobs that were given back. From the heartbeat thread alone."""
+        """Count jobs that were returned to the queue. Only the heartbeat thread calls it."""
         self.returned_jobs += number
 
     @property
     def free_slots(self) -> int:
-        """Slots in which nothing runs, post_handle included."""
+        """Number of slots in which no handler and no post_handle runs."""
         return max(self.options.concurrency - len(self.running) - len(self.occupying_attempts), 0)
 
     @property
     def has_busy_slots(self) -> bool:
-        """A handler runs, or its slot is not free yet."""
+        """Whether a handler runs, or its slot is not free yet."""
         return bool(self.running or self.occupying_attempts)
 
     @property
     def is_unrecorded(self) -> bool:
-        """Something has ended, and its end is not recorded yet."""
+        """Whether the settlement of an ended attempt is not recorded yet."""
         return bool(self.unrecorded or self.supervisor.pending)
 
     @property
     def is_backed_up(self) -> bool:
-        """Too much waits to be recorded."""
+        """Whether too many settlements wait to be recorded."""
         return len(self.unrecorded) > MAX_UNRECORDED
 
     @property
     def has_work(self) -> bool:
-        """Something runs, waits for a slot, or has ended and is not recorded."""
+        """Whether a job runs, waits for a slot, or has an unrecorded settlement."""
         return bool(self.running or self.ready or self.is_unrecorded)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left to do, not even for the heartbeater."""
+        """Whether no work is left, the heartbeater's calls included."""
         return not (self.has_work or self.pending_calls)
 
     # -- the signal ------------------------------------------------------------------------------
 
     def from_thread(self, call: Callable[..., None], *args: object) -> None:
-        """Call it on the worker's loop."""
+        """Schedule the call on the worker's loop."""
         with suppress(RuntimeError):  # a last tick may outlive the loop; nothing depends on it then
             assert self._loop is not None
             self._loop.call_soon_threadsafe(call, *args)
 
     def look_again(self) -> None:
-        """Something changed in this worker."""
+        """Signal that something changed in this worker."""
         self.changes += 1
         self._event.set()
 
     def wake(self) -> None:
-        """The store may have work."""
+        """Signal that the store may have work."""
         self.wakes += 1
         self.look_again()
 
     def recount(self) -> None:
-        """An attempt was prepared, has ended or has left its slot, which a ``pre_claim`` may count: ask it again."""
+        """Ask ``pre_claim`` again: an attempt was prepared, ended or left its slot, and it may count attempts."""
         if self._has_pre_claim:
             self.wake()
 
     async def changed_since(self, changes: int, timeout_seconds: float = NEVER) -> bool:
-        """Wait until anything has changed since ``changes`` was read, or for so many seconds. False: the time is
-        over."""
+        """Wait until anything has changed since ``changes`` was read. Return False on timeout."""
         return await self.until(lambda: self.changes != changes, timeout_seconds)
 
     async def until(self, condition: Callable[[], bool], timeout_seconds: float = NEVER) -> bool:
-        """Wait until it is reached, or for so many seconds. False: the time is over."""
+        """Wait until the condition is true. Return False on timeout."""
         if condition():
             return True
         is_late = timeout_seconds <= 0
@@ -241,17 +240,16 @@ class WorkerState:
 
 
 CANCEL_TIMEOUT_SECONDS = 1.0
-"""Seconds that code of the application has to end once it is cancelled; then it is left behind."""
+"""Time that cancelled application code has to end; after it the worker goes on without it."""
 TICK_RETRY_SECONDS = 1.0
-"""Seconds until a tick is called again that has raised."""
+"""Delay before a tick that raised is called again."""
 
 
 class Supervisor:
-    """Errors of the worker's own loops, threads and slots come here, and so do its side tasks: post_handle, and the
-    ends of transactions."""
+    """Owner of the worker's own errors, and of its side tasks (post_handle, commits and rollbacks)."""
 
     def __init__(self, state: WorkerState, on_crash: Callable[[], None]) -> None:
-        """``on_crash``: called at each error, which is a bug here or in a store: the worker is to stop."""
+        """``on_crash`` is called for each error, which is a bug here or in a store, and stops the worker."""
         self._state = state
         self._on_crash = on_crash
         self._side_tasks: set[asyncio.Task[None]] = set()
@@ -259,13 +257,13 @@ class Supervisor:
         """The first error."""
         self._run: asyncio.Task[None] | None = None
         self.is_finished = False
-        """The worker's own loops may end."""
+        """Whether the worker's own loops may end."""
         self.is_closed = False
-        """The worker is over: of side tasks that end from now on nothing is recorded or reported."""
+        """Whether the worker has ended: outcomes of side tasks are ignored from now on."""
 
     @property
     def pending(self) -> int:
-        """Side tasks at work."""
+        """Number of running side tasks."""
         return len(self._side_tasks)
 
     def open(self) -> None:
@@ -274,8 +272,10 @@ class Supervisor:
 
     @property
     def is_cancelled(self) -> bool:
-        """The task that runs the worker was cancelled: by its owner, or by ``asyncio.run``, which at its end cancels
-        every task of its loop, those of the worker's loops and slots too."""
+        """Whether the task that runs the worker was cancelled.
+
+        Its owner may do that, or ``asyncio.run``, which finally cancels every task of its loop, the worker's loops and
+        slots included."""
         return self._run is not None and self._run.cancelling() > 0
 
     def finish(self) -> None:
@@ -283,7 +283,7 @@ class Supervisor:
         self.is_finished = True
 
     async def watch(self, loop: Callable[[], Awaitable[None]]) -> None:
-        """Run one of the worker's loops until the worker has finished. It is restarted when other code cancels it."""
+        """Run one of the worker's loops until the worker has finished. Restart it if other code cancels it."""
         while True:
             try:
                 await loop()
@@ -299,7 +299,7 @@ class Supervisor:
                 return
 
     def watch_tick(self, tick: Tick) -> Tick:
-        """Return a tick for the heartbeat thread whose errors are reported. It goes on while the worker stops."""
+        """Return the tick with its errors reported. The heartbeat thread keeps calling it while the worker stops."""
 
         async def watched() -> float:
             try:
@@ -311,19 +311,19 @@ class Supervisor:
         return watched
 
     def report(self, error: BaseException) -> None:
-        """Stop the worker, in order; its ``run`` raises the first of these errors."""
+        """Stop the worker in order; its ``run`` raises the first reported error."""
         self.crash = self.crash or error
         if not self.is_closed:
             self._on_crash()
 
     def start(self, work: Coroutine[None, None, None], context: Context | None = None) -> None:
-        """Start a side task, which a stopping worker waits for."""
+        """Start a side task. A stopping worker waits for it."""
         task = asyncio.get_running_loop().create_task(work, context=context)
         self._side_tasks.add(task)
         task.add_done_callback(self._ended)
 
     async def close(self) -> None:
-        """End the side tasks, or leave them behind: stopping is always bounded."""
+        """Cancel the side tasks, and wait for them for a limited time."""
         self.is_closed = True
         for task in self._side_tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Notices that the event loop is blocked, by which handler, and where."""
+"""Detects that the event loop is blocked, and reports the handler and its stack."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 class LoopWatchdog:
-    """The loop calls ``alive()`` some times a second; another thread calls ``look()`` to see when it last did.
+    """Watchdog of an event loop: the loop calls ``mark_alive()``, and another thread checks it with ``look()``.
 
-    ``on_hang`` is called once per hang, from the thread that looks, with the lease of the job that blocks the loop.
+    ``on_hang`` is called once per hang, from the other thread, with the lease of the job that blocks the loop.
     """
 
     def __init__(
@@ -36,23 +36,23 @@ class LoopWatchdog:
         self._thread = threading.get_ident()
         self.last_alive = self._clock.monotonic()
         self.interval = min(state.timings.blocked_after / 4, self._options.lease / 20)
-        """Seconds between two calls of ``alive``."""
+        """Interval at which the loop should call ``mark_alive``."""
         self._pause = min(state.timings.blocked_after / 2, self._options.every_beat / 2)
         self._lag = 0.0
         self._blocked_after = self._next_report = state.timings.blocked_after
         self._hang_reported = False
         self._is_in_doubt = False
-        """The last look believed it blocked only if the next one does: the whole process may have stood still."""
+        """Whether the last look suspected a hang. The next one confirms it: the whole process may have slept."""
         self.is_hung = False
-        """Blocked for longer than its patience: its leases are no longer renewed."""
+        """Whether the loop is blocked for so long that its leases are no longer renewed."""
 
     def watch_this_thread(self) -> None:
-        """The caller's thread runs the loop."""
+        """Note that the loop runs in the caller's thread."""
         self._thread = threading.get_ident()
         self.mark_alive()
 
     def mark_alive(self) -> None:
-        """The loop runs."""
+        """Note that the loop runs."""
         last_alive = self.last_alive
         self.last_alive = self._clock.monotonic()
         self._lag = max(self._lag, self.last_alive - last_alive)
@@ -61,16 +61,19 @@ class LoopWatchdog:
 
     @property
     def is_blocked(self) -> bool:
-        """The loop has not run for a second. From any thread."""
+        """Whether the loop has not run for a second. Readable from any thread."""
         return self._clock.monotonic() - self.last_alive >= self._blocked_after
 
     def lag(self) -> float:
-        """Seconds by which ``alive`` was called late, the most since the last call of this. From any thread."""
+        """Return the largest delay of ``mark_alive`` in seconds since the last call. Callable from any thread."""
         lag, self._lag = self._lag, 0.0
         return max(lag, self._clock.monotonic() - self.last_alive) - self.interval
 
     async def look(self) -> float:
-        """Report a blocked loop: after a second, then at each doubling. Gives the seconds until the next look."""
+        """Report a blocked loop after one second, and again each time the duration doubles.
+
+        Returns the seconds until the next look.
+        """
         blocked = self._clock.monotonic() - self.last_alive
         if blocked >= self._next_report:
             self._next_report = max(blocked, self._next_report) * 2
@@ -108,17 +111,19 @@ class LoopWatchdog:
             self._on_hang(None if claim is None else claim.lease)
 
     def _hang_timeout(self, claim: Claim[Any] | None) -> float:
-        """Seconds for which the loop may be blocked before it counts as hung: the job's timeout and one lease, or three
-        leases where there is no timeout."""
+        """Return for how many seconds a job may block the loop before it counts as hung.
+
+        This is its timeout plus one lease, or three leases without a timeout.
+        """
         timeout = None if claim is None else self._policies.timeout(claim)
         return self._options.lease + (2 * self._options.lease if timeout is None else timeout)
 
 
 def frame_of(thread: int) -> FrameType | None:
-    """The frame that this thread executes; ``None`` when the thread has ended.
+    """Return the frame that a thread executes; ``None`` if the thread has ended.
 
-    On Python 3.11 a garbage collection that begins within the call may stop every thread for ever: it lets go of the
-    interpreter's lock while the call holds the one of the threads.
+    On Python 3.11 a garbage collection within the call may deadlock all threads: it releases the interpreter's lock
+    while the call holds the lock of the list of threads. So it is disabled during the call.
     """
     with _ONE_AT_A_TIME:
         collects = gc.isenabled()
@@ -131,7 +136,7 @@ def frame_of(thread: int) -> FrameType | None:
 
 
 def _handler_stack(frame: FrameType) -> str:
-    """The stack from the handler's first frame on: frames of the loop and of this package do not help its author."""
+    """Return the stack from the handler's first frame. Frames of the loop and this package do not help its author."""
     frames = list(traceback.walk_stack(frame))[::-1]
     names = [str(frame.f_globals.get("__name__")) for frame, _ in frames]
     first = max((position + 1 for position, name in enumerate(names) if name == "asyncio.events"), default=0)

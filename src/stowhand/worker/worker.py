@@ -1,19 +1,19 @@
-"""The life of a job, top to bottom.
+"""The worker: claims jobs from a store, runs a handler for each, and records the outcomes.
 
-A worker is a generic process configured with a Store (where jobs are kept) and a Handler (what to do with one):
+A worker is configured with a Store, which keeps the jobs, and a Handler, which runs them. The life of a job:
 
-    wake     learn that there may be work (claims.py)
-    claim    at most the free slots, and a little ahead in proportion to the measured rate (claimer.py)
-    run      the handler in a slot (slots.py, executor.py): what it returns or raises is an Outcome (jobs/outcomes.py)
-    settle   judge the outcome (policy.py, jobs/lifecycle.py); record all that have piled up in one call (settler.py)
-    beat     meanwhile, from another thread, renew the leases (heartbeater.py, leases.py)
-    stop     claim nothing new; give running jobs their grace; return the rest without using an attempt; always bounded
+    wake     wait for a notification that the store may have work (claims.py)
+    claim    claim enough jobs for the free slots, and a few more if jobs finish fast (claimer.py)
+    run      run the handler in a slot (slots.py, executor.py); its result becomes an Outcome (jobs/outcomes.py)
+    settle   derive the next state (policy.py, jobs/lifecycle.py); record all pending settlements at once (settler.py)
+    beat     renew the leases from another thread while handlers run (heartbeater.py, leases.py)
+    stop     claim nothing new; wait for running jobs until the grace is over; return the others to the queue
 
-Its parts know each other by their constructors. What all of them share is in state.py: what the worker is to do, what
-it has in hand, its tasks with their errors, and the signal that one of them waits for.
+Each part receives the parts it uses in its constructor. All of them share one WorkerState (state.py): the tasks to
+claim, the jobs in hand, the errors of the worker's own loops, and the signal that something has changed.
 
-Everything here is free of policy: states are decided in jobs/lifecycle.py, delays in retry.py, storage in stores/, and
-what is printed in observe/.
+The worker makes no decisions of its own. jobs/lifecycle.py decides states, retry.py delays, stores/ how jobs are
+stored, and observe/ what is logged.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ from stowhand.worker.watchdog import LoopWatchdog
 
 R = TypeVar("R")
 LAST_CLAIM_TIMEOUT_SECONDS = 5.0
-"""Seconds that a claim on its way may take when the worker stops, so that its jobs can be returned."""
+"""Limit for a claim under way when the worker stops: its reply is awaited so that its jobs can be returned."""
 
 
 def new_identity() -> str:
-    """Host, pid and a random boot id: nothing is ever keyed by the host name."""
+    """Return a new worker name. Its random part makes it unique: hosts and process ids repeat."""
     return f"worker-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
 
 
 class Worker:
-    """A worker on one store. ``run()`` works until ``stop()``, or, with ``once``, until nothing is due."""
+    """A worker on one store. ``run()`` returns after ``stop()``, or, with ``once``, when no job is due."""
 
     def __init__(
         self,
@@ -75,7 +75,20 @@ class Worker:
         events: Events | None = None,
         host: Host | None = None,
     ) -> None:
-        """``host``: of a process of this package's own."""
+        """Create a worker.
+
+        Args:
+            store: Keeps the jobs.
+            handler: Runs them: an object with ``handle(ctx, record)``, or a function.
+            options: Options of the worker.
+            clock: Time source; tests pass their own.
+            events: Receives the worker's events. Without it the worker writes log lines.
+            host: What the surrounding process provides. Only this package's own processes pass it.
+
+        Raises:
+            ConfigurationError: The options contradict each other, or the store.
+
+        """
         check_made(store, options, WorkerOptions)
         self._requested_options = options = options or WorkerOptions()
         self._handler = handler_of(handler)
@@ -104,7 +117,7 @@ class Worker:
         self._make_parts()
 
     def _make_parts(self) -> None:
-        """Each part of those above it. Raises ConfigurationError where the options contradict the store's terms."""
+        """Create the parts. Raises ConfigurationError if the options contradict the store's terms."""
         store, handler, host, state, terms = self._store, self._handler, self._host, self._state, self._terms
         self.options = options = self._requested_options.under(terms)
         state.set_options(options)
@@ -132,7 +145,7 @@ class Worker:
         self._claimer = claimer = Claimer(admission, claim_size, claims, suspects, slots, limits, state)
         chain = store.capabilities.settle_and_claim
         if admission.one_by_one or hooks.holds_slots or options.fair:
-            chain = None  # code of the application's decides on each claim, or tasks take turns
+            chain = None  # application code decides on each claim, or tasks take turns
         successors = None if chain is None else SuccessorClaims(chain, claimer, claims, leases, heartbeater, state)
         self._settling = partial(settler.run, successors)
         self._wakeups = Wakeups(store, heartbeater, state)
@@ -152,10 +165,10 @@ class Worker:
     # -- run and stop ----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until stopped. When it returns, nothing is in processing under this worker but ``unfinished``.
+        """Work until stopped. Afterwards this worker holds no leases except those in ``unfinished``.
 
-        Raises what broke one of its own loops (a bug here or in a store), after stopping in order. Cancelled, it first
-        returns all its jobs, which takes some seconds at most.
+        An error in one of the worker's own loops (a bug here or in a store) stops the worker in order, and is then
+        raised. When cancelled, it first returns its jobs to the queue, which takes a few seconds at most.
         """
         if self._logs_by_default:
             log_by_default(self.events)
@@ -174,7 +187,7 @@ class Worker:
             raise self._state.supervisor.crash
 
     async def _work(self) -> None:
-        """Work until stopped, and until nothing is left to record or return."""
+        """Run the loops until the worker is stopped and nothing is left to record or return."""
         supervisor = self._state.supervisor
         self._heartbeater.start()
         self.events.emit(WorkerStarted(self.id, self.options.tasks, self._state.queues))
@@ -203,7 +216,7 @@ class Worker:
             await self._close()
 
     async def _validate(self) -> None:
-        """Let the store check that it can be worked on. Its terms are read again: they may have changed since."""
+        """Let the store validate itself. Make the parts again if its terms have changed meanwhile."""
         if self._store.enclosing is not None:
             await self._store.enclosing.validate(self.events)
         terms = self._store.terms
@@ -213,7 +226,7 @@ class Worker:
             self._make_parts()
 
     async def _guard(self) -> None:
-        """Stop handlers whose lease may be given away; show the watchdog that the loop runs."""
+        """Show the watchdog that the loop runs, and stop handlers whose leases have expired, several times a second."""
         while True:
             self._watchdog.mark_alive()
             self._limits.check()
@@ -224,10 +237,14 @@ class Worker:
             await self._clock.sleep(self._watchdog.interval)
 
     def stop(self, *, now: bool = False) -> None:
-        """Claim nothing new and let running jobs end within the grace; ``now``: return them at once.
+        """Stop claiming, and wait for running jobs until the grace is over.
 
-        What is returned has not used an attempt. Harmless when repeated. On the worker's own loop; from elsewhere
-        through ``call_soon_threadsafe``.
+        Jobs that are returned to the queue have not used an attempt. The call may be repeated. Call it on the
+        worker's own loop; from another thread use ``call_soon_threadsafe``.
+
+        Args:
+            now: Return running jobs to the queue at once.
+
         """
         state = self._state
         first = not state.is_stopping
@@ -240,17 +257,17 @@ class Worker:
                 self._clock.call_later(LAST_CLAIM_TIMEOUT_SECONDS, self._cancel_claim)
 
     def wake(self) -> None:
-        """Look for jobs now instead of at the next poll: flags are allowed again. On the worker's own loop."""
+        """Claim now, not at the next poll: forbidden flags are allowed again. Call it on the worker's own loop."""
         self._state.wake()
 
     @property
     def running(self) -> int:
-        """Number of handlers at work."""
+        """Number of running handlers."""
         return len(self._state.running)
 
     @property
     def unfinished(self) -> list[Lease]:
-        """Leases of handlers that could not be ended, after ``run()``. Release them only as the last write."""
+        """Leases of handlers that did not stop, after ``run()``. Release them only as the last write of the process."""
         return self._executor.unfinished
 
     def _quiet(self, is_quiet: bool) -> None:
@@ -258,7 +275,7 @@ class Worker:
             return
         self.events.emit(WorkerQuietChanged(self.id, self.running, is_quiet))
         self._state.set_quiet(on=is_quiet)
-        self._slots.resume()  # no slot is kept free for a suspect that will not be claimed
+        self._slots.resume()  # do not reserve a slot for a suspect that will not be claimed
         if is_quiet:
             self._return_unstarted()
 
@@ -266,10 +283,10 @@ class Worker:
         assert self._claiming is not None
         self._claiming.cancel()
 
-    # -- the end ---------------------------------------------------------------------------------
+    # -- stop -----------------------------------------------------------------------------------
 
     async def _finish(self, claiming: asyncio.Task[None]) -> None:
-        """Return what has not started, let the rest end within the grace, then return that too."""
+        """Return the jobs that have not started, wait for the others until the grace is over, then return those too."""
         state, clock, heartbeater = self._state, self._clock, self._heartbeater
         timings = self._host.timings
         await asyncio.wait([claiming])
@@ -289,18 +306,18 @@ class Worker:
         await self._until(lambda: not heartbeater.is_deregistering, deregister_by)
 
     async def _close(self) -> None:
-        """End tasks, thread and guardian, however often this is cancelled: no end waits behind another's await."""
+        """End tasks, thread and guardian. Each ``finally`` runs even if this is cancelled in the step before it."""
         try:
             await self._state.supervisor.close()
         finally:
             try:
                 await self._slots.close()
             finally:
-                self._heartbeater.stop()  # not before: what the slots give back is still written
+                self._heartbeater.stop()  # after the slots: it still returns their jobs
                 PROGRAM_GROUPS.dismiss()
                 try:
                     await self._heartbeater.close()
-                except Exception as error:  # noqa: BLE001 - boundary: the end of the thread
+                except Exception as error:  # noqa: BLE001 - boundary: end of the thread; ``run`` raises it
                     self._state.supervisor.report(error)
 
     async def _until(self, condition: Callable[[], bool], deadline: float) -> None:
