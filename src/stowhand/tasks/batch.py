@@ -1,8 +1,7 @@
-"""A job whose payload is an array, done element by element: what is left of it after one attempt.
+"""Batches: jobs whose payload is an array, processed element by element.
 
-The task returns a list with one place for each element, as ``asyncio.gather(…, return_exceptions=True)`` gives it. An
-exception in a place says that this element failed, and so does a ``Retry`` or ``Fail``: the job is tried again with the
-failed elements alone.
+The task returns a list with one entry per element, like ``asyncio.gather(…, return_exceptions=True)``. An exception, a
+``Retry`` or a ``Fail`` in it marks the element as failed. The job is retried with the failed elements only.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _elements = msgspec.json.Decoder(list[msgspec.Raw])
 async def judge_batch(claim: Claim[Job], policy: Policy, returned: list[object], warn: Callable[[str], None]) -> object:
     """Return the outcome of a batch if elements failed, else the list that its task returned.
 
-    Awaitables in it are awaited, all at once. ``warn`` is called for a list that cannot belong to the payload.
+    Awaitables in the list are awaited concurrently. ``warn`` is called if its length differs from the payload's.
     """
     payload = claim.record.payload_text
     if not payload.lstrip().startswith("["):

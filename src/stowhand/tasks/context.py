@@ -1,4 +1,4 @@
-"""What a running task can ask about its job, and say: ``Context`` (typed style) and ``helpers`` (folder style)."""
+"""The running attempt as its task sees it: ``Context`` (typed style) and ``helpers`` (folder style)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Values = Sequence[object] | Mapping[str, object] | None
 
 
 class JobLogger(Protocol):
-    """Logger of one job. Messages are not formatted; further facts are passed by name."""
+    """Logger of one job. Messages are not formatted; further fields are passed by keyword."""
 
     def debug(self, message: object, /, **fields: Any) -> None:
         """Details for debugging."""
@@ -40,7 +40,7 @@ class JobLogger(Protocol):
 
 
 class ScopedJobLogger(JobLogger, Protocol):
-    """Logger of the worker: facts may also be one mapping, and ``scope`` adds facts to every line."""
+    """Logger of the worker. Fields may also be one mapping, and ``scope`` adds fields to every line."""
 
     def debug(self, message: object, meta: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """Details for debugging."""
@@ -55,17 +55,17 @@ class ScopedJobLogger(JobLogger, Protocol):
         """A failure that needs action."""
 
     def warn(self, message: object, meta: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
-        """As ``warning``."""
+        """Alias of ``warning``."""
 
     def scope(self, extra: Mapping[str, Any] | None = None, /, **fields: Any) -> ScopedJobLogger:
-        """The same logger, with further facts on every line."""
+        """Return a logger that adds these fields to every line."""
 
 
 LoggerFactory = Callable[[Job], JobLogger]
 NewJobMaker = Callable[[str, object, EnqueueOptions], NewJob]
 Enqueue = Callable[[NewJob], Awaitable[Job]]
 Connect = Callable[[], AbstractAsyncContextManager[Any]]
-"""Borrows a connection of the store, for statements of a task's own."""
+"""Borrows a connection of the store, for a task's own statements."""
 
 
 def no_connection() -> AbstractAsyncContextManager[Any]:
@@ -74,7 +74,13 @@ def no_connection() -> AbstractAsyncContextManager[Any]:
 
 
 class Context:
-    """The running attempt, handed to a task that has a parameter annotated ``Context``."""
+    """The running attempt of a job, passed to a task that has a parameter annotated ``Context``.
+
+    @app.task
+    async def export(ctx: Context, customer: int) -> None:
+        for page in range(100):
+            ctx.progress(page / 100)
+    """
 
     __slots__ = ("_attempt", "_connect", "_logger", "_new_logger")
 
@@ -96,26 +102,26 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is: 1, 2, …"""
+        """Number of this attempt, starting with 1."""
         return self._attempt.attempt
 
     @property
     def max_attempts(self) -> int:
-        """After this many the job is failed."""
+        """Number of attempts after which the job fails permanently."""
         return self._attempt.max_attempts
 
     @property
     def lease(self) -> Lease:
-        """The proof that this attempt holds the job: hand (epoch, token) to systems that must refuse a stale one."""
+        """The lease of this attempt. Pass its epoch and token to systems that must reject a stale attempt."""
         return self._attempt.lease
 
     @property
     def canceled(self) -> bool:
-        """True once the task should stop. A synchronous task looks at this now and then."""
+        """True once the task should stop. A synchronous task checks this regularly."""
         return self._attempt.canceled
 
     async def until_canceled(self) -> str:
-        """Wait until the task should stop; return the reason. For asynchronous tasks."""
+        """Wait until the task should stop, and return the reason. For asynchronous tasks."""
         return await self._attempt.until_canceled()
 
     @property
@@ -126,16 +132,31 @@ class Context:
         return self._logger
 
     def log(self, message: object, **fields: Any) -> None:
-        """Write a line about this job, at level info, through ``logger``."""
+        """Log a message about this job at level info.
+
+        Args:
+            message: The text of the line.
+            fields: Further values, logged by name.
+
+        """
         self.logger.info(message, **fields)
 
     def progress(self, done: float, text: str | None = None) -> None:
-        """Report how far this attempt is, 0 to 1, with a text of at most 200 characters. From any thread.
+        """Report the progress of this attempt. May be called from any thread.
 
-        It is shown by ``stowhand jobs show`` and ``top`` within about a second, kept over retries, and cleared at the
-        end. Raises ConfigurationError for what is no such number, and where the store keeps none (a lent store).
+        ``stowhand jobs show`` and ``stowhand top`` show it within about a second. It is kept over retries, and
+        cleared when the job finishes.
 
+        Args:
+            done: Completed part, 0 to 1.
+            text: Description, at most 200 characters.
+
+        Raises:
+            ConfigurationError: Unless 0 <= done <= 1, or if the store keeps no progress (a remote store).
+
+        Example:
             ctx.progress(40 / 100, "page 40 of 100")
+
         """
         self._attempt.progress(done, text)
 
@@ -144,24 +165,38 @@ class Context:
     @overload
     def enqueue_after(self, task: NewJob, /) -> None: ...
     def enqueue_after(self, task: ConfiguredTask[..., object] | NewJob, /, *args: Any, **kwargs: Any) -> None:
-        """Enqueue a job together with this attempt's end, in one transaction.
+        """Enqueue a job in the transaction that records the outcome of this attempt.
 
-        It is there if and only if the end of this attempt is recorded, whatever that end is. Raises InvalidJob.
+        The job exists if and only if the outcome is recorded, whatever the outcome is.
 
+        Args:
+            task: A task, or a NewJob.
+            args: Positional arguments of the task.
+            kwargs: Keyword arguments of the task.
+
+        Raises:
+            InvalidJob: The task does not take these arguments.
+
+        Example:
             ctx.enqueue_after(send, "someone@example.com")
+
         """
         from stowhand.tasks.task import job_of  # here, because tasks know the Context
 
         self._attempt.enqueue_after(job_of(task, None, "ctx.enqueue_after(task, …)", args, kwargs))
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
-        """PostgreSQL: a connection (psycopg) for statements of your own, apart from the job's transaction.
+        """Borrow a psycopg connection for your own statements, outside the job's transaction (PostgreSQL only).
 
-        What was done on it is committed at the end of the block, and rolled back when the block raises. For
-        asynchronous tasks. Raises ConfigurationError where the store is another.
+        The end of the block commits; an error in the block rolls back. For asynchronous tasks.
 
+        Raises:
+            ConfigurationError: The store is not PostgreSQL.
+
+        Example:
             async with ctx.connection() as connection:
                 await connection.execute("update orders set paid = true where id = %s", [7])
+
         """
         return self._connect()
 
@@ -182,15 +217,18 @@ class Helpers:
         return cast("ScopedJobLogger", self._context.logger)
 
     async def add_job(self, task: str, payload: object = None, **spec: Unpack[TaskSpec]) -> Job:
-        """Enqueue a job at once, outside of this one's transaction. Raises InvalidJob."""
+        """Enqueue a job at once, outside this job's transaction. Raises InvalidJob."""
         return await self._enqueue(limits.check(self._new_job(task, payload, read_spec(spec))))
 
     async def with_pg_client(self, callback: Callable[[Any], Awaitable[T]]) -> T:
-        """Call ``await callback(connection)`` with a connection of the pool, and return its result.
+        """Call ``await callback(connection)`` with a psycopg connection of the pool, and return its result.
 
-        The connection is psycopg's; it is committed when the callback returns, rolled back when it raises, and goes
-        back either way. It has no part in the job's own transaction. Raises ConfigurationError where the store is not
-        PostgreSQL, or where the callback gives nothing to await: the connection of an async task is asynchronous.
+        The connection commits when the callback returns, and rolls back when it raises. It is outside the job's own
+        transaction.
+
+        Raises:
+            ConfigurationError: The store is not PostgreSQL, or the callback returned nothing to await.
+
         """
         async with self.connection() as connection:
             result = callback(connection)
@@ -202,14 +240,16 @@ class Helpers:
             return await result
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
-        """As ``Context.connection``."""
+        """Borrow a connection like ``Context.connection``."""
         return self._context.connection()
 
     async def query(self, sql: object, values: Values = None) -> list[dict[str, Any]]:
-        """Run one statement through ``with_pg_client``: its rows, each a dict by column.
+        """Run one statement through ``with_pg_client``; return its rows as dicts by column.
 
-        ``sql``: text, or what ``psycopg.sql`` composes. Values stand in it as psycopg has them: ``%s`` in order, or
-        ``%(name)s``.
+        Args:
+            sql: Text, or a composed statement of ``psycopg.sql``.
+            values: Values for the placeholders of psycopg, ``%s`` in order or ``%(name)s``.
+
         """
         # Here, because tasks are declared where no driver need be installed.
         from stowhand.stores.database.link import ask
@@ -218,7 +258,7 @@ class Helpers:
 
 
 class BlockingHelpers:
-    """Second argument of a folder task ``def task(payload, helpers)``: calls ``Helpers`` on the loop, and waits."""
+    """Second argument of a folder task ``def task(payload, helpers)``. Runs the methods of ``Helpers`` and waits."""
 
     def __init__(self, helpers: Helpers) -> None:
         self.job = helpers.job
@@ -236,7 +276,7 @@ class BlockingHelpers:
         return wait_for(self._loop, self._helpers.add_job(task, payload, **spec))
 
     def with_pg_client(self, callback: Callable[[Any], T]) -> T:
-        """As ``Helpers.with_pg_client``; the callback is synchronous, and so is the connection that it gets."""
+        """Call a synchronous callback with a synchronous connection, like ``Helpers.with_pg_client``."""
         with SyncProxy(self._helpers.connection(), self._loop) as connection:
             result = callback(connection)
             if inspect.iscoroutine(result):
@@ -245,7 +285,7 @@ class BlockingHelpers:
             return result
 
     def query(self, sql: object, values: Values = None) -> list[dict[str, Any]]:
-        """As ``Helpers.query``."""
+        """Run one statement like ``Helpers.query``."""
         return wait_for(self._loop, self._helpers.query(sql, values))
 
 
@@ -260,7 +300,7 @@ def wait_for(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T])
 class SyncProxy:
     """Synchronous proxy of an asynchronous object: a psycopg ``AsyncConnection``, its cursors and transactions.
 
-    Methods wait for what they would have to be awaited for; ``async with`` is ``with``, ``async for`` is ``for``.
+    Methods wait for the result of the asynchronous method. ``async with`` becomes ``with``, ``async for`` ``for``.
     """
 
     def __init__(self, inner: Any, loop: asyncio.AbstractEventLoop) -> None:

@@ -1,4 +1,4 @@
-"""Where something is declared: the line of the application that its errors name."""
+"""The line of the application that declares something, for its error messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OWN_PACKAGE = "stowhand"
 
 @contextmanager
 def declaration_errors() -> Iterator[None]:
-    """Let errors of a declaration begin with its line: ``shop/mail.py:12: task 'send': timeout …``."""
+    """Prefix errors of a declaration with its line: ``shop/mail.py:12: task 'send': timeout …``."""
     try:
         yield
     except (ConfigurationError, DuplicateTask) as error:

@@ -2,8 +2,8 @@
 
 Python files are imported; any other file that may be executed is run as a program (executable.py).
 
-The code in the folder runs with the worker's rights, so nothing is taken from outside of it and nothing that any user
-of the machine may write to. Files that are passed over are reported, so that a missing task can be explained.
+The code in the folder runs with the worker's rights. Files outside the folder, and files that every user of the machine
+may write to, are skipped. Skipped files are reported, which explains a missing task.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from stowhand.tasks.registry import Registry, TaskDefinition, define
 
 _TASK_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 MODULE_PREFIX = "stowhand_tasks_"
-"""What the names of tasks' modules begin with."""
+"""Prefix of the names of task modules."""
 _loads = itertools.count(1)
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """The tasks of a folder, and the files that are none."""
+    """The tasks of a folder, and the files that were skipped."""
 
     root: Path
     tasks: tuple[TaskDefinition, ...]
     skipped_files: tuple[str, ...]
-    """Files that are no tasks, each with the reason."""
+    """Files that are not tasks, each with the reason."""
     load: int
-    """Counts the folders that this process has read; part of the names of their modules."""
+    """Number of the load in this process; part of the module names."""
 
 
 def load_folder(root: str | Path, registry: Registry, *, may_be_empty: bool = False) -> Folder:
-    """Register every task of a folder. Raises ConfigurationError: all broken files at once, or an empty folder."""
+    """Register every task of a folder. Raises ConfigurationError for all broken files at once, or an empty folder."""
     folder = read_folder(root, may_be_empty=may_be_empty)
     for definition in folder.tasks:
         registry.add(definition)
@@ -89,7 +89,7 @@ def read_folder(root: str | Path, *, may_be_empty: bool = False) -> Folder:
 
 
 def _make_importable(folder: Path) -> str | None:
-    """Let tasks import what lies beside their folder, as Python lets a script. Gives the reason if they may not."""
+    """Let tasks import modules beside their folder, as Python does for a script. Return the reason if they may not."""
     if str(folder) in sys.path:
         return None
     if folder.stat().st_mode & stat.S_IWOTH:
@@ -99,7 +99,7 @@ def _make_importable(folder: Path) -> str | None:
 
 
 def forget(load: int) -> None:
-    """Drop the modules of one load from ``sys.modules``. Running tasks go on."""
+    """Drop the modules of one load from ``sys.modules``. Running tasks continue."""
     for name in [name for name in sys.modules if name.startswith(f"{MODULE_PREFIX}{load}.")]:
         del sys.modules[name]
 
@@ -110,7 +110,7 @@ def _files(root: Path, folder: Path, skipped_files: list[str]) -> Iterator[Path]
         skipped_files.append(f"{_display_path(root, folder)}: passed over, {reason}")
         return
     for path in sorted(folder.iterdir()):
-        # Names that begin with _ or . are for what tasks share, for caches and for editors.
+        # Names that begin with _ or . are for shared code, caches and editors.
         if path.name.startswith(("_", ".")):
             continue
         reason = _unsafe_reason(root, path) or _unsuitable_reason(path)
@@ -152,14 +152,14 @@ def _unsuitable_reason(path: Path) -> str | None:
 def _read_file(task: str, file: Path, load: int) -> TaskDefinition:
     if file.suffix != ".py":
         return define_executable(file, task)
-    # A fresh name per load: the module cannot be taken for one that is installed, and a reload gets the new code.
+    # A new name per load: it cannot clash with an installed module, and a reload gets the new code.
     module = _import(file, f"{MODULE_PREFIX}{load}.{task.replace('/', '.')}")
     definition = define(_function_of(module, file), task, {}, positional=True)
     return msgspec.structs.replace(definition, file=str(file))
 
 
 class _SourceLoader(SourceFileLoader):
-    """Loader without bytecode: Python would take it for fresh in the second after the file has changed."""
+    """Loader without bytecode: Python would use stale bytecode in the second after the file has changed."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
@@ -179,11 +179,11 @@ def _import(file: Path, name: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigurationError("cannot be imported")
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses and annotations look their module up there.
+    # Dataclasses and annotations look up their module there.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException as error:  # boundary: a task file may raise anything; it is reported with the others
+    except BaseException as error:  # boundary: a task file may raise anything, which is reported with other errors
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise

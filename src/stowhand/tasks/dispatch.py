@@ -1,4 +1,4 @@
-"""From a claimed job to a call: the handler that a worker runs for tasks. The worker makes outcomes of errors."""
+"""The handler of a worker that calls the task of a claimed job. The worker turns errors into outcomes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AttemptRunner = Callable[[Attempt[Job]], Awaitable[object]]
 
 
 class TaskHandler:
-    """Handler that runs the tasks of a registry. Whatever does not depend on the job is prepared once per task."""
+    """Handler that runs the tasks of a registry. Everything independent of the job is prepared once per task."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class TaskHandler:
         self._threads = Threads()
 
     async def handle(self, attempt: Attempt[Job], job: Job) -> object:
-        """Call the task. What encloses this, as middleware does, gets an outcome that was raised as a returned one.
+        """Call the task. Middleware sees a raised outcome as a returned one.
 
-        Raises UndecodablePayload, PayloadMismatch when it cannot be called with the payload.
+        Raises UndecodablePayload or PayloadMismatch if the task cannot be called with the payload.
         """
         task = attempt.claim.task
         run = self._runs.get(task)
@@ -100,11 +100,11 @@ class TaskHandler:
 
     @property
     def resources(self) -> WorkerResources | None:
-        """Resources that the worker opens before its first job; ``None``: no task asks for any."""
+        """Resources that the worker opens before its first job; ``None`` if no task uses any."""
         return self._resources if self._registry.resources_of() else None
 
     def replace(self, registry: Registry) -> None:
-        """Run these tasks from now on. Running attempts go on; jobs claimed for a removed task still run."""
+        """Run these tasks from now on. Running attempts continue, and claimed jobs of removed tasks still run."""
         self._removed_tasks |= {definition.name: definition for definition in self._registry}
         for name in registry.names:
             for known in (self._removed_tasks, self._runs, self._policies):
@@ -117,11 +117,11 @@ class TaskHandler:
         return definition is not None and definition.executable
 
     def encode(self, result: object) -> str | None:
-        """Return a result as JSON text. Raises ValueError when it cannot be kept."""
+        """Return a result as JSON text. Raises ValueError if it cannot be stored."""
         return None if result is None else strict_json.encode(result, what="result")
 
     def close(self) -> None:
-        """Let the threads of synchronous tasks end. Harmless when repeated."""
+        """End the threads of synchronous tasks. Idempotent."""
         self._threads.close()
 
     def _find(self, task: str) -> TaskDefinition | None:

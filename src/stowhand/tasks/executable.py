@@ -1,10 +1,10 @@
-"""A file that the operating system can run, in whatever language, as a task.
+"""An executable file, in any language, as a task.
 
 stdin        ``{"payload": …}``, one line of JSON
-environment  facts about the job: ``STOWHAND_JOB_ID`` and so on, and the same as ``GRAPHILE_WORKER_JOB_ID``
-stdout       a line at a time to the job's logger, level info
-stderr       level error; the last lines stand in the error of the attempt
-exit code    0 is success; anything else, or a signal, a failure that is tried again
+environment  fields of the job: ``STOWHAND_JOB_ID`` and so on, and the same as ``GRAPHILE_WORKER_JOB_ID``
+stdout       each line is logged by the job's logger at level info
+stderr       each line is logged at level error; the last lines become part of the error of the attempt
+exit code    0 is success; any other code, or a signal, is a failure, which is retried
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from stowhand.tasks.registry import TaskDefinition
 from stowhand.tasks.shape import shape_of
 
 KILL_DELAY_SECONDS = 3.0
-"""Seconds between TERM and KILL; a stopping worker waits a little longer."""
+"""Delay between TERM and KILL. A stopping worker waits a little longer."""
 KILL_DELAY_AFTER_LOSS_SECONDS = 0.5
-"""The same when the job's lease is gone, and another worker may have begun."""
+"""The same delay when the lease is lost, and another worker may have started the job."""
 MAX_ERROR_LINES = 20
-"""Lines of stderr in the error of a failed attempt."""
+"""Maximum number of lines of stderr in the error of a failed attempt."""
 _LINE_BREAKS_TO_SPACES = str.maketrans("\r\n", "  ")
 OWN_PREFIX, GRAPHILE_PREFIX = "STOWHAND_", "GRAPHILE_WORKER_"
 
@@ -47,7 +47,7 @@ class Executable:
         self.file = file
 
     async def run(self, attempt: Attempt[Job], logger: JobLogger) -> Retry | None:
-        """Run it once. ``None``: it succeeded."""
+        """Run the file once. Return ``None`` if it succeeded."""
         job = attempt.record
         last_lines: deque[str] = deque(maxlen=MAX_ERROR_LINES)
 
@@ -56,7 +56,7 @@ class Executable:
             logger.error(line)
 
         protocol = ProgramProtocol(LineSplitter(logger.info), LineSplitter(on_error_line))
-        # In JSON a line break stands between values only: as a space it means the same, and the payload is one line.
+        # JSON has line breaks between values only. A space means the same, and keeps the payload on one line.
         input_line = f'{{"payload":{job.payload_text.translate(_LINE_BREAKS_TO_SPACES)}}}\n'.encode()
         try:
             self._check()
@@ -78,7 +78,7 @@ class Executable:
 
 
 def define_executable(file: Path, name: str) -> TaskDefinition:
-    """Return the task of an executable file. Raises InvalidJob for a name that no task may have."""
+    """Return the task of an executable file. Raises InvalidJob for an invalid name."""
     limits.check_new_task("task", name)
     return TaskDefinition(
         name=name,
@@ -93,7 +93,7 @@ def define_executable(file: Path, name: str) -> TaskDefinition:
 
 
 def environment_of(job: Job, lease: Lease, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the worker's own environment with the facts of this attempt."""
+    """Return the worker's own environment with the fields of this attempt."""
     run_at = job.run_at.astimezone(UTC)
     fields = {
         "PAYLOAD_FORMAT": "json",
@@ -110,7 +110,7 @@ def environment_of(job: Job, lease: Lease, inherited: Mapping[str, str]) -> dict
     variables |= {OWN_PREFIX + name: value for name, value in (fields | own_fields).items()}
     if (context := handed_on()) is not None:
         variables[IN_ENVIRONMENT] = context
-    # A worker may itself have been started by a task: nothing of that task's job is passed on.
+    # A worker may itself have been started by a task. Variables of that task's job are not passed on.
     kept = {name: value for name, value in inherited.items() if name not in variables}
     return kept | {name: value for name, value in variables.items() if value is not None}
 

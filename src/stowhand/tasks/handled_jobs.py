@@ -1,4 +1,4 @@
-"""Access of handles to the jobs of an App. All callers of one loop share one poll for results."""
+"""Access to the jobs of an App, for handles. All callers on one event loop share one poll for results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class HandledJobs:
         return self._polls.here(lambda: ResultPoll(there(store, "results", store.results), SystemClock()))
 
     def settled(self, event: Settled) -> None:
-        """Ask at once about jobs whose end a worker of this process has recorded. From any thread."""
+        """Poll at once for jobs whose outcome a worker of this process has recorded. From any thread."""
         self._polls.ask_now(event.job_ids)
 
     async def get(self, job_id: int) -> Job | None:
@@ -134,5 +134,5 @@ class HandledJobs:
 
 
 def _read_plain(text: str | None) -> Any:
-    """Return the result of a task that is not declared here: plain JSON values."""
+    """Return the result of a task that is not declared here, as plain JSON values."""
     return None if text is None else strict_json.decode(text)

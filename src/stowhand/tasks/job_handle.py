@@ -1,4 +1,4 @@
-"""Handle of a job: its fields as they were last read, and waiting for its result."""
+"""Handle of a job: its fields as last read, and methods that wait for its result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 WATCH_INTERVAL_SECONDS = 0.5
-"""Seconds between two looks of ``watch``; an end is seen as ``wait`` sees it."""
+"""Delay between two reads of ``watch``. It notices the end of the job as ``wait`` does."""
 
 
 class Field(Generic[T]):
@@ -53,7 +53,7 @@ class Field(Generic[T]):
 
 
 class EnqueuedJob(msgspec.Struct, frozen=True):
-    """Id and task of a job that was enqueued with others, and not read since."""
+    """Id and task of a job that was enqueued in a batch and not read since."""
 
     id: int
     task: str
@@ -74,7 +74,7 @@ class JobFields:
 
     @property
     def job(self) -> Job:
-        """The plain record, as it was last seen. Raises Misuse for one that has not been looked at."""
+        """The job as last read. Raises Misuse if it was enqueued in a batch and not read since."""
         if isinstance(self.last_read, EnqueuedJob):
             raise Misuse(f"{self!r} was enqueued with others: its fields are there after job.refresh()")
         return self.last_read
@@ -127,9 +127,12 @@ class JobFields:
 
 
 class JobHandle(JobFields, Generic[R_co]):
-    """A job that was enqueued. Its fields are those of a ``Job``, as they were last seen.
+    """Handle of an enqueued job. It has the fields of a ``Job``, as last read.
 
-    Two are equal if they are of the same job. To be made by ``Task.enqueue``, or by id: ``app.job(id)``.
+    ``Task.enqueue`` and ``App.job`` return handles. Two handles of the same job are equal.
+
+        handle = await send.enqueue("someone@example.com")
+        result = await handle.result(timeout="30s")
     """
 
     __slots__ = ("_is_open", "_jobs", "_read", "_read_at", "_revision", "_standing")
@@ -142,22 +145,39 @@ class JobHandle(JobFields, Generic[R_co]):
         *,
         is_open: bool = False,
     ) -> None:
-        """``read``: a result, from its text. ``is_open``: it was enqueued in a transaction of the caller's, and not
-        seen since.
+        """Make a handle.
+
+        Args:
+            job: The job, or its id and task.
+            jobs: Access to the jobs of the App.
+            read: Reads a result from its text.
+            is_open: Whether the job was enqueued in a caller's transaction, and not read since.
+
         """
         super().__init__(job)
         self._jobs, self._read, self._is_open = jobs, read, is_open
         self._revision = 0 if isinstance(job, EnqueuedJob) else job.revision
         self._read_at = stopwatch()
         self._standing: JobStanding | None = None
-        """``None``: it is not known how the job ended."""
+        """``None`` until the outcome is known."""
 
     @needs_loop("app.sync.job({0.id}).result(…)")
     async def result(self, timeout: Duration | None = None) -> R_co:
-        """What it returned, in the annotated type; waits until it has ended, through all its retries.
+        """Wait until the job has finished, through all its retries, and return its result in the annotated type.
 
-        Raises TimeoutError (the job goes on), JobFailed, JobCanceled, JobRemoved, JobReplaced, and ResultNotKept where
-        it has ended and nobody knows how; PayloadMismatch for a value of another type; Misuse inside an attempt.
+        Args:
+            timeout: Seconds, a timedelta or a phrase ("30s"); ``None`` waits without limit.
+
+        Raises:
+            TimeoutError: The job did not finish in time; it continues.
+            JobFailed: The job failed permanently.
+            JobCanceled: The job was canceled.
+            JobRemoved: The job was deleted.
+            JobReplaced: Another job replaced it under the same key.
+            ResultNotKept: The job finished, and the store does not keep its outcome.
+            PayloadMismatch: The result has another type than the task is annotated to return.
+            Misuse: Called inside a running attempt, whose worker it could block.
+
         """
         standing = await self._wait_for_end(timeout, "result")
         match standing.state:
@@ -176,20 +196,35 @@ class JobHandle(JobFields, Generic[R_co]):
 
     @needs_loop("app.sync.job({0.id}).wait(…)")
     async def wait(self, timeout: Duration | None = None) -> Self:
-        """Until it has ended, however: ``state`` says how. Raises as ``result``, but not for its state."""
+        """Wait until the job has finished, with any outcome, and return this handle. ``state`` holds the outcome.
+
+        Args:
+            timeout: As of ``result``.
+
+        Raises:
+            TimeoutError: The job did not finish in time; it continues.
+            JobRemoved, JobReplaced, ResultNotKept, Misuse: As ``result``.
+
+        """
         await self._wait_for_end(timeout, "wait")
         return self
 
     @needs_loop("app.sync.job({0.id}).refresh(…)")
     async def refresh(self) -> Self:
-        """Its fields as they are now. Raises as ``wait`` where it is not there any more."""
+        """Read the current fields of the job, and return this handle.
+
+        Raises:
+            JobRemoved, JobReplaced, ResultNotKept: The job no longer exists.
+            JobNotVisible: The transaction that enqueued it is open or was rolled back.
+
+        """
         job = await self._jobs.get(self.id)
         # On SQLite an id that was rolled back is given to the next job.
         if self._is_open and (job is None or job.created_at != self.job.created_at):
             raise self._not_visible(await (await self._jobs.poll()).results.retention())
         while job is None:
             results = (await self._jobs.poll()).results
-            for standing in await results.ask([self.id]):  # none: it has come since it was looked for
+            for standing in await results.ask([self.id]):  # none: the job has appeared meanwhile
                 self._refuse_absent(standing, await results.retention())
             job = await self._jobs.get(self.id)
         if isinstance(self.last_read, EnqueuedJob):
@@ -199,17 +234,17 @@ class JobHandle(JobFields, Generic[R_co]):
 
     @needs_loop("app.sync.job({0.id}).cancel(…)")
     async def cancel(self) -> Answer:
-        """Cancel the job: a waiting one at once, a running one by its worker."""
+        """Cancel the job: a waiting one at once, a running one through its worker. Return the answer of the store."""
         return await self._jobs.cancel(self.id)
 
     async def watch(self) -> AsyncIterator[Job]:
-        """The job whenever it has changed, first as it is now, until it has ended. Raises as ``wait``."""
+        """Yield the job now and after each change, until it has finished. Raises the errors of ``wait``."""
         refuse_inside("watch()")
         await self.refresh()
         end, known = asyncio.ensure_future(self._wait_for_end(None, "watch")), None
         try:
             while True:
-                job = self.job  # it may end while the caller looks at what was yielded
+                job = self.job  # it may change while the caller handles the yielded job
                 if job != known:
                     known = job
                     yield job
@@ -231,7 +266,7 @@ class JobHandle(JobFields, Generic[R_co]):
         try:
             async with asyncio.timeout(limit):
                 poll = await self._jobs.poll()
-                if self._is_open or isinstance(self.last_read, EnqueuedJob):  # once it was seen, it is committed
+                if self._is_open or isinstance(self.last_read, EnqueuedJob):  # a job that was read is committed
                     await self.refresh()
                 age = None if self.job.state.terminal else stopwatch() - self._read_at
                 standing = await poll.end(self.id, self._revision, age=age)
@@ -248,7 +283,7 @@ class JobHandle(JobFields, Generic[R_co]):
         return standing
 
     def _refuse_absent(self, standing: JobStanding, retention: float | None) -> None:
-        """Raise the error for a job that was replaced, removed, or is not kept."""
+        """Raise the error for a job that was replaced or removed, or whose outcome is not kept."""
         is_unread = isinstance(self.last_read, EnqueuedJob)
         if not is_unread and standing.is_replaced(self._revision):
             raise JobReplaced(
@@ -273,7 +308,7 @@ class JobHandle(JobFields, Generic[R_co]):
         )
 
     def _would_be_kept(self, retention: float | None) -> bool:
-        """Return whether the store would still keep a job that ended after it was last read."""
+        """Return whether the store would still keep a job that finished after it was last read."""
         return retention is not None and stopwatch() - self._read_at < retention
 
     def _failure(self, tries: Sequence[FailedAttempt]) -> JobFailed:

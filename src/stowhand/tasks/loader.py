@@ -1,4 +1,4 @@
-"""``module:name`` on a command line, turned into the object it means, or into a sentence that helps."""
+"""Import of ``module:name`` from a command line, with errors that suggest a correction."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ T = TypeVar("T")
 
 
 def load_object(where: str, kind: type[T], *, default: str = "app", or_else: str | None = None) -> T:
-    """Import ``module:name`` (``module`` alone: its ``app``, or ``or_else``). The current folder is looked at first.
+    """Import ``module:name``. The current folder comes first on the import path.
 
-    Raises ConfigurationError; the error of a module that fails while it is imported is its cause.
+    ``module`` alone means its attribute ``default``, or ``or_else`` if that is absent. Raises ConfigurationError, whose
+    cause is the error that the import of a module raised.
     """
     module_name, _, path = where.partition(":")
     path = path or default
@@ -50,7 +51,7 @@ def load_object(where: str, kind: type[T], *, default: str = "app", or_else: str
 
 
 def read_modules(modules: Iterable[str], option: str = "include") -> tuple[str, ...]:
-    """Check names of modules; ``package.*`` means all below a package. Raises ConfigurationError."""
+    """Check names of modules; ``package.*`` means all modules of a package. Raises ConfigurationError."""
     value: object = modules
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ConfigurationError(f"{option}: {a_type(value)} given; give a list: ['shop.tasks']")
@@ -62,7 +63,7 @@ def read_modules(modules: Iterable[str], option: str = "include") -> tuple[str, 
 
 
 def import_modules(names: Iterable[str]) -> None:
-    """Import the modules; those below a package ordered by name. Raises ConfigurationError."""
+    """Import the modules; those of a package ordered by name. Raises ConfigurationError."""
     for name in names:
         module = _import(name.removesuffix(".*"), name)
         if name.endswith(".*"):
@@ -86,14 +87,14 @@ def _submodules(package: ModuleType, where: str) -> list[str]:
 
 
 def _import(name: str, where: str, *, names_attribute: bool = False) -> ModuleType:
-    """``names_one``: a name in the module is asked for, which may have been written with a dot."""
+    """Import a module. ``names_attribute``: an attribute is wanted, which a user may have written with a dot."""
     current_folder = os.getcwd()  # noqa: PTH109
     if current_folder not in sys.path and "" not in sys.path:
         sys.path.insert(0, current_folder)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # The module itself, or one that it imports? Only the first is a matter of spelling.
+        # Suggest a spelling only if the module itself is missing, not one that it imports.
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             near = _module_suggestion(error.name, current_folder, names_attribute=names_attribute)
             raise ConfigurationError(f"{where!r}: no module named {error.name!r}{near}") from None
@@ -114,8 +115,7 @@ def describe_failure(error: BaseException, folder: Path) -> str:
 
 
 def _location(error: BaseException, folder: str) -> str:
-    """File and line: the last in this folder, if the import went through it, and none of ours. Of many modules one is
-    at fault."""
+    """Return file and line of the error: the last frame in this folder, or else the last one outside this package."""
     if isinstance(error, SyntaxError):
         file, line = error.filename, error.lineno
     else:
@@ -127,7 +127,7 @@ def _location(error: BaseException, folder: str) -> str:
 
 
 def _is_below(file: str, folder: str) -> bool:
-    """Environments are often kept in the folder of a project."""
+    """Return whether a file is below the folder and not in an environment that is kept there."""
     return file.startswith(folder + os.sep) and f"{os.sep}site-packages{os.sep}" not in file
 
 

@@ -1,7 +1,7 @@
-"""What an App puts around the attempts of its tasks (middleware), and around what it enqueues.
+"""Middleware around the attempts of an App's tasks, and hooks on the jobs that it enqueues.
 
-middleware   ``Handler -> Handler``: the first is outermost. A hook that one does not define is the inner handler's
-on_enqueue   ``NewJob -> NewJob``, in order, before the job is checked and written
+middleware   ``Handler -> Handler``: the first is outermost. The inner handler supplies the hooks that one lacks
+on_enqueue   ``NewJob -> NewJob``: called in order before the job is checked and written
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OnEnqueue = Callable[[NewJob], NewJob]
 
 
 class MiddlewareChain(msgspec.Struct, frozen=True):
-    """What one App puts around its attempts and its enqueues."""
+    """The middleware and enqueue hooks of one App."""
 
     thread: AroundThread | None = None
     """Context manager entered in the thread of each threaded attempt."""
@@ -29,7 +29,7 @@ class MiddlewareChain(msgspec.Struct, frozen=True):
     on_enqueue: tuple[OnEnqueue, ...] = ()
 
     def wrap(self, inner: Handler) -> Handler:
-        """Return the handler with all middleware around it. Raises ConfigurationError where one gives no handler."""
+        """Return the handler with all middleware around it. Raises ConfigurationError if one returns no handler."""
         for middleware in reversed(self.middleware):
             try:
                 outer = handler_of(middleware(inner))
@@ -39,7 +39,7 @@ class MiddlewareChain(msgspec.Struct, frozen=True):
         return inner
 
     def apply_on_enqueue(self, job: NewJob) -> NewJob:
-        """Return the job as every ``on_enqueue``, in order, has changed it. Raises what they raise, and InvalidJob."""
+        """Return the job after all ``on_enqueue`` functions. Raises their errors, and InvalidJob."""
         for change in self.on_enqueue:
             made = change(job)
             if not isinstance(made, NewJob):
@@ -49,7 +49,7 @@ class MiddlewareChain(msgspec.Struct, frozen=True):
 
 
 class _WrappedHandler:
-    """Handler of a middleware, with the hooks of the inner handler where it has none of its own."""
+    """Handler of a middleware. The inner handler supplies the hooks that it does not define."""
 
     def __init__(self, outer: Handler, inner: Handler) -> None:
         self.handle = outer.handle
@@ -60,7 +60,7 @@ class _WrappedHandler:
 
 
 def read_middleware(thread: AroundThread | None, middleware: object, on_enqueue: object) -> MiddlewareChain:
-    """Read the arguments of an App. Raises ConfigurationError for what is no list of functions."""
+    """Read the arguments of an App. Raises ConfigurationError unless each is a list of functions."""
     return MiddlewareChain(thread, _read("middleware", middleware), _read("on_enqueue", on_enqueue))
 
 

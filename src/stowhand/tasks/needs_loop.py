@@ -1,4 +1,4 @@
-"""Coroutine functions that refuse a call where no event loop runs: a forgotten ``await`` would drop it in silence."""
+"""Coroutine functions that raise if no event loop runs, because a forgotten ``await`` would silently drop the call."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class SameType(Protocol):
 
 
 def needs_loop(replacement: str) -> SameType:
-    """Let a coroutine function, or a method, raise Misuse at a call in a thread in which no event loop runs.
+    """Return a decorator of coroutine functions and methods that raise Misuse if no event loop runs in the thread.
 
-    ``instead``: the synchronous call, formatted with the arguments by position, of a method with its object first:
+    ``replacement``: the synchronous call to suggest, formatted with the positional arguments, including ``self``:
     ``"{0.name}.enqueue_sync(…)"``.
     """
 
@@ -33,10 +33,10 @@ def needs_loop(replacement: str) -> SameType:
 
 
 class _NeedsLoop:
-    """A function with this check. It passes for the coroutine function that it calls.
+    """A function with this check, which ``inspect.iscoroutinefunction`` recognizes as a coroutine function.
 
-    ``inspect.iscoroutinefunction`` recognizes a function by its code and its defaults, on every version of Python;
-    frameworks ask it whether to await a callable (Starlette's ``BackgroundTask``).
+    That function looks at the code and the defaults of a function, on every version of Python. Frameworks use it to
+    decide whether to await a callable (Starlette's ``BackgroundTask``).
     """
 
     def __init__(self, function: Callable[..., Coroutine[Any, Any, Any]], replacement: str) -> None:

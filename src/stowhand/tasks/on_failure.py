@@ -1,6 +1,6 @@
 """``on_failure=``: the task whose job is enqueued when a job of another task has permanently failed.
 
-What that task declares is written down with every job: a sweep, or SQL, enqueues without knowing the app.
+Each job stores what that task declares, because a sweep, or SQL, enqueues the failure job without knowing the app.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Declared(Protocol):
 
 
 class OnFailure:
-    """The job that reports a failure: the name of its task alone, until that task is declared."""
+    """The job that reports a failure. It has only the name of its task until that task is declared."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.job = NewJob(task=name)
-        """But for its payload."""
+        """The job without its payload."""
         self._is_declared = False
 
     def declare(self, definition: TaskDefinition, template: NewJob) -> None:
-        """Take the options of that task's jobs. Raises ConfigurationError where it cannot report every failure."""
+        """Take the options of that task's jobs. Raises ConfigurationError if it cannot report every failure."""
         if self._is_declared:
             return
         if definition.unique is not None or template.key is not None or template.expires is not None:

@@ -1,4 +1,4 @@
-"""The options of an enqueue call, and how they change a job that is about to be made."""
+"""The options of an enqueue call, and their effect on a new job."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from stowhand.jobs.job import KeyMode, NewJob
 
 
 class EnqueueOptions(TypedDict, total=False):
-    """When, where and how often a job runs. What is not given is the task's own, or the default."""
+    """Options of a job: when, where and how often it runs. An absent option has the task's value, or the default."""
 
     queue: str | None
-    """The class of work, by which workers choose. 128 characters."""
+    """The queue, by which workers select jobs. At most 128 characters."""
     serial: str | None
-    """Jobs of one serial key run one after another. 128 characters."""
+    """The serial key. Jobs with the same key run one after another. At most 128 characters."""
     delay: Duration | None
-    """Not before so much later (seconds if a number, or a phrase: "5m"), by the store's clock."""
+    """The job is due this much later (seconds, a timedelta, or a phrase: "5m"), by the store's clock."""
     run_at: datetime | None
-    """Not before this moment; with a time zone."""
+    """The time at which the job is due; with a time zone."""
     priority: int
-    """Smaller runs first. 32 bits."""
+    """Jobs with a smaller number run first. 32 bits."""
     key: str | None
-    """At most one waiting job has it: a repeat updates that one. 512 characters."""
+    """The job key. At most one waiting job has it; enqueueing it again updates that job. At most 512 characters."""
     key_mode: KeyMode | Literal["replace", "preserve_run_at", "unsafe_dedupe", "unique"]
-    """What a repeat does: every detail anew, every detail but the time, or nothing (to one that failed, either)."""
+    """Effect of enqueueing the key again: replace all fields, all but the time, or nothing (also for a failed job)."""
     max_attempts: int
     max_resets: int | None
-    """How often its worker may die under it."""
+    """Maximum number of times that its worker may die while running it."""
     expires: Duration | None
-    """Canceled where no worker has claimed it so much later than its ``run_at``, by the store's clock."""
+    """Cancel the job if no worker has claimed it this long after ``run_at``, by the store's clock."""
     flags: Sequence[str]
-    """Marks that a worker can be configured to leave alone. 64 of 128 characters."""
+    """Flags that a worker can be configured to skip. At most 64, of 128 characters each."""
 
 
 OPTION_NAMES = tuple(EnqueueOptions.__annotations__)
 
 
 class TaskSpec(EnqueueOptions, total=False):
-    """``EnqueueOptions``, some also under the names of ``add_job`` in SQL. ``None``: the default."""
+    """``EnqueueOptions``, some also under the names of ``add_job`` in SQL. ``None`` means the default."""
 
     queue_name: str | None
-    """``serial``"""
+    """Alias of ``serial``."""
     work_queue: str | None
-    """``queue``"""
+    """Alias of ``queue``."""
     job_key: str | None
-    """``key``"""
+    """Alias of ``key``."""
     job_key_mode: KeyMode | Literal["replace", "preserve_run_at", "unsafe_dedupe", "unique"] | None
-    """``key_mode``"""
+    """Alias of ``key_mode``."""
 
 
 _ALIASES = {"queue_name": "serial", "work_queue": "queue", "job_key": "key", "job_key_mode": "key_mode"}
 
 
 def read_spec(spec: TaskSpec) -> EnqueueOptions:
-    """Return the options of a spec. Raises InvalidJob for an unknown option, or one given under both names."""
+    """Return the options of a spec. Raises InvalidJob for an unknown option, or one under two names."""
     options: dict[str, Any] = {}
     for name, value in spec.items():
         if name not in OPTION_NAMES and name not in _ALIASES:
@@ -80,7 +80,7 @@ def apply_options(job: NewJob, options: Mapping[str, Any]) -> NewJob:
     if unknown:
         raise InvalidJob(f"no option {unknown[0]!r}{suggest(unknown[0], OPTION_NAMES)}")
     changes = dict(options)
-    # The last word counts: a delay given to a task that has a run_at replaces it. Both in one call contradict.
+    # The later value counts: a delay replaces the run_at of the task. Both in one call contradict each other.
     if changes.get("delay") is not None:
         changes["delay"] = limits.read_delay(changes["delay"])
         changes.setdefault("run_at", None)

@@ -1,8 +1,8 @@
-"""Running a program for a job: its input, its output line by line, and its end.
+"""A child process that runs a program for a job: its input, its output by line, and its exit.
 
-The program gets a session of its own. To stop it, its process group gets TERM, and KILL after a pause; processes that
-it leaves behind when it ends, and that hold its pipes, are killed, for they would run on unseen. When this process is
-killed, a guardian kills its programs (worker/program_groups.py).
+The program gets its own session. To stop it, its process group gets TERM, and KILL after a delay. Processes that it
+leaves behind and that hold its pipes are killed, because they would run on unnoticed. If this process is killed, a
+guardian kills its programs (worker/program_groups.py).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any, Protocol, cast
 from stowhand.worker.program_groups import PROGRAM_GROUPS
 
 MAX_LINE_BYTES = 16 * 1024
-"""Bytes of one line; the rest of a longer one is dropped."""
+"""The rest of a longer line is dropped."""
 OUTPUT_TIMEOUT_SECONDS = 1.0
-"""Seconds within which the last output of a program must have arrived, once it has ended."""
+"""Time to wait for the last output of a program after its exit."""
 _STOPPED_OUTPUT_TIMEOUT_SECONDS = 0.2
-"""The same for one that was stopped."""
+"""The same for a program that was stopped."""
 
 
 class OutputReader(Protocol):
@@ -34,7 +34,7 @@ class OutputReader(Protocol):
         """More output."""
 
     def end(self) -> None:
-        """The output has ended."""
+        """Note the end of the output."""
 
 
 class LineSplitter:
@@ -53,9 +53,11 @@ class LineSplitter:
         self._add(unfinished)
 
     def end(self) -> None:
-        """Report the line that has begun, unless it is blank."""
+        """Report the unfinished line, unless it is blank."""
         cut = len(self._line) > MAX_LINE_BYTES
-        text = self._line[:MAX_LINE_BYTES].decode("utf-8", "replace").rstrip() + "…" * cut
+        text = self._line[:MAX_LINE_BYTES].decode("utf-8", "replace").rstrip()
+        if cut:
+            text += "…"
         self._line.clear()
         if text:
             self._on_line(text)
@@ -65,18 +67,18 @@ class LineSplitter:
 
 
 class ProgramProtocol(asyncio.SubprocessProtocol):
-    """The pipes and the end of one program."""
+    """The pipes and the exit of one program."""
 
     def __init__(self, output: OutputReader, errors: OutputReader | None = None) -> None:
         self._readers = {1: output} if errors is None else {1: output, 2: errors}
         self.is_merged = errors is None
-        """Both outputs are one pipe, so that their lines stay in order."""
+        """Whether both outputs share one pipe, which keeps their lines in order."""
         self.exited = asyncio.Event()
-        """The process is gone, although others may still hold its pipes."""
+        """Set when the process has exited; other processes may still hold its pipes."""
         self.output_closed = asyncio.Event()
-        """All its outputs have ended."""
+        """Set when all outputs have ended."""
         self.code: int | None = None
-        """Its exit code once it is gone, negative for a signal."""
+        """Exit code of the process, negative for a signal; ``None`` while it runs."""
         self._transport: asyncio.SubprocessTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -85,19 +87,19 @@ class ProgramProtocol(asyncio.SubprocessProtocol):
         PROGRAM_GROUPS.add(self._transport.get_pid())
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Read at once, so that no program waits with a full pipe."""
+        """Read at once, so that no program blocks on a full pipe."""
         self._readers[fd].feed(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """Note the end of an output. A program may close its input unread: that is no error."""
-        reader = self._readers.pop(fd, None)  # none: its input
+        """Note the end of an output. A program may close its input unread, which is no error."""
+        reader = self._readers.pop(fd, None)  # none for the input
         if reader is not None:
             reader.end()
         if not self._readers:
             self.output_closed.set()
 
     def process_exited(self) -> None:
-        """Note the exit code of the process, which has been reaped."""
+        """Note the exit code of the reaped process."""
         assert self._transport is not None
         self.code = self._transport.get_returncode()
         self.exited.set()
@@ -160,9 +162,9 @@ async def run_program(
 async def _started(
     starting: Coroutine[Any, Any, tuple[asyncio.SubprocessTransport, ProgramProtocol]],
 ) -> tuple[asyncio.SubprocessTransport, asyncio.CancelledError | None]:
-    """Return the started program, and the cancellation that came meanwhile.
+    """Return the started program, and a cancellation that arrived meanwhile.
 
-    asyncio would kill the program alone, and not what it has started.
+    On a cancellation asyncio would kill only the program, and not the processes that it has started.
     """
     task = asyncio.ensure_future(starting)
     cancellation: asyncio.CancelledError | None = None
@@ -177,7 +179,7 @@ async def _started(
 
 
 def describe_exit(code: int) -> str:
-    """``exited with code 3``, ``was killed by SIGKILL``."""
+    """Return ``exited with code 3`` or ``was killed by SIGKILL``."""
     if code >= 0:
         return f"exited with code {code}"
     try:
@@ -208,12 +210,12 @@ def _interpreter(file: str) -> str | None:
 
 
 def kill_programs() -> None:
-    """Kill every program that runs for this process, which is about to exit. From any thread."""
+    """Kill all programs of this process, which is about to exit. From any thread."""
     PROGRAM_GROUPS.kill()
 
 
 async def _end(group: int, protocol: ProgramProtocol, kill_delay: float) -> None:
-    """TERM, a pause, KILL. Cancelled once more, the pause is over; the process is waited for all the same."""
+    """Send TERM, wait, and send KILL. Another cancellation ends the delay, but not the wait for the exit."""
     try:
         if not protocol.exited.is_set():
             _signal(group, signal.SIGTERM)
@@ -232,5 +234,5 @@ async def _wait_for(event: asyncio.Event, seconds: float) -> bool:
 
 
 def _signal(group: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # gone, or of another user by setuid
+    with suppress(ProcessLookupError, PermissionError):  # exited, or of another user by setuid
         os.killpg(group, number)

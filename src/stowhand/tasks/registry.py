@@ -1,4 +1,4 @@
-"""Which tasks there are: functions by name, with what was declared about each."""
+"""The registry of tasks: functions by name, with their declared options."""
 
 from __future__ import annotations
 
@@ -35,51 +35,51 @@ Mismatch = Literal["retry", "poison"]
 
 
 class RunOptions(TypedDict, total=False):
-    """How a task's attempts are run."""
+    """Options of how the attempts of a task run."""
 
     timeout: Duration | None
-    """How long one attempt may take (seconds if a number, or a phrase: "30s")."""
+    """Maximum duration of one attempt (seconds, a timedelta, or a phrase: "30s")."""
     backoff: AnyBackoff | str | None
-    """How long to wait after attempt n has failed: a function of its number, or of that and the error, which is
-    ``None`` where it raised nothing; or ``natural``, ``service``."""
+    """Delay before the next attempt: a function of the attempt's number, or of the number and the error; or the name
+    ``natural`` or ``service``. The error is ``None`` if the attempt raised nothing."""
     retry_on: Errors | None
-    """Exception types: all else that is raised fails the job at once. Causes count, as with ``NonRetryable``."""
+    """Exception types that are retried; any other fails the job at once. Causes count, as with ``NonRetryable``."""
     give_up_on: Errors | None
-    """Exception types that fail the job at once, also where ``retry_on`` has them. Causes count."""
+    """Exception types that fail the job at once, even if ``retry_on`` has them. Causes count."""
     executor: Executor | None
-    """Where it runs. ``None``: an ``async def`` on the loop, a ``def`` in a thread. A ``def`` may ask for the loop
-    if it never waits."""
+    """``"loop"`` or ``"thread"``. ``None`` runs an ``async def`` on the loop and a ``def`` in a thread. A ``def`` that
+    never blocks may run on the loop."""
     mismatch: Mismatch | None
-    """Arguments that this version of the task cannot take: ``"retry"`` (the default), an error of the attempt, for at a
-    deploy another worker may take them; ``"poison"``: the job has failed."""
+    """Effect of arguments that this version of the task cannot take. ``"retry"`` (the default) retries the job, because
+    during a deploy another worker may take them. ``"poison"`` fails the job permanently."""
 
 
 class JobRules(TypedDict, total=False):
-    """Rules for every job of a task, wherever the task is known."""
+    """Rules for every job of a task, wherever its declaration is known."""
 
     unique: Unique | None
-    """At most one job waits or runs with the same ``"arguments"``, or the same value of a function of some of them: a
-    repeat gives that one, unchanged; a failed one starts anew. Not together with ``key``."""
+    """At most one job waits or runs with the same ``"arguments"``, or with the same value of a function of some of
+    them. Enqueueing it again returns that job unchanged, and restarts a failed one. Not together with ``key``."""
     unique_period: Duration | None
-    """With ``unique``: so long after the first was enqueued (seconds if a number, or a phrase: "1h"), by the store's
-    clock, a repeat gives that one also where it has completed."""
+    """With ``unique``: for this long after its enqueue (seconds, a timedelta, or a phrase: "1h"), a completed job also
+    counts, by the store's clock."""
     on_failure: Declared | str | None
-    """The task, or its name, of the job that is enqueued when one of these has failed for good. It takes a
+    """The task, or its name, whose job is enqueued when a job of this task has permanently failed. It takes a
     ``Failure``."""
 
 
 class TaskOptions(EnqueueOptions, RunOptions, JobRules, total=False):
-    """Everything that can be declared about a task: defaults for its jobs, and how it is run."""
+    """Options of a task declaration: defaults for its jobs, and how its attempts run."""
 
 
 class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything known about one task."""
+    """The declaration of one task."""
 
     name: str
     function: Callable[..., Any]
     shape: Shape
     template: NewJob
-    """Its jobs, without payload."""
+    """A job with the task's options, without payload."""
     executor: Executor
     is_async: bool
     timeout: float | None = None
@@ -88,12 +88,12 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
     unique: Uniqueness | None = None
     on_failure: OnFailure | None = None
     file: str | None = None
-    """Its file, if it was loaded from a folder."""
+    """File of the task, if it was loaded from a folder."""
     executable: bool = False
     """``function`` runs a program: it takes the attempt and the job's logger."""
 
     def with_job_rules(self, job: NewJob) -> NewJob:
-        """Return a job of this task, which has its payload, with key and failure job. Raises InvalidJob."""
+        """Return the job with the key and the failure job that the task declares. Raises InvalidJob."""
         if self.unique is not None:
             job = self.unique.with_key(job)
         if self.on_failure is not None and job.on_failure is None:
@@ -101,34 +101,34 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return job
 
     def read_result(self, text: str | None) -> Any:
-        """Return a result in the type that the function is annotated to return. Raises PayloadMismatch."""
+        """Return a result in the annotated return type of the function. Raises PayloadMismatch."""
         return read_result(self.function, text)
 
     @property
     def origin(self) -> str:
-        """File or dotted name of the function, for people."""
+        """File or dotted name of the function, for messages."""
         if self.file is not None:
             return self.file
         return ".".join(_qualified_name(self.function))
 
 
 _DEFAULT_JOB = NewJob(task="")
-"""A job with the default of every option."""
+"""A job with the default values of all options."""
 
 
 class Registry:
-    """Task definitions by name. ``middleware``: what their App puts around them."""
+    """Task definitions by name. ``middleware``: the middleware of their App."""
 
     def __init__(self, middleware: MiddlewareChain | None = None) -> None:
         self._definitions: dict[str, TaskDefinition] = {}
         self.find = self._definitions.get
-        """By name: the definition, or ``None``."""
+        """Returns the definition of a name, or ``None``."""
         self.middleware = middleware or MiddlewareChain()
         self.resources = SharedResources()
-        """What workers hold open for these tasks."""
+        """The open resources of these tasks."""
 
     def add(self, definition: TaskDefinition) -> None:
-        """Raises DuplicateTask when the name is taken: but a cell of a notebook that is run again replaces its own."""
+        """Add a definition. Raises DuplicateTask if the name is taken, unless a notebook cell runs again."""
         existing = self._definitions.get(definition.name)
         if existing is not None and not _is_redeclared(existing, definition):
             raise DuplicateTask(
@@ -139,7 +139,7 @@ class Registry:
         self._definitions[definition.name] = definition
 
     def _link_on_failure(self, definition: TaskDefinition) -> None:
-        """Pass the task to those that name it in ``on_failure``, which may be declared before it."""
+        """Pass the task to the tasks that name it in ``on_failure``, which may be declared before it."""
         known = {**self._definitions, definition.name: definition}
         for one in known.values():
             if one.on_failure is None or definition.name not in (one.name, one.on_failure.name):
@@ -151,16 +151,16 @@ class Registry:
                     raise ConfigurationError(f"task {one.name!r}: {error}") from None
 
     def get(self, name: str) -> TaskDefinition:
-        """Raises UnknownTask, with the nearest name."""
+        """Return the definition of a name. Raises UnknownTask with the nearest name."""
         try:
             return self._definitions[name]
         except KeyError:
             raise UnknownTask(f"no task {name!r}{suggest(name, self._definitions)}") from None
 
     def new_job(self, task: str, payload: object, options: EnqueueOptions) -> NewJob:
-        """Return a job for a task by name, with the task's own options if it is declared here. ``None`` is ``{}``.
+        """Return a job of a task by name, with the task's options if it is declared here. Raises InvalidJob.
 
-        Raises InvalidJob.
+        A payload of ``None`` becomes ``{}``.
         """
         definition = self.find(task)
         value = {} if payload is None else payload
@@ -168,7 +168,7 @@ class Registry:
         return self._new_job(task, text, options)
 
     def new_job_of_text(self, task: str, payload: str, options: EnqueueOptions) -> NewJob:
-        """As ``new_job``, for a payload that is JSON text already and stays as it is. Raises InvalidJob."""
+        """Return a job like ``new_job``, with a payload that is JSON text already. Raises InvalidJob."""
         definition = self.find(task)
         if definition is not None:
             definition.shape.check(payload)
@@ -181,9 +181,9 @@ class Registry:
         return made if definition is None else definition.with_job_rules(made)
 
     def apply_on_enqueue(self, job: NewJob) -> NewJob:
-        """Return the job as the App's ``on_enqueue`` makes it, checked again. Jobs of built-in tasks stay unchanged.
+        """Apply the App's ``on_enqueue`` functions to a job and check it again. Jobs of built-in tasks stay unchanged.
 
-        Raises what they raise, and InvalidJob.
+        Raises the errors of these functions, and InvalidJob.
         """
         if job.task in limits.BUILT_IN_TASKS:
             return job
@@ -198,16 +198,14 @@ class Registry:
         return made
 
     def _in_a_queue(self, job: NewJob) -> NewJob:
-        """Return the job with the queue that its task declares here, where it names none."""
+        """Return the job. If it names no queue, it gets the queue that its task declares here."""
         task = self.find(job.task) if job.queue is None else None
         return job if task is None else msgspec.structs.replace(job, queue=task.template.queue)
 
     def with_declaration(self, job: NewJob) -> NewJob:
-        """The job with what its task declares, where the job leaves a field at its default: for enqueuers that may not
-        know the task.
+        """Return the job with the declared options of its task, where the job has the default value of an option.
 
-        Raises InvalidJob, also where the task does not take the
-        payload.
+        For jobs of enqueuers that may not know the task. Raises InvalidJob, also if the task does not take the payload.
         """
         if job.task not in self._definitions:
             return job
@@ -216,16 +214,16 @@ class Registry:
         return made if job.on_failure is None else msgspec.structs.replace(made, on_failure=job.on_failure)
 
     def complete_foreign_job(self, job: NewJob) -> NewJob:
-        """Return a job from an enqueuer that may not know the task: with its declaration and ``on_enqueue`` applied."""
+        """Apply the task's declaration and ``on_enqueue`` to a job from an enqueuer that may not know the task."""
         return self.apply_on_enqueue(self.with_declaration(job))
 
     def resources_of(self, tasks: Collection[str] | None = None) -> builtins.list[Resource]:
-        """Return the resources of these tasks, in the order of their declaration; ``None``: of all tasks."""
+        """Return the resources of these tasks (``None``: of all tasks), in the order of their declaration."""
         chosen = [one for one in self if tasks is None or one.name in tasks]
         return [asked for one in chosen for _, asked in one.shape.injected.resources]
 
     def resources_made_by(self, factory: Factory) -> builtins.list[Resource]:
-        """Return the resources with this factory. Raises ConfigurationError if no task asks for it."""
+        """Return the resources with this factory. Raises ConfigurationError if no task uses it."""
         resources = [resource for resource in self.resources_of() if resource.factory == factory]
         if not resources:
             known = {resource.name: None for resource in self.resources_of()}
@@ -234,7 +232,7 @@ class Registry:
         return resources
 
     def queues(self) -> dict[str, str]:
-        """The queue of each task."""
+        """Return the queue of each task."""
         return {one.name: one.template.queue or DEFAULT_QUEUE for one in self}
 
     @property
@@ -253,7 +251,7 @@ class Registry:
 
 
 def _is_redeclared(one: TaskDefinition, other: TaskDefinition) -> bool:
-    """Return whether a function was declared again at the prompt or in a notebook."""
+    """Return whether the same function was declared again at the prompt or in a notebook."""
     if not (hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")):
         return False
     names = {_qualified_name(definition.function) for definition in (one, other)}
@@ -274,9 +272,18 @@ def define(
     positional: bool = False,
     built_in: bool = False,
 ) -> TaskDefinition:
-    """Make a definition. ``positional``: the folder style, ``(payload, helpers)`` by position.
+    """Make the definition of a task.
 
-    Raises ConfigurationError when the function cannot be a task, or an option is wrong.
+    Args:
+        function: The function.
+        name: Name of the task; ``None`` uses the function's name.
+        options: Declared options.
+        positional: Whether the function takes ``(payload, helpers)`` by position, as in a task folder.
+        built_in: Whether the name may be reserved.
+
+    Raises:
+        ConfigurationError: The function cannot be a task, or an option is invalid.
+
     """
     if not callable(function):
         raise ConfigurationError(f"a task is a function; {a_type(function)} was given")
@@ -338,11 +345,11 @@ _STATIC_OPTIONS = {
     "serial": "all jobs of the task would run one at a time",
     "key": "each job of the task would replace the one before that waits",
 }
-"""Texts that a declaration gives to all jobs of its task, and what follows from one that is meant to differ."""
+"""Options whose text is the same for all jobs of a task, with the effect of a text that is meant to differ."""
 
 
 def _refuse_pattern(option: str, text: str | None, function: Callable[..., Any], shape: Shape) -> None:
-    """Raise ConfigurationError for a text that is meant to be filled in: it is the same for all jobs."""
+    """Raise ConfigurationError for a text with placeholders, because it is the same for all jobs."""
     if text is not None and (text in shape.names or "{" in text):
         named = [one for one in shape.names if one == text or f"{{{one}}}" in text]
         raise ConfigurationError(
@@ -368,7 +375,7 @@ def _own_name(function: Callable[..., Any]) -> str:
 
 
 def _refuse_method(function: Callable[..., Any]) -> None:
-    """Raise ConfigurationError for a method without its object: no payload has a ``self``."""
+    """Raise ConfigurationError for a method without its object, because no payload has a ``self``."""
     inner = inmost(function)
     class_name = inspect.isfunction(inner) and inner.__qualname__.rpartition(".")[0]
     first = next(iter(inspect.signature(function).parameters), None) if class_name else None
@@ -387,7 +394,7 @@ def _read_executor(executor: Executor | None, *, is_async: bool) -> Executor:
 
 
 def _read_choice(option: str, value: str | None, known: Collection[str]) -> str | None:
-    """The word, which may be left out. Raises ConfigurationError for an unknown one."""
+    """Return the value of an option, which may be absent. Raises ConfigurationError for an unknown one."""
     if value is not None and value not in known:
         raise ConfigurationError(f"{option} {value!r}{suggest(value, known)}")
     return value

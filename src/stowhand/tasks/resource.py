@@ -1,4 +1,4 @@
-"""``resource(open_mailer)``: what a task is given that outlives a job: a pool, a client, a model.
+"""``resource(open_mailer)``: an object that a task uses and that outlives a job, such as a pool, a client or a model.
 
     @asynccontextmanager
     async def open_mailer() -> AsyncIterator[Mailer]:
@@ -8,8 +8,8 @@
     @app.task
     async def send(to: str, *, mailer: Mailer = resource(open_mailer)) -> None: ...
 
-The worker opens it before the first job, once for all tasks that name the same factory, and closes it after the last.
-Whether a factory is asynchronous is seen when the task is declared, without calling it.
+The worker opens it before the first job, once for all tasks that name the same factory, and closes it after the last
+job. The declaration determines whether a factory is asynchronous, without calling it.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Resource:
 
     @property
     def replacement(self) -> tuple[object, ...]:
-        """Value that replaces the resource, as a tuple of one element; empty: none."""
+        """Value that replaces the resource, as a tuple of one element; empty if there is none."""
         return tuple(self._replacements[-1:])
 
     @contextmanager
     def replaced(self, value: object) -> Iterator[None]:
-        """Give this value instead, for as long as the block lasts."""
+        """Replace the resource by this value within the block."""
         self._replacements.append(value)
         try:
             yield
@@ -54,8 +54,10 @@ class Resource:
             self._replacements.remove(value)
 
     def is_async(self) -> bool:
-        """Opened on the loop, and not in a thread. Raises ConfigurationError where that cannot be seen, or where it
-        cannot be called without arguments."""
+        """Return whether the resource opens on the loop, and not in a thread.
+
+        Raises ConfigurationError if that cannot be determined, or if the factory needs arguments.
+        """
         self._refuse_arguments()
         outer = self.factory
         while isinstance(outer, functools.partial):
@@ -83,7 +85,7 @@ class Resource:
         try:
             signature = inspect.signature(self.factory)
         except ValueError:
-            return  # written in C: its signature is not known
+            return  # written in C, without a known signature
         try:
             signature.bind()
         except TypeError as error:
@@ -100,10 +102,24 @@ def resource(factory: Callable[[], AbstractAsyncContextManager[T, Any]], /) -> T
 @overload
 def resource(factory: Callable[[], AbstractContextManager[T, Any]], /) -> T: ...
 def resource(factory: Any, /) -> Any:
-    """The default of a keyword-only parameter of a task: a worker gives what the factory's context manager yields.
+    """Declare a resource as the default of a keyword-only parameter of a task.
 
-    A plain context manager is opened in a thread, and what it yields must be safe to use from several; an asynchronous
-    one is for ``async def`` tasks. Callers leave the parameter out. Raises ConfigurationError.
+    A worker passes the value that the factory's context manager yields. It opens the resource once, before its first
+    job, and closes it after its last. Callers that enqueue leave the parameter out.
+
+        @app.task
+        async def send(to: str, *, mailer: Mailer = resource(open_mailer)) -> None: ...
+
+    Args:
+        factory: Function without arguments that returns a context manager. A synchronous one opens in a thread, and its
+            value must be safe to use from several threads. An asynchronous one is for ``async def`` tasks only.
+
+    Returns:
+        A placeholder that type checkers see as the value.
+
+    Raises:
+        ConfigurationError: ``factory`` is not a function.
+
     """
     if not callable(factory):
         opened = any(hasattr(type(factory), name) for name in ("__enter__", "__aenter__"))

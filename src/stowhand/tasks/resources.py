@@ -1,7 +1,7 @@
-"""What workers hold open for their tasks: each factory once for all workers of a registry on one event loop.
+"""The open resources of workers: one per factory for all workers of a registry on one event loop.
 
-Each resource lives in one task of its own, or one thread: what is entered there is left there, as cancel scopes and
-many drivers ask. They are opened one after another, and closed in reverse order.
+Each resource has its own asyncio task or thread, which enters and leaves its context manager, because cancel scopes and
+many drivers require that. Resources open one after another, and close in reverse order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stowhand.tasks.resource import Factory, Resource
 from stowhand.tasks.threads import Threads
 
 CANCEL_TIMEOUT_SECONDS = 1.0
-"""Seconds that a resource has to end when its time is over."""
+"""Time that a resource has to end after its cancellation."""
 OnEnd = Callable[[BaseException], None]
 
 

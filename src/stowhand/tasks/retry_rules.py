@@ -1,4 +1,4 @@
-"""Which errors of a task are worth another attempt: ``retry_on`` and ``give_up_on``, read and asked. Pure."""
+"""The retry rules of a task, ``retry_on`` and ``give_up_on``: which errors are retried. Pure."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class RetryRules(msgspec.Struct, frozen=True):
     """Retry rules of one task. Errors in the chain of causes count too, as with ``NonRetryable``."""
 
     retry_on: Types | None
-    """All other errors fail at once; ``None``: only those of ``give_up_on`` do. A store that does not answer is no
-    error of the task's."""
+    """Types that are retried; all other errors fail at once. ``None`` retries all but those of ``give_up_on``. An
+    unreachable store is always retried."""
     give_up_on: Types
-    """These fail at once; they win."""
+    """Types that fail at once. They take precedence."""
 
     def final_reason(self, error: BaseException) -> str | None:
-        """Why this fails the job at once; ``None``: it is tried again."""
+        """Return why this error fails the job at once; ``None`` if it is retried."""
         chain = list(causes(error))
         for one in chain:
             for kind in self.give_up_on:

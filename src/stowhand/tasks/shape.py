@@ -1,7 +1,7 @@
-"""How a function's parameters and a payload fit together, worked out once when the task is declared.
+"""The parameters of a task, and the reading and writing of payloads for them. Computed when the task is declared.
 
-A payload is an object keyed by parameter name, or, when the only parameter is called ``payload``, any JSON value. What
-is enqueued is read back by the very decoder that a worker will use, so what enqueue accepts, the worker can call with.
+A payload is an object keyed by parameter name, or any JSON value if the only parameter is called ``payload``. An
+enqueue call reads it back with the decoder of the worker, so a worker can call the task with every accepted payload.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _POSITIONAL_KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITI
 
 
 class Shape:
-    """Parameters of one task, and how payloads are written and read for them."""
+    """The parameters of one task; reads and writes its payloads."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class Shape:
     ) -> None:
         self.task = task
         self.by_position = by_position
-        """Arguments that a worker passes by position, because the function takes them in no other way."""
+        """Arguments that the function accepts by position only."""
         self._poison = poison
-        """A payload that does not fit is poison, instead of an error of the attempt."""
+        """Whether a payload that does not fit is poison, instead of an error of the attempt."""
         self.whole = whole
-        """The parameter that takes the payload as it is; ``None``: an object keyed by parameter name."""
+        """The parameter that takes the whole payload; ``None`` if the payload is keyed by parameter name."""
         self.injected = injected
         self.injects = injected != InjectedParameters()
-        """The worker fills in at least one parameter."""
+        """Whether the worker supplies at least one parameter."""
         self.parameters = tuple(parameters)
         self.names = tuple(one.name for one in parameters)
         self._positional = tuple(one.name for one in parameters if one.by_position)
@@ -86,7 +86,7 @@ class Shape:
         try:
             return self._decoder.decode(text)
         except (msgspec.MsgspecError, ValueError, TypeError):
-            # Once more, the long way: what does not count is left out, and the message names the argument.
+            # Read it again the slow way, which ignores what does not count and names the argument in the message.
             try:
                 arguments = self.read(text)
             except (UndecodablePayload, PayloadMismatch) as error:
@@ -94,7 +94,7 @@ class Shape:
         return arguments[self.whole] if self.whole is not None else types.SimpleNamespace(**arguments)
 
     def _refuse_losses(self, payload: object, arrived: object) -> None:
-        """Raise InvalidJob where the task would be called with another type than was given."""
+        """Raise InvalidJob if the task would be called with another type than the caller passed."""
         if self.whole is not None:
             named: Iterable[tuple[str, object, object]] = [(self.whole, payload, arrived)]
         elif isinstance(payload, Mapping):
@@ -180,7 +180,7 @@ class Shape:
 
 
 def _option_hint(argument: str) -> str:
-    """Where an option of the job was given among the arguments of its task: where it belongs."""
+    """Return how to pass an option of the job that was passed as an argument of its task."""
     if (advice := sentence(argument, OPTIONS)) is not None:
         return f"; {advice}"
     options = [argument] if argument in OPTIONS else our_words(argument, OPTIONS)
@@ -189,7 +189,7 @@ def _option_hint(argument: str) -> str:
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """One parameter that is part of the payload."""
+    """A parameter that is part of the payload."""
 
     name: str
     annotation: Any
@@ -198,7 +198,7 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class InjectedParameters(msgspec.Struct, frozen=True):
-    """Names of the parameters that the worker fills in."""
+    """Names of the parameters that the worker supplies."""
 
     context: str | None = None
     helpers: str | None = None
@@ -206,7 +206,7 @@ class InjectedParameters(msgspec.Struct, frozen=True):
 
 
 def shape_of(function: Callable[..., Any], task: str, *, positional: bool = False, poison: bool = False) -> Shape:
-    """Look at a function's signature. Raises ConfigurationError when it cannot be a task."""
+    """Return the shape of a function. Raises ConfigurationError if it cannot be a task."""
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -245,9 +245,9 @@ def shape_of(function: Callable[..., Any], task: str, *, positional: bool = Fals
 def _passed_by_position(
     parameters: list[inspect.Parameter],
 ) -> tuple[tuple[str, ...], list[inspect.Parameter]]:
-    """Names of the arguments that have to be passed by position, and the parameters without ``*`` and ``**``.
+    """Return the names of the positional-only arguments, and the parameters without ``*`` and ``**``.
 
-    The call is ``(payload, helpers)``: a ``*args`` stands for what the parameters before it leave of the two.
+    The call is ``(payload, helpers)``. A ``*args`` takes those of the two that the parameters before it do not take.
     """
     positional = [one for one in parameters if one.kind in _POSITIONAL_KINDS]
     only = any(one.kind is inspect.Parameter.POSITIONAL_ONLY for one in positional)
@@ -324,7 +324,7 @@ def _resolved(function: Callable[..., Any], name: str, annotation: object) -> An
 
 
 def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """Resolve the annotation of one parameter: an unresolvable return type does not matter here."""
+    """Resolve the annotation of one parameter. An unresolvable return type does not matter here."""
     if parameter.annotation is inspect.Parameter.empty:
         return inspect.Parameter.empty
     try:
@@ -384,7 +384,7 @@ def _remedy(name: str, loss: TypeLoss) -> str:
 
 
 def _allows_any(annotation: Any) -> bool:
-    """Return whether some part of it may be of any type. A pydantic model knows the types of its own fields."""
+    """Return whether some part of the type may be of any type. A pydantic model knows the types of its fields."""
     seen: set[type] = set()
 
     def allows_any(part: Any) -> bool:
@@ -409,7 +409,7 @@ def _is_pydantic(kind: Any) -> bool:
 
 
 def read_other(kind: Any, value: Any) -> Any:
-    """Read a pydantic model, which msgspec cannot, by its own ``model_validate_json``."""
+    """Read a pydantic model, which msgspec cannot read, with its ``model_validate_json``."""
     if not _is_pydantic(kind):
         raise ValueError(f"a {getattr(kind, '__qualname__', kind)} cannot be read from JSON")
     try:

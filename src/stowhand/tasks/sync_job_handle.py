@@ -18,11 +18,15 @@ class LoopThread(Protocol):
     """A thread with an event loop, in which coroutines of other threads run."""
 
     def run(self, start: Callable[[], Coroutine[Any, Any, T]], instead: str) -> T:
-        """Run the coroutine there and wait for its result; ``instead``: what to write in an event loop."""
+        """Run a coroutine in that thread and wait for its result. ``instead``: the call to suggest in an event loop."""
 
 
 class SyncJobHandle(JobFields, Generic[R_co]):
-    """As a ``JobHandle``, whose methods are called without an event loop."""
+    """Handle of a job for code without an event loop. Each method waits for the method of a ``JobHandle``.
+
+    handle = send.enqueue_sync("someone@example.com")
+    result = handle.result(timeout="30s")
+    """
 
     __slots__ = ("_portal", "handle")
 
@@ -31,25 +35,25 @@ class SyncJobHandle(JobFields, Generic[R_co]):
         self.handle, self._portal = handle, portal
 
     def result(self, timeout: Duration | None = None) -> R_co:
-        """As ``JobHandle.result``."""
+        """Wait for the job and return its result, like ``JobHandle.result``."""
         return self._call(lambda: self.handle.result(timeout), "result")
 
     def wait(self, timeout: Duration | None = None) -> Self:
-        """As ``JobHandle.wait``."""
+        """Wait until the job has finished, like ``JobHandle.wait``."""
         self._call(lambda: self.handle.wait(timeout), "wait")
         return self
 
     def refresh(self) -> Self:
-        """As ``JobHandle.refresh``."""
+        """Read the current fields of the job, like ``JobHandle.refresh``."""
         self._call(self.handle.refresh, "refresh")
         return self
 
     def cancel(self) -> Answer:
-        """As ``JobHandle.cancel``."""
+        """Cancel the job, like ``JobHandle.cancel``."""
         return self._call(self.handle.cancel, "cancel")
 
     def watch(self) -> Iterator[Job]:
-        """As ``JobHandle.watch``."""
+        """Yield the job now and after each change, like ``JobHandle.watch``."""
         jobs = self.handle.watch()
         while (job := self._call(lambda: anext(jobs, None), "watch")) is not None:
             yield job

@@ -1,4 +1,4 @@
-"""A declared function: called as before, and enqueued with its own parameters, which type checkers check."""
+"""A declared function, which can be called and enqueued with its own parameters. Type checkers check both."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from stowhand.tasks.sync_job_handle import SyncJobHandle
 from stowhand.worker.host import refuse_inside
 
 MAX_NAME_CHARACTERS = 60
-"""Characters of a text that was given instead of a task."""
+"""Characters of a text that was passed instead of a task, in its error."""
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-"""What a task's job comes to: of an ``async def``, what awaiting it gives. Outcomes in it are no part of a result, so a
-method that promises one takes ``self`` as ``ConfiguredTask[P, R | Raisable]``, and R is the result."""
+"""The return type of a task; of an ``async def`` the awaited type. It may include outcomes, which are no results. So a
+method that returns a result takes ``self`` as ``ConfiguredTask[P, R | Raisable]``, and R is the result."""
 Returned_co = TypeVar("Returned_co", covariant=True)
-"""What calling the function gives here and now: of an ``async def``, a coroutine."""
+"""The type that calling the function returns; of an ``async def`` a coroutine."""
 
 
 class SyncProducer(Protocol):
     """The App of a task, for code without an event loop."""
 
     def enqueue(self, task: ConfiguredTask[P, R | Raisable], /, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
-        """Commit one job of the task with these arguments."""
+        """Enqueue and commit one job of the task with these arguments."""
 
 
 class TaskProducer(Protocol):
@@ -45,14 +45,14 @@ class TaskProducer(Protocol):
 
     @property
     def sync(self) -> SyncProducer:
-        """The same without an event loop."""
+        """The App's methods for code without an event loop."""
 
     @property
     def handled(self) -> HandledJobs:
-        """Its jobs, for handles."""
+        """Access to its jobs, for handles."""
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
-        """Enqueue any number in one transaction; return their ids."""
+        """Enqueue any number of jobs in one transaction; return their ids."""
 
 
 class ConfiguredTask(Generic[P, R_co]):
@@ -75,32 +75,50 @@ class ConfiguredTask(Generic[P, R_co]):
 
     @property
     def definition(self) -> TaskDefinition:
-        """Everything that was declared about the task."""
+        """The declaration of the task."""
         return self._definition
 
     @property
     def producer(self) -> TaskProducer:
-        """The App that declared it."""
+        """The App that declared the task."""
         return self._producer
 
     @property
     def template(self) -> NewJob:
-        """Its jobs, without payload."""
+        """A job with the task's options, without payload."""
         return self._template
 
     @needs_loop("{0.name}.enqueue_sync(…)")
     async def enqueue(self: ConfiguredTask[P, R | Raisable], *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Commit one job that will call the task with these arguments; return its handle.
+        """Enqueue and commit one job that calls the task with these arguments.
 
-        What is not given keeps the function's default, as it is when the job runs. Raises InvalidJob, OutcomeUnknown,
-        SchemaMissing, StoreUnreachable.
+        An absent argument has the function's default at the time when the job runs.
+
+        Returns:
+            A handle of the job.
+
+        Raises:
+            InvalidJob: The task does not take these arguments, or a value exceeds a limit.
+            OutcomeUnknown: The connection was lost during the commit; the job may exist.
+            SchemaMissing: The store has no schema yet.
+            StoreUnreachable: The store does not answer.
+
+        Example:
+            handle = await send.enqueue("someone@example.com")
+
         """
         return await self._producer.handled.enqueue(self.new_job(*args, **kwargs), self._definition)
 
     def enqueue_sync(self: ConfiguredTask[P, R | Raisable], *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
-        """Commit one job as ``enqueue`` does, without an event loop; return a handle whose methods need none.
+        """Enqueue and commit one job like ``enqueue``, from a thread without an event loop.
 
-        From any thread in which no event loop runs. Raises as ``enqueue``; Misuse in an event loop.
+        Returns:
+            A handle whose methods need no event loop.
+
+        Raises:
+            Misuse: Called inside a running event loop.
+            InvalidJob, OutcomeUnknown, SchemaMissing, StoreUnreachable: As ``enqueue``.
+
         """
         return self._producer.sync.enqueue(self, *args, **kwargs)
 
@@ -117,10 +135,22 @@ class ConfiguredTask(Generic[P, R_co]):
 
         @needs_loop("app.sync.enqueue_and_wait({0.name}, …)")
         async def enqueue_and_wait(self, *args, timeout=None, **kwargs):
-            """Enqueue a job and wait for its result: ``enqueue`` and ``JobHandle.result`` in one.
+            """Enqueue a job and wait for its result, like ``enqueue`` followed by ``JobHandle.result``.
 
-            Checkers look at the arguments where no ``timeout`` is given; ``async with asyncio.timeout(…)`` does as
-            well. Raises as those two do; ConfigurationError where the store keeps no results: no job is made then.
+            Type checkers check the arguments only without ``timeout``; ``asyncio.timeout(…)`` is an alternative.
+
+            Args:
+                args: Positional arguments of the task.
+                timeout: Seconds, a timedelta or a phrase ("30s"); ``None`` waits without limit.
+                kwargs: Keyword arguments of the task.
+
+            Returns:
+                The result of the job.
+
+            Raises:
+                ConfigurationError: The store keeps no results. No job is enqueued.
+                InvalidJob, TimeoutError, JobFailed: As those two methods, with all their other errors.
+
             """
             refuse_inside("enqueue_and_wait()")
             if timeout is not None and "timeout" in self._definition.shape.names:
@@ -133,14 +163,25 @@ class ConfiguredTask(Generic[P, R_co]):
             return await handle.result(limit)
 
     def options(self, **options: Unpack[EnqueueOptions]) -> ConfiguredTask[P, R_co]:
-        """Return the same task with these options: ``send.options(delay=60).enqueue("x")``. Raises InvalidJob."""
+        """Return the task with options for its next jobs.
+
+        Args:
+            options: Fields of ``EnqueueOptions``: ``delay``, ``priority``, ``key`` and others.
+
+        Raises:
+            InvalidJob: An option is unknown, or its value is invalid.
+
+        Example:
+            await send.options(delay=60).enqueue("someone@example.com")
+
+        """
         template, unique = apply_options(self._template, options), self._definition.unique
         if unique is not None:
             unique.refuse_key(template)
         return ConfiguredTask(self._definition, self._producer, template)
 
     def new_job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """Return a job without enqueuing it, for ``App.enqueue_many``. Raises InvalidJob."""
+        """Return a job without enqueueing it, for ``App.enqueue_many``. Raises InvalidJob."""
         text = self._definition.shape.write(args, kwargs)
         job = msgspec.structs.replace(self._template, payload=text)
         definition = self._definition
@@ -150,12 +191,20 @@ class ConfiguredTask(Generic[P, R_co]):
     async def enqueue_many(
         self: ConfiguredTask[P, R | Raisable], payloads: Iterable[object] | AsyncIterable[object]
     ) -> list[JobHandle[R]]:
-        """Enqueue a job per payload in one transaction, streamed; their handles in the order given. All, or none.
+        """Enqueue one job per payload in one transaction, streamed: all of them or none.
 
-        A handle has ``id`` and ``task`` at once, and the other fields after ``refresh``, ``wait`` or ``result``.
+        For arguments that type checkers check: ``app.enqueue_many(send.new_job(n) for n in numbers)``.
 
-        A payload is an object keyed by parameter name (or whatever the parameter ``payload`` takes). With arguments
-        checked by type: ``app.enqueue_many(send.new_job(n) for n in numbers)``.
+        Args:
+            payloads: Objects keyed by parameter name, or the values of a parameter called ``payload``.
+
+        Returns:
+            Handles in the order of the payloads. They have ``id`` and ``task`` at once, and the other fields after
+            ``refresh``, ``wait`` or ``result``.
+
+        Raises:
+            InvalidJob: The task does not take a payload.
+
         """
         if isinstance(payloads, AsyncIterable):
             ids = await self._producer.enqueue_many(self._job_of(one) async for one in payloads)
@@ -175,11 +224,26 @@ class ConfiguredTask(Generic[P, R_co]):
     def enqueue_in(
         self, connection: Connection | AsyncConnection, /, *args: P.args, **kwargs: P.kwargs
     ) -> JobHandle[Any] | Awaitable[JobHandle[Any]]:
-        """Enqueue inside the caller's transaction: the job is there when, and only if, the caller commits.
+        """Enqueue a job in the caller's transaction. The job exists if and only if the caller commits.
 
-        ``connection``: of psycopg, asyncpg, sqlite3, aiosqlite, SQLAlchemy (a session, too) or Django, to the queue's
-        database. Gives the job, or an awaitable of it when the connection is asynchronous. Raises InvalidJob,
-        SchemaMissing; ConfigurationError for what its owner could not commit.
+        Args:
+            connection: A connection to the queue's database, of psycopg, asyncpg, sqlite3, aiosqlite, SQLAlchemy (also
+                a session) or Django.
+            args: Positional arguments of the task.
+            kwargs: Keyword arguments of the task.
+
+        Returns:
+            A handle of the job, or an awaitable of it for an asynchronous connection.
+
+        Raises:
+            InvalidJob: The task does not take these arguments.
+            SchemaMissing: The database has no schema yet.
+            ConfigurationError: The caller could not commit on this connection.
+
+        Example:
+            with engine.begin() as connection:
+                send.enqueue_in(connection, "someone@example.com")
+
         """
         return self._producer.handled.enqueue_in(connection, self.new_job(*args, **kwargs), self._definition)
 
@@ -194,7 +258,7 @@ class ConfiguredTask(Generic[P, R_co]):
 def refuse_foreign(
     task: ConfiguredTask[..., object], app: TaskProducer, call: str, error: type[Misuse] = InvalidJob
 ) -> None:
-    """Raise ``error`` for a task that another App declared: its jobs go to the store of that App."""
+    """Raise ``error`` for a task that another App declared, because its jobs go to the store of that App."""
     if task.producer is not app:
         raise error(
             f"{call}: task {task.name!r} is declared by another App, whose store has its jobs; call that App's method"
@@ -202,10 +266,9 @@ def refuse_foreign(
 
 
 def job_of(task: object, app: TaskProducer | None, call: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
-    """Return the job that a call enqueues: of a task with these arguments, or a ``NewJob`` as it is.
+    """Return the job that a call enqueues: a new job of the task, or the ``NewJob`` itself. Raises InvalidJob.
 
-    ``app``: whose task it must be; ``None``: of any App. ``call``: what was called, as in "enqueue(task, …)". Raises
-    InvalidJob.
+    ``app``: The App that must have declared the task; ``None`` accepts any. ``call``: The call, for errors.
     """
     if isinstance(task, NewJob):
         if args or kwargs:
@@ -228,7 +291,7 @@ def read_task(task: object, app: TaskProducer | None, call: str) -> ConfiguredTa
 
 
 def definition_of(task: object) -> TaskDefinition | None:
-    """Return what was declared about a task; ``None`` for anything else."""
+    """Return the declaration of a task; ``None`` for anything else."""
     return task.definition if isinstance(task, ConfiguredTask) else None
 
 
@@ -238,7 +301,7 @@ def name_of(task: object) -> str:
 
 
 class Task(ConfiguredTask[P, R_co], Generic[P, R_co, Returned_co]):
-    """A function declared as a task. Calling it calls the function, here and now."""
+    """A function declared as a task. Calling it calls the function; ``enqueue`` enqueues a job."""
 
     def __init__(self, definition: TaskDefinition, producer: TaskProducer) -> None:
         super().__init__(definition, producer)
@@ -255,7 +318,7 @@ class Task(ConfiguredTask[P, R_co], Generic[P, R_co, Returned_co]):
 
 
 class ContextTask(ConfiguredTask[P, R_co], Generic[P, R_co, Returned_co]):
-    """A task whose first parameter is a Context: given by the caller in a direct call, never enqueued."""
+    """A task whose first parameter is a Context. A direct call passes one; enqueue calls leave it out."""
 
     def __init__(self, definition: TaskDefinition, producer: TaskProducer) -> None:
         super().__init__(definition, producer)
@@ -265,7 +328,7 @@ class ContextTask(ConfiguredTask[P, R_co], Generic[P, R_co, Returned_co]):
 
         def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> Returned_co: ...
     else:
-        # By position or by name, wherever the function has it: what a type cannot say stays possible.
+        # The Context may be passed by position or by name, which a type cannot express.
         __call__ = Task.__call__
 
     def __repr__(self) -> str:
@@ -273,8 +336,10 @@ class ContextTask(ConfiguredTask[P, R_co], Generic[P, R_co, Returned_co]):
 
 
 def _copy_metadata(task: ConfiguredTask[..., object], function: object) -> None:
-    """Let a task show its function's name, words and attributes, but for those that a task has itself: the attributes
-    of an object, or of another App's task, are what it works with."""
+    """Copy name, docstring and attributes of the function to the task, except attributes that a task has itself.
+
+    An object that is called, or a task of another App, needs its own attributes.
+    """
     functools.update_wrapper(cast("Callable[..., object]", task), cast("Callable[..., object]", function), updated=())
     for name, value in getattr(function, "__dict__", {}).items():
         if not hasattr(task, name):

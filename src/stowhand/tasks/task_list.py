@@ -1,4 +1,4 @@
-"""Tasks as a dict: functions by name, where there is neither a folder nor an ``App``."""
+"""A dict of tasks: functions by name, without a folder or an ``App``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TaskList = Mapping[str, Callable[..., Any]]
 
 
 def read_task_list(tasks: object) -> Registry:
-    """Return a registry of these tasks, each under the name that it has here. Raises ConfigurationError."""
+    """Return a registry of these tasks under the names of the dict. Raises ConfigurationError."""
     if not isinstance(tasks, Mapping) or not tasks:
         raise ConfigurationError("task_list: give functions by name, as in {'hello': hello}")
     registry = Registry()

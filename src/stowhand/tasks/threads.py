@@ -1,8 +1,8 @@
 """Threads for synchronous tasks.
 
-Not a ``ThreadPoolExecutor``: its threads are joined when the interpreter ends, so a hung task would keep the process
-from ending, and a hung thread takes one of its slots for ever. Here a thread is taken when a task starts and returns
-when it ends; how many there are is bounded by how many tasks a worker runs at once, plus those that hang.
+A ``ThreadPoolExecutor`` does not serve: it joins its threads when the interpreter exits, so a hung task would block the
+exit, and a hung thread occupies a slot forever. Here a task takes a thread when it starts and returns it when it ends.
+A worker has at most as many threads as it runs tasks at once, plus those that hang.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Threads:
     async def run(self, call: Callable[[], T], *, on_abandoned: Callable[[threading.Event], None]) -> T:
         """Call a function in a thread, with a copy of the current context variables, and wait for its result.
 
-        When the waiting is cancelled, the call goes on (a thread cannot be stopped), and its result or error is
-        ignored. ``left_behind`` is then called with an event that is set when the call ends.
+        If the wait is cancelled, the call continues, because a thread cannot be stopped. Its result or error is
+        ignored, and ``on_abandoned`` is called with an event that is set when the call ends.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -56,8 +56,8 @@ class Threads:
             raise
 
     async def run_handler(self, attempt: Attempt[Any], call: Callable[[], T]) -> T:
-        """Run the handler of an attempt as ``run`` does. After a timeout its result or error is ignored, however soon
-        the thread ends: CancelledError is raised."""
+        """Run the handler of an attempt like ``run``. After a timeout it raises CancelledError and ignores the result
+        and the error, however soon the thread ends."""
         control = control_of(attempt)
 
         def on_abandoned(ended: threading.Event) -> None:
@@ -72,7 +72,7 @@ class Threads:
                 raise asyncio.CancelledError
 
     def close(self) -> None:
-        """End the idle threads; those that still run end with their call. Harmless when repeated."""
+        """End the idle threads. Busy ones end with their call. Idempotent."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -110,12 +110,12 @@ class _Thread:
         while is_reusable and (item := self._inbox.get()) is not None:
             work, loop = item
             report = work()
-            # Back in the pool before the end is reported, so that the next task finds this thread.
+            # Return to the pool before reporting the end, so that the next task finds this thread.
             is_reusable = self._release(self)
             try:
                 loop.call_soon_threadsafe(report)
             except RuntimeError:
-                # The loop is closed: the call was left behind long ago, and is not awaited.
+                # The loop is closed: the call was abandoned, and is not awaited.
                 del report
 
 

@@ -1,7 +1,7 @@
-"""``unique=``: at most one job of a task waits or runs with the same arguments, by a key that is made here.
+"""``unique=``: at most one job of a task waits or runs with the same arguments, by a computed key.
 
-A repeat gives that very job, unchanged; one that has failed starts anew. The key says nothing of the arguments, for it
-is shown where payloads are not.
+Enqueueing it again returns that job unchanged, and restarts a failed one. The key does not reveal the arguments,
+because it is visible to users who may not see payloads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.tasks.shape import ABSENT, Shape
 
 Unique = Literal["arguments"] | Callable[..., object]
-"""All arguments; or a function of some of them, by name, which returns what no two jobs may share."""
+"""All arguments, or a function of some of them by name, whose value no two jobs may share."""
 _ALL_ARGUMENTS = "arguments"
 
 
