@@ -1,1 +1,1 @@
-"""What an application declares, enqueues and embeds; and what it can set."""
+"""The App, with which an application declares tasks, enqueues jobs and embeds workers; and its settings."""

@@ -1,4 +1,4 @@
-"""Acting on many jobs: on all that a filter describes, and an answer for each.
+"""Changes of many jobs, such as all jobs that a filter matches, with an answer for each.
 
 await store.admin.cancel_jobs(await ids_of(store, JobFilter(task="send", error="no such order")))
 """
@@ -15,9 +15,9 @@ from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.queue_store import ActionResult, Answer, JobFilter, QueueStore, Reschedule
 
 JOBS_PER_PAGE = 500
-"""Jobs read in one call: with their payloads, 500 MiB at most."""
+"""Jobs read in one call; with their payloads at most 500 MiB."""
 JobsChange = Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Job]]]
-"""Acts on the jobs of these ids, and returns those that it has changed."""
+"""Changes the jobs with these ids, and returns the changed ones."""
 
 
 async def ids_of(store: QueueStore, job_filter: JobFilter) -> list[int]:
@@ -59,7 +59,7 @@ async def fail(store: QueueStore, job_ids: Sequence[int], reason: str | None = N
 
 
 async def retry_failed(store: QueueStore, job_ids: Sequence[int]) -> list[Answer]:
-    """Retry jobs that are still failed. Others may have been retried or canceled while a user was asked."""
+    """Retry jobs that are still failed. Others may have been retried or canceled while a user was confirming."""
     retried = set(await store.admin.retry_failed(job_ids))
     return [
         Answer(job_id, ActionResult.DONE) if job_id in retried else _not_failed(job_id, await store.jobs.get(job_id))
@@ -83,7 +83,7 @@ def _not_failed(job_id: int, job: Job | None) -> Answer:
 
 
 def _skipped(job_id: int, job: Job | None) -> Answer:
-    """Explain why a job was not changed, as far as can be seen a moment later."""
+    """Explain why a job was not changed, by its state a moment later."""
     if job is None:
         return Answer(job_id, ActionResult.MISSING)
     if job.state is State.PROCESSING:

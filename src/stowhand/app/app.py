@@ -86,7 +86,9 @@ _REFUSED_IN_IMMEDIATE = (
 
 
 class App:
-    """Tasks, and the store where their jobs are kept. Connects when first needed, once per event loop.
+    """Declares tasks, enqueues their jobs, and makes workers that run them.
+
+    An App connects to its store when it first needs it, once per event loop.
 
         app = App("postgresql:///shop")
 
@@ -96,15 +98,24 @@ class App:
         await send.enqueue("someone@example.com")
         send.enqueue_sync("someone@example.com")  # from a script
 
-    Without a URL: ``STOWHAND_CONNECTION``, ``stowhand.toml``, ``DATABASE_URL``, ``PGDATABASE``, else the file
-    ``stowhand.db``, as on the command line; options too are read there where they are not given. ``memory://`` is for
-    trying out and for tests. A ``store`` that is given is used as it is, on any loop.
+    Args:
+        url: URL of the store. Without it, the App uses ``STOWHAND_CONNECTION``, ``stowhand.toml``, ``DATABASE_URL``,
+            ``PGDATABASE``, or else the file ``stowhand.db``, like the command line. Options that are not passed come
+            from there too. ``memory://`` is for experiments and tests.
+        store: A store object to use on every event loop, instead of ``url``.
+        include: Modules that declare tasks, which a worker imports before it starts: ``"shop.mail"``, or
+            ``"shop.tasks.*"`` for every module of a package.
+        logger_factory: Function of a job that returns the logger of its attempt.
+        traces: Makes OpenTelemetry spans of enqueue calls and attempts.
+        around_thread: Function that returns a context manager, entered in the thread of each attempt of a ``def`` task.
+            It releases what a thread must not keep from one job to the next.
+        middleware: Functions of a handler that return a handler, around every attempt. The first is outermost.
+        on_enqueue: Functions of a ``NewJob`` that return one, applied to every job that this App enqueues.
+        options: Fields of ``StoreOptions``, and ``preset``.
 
-    ``include``: modules that declare tasks, imported by a worker before it starts: ``"shop.mail"``, or
-    ``"shop.tasks.*"`` for every module of a package. ``around_thread``: gives a context manager in which each attempt
-    of a ``def`` task is run, in its thread: there release what a thread must not keep from one job to the next.
-    ``middleware``: functions of a handler that give a handler, around every attempt; the first is outermost.
-    ``on_enqueue``: functions of a ``NewJob`` that give one; every job that is enqueued by way of this App passes them.
+    Raises:
+        ConfigurationError: An argument is invalid.
+
     """
 
     def __init__(
@@ -122,17 +133,17 @@ class App:
     ) -> None:
         self.registry, self.traces = Registry(read_middleware(around_thread, middleware, on_enqueue)), traces
         self.sync = Sync(self)
-        """For code without an event loop."""
+        """The App's methods for code without an event loop."""
         self._app_store = AppStore(url, store, options)
         self._modules = read_modules(include)
         self._new_logger = logger_factory or attempt_logger
         self._stores = LoopStores(self._app_store.make, self._traced, self._app_store.maker_to_read)
         self.handled = self._new_handled_jobs(self._stores)
-        """Its jobs, for handles."""
+        """Access to the App's jobs, for handles."""
         self._immediate: ImmediateRunner | None = None
         self._handlers: builtins.list[TaskHandler] = []
         self.cron_items: tuple[ParsedItem, ...] = ()
-        """Recurring items, as ``cron`` declared them."""
+        """Recurring items that ``cron`` declared."""
 
     if not TYPE_CHECKING:  # type checkers would take any attribute for one of this class
 
@@ -170,12 +181,26 @@ class App:
         cron: str | Match | None = None,
         **options: Any,
     ) -> Any:
-        """Declare a function as a task; its name is the function's unless given.
+        """Declare a function as a task. Calling the task still calls the function.
 
-        The function stays what it was: calling it calls it. Options are defaults for its jobs (``serial``,
-        ``priority``, ``max_attempts``, …) and say how it is run (``timeout``, ``backoff``, ``executor``, ``mismatch``).
-        ``cron``: a pattern; a job without arguments is enqueued at every minute that matches, as ``App.cron`` does.
-        Raises ConfigurationError, DuplicateTask.
+        Args:
+            function: The function, if used as ``@app.task`` without arguments.
+            name: Name of the task; by default the function's name.
+            cron: Cron pattern. At every matching minute a job without arguments is enqueued, as by ``App.cron``.
+            options: Fields of ``TaskOptions``: defaults for its jobs (``serial``, ``priority``, …), and
+                options of its attempts (``timeout``, ``backoff``, ``executor``, ``mismatch``, …).
+
+        Returns:
+            The task, or a decorator that returns it.
+
+        Raises:
+            ConfigurationError: The function cannot be a task, or an option is invalid.
+            DuplicateTask: Another task has this name.
+
+        Example:
+            @app.task(timeout="30s", max_attempts=5)
+            async def send(to: str) -> None: ...
+
         """
 
         def declare(function: Callable[..., Any]) -> Task[..., Any, Any] | ContextTask[..., Any, Any]:
@@ -196,9 +221,11 @@ class App:
         return declare if function is None else declare(function)
 
     def discover(self) -> None:
-        """Import the modules of ``include``, once. A worker does it, and ``add_job``.
+        """Import the modules of ``include``, once. A worker and ``add_job`` call this.
 
-        Raises ConfigurationError that names the module.
+        Raises:
+            ConfigurationError: A module cannot be imported.
+
         """
         modules, self._modules = self._modules, ()
         try:
@@ -217,9 +244,23 @@ class App:
         tz: str | None = None,
         **options: Unpack[CronKeywords],
     ) -> None:
-        """Enqueue a job of this task at every minute that matches the pattern.
+        """Declare a recurring job: a worker enqueues a job of the task at every minute that matches the pattern.
 
-        ``identifier`` is its name for ever, the task's if not given. Raises ConfigurationError.
+        Args:
+            pattern: Five fields as in a crontab, also with names and macros such as ``@daily``; or a function of a
+                ``CronDate`` that returns whether a job is due.
+            task: A task, or its name.
+            payload: Arguments of the jobs, by parameter name.
+            identifier: Permanent name of the item; by default the task's name.
+            tz: Time zone of the pattern, such as ``Europe/Berlin``; by default UTC.
+            options: Options of the jobs (``serial``, ``priority``, …), and ``backfill_period``.
+
+        Raises:
+            ConfigurationError: The item is invalid, or the task does not take the payload.
+
+        Example:
+            app.cron("0 4 * * *", send_report, {"kind": "daily"}, tz="Europe/Berlin")
+
         """
         with declaration_errors():
             if isinstance(task, ConfiguredTask):
@@ -231,9 +272,15 @@ class App:
 
     @contextmanager
     def override(self, factory: Callable[[], AnyContextManager[object]], value: object) -> Iterator[None]:
-        """Give tasks this value instead of what the factory opens, for as long as the block lasts: for tests.
+        """Replace a resource by a value within the block, in tests. A worker that starts there does not open it.
 
-        A worker that starts within the block opens nothing for it. Raises ConfigurationError where no task asks for it.
+        Args:
+            factory: The factory that tasks pass to ``resource``.
+            value: The value that tasks receive.
+
+        Raises:
+            ConfigurationError: No task uses this factory.
+
         """
         self.discover()
         with ExitStack() as replaced:
@@ -251,10 +298,22 @@ class App:
     async def enqueue(self, task: NewJob, /) -> JobHandle[Any]: ...
     @needs_loop("app.sync.enqueue(task, …)")
     async def enqueue(self, task: ConfiguredTask[..., Any] | NewJob, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
-        """Commit one job that will call the task with these arguments; return its handle. As ``Task.enqueue``.
+        """Enqueue and commit one job that calls the task with these arguments, like ``Task.enqueue``.
 
-        A ``NewJob`` is committed as it is; a task that is declared here must take its payload. Raises InvalidJob,
-        OutcomeUnknown, SchemaMissing, StoreUnreachable.
+        Args:
+            task: A task, or a ``NewJob``, which is enqueued unchanged.
+            args: Positional arguments of the task.
+            kwargs: Keyword arguments of the task.
+
+        Returns:
+            A handle of the job.
+
+        Raises:
+            InvalidJob: The task does not take these arguments or this payload.
+            OutcomeUnknown: The connection was lost during the commit; the job may exist.
+            SchemaMissing: The store has no schema yet.
+            StoreUnreachable: The store does not answer.
+
         """
         job = job_of(task, self, "enqueue(task, …)", args, kwargs)
         return await self.handled.enqueue(job, definition_of(task))
@@ -276,15 +335,25 @@ class App:
 
         @needs_loop("app.sync.enqueue_and_wait(task, …)")
         async def enqueue_and_wait(self, task, /, *args, timeout=None, **kwargs):
-            """Enqueue a job and wait for its result. As ``Task.enqueue_and_wait``."""
+            """Enqueue a job and wait for its result, like ``Task.enqueue_and_wait``."""
             known = read_task(task, self, "enqueue_and_wait(task, …)")
             return await known.enqueue_and_wait(*args, timeout=timeout, **kwargs)
 
     @needs_loop("app.sync.enqueue_many(…)")
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> builtins.list[int]:
-        """Enqueue any number in one transaction, streamed; their ids in the order given. All of them, or none.
+        """Enqueue any number of jobs in one transaction, streamed: all of them or none.
 
-        Their results: ``await app.gather(ids)``; handles with the type of a task: ``Task.enqueue_many``.
+        ``await app.gather(ids)`` waits for their results. ``Task.enqueue_many`` returns typed handles.
+
+        Args:
+            jobs: Jobs of any tasks, such as ``send.new_job("someone@example.com")``.
+
+        Returns:
+            The ids of the jobs, in the order of ``jobs``.
+
+        Raises:
+            InvalidJob: A job is invalid; the message has its number.
+
         """
         producer = (await self.open()).jobs
         if isinstance(jobs, AsyncIterable):
@@ -297,7 +366,7 @@ class App:
 
     @needs_loop("app.sync.add_jobs(…)")
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
-        """As ``enqueue_many``, with the jobs themselves. For hundreds, not for millions."""
+        """Enqueue jobs like ``enqueue_many``, and return them. For hundreds of jobs, not for millions."""
         checked = list(_check_each(jobs, self._check))
         enqueued = await (await self.open()).jobs.add_jobs(checked)
         return enqueued if self._immediate is None else await self._immediate.ran(enqueued)
@@ -317,7 +386,7 @@ class App:
     def enqueue_in(
         self, connection: object, task: ConfiguredTask[..., Any] | NewJob, /, *args: Any, **kwargs: Any
     ) -> JobHandle[Any] | Awaitable[JobHandle[Any]]:
-        """Enqueue inside the caller's transaction, which the caller commits. As ``Task.enqueue_in``."""
+        """Enqueue a job in the caller's transaction, like ``Task.enqueue_in``."""
         job = job_of(task, self, "enqueue_in(connection, task, …)", args, kwargs)
         return self.handled.enqueue_in(connection, job, definition_of(task))
 
@@ -327,9 +396,17 @@ class App:
     async def job(self, job_id: int, task: ConfiguredTask[..., R | Raisable]) -> JobHandle[R]: ...
     @needs_loop("app.sync.job(…)")
     async def job(self, job_id: int, task: ConfiguredTask[..., Any] | None = None) -> JobHandle[Any]:
-        """Return a handle of the job with this id. ``task`` supplies the type of its result.
+        """Return a handle of the job with this id.
 
-        Raises UnknownJob; ResultNotKept for one that is not kept any more; InvalidJob where it is of another task.
+        Args:
+            job_id: Id of the job.
+            task: Its task, which supplies the type of the result.
+
+        Raises:
+            UnknownJob: There never was such a job.
+            ResultNotKept: The job finished, and the store no longer keeps it.
+            InvalidJob: The job is of another task.
+
         """
         if task is not None:
             refuse_foreign(task, self, "App.job")
@@ -351,9 +428,17 @@ class App:
     async def gather(
         self, jobs: Iterable[Any], timeout: Duration | None = None, *, return_exceptions: bool = False
     ) -> builtins.list[Any]:
-        """As ``stowhand.gather``, also for jobs and ids of this App: what ``add_jobs`` and ``enqueue_many`` return.
+        """Wait for many jobs and return their results in order, like ``stowhand.gather``.
 
-        Raises as that does; UnknownJob for an id that never was.
+        Args:
+            jobs: Handles, jobs or ids, as ``enqueue_many`` and ``add_jobs`` return them.
+            timeout: Seconds, a timedelta or a phrase ("30s"); ``None`` waits without limit.
+            return_exceptions: Whether errors are returned in the list instead of raised.
+
+        Raises:
+            UnknownJob: There never was a job with such an id.
+            TimeoutError, JobFailed: As ``JobHandle.result``, with all its other errors.
+
         """
         refuse_inside("gather()")
         handled = self.handled
@@ -362,7 +447,20 @@ class App:
 
     @needs_loop("app.sync.add_job(…)")
     async def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:
-        """Enqueue a job by the name of its task, which may be declared elsewhere. A payload of ``None`` is ``{}``."""
+        """Enqueue a job by the name of its task, which may be declared in another program.
+
+        Args:
+            task: Name of the task.
+            payload: JSON value, by default an object keyed by parameter name; ``None`` becomes ``{}``.
+            options: Fields of ``EnqueueOptions``.
+
+        Returns:
+            The job.
+
+        Raises:
+            InvalidJob: An option is invalid, or a task that is declared here does not take the payload.
+
+        """
         self.discover()
         return await self._enqueue(self.registry.new_job(task, payload, options))
 
@@ -384,14 +482,14 @@ class App:
         checked = self.registry.apply_on_enqueue(checked)
         limits.refuse_built_in(checked)
         task = self.registry.find(checked.task)
-        # What the task has just written, as ``Task.enqueue`` has it, was checked then.
+        # A payload that the task has just written, as by ``Task.enqueue``, was checked then.
         if task is None or checked.payload is not task.shape.written:
             limits.check_payload(checked)
             if task is not None:
                 task.shape.check(checked.payload)
         return checked
 
-    # -- looking at jobs and acting on them; everything else is a part of the open store --------------
+    # -- reading and changing jobs; the parts of the open store have all other methods ----------------
 
     get = StoreMethod(Producer.get)
     list = StoreMethod(Inspector.list)
@@ -407,22 +505,29 @@ class App:
 
     @needs_loop("app.sync.install() to install a schema (app.sync connects by itself)")
     async def open(self, *, install: bool = False) -> QueueStore:
-        """Connect on this event loop, if not yet; ``install`` an absent schema.
+        """Connect on this event loop, if not connected yet, and return the store.
 
-        Raises StoreUnreachable, SchemaError.
+        Args:
+            install: Whether an absent schema is installed.
+
+        Raises:
+            StoreUnreachable: The store does not answer.
+            SchemaError: The schema is absent, or of an incompatible version.
+
         """
         return await self._stores.open(install=install)
 
     @needs_loop("app.sync.list(…), app.sync.get(…) and others, which connect by themselves")
     async def open_to_read(self) -> QueueStore:
-        """The same store on connections of their own, on which nothing can be written and a question ends after some
-        seconds; what was given as an object is used as it is. Raises as ``open``.
+        """Return the store on separate read-only connections, whose statements time out after some seconds.
+
+        A store that was passed as an object is returned itself. Raises the errors of ``open``.
         """
         return await self._stores.reader.open()
 
     @needs_loop("app.sync.close()")
     async def close(self) -> None:
-        """Close the connections of this event loop. Harmless when repeated; the next use connects anew."""
+        """Close the connections of this event loop. Idempotent; the next use connects again."""
         await self.handled.close()
         for handler in self._handlers:
             handler.close()
@@ -438,19 +543,27 @@ class App:
 
     @property
     def own_store(self) -> OwnStore:
-        """This app's arguments about its store."""
+        """The App's arguments about its store."""
         return self._app_store.own
 
     def any_store(self) -> QueueStore:
-        """A store that need not be open, for calls on the caller's connection; the given one if there is one."""
+        """Return a store that need not be open, for calls on the caller's connection."""
         return self._stores.any_store()
 
     @contextmanager
     def using(self, store: QueueStore) -> Iterator[None]:
-        """Keep jobs in this store instead for as long as the block lasts, on every loop and in every thread: for tests.
+        """Use another store within the block, on every loop and in every thread, in tests.
 
-        ``with app.using(MemoryStore()):``. It is used as it is, and stays open at the end. A worker that runs already
-        stays with its own store. Raises ConfigurationError for what is no store.
+        The store is used as it is, and stays open at the end. A running worker keeps its store.
+
+            with app.using(MemoryStore()): ...
+
+        Args:
+            store: The store.
+
+        Raises:
+            ConfigurationError: ``store`` is not a store of jobs.
+
         """
         checked = checked_store("App.using", store)
         with self._kept_in(lambda: checked):
@@ -458,13 +571,12 @@ class App:
 
     @contextmanager
     def immediate(self) -> Iterator[None]:
-        """Run every job when it is enqueued, on every loop and in every thread, for as long as the block lasts: for
-        tests.
+        """Run every job when it is enqueued, on every loop and in every thread within the block, in tests.
 
-        Jobs are kept in a store in memory. ``enqueue`` comes back when the job has run, and all that followed from it,
-        one after another; what a task raises is raised there. What is due later waits, and runs with the first job that
-        is enqueued after its time. Nothing is retried. What is part of a transaction, ``enqueue_in``, is refused: it
-        would run before the commit.
+        Jobs are in a store in memory. ``enqueue`` returns after the job and all jobs that follow from it have run, one
+        after another, and raises the errors of tasks. A job that is due later runs with the first job that is enqueued
+        after its time. Nothing is retried. ``enqueue_in`` raises ConfigurationError, because a job would run before the
+        commit.
         """
         before, self._immediate = self._immediate, ImmediateRunner(self)
         try:
@@ -506,13 +618,24 @@ class App:
         resources: Mapping[Factory, object] | None = None,
         **options: Unpack[WorkerKeywords],
     ) -> Worker:
-        """A worker on this app's store: ``await worker.run()`` works until ``worker.stop()``. Open the app first.
+        """Return a worker on this App's open store. ``await worker.run()`` works until ``worker.stop()``.
 
-        Takes the fields of ``WorkerOptions``; durations may be timedeltas. What is not given is as the app's preset
-        says, or its environment's, as for ``stowhand worker``. ``tasks`` are all that are declared here,
-        unless given. What recurs is scheduled beside it: what ``cron`` has declared, and what ``crontab``,
-        ``crontab_file`` and ``cron_items`` say. ``clock``: a test's, as its store has one. ``resources``: by factory,
-        what is open already, and stays so: ``{open_pool: pool}``.
+        It also schedules the recurring items of ``App.cron``, ``crontab``, ``crontab_file`` and ``cron_items``.
+
+        Args:
+            events: Receives the events of the worker; by default the log.
+            clock: The clock of a test.
+            resources: Open resources by factory, which the worker does not close: ``{open_pool: pool}``.
+            options: Fields of ``WorkerOptions``. Absent ones have the value of the App's preset, or the default.
+                ``tasks`` are by default all tasks that are declared here.
+
+        Raises:
+            ConfigurationError: The App is not connected on this event loop, declares no task, or an option is invalid.
+
+        Example:
+            async with app:
+                await app.worker(concurrency=4).run()
+
         """
         store = self._stores.opened()
         if store is None:
@@ -553,10 +676,16 @@ class App:
         resources: Mapping[Factory, object] | None = None,
         **options: Unpack[WorkerKeywords],
     ) -> AsyncIterator[Worker]:
-        """A worker for as long as the block lasts, in this event loop, leaving signals alone: for an ASGI lifespan.
+        """Run a worker in this event loop within the block, such as an ASGI lifespan. It does not handle signals.
 
-        An absent schema is installed. At the end running jobs have their grace. A worker that ends by itself is
-        reported to the loop's exception handler at once, and its error is raised at the end of the block.
+        An absent schema is installed. At the end of the block running jobs have their grace. If the worker fails, the
+        loop's exception handler is called at once, and the block raises the error at its end.
+
+        Args:
+            events: As of ``worker``.
+            resources: As of ``worker``.
+            options: As of ``worker``.
+
         """
         await self.open(install=True)
         worker = self.worker(events=events, resources=resources, **options)
@@ -599,7 +728,7 @@ def _check_each(jobs: Iterable[NewJob], check: Callable[[NewJob], NewJob]) -> It
 
 
 async def _check_each_async(jobs: AsyncIterable[NewJob], check: Callable[[NewJob], NewJob]) -> AsyncIterator[NewJob]:
-    """As ``_check_each``, for an asynchronous iterable."""
+    """Yield the checked jobs of an asynchronous iterable, like ``_check_each``."""
     number = 1
     try:
         async for job in jobs:
@@ -609,7 +738,7 @@ async def _check_each_async(jobs: AsyncIterable[NewJob], check: Callable[[NewJob
         raise InvalidJob(f"job {number} of the batch: {error}") from None
 
 
-# -- for the rooms above, and for tests: no part of an application's own face ---------------------------
+# -- for higher rooms and for tests; not part of the public API ------------------------------------------
 
 
 def task_handler(
@@ -618,7 +747,7 @@ def task_handler(
     *,
     open_resources: Mapping[Factory, object] | None = None,
 ) -> TaskHandler:
-    """Return the handler of the app's tasks; close it when its worker has ended."""
+    """Return the handler of the App's tasks. Close it when its worker has stopped."""
     new_logger, connect, enqueue = app._new_logger, app._borrow, app._enqueue  # noqa: SLF001
     return TaskHandler(
         app.registry, enqueue=enqueue, logger_factory=new_logger, default=default, connect=connect,
@@ -627,14 +756,14 @@ def task_handler(
 
 
 def kept_in(app: App, make: Callable[[], QueueStore]) -> AbstractContextManager[None]:
-    """Let the app keep its jobs in the stores that ``make`` gives, for as long as the block lasts."""
+    """Keep the App's jobs in the stores that ``make`` returns, within the block."""
     return app._kept_in(make)  # noqa: SLF001
 
 
 def use_worker_store(app: App, url: str, options: StoreOptions, traces: Traces | None = None) -> None:
-    """Use the store of this process's worker, unless the app names another; and its traces, unless it has some.
+    """Use the store of this process's worker, unless the App names another, and its traces, unless the App has some.
 
-    Called before the worker starts.
+    Call this before the worker starts.
     """
     if app._app_store.adopt(url, options):  # noqa: SLF001
         app._stores.forget_any_store()  # noqa: SLF001

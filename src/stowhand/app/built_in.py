@@ -1,8 +1,9 @@
-"""Tasks that every worker has without declaring them, so that a crontab line may name them. Their names are
-reserved: an application cannot declare a task of such a name, and only a crontab and an administrator enqueue one
+"""Built-in tasks, which every worker has and a crontab line may name.
+
+Their names are reserved: an application cannot declare such a task. Only a crontab and an administrator enqueue one
 (limits.py).
 
-``jobs:purge_completed``  deletes finished jobs by their age. Its payload (what is malformed in it counts as not given):
+``jobs:purge_completed``  deletes finished jobs by their age. Malformed values of its payload have the default:
                           ``{"completed_older_than_days": 14, "failed_older_than_days": 30}``
 """
 
@@ -29,16 +30,15 @@ from stowhand.worker.policy import Policy
 DEFAULT_COMPLETED_DAYS = 14.0
 DEFAULT_FAILED_DAYS = 30.0
 MIN_AGE_SECONDS = 3600.0
-"""Seconds."""
 
 
 def with_built_in(names: Sequence[str], *, is_remote: bool) -> tuple[str, ...]:
-    """Return these tasks and the built-in ones, which a lent store runs where it is kept."""
+    """Return these tasks and the built-in ones, which workers of a remote store do not run."""
     return tuple(names) if is_remote else (*names, *BUILT_IN)
 
 
 def handler_on(store: QueueStore, tasks: Registry, new_logger: LoggerFactory, options: WorkerOptions) -> TaskHandler:
-    """Return the handler of these tasks and of the built-in ones, for a worker of this store."""
+    """Return the handler of these tasks and the built-in ones, for a worker of this store."""
 
     async def open_store() -> QueueStore:
         return store
@@ -73,7 +73,7 @@ def built_in(open_store: Callable[[], Awaitable[QueueStore]]) -> Registry:
 
 @cache
 def _purge() -> TaskDefinition:
-    """Return the definition, made once: each drain of a test makes a handler."""
+    """Return the definition. It is cached, because each drain of a test makes a handler."""
 
     async def purge(payload: Any) -> dict[str, int]:
         raise NotImplementedError
@@ -82,8 +82,7 @@ def _purge() -> TaskDefinition:
 
 
 def _seconds(days: object, default: float) -> float:
-    """Of a number of days above 0: at least an hour (less is surely a mistake), at most a hundred years (nothing is
-    kept for longer)."""
+    """Return the seconds of a number of days: at least an hour (less is a mistake), at most a hundred years."""
     if isinstance(days, bool) or not isinstance(days, int | float) or math.isnan(days) or days <= 0:
         days = default
     return min(max(float(min(days, MAX_DURATION_SECONDS / DAY)) * DAY, MIN_AGE_SECONDS), MAX_DURATION_SECONDS)

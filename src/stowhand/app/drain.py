@@ -1,4 +1,4 @@
-"""Running what is due in an App's store, here and now, by a worker that ends with it."""
+"""Running the due jobs of an App at once, in tests, with a worker that stops when none is due."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 
 MAX_JOBS_PER_DRAIN = 1000
-"""Jobs that follow one, at most."""
+"""Maximum number of jobs that may follow one job."""
 
 
 class RecordedAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt of a job."""
+    """An attempt of a job whose outcome the store has recorded."""
 
     job: Job
     """As it was claimed."""
     ended: AttemptOutcome
-    """The recorded end: ``ok``, ``retry``, ``failed``, …"""
+    """The recorded outcome: ``ok``, ``retry``, ``failed``, …"""
     outcome: Outcome
     """The outcome that the task returned or raised, or that follows from its error."""
     error: BaseException | None
@@ -51,13 +51,13 @@ class RecordedAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorder:
-    """Keeps the outcome of each attempt until it is recorded. ``policy``: of the handler."""
+    """Keeps the outcome of each attempt until it is recorded. ``policy``: the handler's policy."""
 
     def __init__(self, policy: Callable[[Claim[Job]], Policy]) -> None:
         self._policy = policy
         self._unrecorded: dict[int, tuple[Job, Outcome, BaseException | None]] = {}
         self.ran: list[RecordedAttempt] = []
-        """In the order in which they ended."""
+        """Recorded attempts, in the order in which they finished."""
 
     async def watch(self, attempt: Attempt[Job], returned: Awaitable[object]) -> Outcome:
         """Return the outcome of an attempt. Raises what the handler raises."""
@@ -82,11 +82,11 @@ class Recorder:
 
 
 class Drain:
-    """Runs the due jobs of an App's tasks, one after another, again and again; closed at the end.
+    """Runs the due jobs of an App's tasks one after another, in any number of calls. Close it at the end.
 
-    With all that a worker of the App has: middleware, timeouts, retries; resources are opened for the first job that
-    asks for them, and closed at the end. Its options are the App's own: no environment and no settings file is read.
-    ``retries``: whether what has failed is due again as its task says, or never.
+    It applies middleware, timeouts and retries like a worker of the App. It opens a resource for the first job that
+    uses it, and closes it at the end. Only the App's own options count: it reads no environment and no settings file.
+    ``retries``: whether failed jobs are retried.
     """
 
     def __init__(self, app: App, clock: Clock | None = None, *, retries: bool = True) -> None:
@@ -104,7 +104,7 @@ class Drain:
         self._events.on(JobEnded, self._recorder.recorded)
 
     async def run(self, limit: int) -> list[RecordedAttempt]:
-        """Run the jobs that are due, and those that they enqueue: at most so many."""
+        """Run the due jobs and the jobs that they enqueue, at most ``limit``."""
         ran = self._recorder.ran = []
         around = MiddlewareChain(middleware=(self._watched, *self._app.registry.middleware.middleware)).wrap(
             self._inner
@@ -118,7 +118,7 @@ class Drain:
         return ran
 
     async def aclose(self) -> None:
-        """Close what was opened. Raises what that raises."""
+        """Close the opened resources. Raises the error of one that cannot be closed."""
         self._inner.close()
         if self._inner.resources is not None:
             for _, error in await self._inner.resources.close(lambda: self._options.grace):
@@ -146,7 +146,7 @@ class ImmediateRunner:
         self._app = app
 
     async def run(self, enqueued: int = 1) -> None:
-        """Run what is due. Within an attempt, do nothing: its jobs run after it. Raises what a task raised."""
+        """Run the due jobs, and raise the error of a task. Within an attempt do nothing: its jobs run after it."""
         if is_inside_worker():
             return
         limit = MAX_JOBS_PER_DRAIN + enqueued - 1
@@ -168,7 +168,7 @@ class ImmediateRunner:
 
 
 class HandlerWithoutResources:
-    """A handler without the hook by which a worker opens the resources of all tasks, and with others for some."""
+    """A handler without the hook by which a worker opens all resources. ``hooks`` replace other hooks."""
 
     def __init__(self, handler: Handler, **hooks: object) -> None:
         self.handle = handler.handle
@@ -178,24 +178,24 @@ class HandlerWithoutResources:
 
 
 def _ended(error: BaseException) -> None:
-    """Ignore a resource that ends by itself: the task that uses it raises."""
+    """Ignore the error of a resource that ends by itself, because the task that uses it raises."""
 
 
 class RecurringItems:
-    """Enqueues the App's recurring items at moments that the caller chooses."""
+    """Enqueues the App's recurring items at times that the caller chooses."""
 
     def __init__(self, app: App, clock: Clock) -> None:
         self._app, self._clock = app, clock
         self._agenda = Agenda((), _raise)
 
     def follow(self, now: datetime) -> None:
-        """Take over the items that the App has now; a new one begins with the next minute."""
+        """Update the items from the App. A new item starts with the next minute."""
         self._app.discover()
         self._agenda.replace(self._app.cron_items)
         self._agenda.start(next_minute(now))
 
     def next(self, until: datetime) -> datetime | None:
-        """Return when the next item is due, at most until then."""
+        """Return when the next item is due; ``None`` if none is due by ``until``."""
         return next((at for at, _ in self._agenda.due(until)), None)
 
     async def enqueue(self, now: datetime) -> None:

@@ -1,4 +1,4 @@
-"""The stores that an App is connected to, one for each event loop."""
+"""The open stores of an App, one per event loop."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from stowhand.protocols.queue_store import QueueStore
 
 
 class LoopStores:
-    """Stores that ``make`` gives, each opened by the event loop that asks for it.
+    """Makes and opens one store per event loop.
 
-    ``traced`` is called with each before it is opened. ``make_to_read`` gives those of ``reader``; without it
-    ``reader`` is this object.
+    ``traced`` wraps each store before it opens. ``make_to_read`` makes the stores of ``reader``; without it ``reader``
+    is this object.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class LoopStores:
         self._unconnected: QueueStore | None = None
 
     async def open(self, *, install: bool = False) -> QueueStore:
-        """Connect on this event loop, if not yet; ``install`` an absent schema."""
+        """Connect on this event loop, if not connected yet. ``install``: whether an absent schema is installed."""
         loop = asyncio.get_running_loop()
         opening = self._stores.get(loop)
         if opening is None:
@@ -46,22 +46,22 @@ class LoopStores:
                 self._stores.pop(loop, None)
 
     def opened(self) -> QueueStore | None:
-        """The store of this event loop; ``None``: it is not open yet."""
+        """Return the store of this event loop; ``None`` if it is not open yet."""
         opening = self._stores.get(asyncio.get_running_loop())
         return opening.result() if opening is not None and opening.done() else None
 
     def any_store(self) -> QueueStore:
-        """A store that need not be open, for calls on the caller's connection."""
+        """Return a store that need not be open, for calls on the caller's connection."""
         if self._unconnected is None:
             self._unconnected = self._make()
         return self._unconnected
 
     def forget_any_store(self) -> None:
-        """Make another one at the next call: ``make`` gives other stores from now on."""
+        """Make a new store at the next call, because ``make`` returns other stores from now on."""
         self._unconnected = None
 
     async def close(self) -> None:
-        """Close the connections of this event loop. Harmless when repeated."""
+        """Close the connections of this event loop. Idempotent."""
         if self.reader is not self:
             await self.reader.close()
         opening = self._stores.pop(asyncio.get_running_loop(), None)

@@ -1,4 +1,4 @@
-"""The keywords of an ``App`` and of its workers. Every duration is a timedelta, seconds, or a phrase."""
+"""The keywords of an ``App`` and of its workers. A duration is a timedelta, seconds, or a phrase ("5m")."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stowhand.tasks.registry import Registry
 
 
 class StoreSettingsKeywords(TypedDict, total=False):
-    """Fields of ``StoreOptions`` by the same names wherever Python opens a store."""
+    """Fields of ``StoreOptions`` that have the same name wherever Python opens a store."""
 
     schema: str
     history: Duration | None
@@ -29,7 +29,7 @@ class StoreSettingsKeywords(TypedDict, total=False):
 
 
 class StoreKeywords(StoreSettingsKeywords, total=False):
-    """The fields of ``StoreOptions``, and defaults under one name, also of what a worker of the App begins with."""
+    """The fields of ``StoreOptions``, and the preset, which also holds defaults for the App's workers."""
 
     pool_size: int | None
     prepared_statements: bool
@@ -44,7 +44,7 @@ class StoreKeywords(StoreSettingsKeywords, total=False):
 
 
 class WorkKeywords(TypedDict, total=False):
-    """Fields of ``WorkerOptions`` by the same names wherever Python makes a worker."""
+    """Fields of ``WorkerOptions`` that have the same name wherever Python makes a worker."""
 
     name: str | None
     queues: Iterable[str] | None
@@ -59,7 +59,7 @@ class WorkKeywords(TypedDict, total=False):
 
 
 class WorkerKeywords(WorkKeywords, CronSources, total=False):
-    """The fields of ``WorkerOptions``, which of the App's tasks it claims, and what recurs beside it."""
+    """The fields of ``WorkerOptions``, the tasks to claim, and recurring items."""
 
     tasks: Iterable[str] | None
     exclude_tasks: Iterable[str]
@@ -84,9 +84,9 @@ def store_options(keywords: StoreKeywords) -> StoreOptions:
 
 
 def worker_options(keywords: WorkerKeywords, registry: Registry, store: QueueStore, preset: str) -> WorkerOptions:
-    """Return the options of a worker on this store; the preset supplies what is not given.
+    """Return the options of a worker on this store. The preset supplies absent values.
 
-    Raises ConfigurationError for an unknown option or task, and for what WorkerOptions refuses.
+    Raises ConfigurationError for an unknown option or task, and for an invalid value.
     """
     refuse_unknown("worker", keywords, WorkerKeywords.__annotations__)
     values: dict[str, Any] = {
@@ -104,10 +104,10 @@ def worker_options(keywords: WorkerKeywords, registry: Registry, store: QueueSto
 def claimed_tasks(
     registry: Registry, tasks: tuple[str, ...] | None, exclude_tasks: tuple[str, ...], *, lent: bool
 ) -> tuple[str, ...]:
-    """Return the names of the tasks that a worker claims. ``tasks``: ``None`` for all, and then the built-in ones too;
-    those of a lent store run where it is kept.
+    """Return the names of the tasks that a worker claims.
 
-    Raises UnknownTask, and ConfigurationError where no task is left.
+    ``tasks``: ``None`` for all tasks, including the built-in ones unless the store is remote. Raises UnknownTask, and
+    ConfigurationError if no task is left.
     """
     for name in (*(tasks or ()), *exclude_tasks):
         if name not in registry and name not in BUILT_IN:

@@ -1,4 +1,4 @@
-"""An App's arguments about its store, the store that was resolved, and whether two URLs mean the same store."""
+"""An App's arguments about its store, the resolved store, and a comparison of two URLs."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from stowhand.stores.url import LENT, places, scheme_of
 
 DEFAULT_STORE = "sqlite:///stowhand.db"
 DEFAULT_STORE_SOURCE = "the default; -c or DATABASE_URL names another"
-"""The source of a store that was not named."""
+"""The source of the default store."""
 OBJECT_SCHEME = "object"
-"""The scheme of a store that an App was given ready made: only its own process can reach it."""
+"""The scheme of a store object that was passed to an App. Only its own process can reach it."""
 _LOCAL_HOSTS = ("", "localhost", "127.0.0.1", "::1")
-"""Names of this machine. A socket's folder is another."""
+"""Names of this machine. The folder of a socket also means this machine."""
 
 
 class ResolvedStore(msgspec.Struct, frozen=True):
     """A store, and the source that named it."""
 
     url: str
-    """May hold a password: for opening, never for printing."""
+    """May contain a password: use it to connect, and never print it."""
     source: str
     note: str = ""
     """A warning about the choice."""
     app: str | None = None
-    """``module:name`` of the App whose own store object it is; the URL only names its kind."""
+    """``module:name`` of the App that has the store object; the URL names only its kind."""
 
     @property
     def is_lent(self) -> bool:
-        """The store is kept elsewhere, and lent over HTTP."""
+        """Whether another process serves the store over HTTP."""
         return self.scheme in LENT
 
     @property
     def scheme(self) -> str:
-        """``postgresql`` or ``sqlite``; ``https`` or ``http`` where it is lent; ``memory``."""
+        """``postgresql``, ``sqlite`` or ``memory``; ``https`` or ``http`` for a remote store."""
         return scheme_of(self.url)
 
 
@@ -50,20 +50,20 @@ class OwnStore(msgspec.Struct, frozen=True, kw_only=True):
     app: str = "App"
     """``module:name``."""
     url: str | None = None
-    """``None``: the App names none, and takes the default of the environment."""
+    """``None`` if the App names no store, and uses that of the environment."""
     made: bool = False
-    """Its store is an object of its process; the URL only names the kind."""
+    """Whether its store is an object of its process; the URL names only its kind."""
     options: Mapping[str, Any] = {}
-    """Its options, by the fields of ``StoreOptions``, and its preset."""
+    """Its options by field of ``StoreOptions``, and its preset."""
 
     @property
     def source(self) -> str:
-        """For people."""
+        """Name of the source, for messages."""
         return f"the App of {self.app}" if self.app != "App" else "App"
 
 
 def same_store(one: str, other: str, environ: Mapping[str, str]) -> bool:
-    """Return whether two URLs name the same file, database (host, port and name) or lender."""
+    """Return whether two URLs name the same file, database (host, port and name) or store server."""
     if one == other:
         return True
     schemes = {scheme_of(one), scheme_of(other)}
@@ -79,7 +79,7 @@ def _file(url: str) -> Path:
 
 
 def _database(url: str, environ: Mapping[str, str]) -> tuple[str, str, str]:
-    """Return host, port and name as libpq would find them."""
+    """Return host, port and name as libpq determines them."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
     hosts, ports = places(parts.netloc)

@@ -1,4 +1,4 @@
-"""From synchronous code into asynchronous code: one thread with one loop, and one way through."""
+"""A portal from synchronous into asynchronous code: one thread with one event loop."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 EXIT_TIMEOUT_SECONDS = 2.0
-"""Seconds that connections have to close when the program ends."""
+"""Time for connections to close when the program exits."""
 ITEMS_PER_CHUNK = 500
-"""Items that cross from the calling thread at a time."""
+"""Items that the calling thread hands over at a time."""
 
 
 class SyncFacade(Protocol):
     """An object whose methods wait for those of an asynchronous object."""
 
     opened: str
-    """The asynchronous object, as a program writes it."""
+    """The asynchronous object as an expression, for messages."""
 
     def wait_for(self, call: Callable[[Any], Awaitable[Any]], replacement: str) -> Any:
         """Wait for what ``ask`` returns for the asynchronous object; ``instead``: what to write in an event loop."""
@@ -70,10 +70,10 @@ class SyncMethod(Generic[P, T]):
 
 
 class Portal:
-    """Runs coroutines on a loop of its own, from any number of threads. The loop starts with the first of them.
+    """Runs coroutines of any number of threads on its own event loop, which starts with the first of them.
 
-    ``farewell``: a last coroutine, before the loop ends, at the end of the program too. Unlike a portal of anyio it
-    survives a fork, makes its items in the calling thread, and needs no block around it.
+    ``farewell``: the last coroutine before the loop ends, also at the exit of the program. Unlike a portal of anyio it
+    survives a fork, produces items in the calling thread, and needs no block around it.
     """
 
     def __init__(self, farewell: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -95,9 +95,9 @@ class Portal:
     def run_with(
         self, start: Callable[[AsyncIterator[S]], Coroutine[Any, Any, T]], items: Iterable[S], replacement: str
     ) -> T:
-        """As ``run``, for a coroutine that consumes items, which are produced in the calling thread.
+        """Run a coroutine like ``run`` that consumes items, which the calling thread produces.
 
-        A generator may use what belongs to its thread: a database cursor, the transaction it runs in.
+        So a generator may use objects of its thread, such as a database cursor or its transaction.
         """
         _refuse_loop(replacement)
         remaining = iter(items)  # first: if it cannot be iterated, no coroutine may be waiting for it
@@ -113,12 +113,12 @@ class Portal:
         return _wait(running)
 
     def forked(self) -> None:
-        """Forget loop and lock in a forked child: their threads are not there."""
+        """Forget loop and lock in a forked child, which does not have their threads."""
         self._lock = threading.Lock()
         self._loop = self._thread = None
 
     def close(self) -> None:
-        """Run ``farewell`` and stop the loop. Harmless when repeated; a later ``run`` starts a new one."""
+        """Run ``farewell`` and stop the loop. Idempotent; a later ``run`` starts a new loop."""
         self._end(None)
 
     def _end(self, timeout: float | None) -> None:
@@ -134,7 +134,7 @@ class Portal:
             thread.join(timeout)
 
     def _end_with_the_program(self) -> None:
-        """Close connections, for open ones cause warnings. A store that does not answer is not waited for."""
+        """Close connections, because open ones cause warnings. Does not wait for a store that does not answer."""
         with suppress(Exception):
             self._end(EXIT_TIMEOUT_SECONDS)
 
@@ -171,7 +171,7 @@ def _wait(running: Future[T]) -> T:
     try:
         return running.result()
     except BaseException:
-        # Ctrl-C in the waiting thread: the coroutine must not go on unseen. Harmless when it has ended.
+        # Ctrl-C in the waiting thread: the coroutine must not continue unnoticed.
         running.cancel()
         raise
 
@@ -188,7 +188,7 @@ def _answer(request: asyncio.Future[list[S]], remaining: Iterator[S]) -> None:
 
 def _give(request: asyncio.Future[list[S]], chunk: list[S] | None, error: Exception | None) -> None:
     if request.done():
-        return  # the consumer has ended meanwhile
+        return  # the consumer has finished meanwhile
     if error is not None:
         request.set_exception(error)
     else:
@@ -221,8 +221,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _end_tasks() -> None:
-    """What nobody has waited for, as ``asyncio.run`` does; its Runner would start a thread, which an ending program
-    may not."""
+    """Cancel the remaining tasks, like ``asyncio.run``. Its Runner would start a thread, which an exiting program may
+    not do."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

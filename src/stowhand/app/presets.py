@@ -10,7 +10,7 @@ import msgspec
 from stowhand.protocols.options import WorkerOptions
 
 SERVICE_PRESET = "service"
-"""The preset whose grace is as long as the timeout, so that a stop lets running jobs end."""
+"""The preset whose grace equals the timeout, so that a stop lets running jobs finish."""
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
     SERVICE_PRESET: {
@@ -27,7 +27,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset_worker(preset: str, keywords: Mapping[str, Any]) -> WorkerOptions:
-    """The options of a worker: what is given, else the preset's, else the defaults. Raises ConfigurationError."""
+    """Return the options of a worker: the keywords, then the preset's, then the defaults. Raises ConfigurationError."""
     of_preset = {name: value for name, value in PRESETS[preset].items() if name in WorkerOptions.__struct_fields__}
     options = WorkerOptions(**{**of_preset, **keywords})
     if preset == SERVICE_PRESET and options.timeout is not None and "grace" not in keywords:

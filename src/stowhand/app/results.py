@@ -1,4 +1,4 @@
-"""Waiting for many jobs of an App."""
+"""Functions that wait for many jobs of an App."""
 
 from __future__ import annotations
 
@@ -29,10 +29,23 @@ async def gather(
 async def gather(
     jobs: Iterable[JobHandle[Any]], timeout: Duration | None = None, *, return_exceptions: bool = False
 ) -> list[Any]:
-    """Return the results of jobs, in their order. The store is asked once for all of them.
+    """Wait for many jobs and return their results in order, with one poll for all of them.
 
-    Raises what the first of them raises that has none, as ``JobHandle.result`` does; the jobs go on. With
-    ``return_exceptions`` each error is in the list instead, at the place of its job. Jobs and ids: ``App.gather``.
+    Args:
+        jobs: Handles. For jobs and ids use ``App.gather``.
+        timeout: Seconds, a timedelta or a phrase ("30s"); ``None`` waits without limit.
+        return_exceptions: Whether errors are returned in the list instead of raised.
+
+    Returns:
+        The results, in the order of ``jobs``.
+
+    Raises:
+        TimeoutError, JobFailed: As ``JobHandle.result``, with all its other errors, for the first job without a result.
+            The jobs continue.
+
+    Example:
+        results = await gather(await send.enqueue_many(payloads), timeout="1m")
+
     """
     handles = _handles(jobs, "gather")
     return await gathered([partial(handle.result, timeout) for handle in handles], return_exceptions=return_exceptions)
@@ -58,7 +71,7 @@ async def gathered(calls: Iterable[Callable[[], Awaitable[R]]], *, return_except
 
 
 def listed(jobs: object, call: str) -> list[Any]:
-    """Return jobs as a list. Raises Misuse for what is not iterable: one handle, or a call that was not awaited."""
+    """Return jobs as a list. Raises Misuse unless they are iterable: for one handle, or a call without ``await``."""
     if not isinstance(jobs, Iterable):
         several = "app.sync.enqueue_many(…)" if call.startswith("app.sync") else "await task.enqueue_many(…)"
         raise Misuse(f"{call}: {a_type(jobs)}; it takes a list: {call}([job]), {call}({several})")
@@ -77,9 +90,15 @@ def _handles(jobs: object, call: str) -> list[JobHandle[Any]]:
 
 
 async def as_completed(jobs: Iterable[JobHandle[R]], timeout: Duration | None = None) -> AsyncIterator[JobHandle[R]]:
-    """Yield jobs as they end, with any outcome: their ``result()`` does not wait any more.
+    """Yield jobs as they finish, with any outcome. Their ``result()`` returns or raises at once.
 
-    Raises TimeoutError when not all have ended by then; the jobs go on.
+    Args:
+        jobs: Handles.
+        timeout: Seconds, a timedelta or a phrase ("30s"), for all jobs; ``None`` waits without limit.
+
+    Raises:
+        TimeoutError: Not all jobs have finished in time; they continue.
+
     """
     limit = None if timeout is None else seconds(timeout)
     started_at = stopwatch()

@@ -1,4 +1,4 @@
-"""The start of a worker in any process: opening its store, its events and log, and warnings."""
+"""The start of a worker in any process: its store, its events, its log, and warnings."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 MAX_TASKS_LISTED = 5
 MAX_LONG_TASKS_LISTED = 20
-"""Tasks named in one line, at most."""
+"""Maximum number of tasks in one line."""
 HINT_TIMEOUT_SECONDS = 1.0
-"""How long the start of a worker waits for a hint: an application may hold every connection of its pool."""
+"""Time that the start of a worker waits for a hint, because an application may hold all connections of its pool."""
 
 
 def store_at(url: str, options: StoreOptions) -> QueueStore:
-    """Return the store at a URL, which may be ``memory://``; otherwise as ``open_store``."""
+    """Return the store at a URL, like ``open_store``; the URL may be ``memory://``."""
     if url == MEMORY:
         if options.read_only:
             raise ConfigurationError("read_only: a store in memory serves its own process only; leave it out")
@@ -49,7 +49,7 @@ async def open_installed(store: QueueStore) -> None:
         await store.schema.install()
         await store.open()
     if store.capabilities.lent:
-        return  # the server looks after its schema
+        return  # the server maintains its schema
     status = await store.schema.status()
     if status.installed is not None and status.installed > status.expected:
         core_logger().warning(
@@ -66,7 +66,7 @@ async def warn_of_tasks_without_worker(store: QueueStore, tasks: Collection[str]
         async with asyncio.timeout(HINT_TIMEOUT_SECONDS):
             rows = await store.inspect.tasks()
     except (StoreError, TimeoutError):
-        return  # this login may not look; a store that is away is reported by the worker
+        return  # this login may not read; the worker reports an unreachable store
     unserved = [f"{escape(row.name)} ({row.due})" for row in rows if row.is_unserved and row.name not in tasks]
     if unserved:
         more = f" and {len(unserved) - MAX_TASKS_LISTED} more" if len(unserved) > MAX_TASKS_LISTED else ""
@@ -115,7 +115,7 @@ def report_warnings(store: QueueStore, events: Events) -> None:
 
 
 def report_worker_error(running: asyncio.Task[None]) -> None:
-    """Call the loop's exception handler if an embedded worker ended by an error."""
+    """Call the loop's exception handler if an embedded worker failed."""
     if not running.cancelled() and (error := running.exception()) is not None:
         running.get_loop().call_exception_handler(
             {"message": "stowhand: the embedded worker ended by itself", "exception": error, "task": running}
@@ -137,31 +137,33 @@ def logging_events() -> Events:
 
 
 def reserve_connections(store: QueueStore, slots: int) -> None:
-    """Let the store have a connection for each slot; warn where it cannot. Raises ConfigurationError."""
+    """Reserve a connection of the store per slot; warn if the pool is too small. Raises ConfigurationError."""
     if store.connections is not None and (shortage := store.connections.seat(slots)) is not None:
         core_logger().warning(shortage)
 
 
 def traced(store: QueueStore, traces: Traces | None) -> QueueStore:
-    """Return the store; its enqueues make spans if ``traces`` is given."""
+    """Return the store. With ``traces``, its enqueue calls make spans."""
     return store if traces is None else traces.store(store)
 
 
 def traced_events(events: Events | None, traces: Traces | None) -> Events:
-    """Return the events, or new ones that log; attempts of their workers make spans if ``traces`` is given."""
+    """Return the events, or new ones that log. With ``traces``, attempts of their workers make spans."""
     events = events or logging_events()
     return events if traces is None else traces.of(events)
 
 
 def warn_of_long_tasks(tasks: Iterable[TaskDefinition], preset: str, grace: float, option: str) -> None:
-    """Warn at the start of a worker. Only with the preset ``service`` is a stop meant to let everything end; for the
-    others ``stowhand doctor`` reports it."""
+    """Warn at the start of a worker with the preset ``service``, whose stop lets all jobs finish.
+
+    ``stowhand doctor`` reports the same for other presets.
+    """
     if preset == SERVICE_PRESET and (warning := grace_warning(tasks, grace, option)) is not None:
         core_logger().warning(warning)
 
 
 def grace_warning(tasks: Iterable[TaskDefinition], grace: float, option: str) -> str | None:
-    """Return a warning about tasks whose own timeout is longer than the grace; ``None`` if there are none.
+    """Return a warning about tasks whose timeout is longer than the grace; ``None`` if there are none.
 
     ``option``: the name of the grace in the message.
     """

@@ -1,4 +1,4 @@
-"""The store of an App: its arguments, checked at once, and the stores made of them."""
+"""The store of an App: its arguments, checked at once, and the stores made from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AppStore:
         self._options = store_options(keywords)
         store_url_text = None if url is None else _read_url(url)
         self.object = None if store is None else checked_store("App", store)
-        """Used as it is, on whatever loop; ``None``: each loop has one of its own."""
+        """Store object for all loops; ``None`` if each loop has its own store."""
         if self._options.pool is not None:
             store_url_text = _url_of_pool(self._options.pool)
         elif self.object is not None:
@@ -47,7 +47,7 @@ class AppStore:
 
     @property
     def preset(self) -> str:
-        """The preset: that of the App, else of the environment or the file. Raises ConfigurationError."""
+        """The preset of the App, or else of the environment or the settings file. Raises ConfigurationError."""
         preset: str = read_setting("preset", own=self.own)
         return preset
 
@@ -60,11 +60,11 @@ class AppStore:
 
     @property
     def maker_to_read(self) -> Callable[[], QueueStore] | None:
-        """Function that makes a store that can only be read; ``None`` if a store object was given."""
+        """Function that makes a read-only store; ``None`` if a store object was passed."""
         return partial(self.make, read_only=True) if self.object is None else None
 
     def make(self, *, read_only: bool = False) -> QueueStore:
-        """Return a store that is not connected yet, or the object that was given."""
+        """Return a store that is not connected yet, or the store object that was passed."""
         if self.object is not None:
             return self.object
         url, options = self._adopted or read_store(self.own)
@@ -86,7 +86,7 @@ def _read_url(url: object) -> str:
 
 
 def checked_store(caller: str, store: Any) -> QueueStore:
-    """Check a store object. ``whose``: the call that it is an argument of. Raises ConfigurationError."""
+    """Check a store object. ``caller``: the call that takes it, for errors. Raises ConfigurationError."""
     if isinstance(store, str):
         raise ConfigurationError(
             f"{caller}: store= takes a store object; a URL is given without its name: App('…'), or open_store('…')"
@@ -109,7 +109,7 @@ def _url_of_store(store: QueueStore) -> str:
 
 
 def _url_of_pool(pool: object) -> str:
-    """Return the database of an application's pool as a URL: other processes connect by themselves."""
+    """Return the database of an application's pool as a URL, because other processes make their own connections."""
     from stowhand.stores.database.borrowed_pool import BorrowedPool
 
     return BorrowedPool(pool, prepared=True).address.url

@@ -1,4 +1,4 @@
-"""Methods of an App that are those of its open store."""
+"""Methods of an App that call the method of its open store."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ PARTS_BY_PROTOCOL = {
     "Administrator": "admin",
     "Operator": "operate",
 }
-"""Of a store, by protocol."""
+"""Attributes of a store, by protocol."""
 
 
 def path_of(method: Callable[..., object]) -> str:
-    """Return where an open store has the method of a protocol: ``jobs.get``. Of other classes: its name."""
+    """Return the path of a protocol's method on an open store: ``jobs.get``. For other classes return its name."""
     part = PARTS_BY_PROTOCOL.get(method.__qualname__.partition(".")[0])
     return f"{part}.{method.__name__}" if part else method.__name__
 
 
 def refuse_unknown_names(method: Callable[..., object], arguments: Mapping[str, object]) -> None:
-    """Raise TypeError for an argument by name that a method does not have."""
+    """Raise TypeError for a keyword argument that a method does not have."""
     _, *parameters = signature(method).parameters.values()
     names = [one.name for one in parameters]
     if any(one.kind is Parameter.VAR_KEYWORD for one in parameters):
@@ -47,7 +47,7 @@ def refuse_unknown_names(method: Callable[..., object], arguments: Mapping[str, 
 
 
 def _filter_example(method: str, parameter: Parameter, name: str, value: object) -> str:
-    """Return the call with a filter, for the name of a field of it, or a similar name, and a text as its value."""
+    """Return a call with a filter as an example, for a keyword that is, or resembles, a field of the filter."""
     kind = type(parameter.default)
     meant = [name] if name in kind.__struct_fields__ else our_words(name, kind.__struct_fields__)
     field = meant[0] if meant else "states"

@@ -1,4 +1,4 @@
-"""The App's methods for code without an event loop: scripts, Django views, tests. Each calls the asynchronous one."""
+"""The App's methods for code without an event loop, such as scripts, Django views and tests."""
 
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ R = TypeVar("R")
 
 
 class Sync:
-    """Calls the app's methods and waits, from any number of threads; all share one loop thread and its connections.
+    """Calls the App's asynchronous methods and waits for them, from any number of threads.
 
-    Inside a running event loop it would block that loop: it raises Misuse that names what to await instead.
+    All threads share one loop thread and its connections. Inside a running event loop, which it would block, a call
+    raises Misuse that names the method to await.
+
+        app.sync.add_job("send", {"to": "someone@example.com"})
     """
 
     opened = "(await app.open())"
@@ -53,7 +56,7 @@ class Sync:
     @overload
     def enqueue(self, task: NewJob, /) -> SyncJobHandle[Any]: ...
     def enqueue(self, task: ConfiguredTask[..., Any] | NewJob, /, *args: Any, **kwargs: Any) -> SyncJobHandle[Any]:
-        """As ``App.enqueue``: ``app.sync.enqueue(send.options(delay=60), "x")``."""
+        """Enqueue a job like ``App.enqueue``: ``app.sync.enqueue(send.options(delay=60), "x")``."""
         call = partial(self._app.enqueue, task, *args, **kwargs)
         return SyncJobHandle(self._portal.run(call, f"await {name_of(task)}.enqueue(…)"), self._portal)
 
@@ -66,7 +69,7 @@ class Sync:
     def enqueue_in(
         self, connection: Connection, task: ConfiguredTask[..., Any] | NewJob, /, *args: Any, **kwargs: Any
     ) -> SyncJobHandle[Any]:
-        """As ``App.enqueue_in``, on a synchronous connection: ``app.sync.enqueue_in(session, send, "x")``."""
+        """Enqueue a job like ``App.enqueue_in``: ``app.sync.enqueue_in(session, send, "x")``."""
         if is_asynchronous(connection):
             raise ConfigurationError(f"this connection is asynchronous: await {name_of(task)}.enqueue_in(…)")
         return SyncJobHandle(self._app.enqueue_in(connection, task, *args, **kwargs), self._portal)
@@ -85,7 +88,7 @@ class Sync:
     else:
 
         def enqueue_and_wait(self, task, /, *args, timeout=None, **kwargs):
-            """As ``App.enqueue_and_wait``: ``app.sync.enqueue_and_wait(add, 1, 2, timeout="5s")``."""
+            """Enqueue and wait like the App's method: ``app.sync.enqueue_and_wait(add, 1, 2, timeout="5s")``."""
             call = partial(self._app.enqueue_and_wait, task, *args, timeout=timeout, **kwargs)
             return self._portal.run(call, f"await {name_of(task)}.enqueue_and_wait(…)")
 
@@ -94,7 +97,7 @@ class Sync:
     @overload
     def job(self, job_id: int, task: ConfiguredTask[..., R | Raisable]) -> SyncJobHandle[R]: ...
     def job(self, job_id: int, task: ConfiguredTask[..., Any] | None = None) -> SyncJobHandle[Any]:
-        """As ``App.job``."""
+        """Return a handle of the job with this id, like ``App.job``."""
         call = partial(self._app.job, job_id) if task is None else partial(self._app.job, job_id, task)
         return SyncJobHandle(self._portal.run(call, "await app.job(…)"), self._portal)
 
@@ -117,31 +120,31 @@ class Sync:
     def gather(
         self, jobs: Iterable[Any], timeout: Duration | None = None, *, return_exceptions: bool = False
     ) -> builtins.list[Any]:
-        """As ``App.gather``."""
+        """Wait for many jobs and return their results, like ``App.gather``."""
         handles = [job.handle if isinstance(job, SyncJobHandle) else job for job in listed(jobs, "app.sync.gather")]
         call = partial(self._app.gather, handles, timeout, return_exceptions=return_exceptions)
         return self._portal.run(call, "await app.gather(…)")
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> builtins.list[int]:
-        """As ``App.enqueue_many``. ``jobs`` is iterated in the calling thread, inside its transaction if it has one."""
+        """Enqueue jobs like ``App.enqueue_many``. The calling thread iterates ``jobs``, inside its transaction."""
         return self._portal.run_with(self._app.enqueue_many, jobs, "await app.enqueue_many(…)")
 
     def add_job(self, task: str, payload: object = None, **options: Unpack[EnqueueOptions]) -> Job:
-        """As ``App.add_job``."""
+        """Enqueue a job by the name of its task, like ``App.add_job``."""
         return self._portal.run(lambda: self._app.add_job(task, payload, **options), "await app.add_job(…)")
 
     def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
-        """As ``App.add_jobs``."""
+        """Enqueue jobs and return them, like ``App.add_jobs``."""
         return self._portal.run(lambda: self._app.add_jobs(jobs), "await app.add_jobs(…)")
 
     def install(self) -> None:
-        """Install the schema if there is none (scripts and tests; a worker does it by itself)."""
+        """Install the schema if there is none, in scripts and tests. A worker does it by itself."""
         self._portal.run(lambda: self._app.open(install=True), "await app.open(install=True)")
 
     def close(self) -> None:
-        """Close the connections and end the thread. Harmless when repeated; the next use starts anew.
+        """Close the connections and end the thread. Idempotent; the next use connects again.
 
-        Called by itself when the program ends.
+        Called automatically when the program exits.
         """
         self._portal.close()
 
@@ -154,7 +157,10 @@ class Sync:
         return self._portal.run(answer, replacement)
 
     def set_default_max_attempts(self, attempts: int) -> None:
-        """As ``Settings.set_default_max_attempts``. Raises ConfigurationError where there is no such setting."""
+        """Set the default number of attempts, like ``Settings.set_default_max_attempts``.
+
+        Raises ConfigurationError if the store has no such setting.
+        """
         self.wait_for(
             lambda store: there(store, "settings", store.settings).set_default_max_attempts(attempts),
             "await (await app.open()).settings.set_default_max_attempts(…)",
