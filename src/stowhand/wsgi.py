@@ -13,7 +13,7 @@ import msgspec
 from stowhand.app.app import App
 from stowhand.app.portal import Portal
 from stowhand.events import Events
-from stowhand.observe.lending import LendingListener
+from stowhand.observe.lending_listener import LendingListener
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.wire import Kind
 from stowhand.web.board import mounted

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from stowhand.app.settings.resolver import read_settings
 from stowhand.app.settings.settings import SETTINGS, WorkerSettings
-from stowhand.observe import vocabulary
+from stowhand.observe import metric_definitions
 from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.worker_metrics import WorkerMetrics
 from stowhand.service.health import max_loop_ages
@@ -247,7 +247,7 @@ def test_the_alerts_are_those_of_the_page_and_ask_for_metrics_that_exist() -> No
 
 def declared_metrics() -> dict[str, tuple[str, ...]]:
     """The labels of each, by its name as it is shown."""
-    groups = (each if isinstance(each, tuple) else (each,) for each in vars(vocabulary).values())
+    groups = (each if isinstance(each, tuple) else (each,) for each in vars(metric_definitions).values())
     return {
         name + ("_total" if one.func is Counter else ""): labels[0] if labels else one.keywords.get("labels", ())
         for group in groups

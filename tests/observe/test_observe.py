@@ -40,10 +40,10 @@ from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.jobs.queues import Queues
 from stowhand.observe.job_logger import core_logger, job_logger
-from stowhand.observe.lending import LendingListener
+from stowhand.observe.lending_listener import LendingListener
 from stowhand.observe.listener import LogListener
-from stowhand.observe.logs import configure_logging, configured_by_another
-from stowhand.observe.safe_text import escape, escape_lines, scrub, telling_line
+from stowhand.observe.logs import configure_logging, logging_restored
+from stowhand.observe.safe_text import escape, escape_lines, scrub, summary_line
 
 W = "worker-7327280603017288"
 
@@ -371,7 +371,7 @@ def test_a_line_is_written_once_where_the_program_has_handlers_of_its_own(when: 
         configure_logging("info", "text", stream)
     else:
         configure_logging("info", "text", stream)
-        with configured_by_another():
+        with logging_restored():
             configured()
     try:
         core_logger().info("one")
@@ -446,7 +446,7 @@ def test_scrubbing(text: str, scrubbed: str) -> None:
 
 
 def test_the_telling_line_of_nothing_is_nothing() -> None:
-    assert telling_line("\n \n") == ""
+    assert summary_line("\n \n") == ""
 
 
 def test_the_audit_of_the_dashboard_is_one_line_whatever_the_names_are() -> None:

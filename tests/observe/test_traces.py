@@ -14,7 +14,13 @@ from stowhand.errors import StoreUnreachable
 from stowhand.events import Events, JobEnded
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Fail, Outcome
-from stowhand.observe.propagation import bound_correlation_id, current_correlation_id, load, unload, without
+from stowhand.observe.propagation import (
+    bound_correlation_id,
+    current_correlation_id,
+    read_carried,
+    with_carried,
+    without_carried,
+)
 from stowhand.observe.traces import Traces
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.options import WorkerOptions
@@ -267,17 +273,17 @@ def test_a_worker_of_any_handler_is_traced_by_its_events(run: Run, spans: Spans)
     run(go())
     assert facts_of(spans.one("run t"))["stowhand.outcome"] == "ok"
     (follower,) = [row for row in rows_of(store) if row.task == "next"]
-    assert unload(follower.flags) == {"traceparent": traceparent_of(spans.one("run t"))}
+    assert read_carried(follower.flags) == {"traceparent": traceparent_of(spans.one("run t"))}
 
 
 def test_what_does_not_fit_among_the_flags_is_left_out() -> None:
     many = tuple(f"f{number}" for number in range(63))
     carried: dict[str, str | None] = {"traceparent": "00-a", "correlation_id": "c"}
-    assert load(NewJob(task="t", flags=many), carried).flags == (*many, "traceparent=00-a")
-    assert load(NewJob(task="t"), {"correlation_id": "x" * 200, "traceparent": None}).flags == ()
-    assert load(NewJob(task="t"), {"correlation_id": "a\nb"}).flags == ()
-    assert load(NewJob(task="t", flags=("traceparent=mine",)), carried).flags == (
+    assert with_carried(NewJob(task="t", flags=many), carried).flags == (*many, "traceparent=00-a")
+    assert with_carried(NewJob(task="t"), {"correlation_id": "x" * 200, "traceparent": None}).flags == ()
+    assert with_carried(NewJob(task="t"), {"correlation_id": "a\nb"}).flags == ()
+    assert with_carried(NewJob(task="t", flags=("traceparent=mine",)), carried).flags == (
         "traceparent=mine",
         "correlation_id=c",
     )
-    assert without(("a", "traceparent=x", "correlation_id=y", "b")) == ("a", "b")
+    assert without_carried(("a", "traceparent=x", "correlation_id=y", "b")) == ("a", "b")

@@ -19,11 +19,11 @@ from stowhand.events import Events, JobLeft, JobLost, JobsReset, JobStarted, Tas
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import ResetJob
 from stowhand.jobs.lifecycle import Cancel, Fail, Outcome, Retry, Snooze
-from stowhand.observe.exposition import THE_DEAD, Exposition
+from stowhand.observe.exposition import EXITED_PROCESSES, Exposition
+from stowhand.observe.metric_definitions import JOB_BUCKETS_SECONDS
 from stowhand.observe.prometheus import MmapedDict
 from stowhand.observe.queue_metrics import QueueMetrics
-from stowhand.observe.vocabulary import JOB_SECONDS
-from stowhand.observe.worker_metrics import MOST_KINDS, WorkerMetrics
+from stowhand.observe.worker_metrics import MAX_KINDS, WorkerMetrics
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.counts import COUNTED_FOR_METRICS, BoundedCount, CronFigures, Figures, LiveCounts, Pauses
 from stowhand.protocols.options import WorkerOptions
@@ -237,7 +237,7 @@ def test_what_one_is_to_be_warned_of_is_nought_before_it_happens(
 def test_kinds_are_bounded(metrics: tuple[CollectorRegistry, WorkerMetrics]) -> None:
     registry, counted = metrics
     events = counted.of(Events())
-    for number in range(MOST_KINDS + 50):
+    for number in range(MAX_KINDS + 50):
         events.emit(JobStarted("w", 1, f"t{number}", 1))
     shown = samples(generate_latest(registry))
     assert shown[f'{RUNNING}{{kind="other"}}'] == 50
@@ -277,12 +277,12 @@ def test_of_the_dead_sums_are_kept_in_one_place_and_gauges_forgotten(tmp_path: P
     exposition = Exposition(lambda: None, lambda: None, tmp_path)
     for _ in range(2):
         assert samples(exposition.text()) == {"counter_total": 6}
-    assert [file.name for file in tmp_path.iterdir()] == [f"counter_{THE_DEAD}.db"]
+    assert [file.name for file in tmp_path.iterdir()] == [f"counter_{EXITED_PROCESSES}.db"]
 
 
 def test_the_buckets_of_durations_are_exponential() -> None:
-    assert len(JOB_SECONDS) == 12
-    assert JOB_SECONDS[:3] == (0.005, 0.0125, 0.03125)
+    assert len(JOB_BUCKETS_SECONDS) == 12
+    assert JOB_BUCKETS_SECONDS[:3] == (0.005, 0.0125, 0.03125)
 
 
 def test_a_queue_that_cannot_be_asked_is_absent() -> None:

@@ -14,7 +14,7 @@ import pytest
 from stowhand.errors import InvalidJob, SchemaMissing, StoreRefused, StoreUnreachable
 from stowhand.events import DashboardChanged, Events
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.observe.propagation import CORRELATION, TRACE_PARENT
+from stowhand.observe.propagation import CORRELATION_ID, TRACE_PARENT
 from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest
@@ -345,7 +345,7 @@ async def test_a_job_is_run_again_as_it_was_to_the_last_digit(store_at: Stores) 
 
 async def test_a_job_that_is_run_again_is_in_no_trace_of_the_old_one() -> None:
     desk = Desk(MemoryStore())
-    carried = f"{TRACE_PARENT}=00-{'a' * 32}-{'b' * 16}-01", f"{CORRELATION}=order-7"
+    carried = f"{TRACE_PARENT}=00-{'a' * 32}-{'b' * 16}-01", f"{CORRELATION_ID}=order-7"
     old = await desk.add(flags=("f", *carried))
     await again(desk, old)
     assert (await desk.job(old + 1)).flags == ("f",)

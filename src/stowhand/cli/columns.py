@@ -19,7 +19,7 @@ from stowhand.cli.screen import output_width
 from stowhand.jobs.durations import format_iso_time, format_time
 from stowhand.observe.logs import wants_color
 from stowhand.observe.safe_text import columns as width_of
-from stowhand.observe.safe_text import escape, escape_lines, fit, telling_line
+from stowhand.observe.safe_text import escape, escape_lines, fit, summary_line
 from stowhand.protocols.counts import BoundedCount
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class Column(msgspec.Struct, Generic[T], frozen=True):
     def cell_of(self, row: T) -> str:
         """The text on one line."""
         text = self.text_of(row)
-        return escape(telling_line(text) if self.is_multiline else text)
+        return escape(summary_line(text) if self.is_multiline else text)
 
 
 def table(columns: Sequence[Column[T]], rows: Iterable[T]) -> list[str]:

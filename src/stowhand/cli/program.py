@@ -98,12 +98,12 @@ def _invoke(arguments: list[str], name: str) -> int:
 
 def _show(error: Exception, name: str) -> int:
     """Print the error, and a hint if there is a general one. Returns the exit code."""
-    from stowhand.observe.logs import debugging
+    from stowhand.observe.logs import is_debugging
     from stowhand.observe.safe_text import scrub
     from stowhand.service.exit_codes import exit_code
 
     expected = isinstance(error, StowhandError)
-    if not expected or debugging():
+    if not expected or is_debugging():
         click.echo(scrub("".join(traceback.format_exception(error)).rstrip()), err=True)
     message = str(error) if expected else f"unexpected {type(error).__name__}: {error}"
     _print_error(as_called(message or type(error).__name__, name))

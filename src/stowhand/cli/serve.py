@@ -25,7 +25,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import Events
 from stowhand.jobs.durations import parse_duration
 from stowhand.observe.job_logger import core_logger
-from stowhand.observe.lending import LendingListener
+from stowhand.observe.lending_listener import LendingListener
 from stowhand.observe.listener import LogListener
 from stowhand.protocols.queue_store import AnyStore
 from stowhand.service import exit_codes

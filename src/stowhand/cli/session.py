@@ -17,7 +17,7 @@ from stowhand.app.settings.settings import StoreSettings
 from stowhand.app.start import traced
 from stowhand.errors import ConfigurationError
 from stowhand.observe.job_logger import core_logger
-from stowhand.observe.propagation import IN_ENVIRONMENT
+from stowhand.observe.propagation import TRACE_PARENT_VARIABLE
 from stowhand.observe.safe_text import scrub
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.service.store_opener import store_of
@@ -51,7 +51,7 @@ def with_store(
     from stowhand.service.process import export_spans_at_exit
 
     export_spans_at_exit(traces)
-    with traces.within(os.environ.get(IN_ENVIRONMENT)):
+    with traces.within(os.environ.get(TRACE_PARENT_VARIABLE)):
         return asyncio.run(session())
 
 

@@ -28,7 +28,7 @@ from stowhand.errors import ConfigurationError, InvalidJob, SchemaError, SchemaM
 from stowhand.events import Events
 from stowhand.jobs.job import NewJob
 from stowhand.observe.job_logger import core_logger
-from stowhand.observe.lending import LendingListener
+from stowhand.observe.lending_listener import LendingListener
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.remote.server.authenticator import Proxies
 from stowhand.remote.server.tokens import TokenFile, write_private

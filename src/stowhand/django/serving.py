@@ -6,9 +6,9 @@ import django
 from django.apps import apps
 
 from stowhand.django.project import app_of, chosen_backend
-from stowhand.observe.logs import configured_by_another
+from stowhand.observe.logs import logging_restored
 
 if not apps.ready:
-    with configured_by_another():
+    with logging_restored():
         django.setup()
 app = app_of(chosen_backend())

@@ -10,9 +10,16 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 
 from stowhand.clock import wall_nanoseconds
 from stowhand.jobs.job import Job
-from stowhand.observe.about import About, SpanIds, bind, remember
-from stowhand.observe.propagation import CORRELATION, TRACE_PARENT, bind_correlation_id, hand_on, load, unload
-from stowhand.observe.spans import context_of, guarded, message_attributes, name_of, trace_parent
+from stowhand.observe.attempt_context import AttemptContext, SpanIds, bind_attempt, remember_span
+from stowhand.observe.propagation import (
+    CORRELATION_ID,
+    TRACE_PARENT,
+    bind_correlation_id,
+    bind_traceparent,
+    read_carried,
+    with_carried,
+)
+from stowhand.observe.spans import context_of, errors_logged, message_attributes, trace_parent, type_name
 from stowhand.protocols.handler import ChildCrashed
 
 
@@ -34,17 +41,17 @@ class AttemptSpan:
         self._raised: str | None = None
 
     def __enter__(self) -> None:
-        with guarded():
+        with errors_logged():
             self._open()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        with guarded():
+        with errors_logged():
             if self._span is not None:
                 self._close(self._span, error)
 
     def end(self, outcome: str, error: str | None, status: str | None) -> None:
         """End the span. ``error``: its whole text, sanitised; ``status``: the most informative line of it."""
-        with guarded():
+        with errors_logged():
             if self._span is not None:
                 self._end(self._span, outcome, error, status)
 
@@ -60,26 +67,26 @@ class AttemptSpan:
 
     def abandon(self) -> None:
         """End the span with an unknown outcome, for the process ends. Harmless if it has ended."""
-        with guarded():
+        with errors_logged():
             if self._span is not None and self._span.is_recording():
                 self.end("unknown", None, None)
 
     def _open(self) -> None:
-        claim, correlation_id = self._attempt.claim, self._carried.get(CORRELATION)
+        claim, correlation_id = self._attempt.claim, self._carried.get(CORRELATION_ID)
         if correlation_id is not None:
             bind_correlation_id(correlation_id)
-        bind(About(self.worker, claim.task, self.job_id, claim.attempts))
-        self._span = self._begin(correlation_id)
-        found = self._span.get_span_context()
-        if found.is_valid:  # a no-op's would hide the span in which the worker runs
+        bind_attempt(AttemptContext(self.worker, claim.task, self.job_id, claim.attempts))
+        self._span = self._start_span(correlation_id)
+        span_context = self._span.get_span_context()
+        if span_context.is_valid:  # a no-op's would hide the span in which the worker runs
             attach(set_span_in_context(self._span))
-            hand_on(trace_parent(self._span))
-            remember(self.worker, self.job_id, SpanIds.of(found, correlation_id))
+            bind_traceparent(trace_parent(self._span))
+            remember_span(self.worker, self.job_id, SpanIds.of(span_context, correlation_id))
 
-    def _begin(self, correlation_id: str | None) -> Span:
+    def _start_span(self, correlation_id: str | None) -> Span:
         claim = self._attempt.claim
         sender = context_of(self._carried.get(TRACE_PARENT))
-        sent = get_current_span(sender).get_span_context()
+        sender_context = get_current_span(sender).get_span_context()
         attributes = message_attributes("run", "process", claim.task, claim.serial)
         attributes |= {"messaging.message.id": str(self.job_id), "stowhand.attempt": claim.attempts}
         attributes |= {"stowhand.worker": self.worker}
@@ -90,18 +97,18 @@ class AttemptSpan:
             sender if self._parent else Context(),
             SpanKind.CONSUMER,
             attributes,
-            [Link(sent)] if sent.is_valid else None,
+            [Link(sender_context)] if sender_context.is_valid else None,
             wall_nanoseconds(),
         )
 
     def _close(self, span: Span, error: BaseException | None) -> None:
         self._ended_at = wall_nanoseconds()
         if isinstance(error, Exception):
-            self._raised = name_of(error)
+            self._raised = type_name(error)
         then = self._attempt.then
         if then:
-            carried = {TRACE_PARENT: trace_parent(span), CORRELATION: self._carried.get(CORRELATION)}
-            then[:] = [load(job, carried) for job in then]
+            carried = {TRACE_PARENT: trace_parent(span), CORRELATION_ID: self._carried.get(CORRELATION_ID)}
+            then[:] = [with_carried(job, carried) for job in then]
         if isinstance(error, ChildCrashed):
             self.end("lost", str(error), str(error))  # the job is reset: no event will report this attempt
         else:
@@ -111,6 +118,6 @@ class AttemptSpan:
 def _carried(record: object) -> dict[str, str]:
     """The enqueuer's trace context and correlation id: a job has them among its flags, a flow's job in Redis itself."""
     if isinstance(record, Job):
-        return unload(record.flags)
+        return read_carried(record.flags)
     carried: Callable[[object], dict[str, str]] | None = getattr(type(record), "carried_along", None)
     return {} if carried is None else carried(record)

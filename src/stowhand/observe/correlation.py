@@ -12,7 +12,7 @@ import logging
 from stowhand.observe.propagation import current_correlation_id
 from stowhand.observe.safe_text import escape
 
-FIELD = "correlation_id"
+CORRELATION_FIELD = "correlation_id"
 
 
 class CorrelationFilter(logging.Filter):
@@ -28,16 +28,16 @@ class CorrelationFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Everything passes. An id that the record has already stays."""
-        found = correlation_of(record)
-        if found is None:
-            found = self._default
-        elif isinstance(found, str):
-            found = escape(found)  # one line stays one line: the text was chosen by the enqueuer
-        setattr(record, FIELD, found)
+        correlation_id = correlation_of(record)
+        if correlation_id is None:
+            correlation_id = self._default
+        elif isinstance(correlation_id, str):
+            correlation_id = escape(correlation_id)  # one line stays one line: the text was chosen by the enqueuer
+        setattr(record, CORRELATION_FIELD, correlation_id)
         return True
 
 
 def correlation_of(record: logging.LogRecord) -> object:
     """The record's own, else the id that is bound here; ``None``: it belongs to no job."""
-    own: object = getattr(record, FIELD, None)
+    own: object = getattr(record, CORRELATION_FIELD, None)
     return current_correlation_id() if own is None else own

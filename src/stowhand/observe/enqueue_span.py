@@ -10,11 +10,11 @@ from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Status, StatusCode, Tracer, use_span
 
 from stowhand.jobs.text import clean
-from stowhand.observe.propagation import CORRELATION, TRACE_PARENT, current_correlation_id
+from stowhand.observe.propagation import CORRELATION_ID, TRACE_PARENT, current_correlation_id
 from stowhand.observe.safe_text import scrub, shorten
-from stowhand.observe.spans import guarded, message_attributes, name_of, trace_parent
+from stowhand.observe.spans import errors_logged, message_attributes, trace_parent, type_name
 
-WIDTH = 500
+MAX_ERROR_CHARS = 500
 """Characters of an error."""
 
 
@@ -27,26 +27,26 @@ class EnqueueSpan:
         task: str | None = None,
         serial: str | None = None,
         context: Context | None = None,
-        more: dict[str, Any] | None = None,
+        extra_attributes: dict[str, Any] | None = None,
     ) -> None:
         self._span: Span = INVALID_SPAN
-        attributes = message_attributes("enqueue", "send", task, serial) | (more or {})
-        with guarded():
+        attributes = message_attributes("enqueue", "send", task, serial) | (extra_attributes or {})
+        with errors_logged():
             name = "enqueue" if task is None else f"enqueue {task}"
             self._span = tracer.start_span(name, context, SpanKind.PRODUCER, attributes)
 
     def carried(self) -> dict[str, str | None]:
         """What its jobs carry (propagation.py)."""
-        return {TRACE_PARENT: trace_parent(self._span), CORRELATION: current_correlation_id()}
+        return {TRACE_PARENT: trace_parent(self._span), CORRELATION_ID: current_correlation_id()}
 
     def made(self, job_id: object) -> None:
         """Note the job that was made."""
-        with guarded():
+        with errors_logged():
             self._span.set_attribute("messaging.message.id", str(job_id))
 
     def made_many(self, jobs: int, task: str | None = None) -> None:
         """Note how many jobs were made; ``task``: the task of all of them, if it is one."""
-        with guarded():
+        with errors_logged():
             self._span.set_attribute("messaging.batch.message_count", jobs)
             if task is not None:
                 self._span.update_name(f"enqueue {task}")
@@ -54,7 +54,7 @@ class EnqueueSpan:
 
     def end(self) -> None:
         """End the span without an error."""
-        with guarded():
+        with errors_logged():
             self._span.end()
 
     @contextmanager
@@ -64,7 +64,7 @@ class EnqueueSpan:
             with use_span(self._span, record_exception=False, set_status_on_exception=False):
                 yield
         except BaseException as error:  # boundary: however the block is left, its span ends
-            with guarded():
+            with errors_logged():
                 self._failed(error)
             self.end()
             raise
@@ -73,7 +73,7 @@ class EnqueueSpan:
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, Exception):
-            name, words = name_of(error), shorten(scrub(clean(str(error))), WIDTH)
-            self._span.add_event("exception", {"exception.type": name, "exception.message": words})
+            name, message = type_name(error), shorten(scrub(clean(str(error))), MAX_ERROR_CHARS)
+            self._span.add_event("exception", {"exception.type": name, "exception.message": message})
             self._span.set_attribute("error.type", name)
-            self._span.set_status(Status(StatusCode.ERROR, words))
+            self._span.set_status(Status(StatusCode.ERROR, message))

@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from stowhand.clock import sleep_blocking
-from stowhand.observe import vocabulary
+from stowhand.observe import metric_definitions
 from stowhand.observe.prometheus import (
     CONTENT_TYPE_LATEST,
     REGISTRY,
@@ -30,10 +30,10 @@ from stowhand.protocols.counts import NAMES, CronFigures, Figures
 from stowhand.protocols.store import RecordedSettlement
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-SUMS = ("counter", "histogram", "summary")
+CUMULATIVE_KINDS = ("counter", "histogram", "summary")
 """Files whose numbers add up, and must never become less."""
-LOOKS = 5
-THE_DEAD = "0"
+MAX_READ_ATTEMPTS = 5
+EXITED_PROCESSES = "0"
 """No process has this number: the sums of those that have died are kept under it."""
 
 
@@ -64,20 +64,20 @@ class Exposition:
 
     def _processes(self) -> bytes:
         with self._lock:
-            self._bury_the_dead()
-            for _ in range(LOOKS - 1):
+            self._merge_exited()
+            for _ in range(MAX_READ_ATTEMPTS - 1):
                 with suppress(ValueError, RuntimeError, OSError, struct.error):
                     return generate_latest(self._registry)
                 sleep_blocking(0.05)  # a process is just making its file
             return generate_latest(self._registry)
 
-    def _bury_the_dead(self) -> None:
+    def _merge_exited(self) -> None:
         """Keep the counters of processes that have died, in one file for all of them, and delete their gauges."""
         for file in () if self._folder is None else self._folder.glob("*.db"):
             kind, _, number = file.stem.rpartition("_")  # gauge_livesum_77.db is of process 77
-            if number != THE_DEAD and not _lives(int(number)):
-                if kind in SUMS and file.stat().st_size:  # it may have died while it made it
-                    _add(file, file.with_name(f"{kind}_{THE_DEAD}.db"))
+            if number != EXITED_PROCESSES and not _is_running(int(number)):
+                if kind in CUMULATIVE_KINDS and file.stat().st_size:  # it may have died while it made it
+                    _add(file, file.with_name(f"{kind}_{EXITED_PROCESSES}.db"))
                 file.unlink()
 
 
@@ -89,7 +89,7 @@ def _add(file: Path, to: Path) -> None:
             sums.write_value(key, before + value, 0.0)
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -104,9 +104,9 @@ class LendingMetrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._requests = vocabulary.LENDING_REQUESTS(registry=self._registry)
-        self._records = vocabulary.LENDING_RECORDS(registry=self._registry)
-        self._verdicts = vocabulary.LENDING_VERDICTS(registry=self._registry)
+        self._requests = metric_definitions.LENDING_REQUESTS(registry=self._registry)
+        self._records = metric_definitions.LENDING_RECORDS(registry=self._registry)
+        self._verdicts = metric_definitions.LENDING_VERDICTS(registry=self._registry)
 
     def answered(self, call: str, status: int) -> None:
         """A request was answered."""
@@ -116,9 +116,9 @@ class LendingMetrics:
         """This many records were lent."""
         self._records.inc(number)
 
-    def settled(self, found: Sequence[RecordedSettlement]) -> None:
+    def settled(self, results: Sequence[RecordedSettlement]) -> None:
         """This was recorded for a batch of settlements."""
-        for verdict, number in Counter(one.verdict.value for one in found).items():
+        for verdict, number in Counter(result.verdict.value for result in results).items():
             self._verdicts.labels(verdict).inc(number)
 
     def text(self) -> bytes:

@@ -17,21 +17,21 @@ from typing import Any, Protocol
 from stowhand.events import Events, JobEnded, JobLost, JobsReset
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import AttemptOutcome
-from stowhand.observe import vocabulary
+from stowhand.observe import metric_definitions
 from stowhand.observe.prometheus import REGISTRY, CollectorRegistry
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 
 STATES = ("waiting", "processing", "delayed", "parked")
 
 
-class Names(Protocol):
+class TaskNames(Protocol):
     """What is needed of a flow's engine."""
 
     def task(self, queue: FlowQueue) -> str:
         """The queue's name in events."""
 
 
-class Watched(Protocol):
+class ObservedMonitor(Protocol):
     """What is needed of a flow's monitor."""
 
     on_look: list[Callable[[Sequence[Any]], None]]
@@ -40,7 +40,7 @@ class Watched(Protocol):
     """Jobs that its looks have taken back from workers that are gone."""
 
 
-class Flowing(Protocol):
+class ObservedFlow(Protocol):
     """What is needed of a ``Flow``."""
 
     events: Events
@@ -50,11 +50,11 @@ class Flowing(Protocol):
         """Its queues."""
 
     @property
-    def engine(self) -> Names:
+    def engine(self) -> TaskNames:
         """Knows their names in events."""
 
     @property
-    def monitor(self) -> Watched:
+    def monitor(self) -> ObservedMonitor:
         """Looks at them."""
 
 
@@ -62,38 +62,38 @@ class FlowMetrics:
     """One set of metrics in one registry; any number of flows."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        self._jobs = vocabulary.FLOW_JOBS(registry=registry)
-        self._seconds = vocabulary.FLOW_JOB_SECONDS(registry=registry)
-        self._resets = vocabulary.FLOW_RESETS(registry=registry)
-        self._queued = vocabulary.FLOW_QUEUE_JOBS(registry=registry)
+        self._jobs = metric_definitions.FLOW_JOBS(registry=registry)
+        self._seconds = metric_definitions.FLOW_JOB_SECONDS(registry=registry)
+        self._resets = metric_definitions.FLOW_RESETS(registry=registry)
+        self._queued = metric_definitions.FLOW_QUEUE_JOBS(registry=registry)
 
-    def of_flow(self, flow: Flowing) -> None:
+    def of_flow(self, flow: ObservedFlow) -> None:
         """Count the events of this flow, and what its monitor sees. Called once for each flow."""
         name = flow.shape.name
         queues = {flow.engine.task(queue): queue.name for queue in flow.shape.all_queues()}
-        self._begin(name, queues.values())
+        self._start_at_zero(name, queues.values())
         self._count(name, queues, flow.events)
-        flow.monitor.on_look.append(self._looker(name, flow.monitor))
+        flow.monitor.on_look.append(self._look_listener(name, flow.monitor))
 
-    def _looker(self, flow: str, monitor: Watched) -> Callable[[Sequence[Any]], None]:
-        known = monitor.returned
+    def _look_listener(self, flow: str, monitor: ObservedMonitor) -> Callable[[Sequence[Any]], None]:
+        counted_returns = monitor.returned
 
         def looked(counts: Sequence[Any]) -> None:
-            nonlocal known
-            self._resets.labels(flow).inc(monitor.returned - known)
-            known = monitor.returned
+            nonlocal counted_returns
+            self._resets.labels(flow).inc(monitor.returned - counted_returns)
+            counted_returns = monitor.returned
             for count in counts:
                 for state in STATES:
                     self._queued.labels(flow, count.queue, str(count.priority), state).set(getattr(count, state))
 
         return looked
 
-    def _begin(self, flow: str, queues: Iterable[str]) -> None:
+    def _start_at_zero(self, flow: str, queues: Iterable[str]) -> None:
         """Start series at 0, so that the first failure is an increase."""
         self._resets.labels(flow)
         for queue in queues:
             self._seconds.labels(flow, queue)
-            for outcome in (*AttemptOutcome, vocabulary.LOST):
+            for outcome in (*AttemptOutcome, metric_definitions.LOST_OUTCOME):
                 self._jobs.labels(flow, queue, str(outcome))
 
     def _count(self, flow: str, queues: Mapping[str, str], events: Events) -> None:
@@ -104,7 +104,7 @@ class FlowMetrics:
 
         def lost(event: JobLost) -> None:
             if event.task in queues:
-                self._jobs.labels(flow, queues[event.task], vocabulary.LOST).inc()
+                self._jobs.labels(flow, queues[event.task], metric_definitions.LOST_OUTCOME).inc()
 
         def reset(event: JobsReset) -> None:
             # A queue store's sweep brings back the jobs of others too.

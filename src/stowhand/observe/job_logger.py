@@ -60,7 +60,7 @@ class LineLogger(ABC):
         """Would a message of this level (``info``, …) be written?"""
 
     @abstractmethod
-    def _log(self, level: str, message: object, given: Facts, facts: dict[str, Any]) -> None: ...
+    def _log(self, level: str, message: object, meta_argument: Facts, facts: dict[str, Any]) -> None: ...
 
 
 class ScopedLogger(LineLogger):
@@ -88,7 +88,7 @@ class ScopedLogger(LineLogger):
                 "facts": redact(dict(facts)),
                 "traceback": traceback and scrub(traceback),
             }
-            safe = (scrub(clean(one, LOG_ENTRY_LIMIT)) if isinstance(one, str) else one for one in values)
+            safe = (scrub(clean(value, LOG_ENTRY_LIMIT)) if isinstance(value, str) else value for value in values)
             self._logger.log(LEVELS[level], scrub(clean(message, LOG_ENTRY_LIMIT)), *safe, extra=extra)
 
     def enabled(self, level: str) -> bool:
@@ -98,8 +98,8 @@ class ScopedLogger(LineLogger):
         """The same logger, with further facts on every line."""
         return ScopedLogger(msgspec.structs.replace(self._scope, extra={**self._scope.extra, **(extra or {}), **facts}))
 
-    def _log(self, level: str, message: object, given: Facts, facts: dict[str, Any]) -> None:
-        meta = {**given, **facts} if given else facts
+    def _log(self, level: str, message: object, meta_argument: Facts, facts: dict[str, Any]) -> None:
+        meta = {**meta_argument, **facts} if meta_argument else facts
         if self.enabled(level):
             # Cleaned here, not by our formatters alone: an embedding program's own handlers must not choke on it.
             text = scrub(clean(str(message), LOG_ENTRY_LIMIT))

@@ -54,14 +54,14 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.jobs.outcomes import describe
-from stowhand.observe.about import about_job_of
+from stowhand.observe.attempt_context import bound_to_event
 from stowhand.observe.job_logger import LineLogger, ScopedLogger, core_logger
 from stowhand.observe.logs import Scope
-from stowhand.observe.safe_text import escape, shorten, telling_line
+from stowhand.observe.safe_text import escape, shorten, summary_line
 from stowhand.protocols.operator import BUILT_IN
 
-FLAGS = "forbidden flags"
-OF_A_JOB = (
+FORBIDDEN_FLAGS_OPERATION = "forbidden flags"
+JOB_EVENTS = (
     JobStarted,
     JobEnded,
     JobLost,
@@ -73,15 +73,15 @@ OF_A_JOB = (
     LoopBlocked,
 )
 """Events whose lines are about the job that they name."""
-DONE = {"beat": "renew the lease of", "release": "return", "reset": "reset"}
-EACH = 3
+OPERATION_VERBS = {"beat": "renew the lease of", "release": "return", "reset": "reset"}
+MAX_LINES_PER_EVENT = 3
 """Jobs of one event that have a line each; more share one line, with their number."""
-WORKERS_SHOWN = 5
-NAMES_SHOWN = 50
+MAX_WORKERS_PER_LINE = 5
+MAX_NAMES_PER_LINE = 50
 """Task names and job ids in one line, at most."""
-ERROR_WIDTH = 500
+MAX_ERROR_CHARS = 500
 """Characters."""
-LATE = 60.0
+LATE_TICK_SECONDS = 60.0
 """Seconds after which a scheduled tick counts as late."""
 
 
@@ -95,7 +95,9 @@ class LogListener:
         for kind, (level, listener) in self._listeners().items():
             if self._core.enabled(level):
                 events.on(
-                    kind, _about_its_job(listener) if kind in OF_A_JOB else listener, success=self._core.enabled("info")
+                    kind,
+                    _bind_attempt(listener) if kind in JOB_EVENTS else listener,
+                    success=self._core.enabled("info"),
                 )
         if events.on_listener_error is None:
             events.on_listener_error = partial(report_to_log, logger=self._core)
@@ -110,15 +112,15 @@ class LogListener:
             JobUnknown: ("error", self._job_unknown),
             JobsReturned: ("info", self._returned),
             JobsReset: ("warning", self._reset),
-            JobLogged: ("error", self._said),
+            JobLogged: ("error", self._task_logged),
             HookFailed: ("error", self._hook_failed),
             ResultDropped: ("warning", self._result_dropped),
             ChangeRefused: ("warning", self._change_refused),
-            StoreCallFailed: ("error", self._trouble),
+            StoreCallFailed: ("error", self._store_call_failed),
             StoreRecovered: ("info", self._recovered),
-            StoreWarning: ("warning", self._warned),
+            StoreWarning: ("warning", self._store_warning),
             LeaseExpiring: ("error", self._lease_ending),
-            LoopBlocked: ("warning", self._blocked),
+            LoopBlocked: ("warning", self._loop_blocked),
             ThreadAbandoned: ("warning", self._thread_abandoned),
             ThreadEnded: ("info", self._thread_ended),
             ThreadsExhausted: ("error", self._threads_exhausted),
@@ -129,17 +131,17 @@ class LogListener:
             CronScheduled: ("info", self._cron_scheduled),
             CronConflict: ("warning", self._cron_conflict),
             CronClockMoved: ("warning", self._cron_clock_moved),
-            SchedulingFailed: ("error", self._cron_trouble),
+            SchedulingFailed: ("error", self._scheduling_failed),
             CronReloaded: ("error", self._cron_reloaded),
             WorkerStopping: ("info", self._stopping),
             WorkerRenewed: ("info", self._renewed),
-            WorkerQuietChanged: ("info", self._quieted),
+            WorkerQuietChanged: ("info", self._quiet_changed),
             WorkerStopped: ("warning", self._stopped),
         }
 
     def _started(self, event: WorkerStarted) -> None:
-        known = "any" if event.tasks is None else names(own(event.tasks))
-        text = f"task names: {known}"
+        task_names = "any" if event.tasks is None else names(without_built_in(event.tasks))
+        text = f"task names: {task_names}"
         if event.queues.only is not None:
             text += f"; queues: {names(event.queues.only)}"
         if event.queues.excluded:
@@ -147,7 +149,7 @@ class LogListener:
         self._core.info(f"Worker connected and looking for jobs... ({text})")
 
     def _job_started(self, event: JobStarted) -> None:
-        self._worker(event.worker).debug(f"Started task {job(event)}, attempt {event.attempt}")
+        self._worker(event.worker).debug(f"Started task {job_label(event)}, attempt {event.attempt}")
 
     def _job_ended(self, event: JobEnded) -> None:
         task = f"%s ({escape(event.task).replace('%', '%%')})"
@@ -157,73 +159,77 @@ class LogListener:
             case AttemptOutcome.SNOOZED:
                 self._log_end("info", event, f"Snoozed task {task}")
             case AttemptOutcome.CANCELED:
-                self._log_end("info", event, f"Canceled task {task}", because=event.error)
+                self._log_end("info", event, f"Canceled task {task}", error=event.error)
             case AttemptOutcome.RETRY:
-                words = f"Failed task {task}, attempt %d/%d, retrying %s"
-                again = f"in {format_short_duration(event.retry_in)}" if event.retry_in else "at once"
-                self._log_end("warning", event, words, event.attempt, event.max_attempts, again, because=event.error)
+                message = f"Failed task {task}, attempt %d/%d, retrying %s"
+                delay = f"in {format_short_duration(event.retry_in)}" if event.retry_in else "at once"
+                self._log_end("warning", event, message, event.attempt, event.max_attempts, delay, error=event.error)
             case AttemptOutcome.FAILED | AttemptOutcome.POISON:
                 poison = ": poison" if event.ended is AttemptOutcome.POISON else ""
-                words = f"Permanently failed task {task}{poison}, attempt %d/%d"
-                self._log_end("error", event, words, event.attempt, event.max_attempts, because=event.error)
+                message = f"Permanently failed task {task}{poison}, attempt %d/%d"
+                self._log_end("error", event, message, event.attempt, event.max_attempts, error=event.error)
 
-    def _log_end(self, level: str, event: JobEnded, words: str, *numbers: object, because: str | None = None) -> None:
+    def _log_end(self, level: str, event: JobEnded, message: str, *numbers: object, error: str | None = None) -> None:
         """Write the end of an attempt. Its message is constant for each task, so that Sentry and others group them."""
         facts: dict[str, Any] = {"outcome": event.ended.value, "duration": round(event.seconds, 6)}
         if numbers:
             facts["max_attempts"] = event.max_attempts
         values: tuple[object, ...] = (escape(str(event.job_id)), *numbers)
-        if because:
-            words, values = f"{words}: %s", (*values, escape(shorten(telling_line(because), ERROR_WIDTH)))
+        if error:
+            message, values = f"{message}: %s", (*values, escape(shorten(summary_line(error), MAX_ERROR_CHARS)))
         trace = traceback_of(event.error) if numbers else None
         values = (*values, event.seconds * 1000)
-        self._worker(event.worker).log_event(level, f"{words} (%.2fms)", facts, trace, values)
+        self._worker(event.worker).log_event(level, f"{message} (%.2fms)", facts, trace, values)
 
     def _job_lost(self, event: JobLost) -> None:
-        self._worker(event.worker).warning(f"Lost the lease of task {job(event)}, nothing was recorded: {event.why}")
+        self._worker(event.worker).warning(
+            f"Lost the lease of task {job_label(event)}, nothing was recorded: {event.why}"
+        )
 
     def _job_unknown(self, event: JobUnknown) -> None:
         if event.ended is not None:
-            how = "ended well" if event.ended is AttemptOutcome.OK else f"ended ({event.ended})"
-            words = "the worker stopped before its end was recorded; it is reset when its lease expires"
-            self._worker(event.worker).error(f"Not recorded: task {job(event)} {how}, but {words}")
+            ending = "ended well" if event.ended is AttemptOutcome.OK else f"ended ({event.ended})"
+            message = "the worker stopped before its end was recorded; it is reset when its lease expires"
+            self._worker(event.worker).error(f"Not recorded: task {job_label(event)} {ending}, but {message}")
             return
         self._worker(event.worker).warning(
-            f"The connection broke while the end of task {job(event)} was recorded; the result is not known"
+            f"The connection broke while the end of task {job_label(event)} was recorded; the result is not known"
         )
 
     def _returned(self, event: JobsReturned) -> None:
         self._worker(event.worker).info(f"Returned {ids(event.job_ids)} to the queue, attempt not counted: {event.why}")
 
     def _reset(self, event: JobsReset) -> None:
-        if len(event.jobs) > EACH:
+        if len(event.jobs) > MAX_LINES_PER_EVENT:
             self._reset_many(event)
             return
-        for one in event.jobs:
-            what = f"task {escape(str(one.job_id))} ({escape(one.task)})"
-            whose = f" {escape(one.worker)}" if one.worker else ""
-            if one.state is State.FAILED:
-                self._core.error(f"Permanently failed {what}: its workers died too often while running it")
+        for job in event.jobs:
+            label = f"task {escape(str(job.job_id))} ({escape(job.task)})"
+            worker = f" {escape(job.worker)}" if job.worker else ""
+            if job.state is State.FAILED:
+                self._core.error(f"Permanently failed {label}: its workers died too often while running it")
             else:
-                age = f", last heartbeat {one.heartbeat_age:.1f}s ago" if one.heartbeat_age is not None else ""
-                self._core.warning(f"Reset {what}: worker{whose} lost{age}, state {one.state.value}")
+                age = f", last heartbeat {job.heartbeat_age:.1f}s ago" if job.heartbeat_age is not None else ""
+                self._core.warning(f"Reset {label}: worker{worker} lost{age}, state {job.state.value}")
 
     def _reset_many(self, event: JobsReset) -> None:
         """One line, however many workers died and whatever they held."""
-        failed = [one for one in event.jobs if one.state is State.FAILED]
-        became = ", ".join(
-            f"{number} {state}" for state, number in Counter(one.state.value for one in event.jobs).items()
+        failed = [job for job in event.jobs if job.state is State.FAILED]
+        counts_by_state = ", ".join(
+            f"{number} {state}" for state, number in Counter(job.state.value for job in event.jobs).items()
         )
-        workers = sorted({escape(one.worker) for one in event.jobs if one.worker})
-        whose = ", ".join(workers[:WORKERS_SHOWN])
-        if len(workers) > WORKERS_SHOWN:
-            whose += " …"
-        which = ids(tuple(one.job_id for one in event.jobs))
-        words = f"Reset {len(event.jobs)} tasks: workers lost ({whose or 'unnamed'}); {became}: {which}"
+        workers = sorted({escape(job.worker) for job in event.jobs if job.worker})
+        worker_names = ", ".join(workers[:MAX_WORKERS_PER_LINE])
+        if len(workers) > MAX_WORKERS_PER_LINE:
+            worker_names += " …"
+        job_ids = ids(tuple(job.job_id for job in event.jobs))
+        message = (
+            f"Reset {len(event.jobs)} tasks: workers lost ({worker_names or 'unnamed'}); {counts_by_state}: {job_ids}"
+        )
         facts = {"outcome": "reset", "jobs": len(event.jobs), "failed": len(failed)}
-        self._core.log_event("error" if failed else "warning", words, facts)
+        self._core.log_event("error" if failed else "warning", message, facts)
 
-    def _said(self, event: JobLogged) -> None:
+    def _task_logged(self, event: JobLogged) -> None:
         if event.job_id is None:
             logger = self._worker(event.worker)
         else:
@@ -231,30 +237,36 @@ class LogListener:
         getattr(logger, event.level)(event.message, event.facts)
 
     def _hook_failed(self, event: HookFailed) -> None:
-        whose = f" of task {escape(str(event.job_id))}" if event.job_id is not None else ""
-        self._worker(event.worker).error(f"{event.hook}{whose} raised: {short(telling_line(event.error))}")
+        of_task = f" of task {escape(str(event.job_id))}" if event.job_id is not None else ""
+        self._worker(event.worker).error(f"{event.hook}{of_task} raised: {one_line(summary_line(event.error))}")
 
     def _result_dropped(self, event: ResultDropped) -> None:
-        self._core.warning(f"Completed task {job(event)}, but its result could not be kept: {event.why}")
+        self._core.warning(f"Completed task {job_label(event)}, but its result could not be kept: {event.why}")
 
     def _change_refused(self, event: ChangeRefused) -> None:
-        what = f"{DONE.get(event.doing, event.doing)} task {escape(str(event.job_id))}"
-        why = short(telling_line(event.why))
-        self._core.warning(f"The database refuses to {what}; its lease will expire, and other jobs go on: {why}")
+        operation = f"{OPERATION_VERBS.get(event.doing, event.doing)} task {escape(str(event.job_id))}"
+        reason = one_line(summary_line(event.why))
+        self._core.warning(
+            f"The database refuses to {operation}; its lease will expire, and other jobs go on: {reason}"
+        )
 
-    def _trouble(self, event: StoreCallFailed) -> None:
-        error = shorten(telling_line(event.error), ERROR_WIDTH)
-        what = "No answer about forbidden flags" if event.doing == FLAGS else f"Store trouble ({event.doing})"
+    def _store_call_failed(self, event: StoreCallFailed) -> None:
+        error = shorten(summary_line(event.error), MAX_ERROR_CHARS)
+        failure = (
+            "No answer about forbidden flags"
+            if event.doing == FORBIDDEN_FLAGS_OPERATION
+            else f"Store trouble ({event.doing})"
+        )
         facts = {"doing": event.doing, "retry_in": round(event.retry_in, 3), "error": event.error}
-        self._worker(event.worker).log_event("error", f"{what}, again in {event.retry_in:.1f}s: {error}", facts)
+        self._worker(event.worker).log_event("error", f"{failure}, again in {event.retry_in:.1f}s: {error}", facts)
 
     def _recovered(self, event: StoreRecovered) -> None:
-        who = "The answer about forbidden flags" if event.doing == FLAGS else "The store"
+        source = "The answer about forbidden flags" if event.doing == FORBIDDEN_FLAGS_OPERATION else "The store"
         times = count(event.failures, "failure")
         facts = {"doing": event.doing, "failures": event.failures}
-        self._worker(event.worker).log_event("info", f"{who} is back ({event.doing}, after {times})", facts)
+        self._worker(event.worker).log_event("info", f"{source} is back ({event.doing}, after {times})", facts)
 
-    def _warned(self, event: StoreWarning) -> None:
+    def _store_warning(self, event: StoreWarning) -> None:
         fix = f"; fix it with:\n{event.mend.rstrip()}" if event.mend else ""
         self._core.warning(f"{escape(event.store)}: {event.warning}{fix}")
 
@@ -264,25 +276,25 @@ class LogListener:
             " reached the store; the attempt is stopped here, and the job will run again"
         )
 
-    def _blocked(self, event: LoopBlocked) -> None:
-        who = (
+    def _loop_blocked(self, event: LoopBlocked) -> None:
+        source = (
             f"task {escape(str(event.job_id))} ({escape(event.task or '')})"
             if event.job_id is not None
             else "something"
         )
         hung = "" if event.beating else "; it counts as hung, and leases are no longer renewed"
         self._worker(event.worker).warning(
-            f"The event loop is blocked for {event.seconds:.1f}s by {who}{hung}. Stack:\n{event.stack.rstrip()}"
+            f"The event loop is blocked for {event.seconds:.1f}s by {source}{hung}. Stack:\n{event.stack.rstrip()}"
         )
 
     def _thread_abandoned(self, event: ThreadAbandoned) -> None:
         self._worker(event.worker).warning(
-            f"Task {job(event)} was stopped, but its thread cannot be ended; its result will be ignored"
+            f"Task {job_label(event)} was stopped, but its thread cannot be ended; its result will be ignored"
         )
 
     def _thread_ended(self, event: ThreadEnded) -> None:
         self._worker(event.worker).info(
-            f"The abandoned thread of task {job(event)} has ended; still running: {event.left}"
+            f"The abandoned thread of task {job_label(event)} has ended; still running: {event.left}"
         )
 
     def _threads_exhausted(self, event: ThreadsExhausted) -> None:
@@ -310,28 +322,28 @@ class LogListener:
 
     def _cron_scheduled(self, event: CronScheduled) -> None:
         name = "" if event.identifier == event.task else f", {escape(event.identifier)}"
-        late = f", {event.late:.0f}s late" if event.late >= LATE else ""
+        late = f", {event.late:.0f}s late" if event.late >= LATE_TICK_SECONDS else ""
         # Months may be backfilled at once; at the end they are counted (CronStarted).
-        say = self._core.debug if event.backfilled else self._core.info
-        say(f"Scheduled task {event.job_id} ({escape(event.task)}{name}) for {event.at:%Y-%m-%d %H:%M}Z{late}")
+        log = self._core.debug if event.backfilled else self._core.info
+        log(f"Scheduled task {event.job_id} ({escape(event.task)}{name}) for {event.at:%Y-%m-%d %H:%M}Z{late}")
 
     def _cron_conflict(self, event: CronConflict) -> None:
         self._core.warning(
             f"Another worker has a different recurring task under the identifier {escape(event.identifier)}; for"
             f" {event.at:%Y-%m-%d %H:%M}Z its job was made and ours was not; give one of them another id."
-            f" Ours: {short(event.ours)}; theirs: {short(event.theirs)}"
+            f" Ours: {one_line(event.ours)}; theirs: {one_line(event.theirs)}"
         )
 
     def _cron_clock_moved(self, event: CronClockMoved) -> None:
         if event.seconds < 0:
-            words = f"went back by {-event.seconds:.0f}s; nothing is scheduled twice"
+            message = f"went back by {-event.seconds:.0f}s; nothing is scheduled twice"
         else:
-            words = f"went forward by {event.seconds:.0f}s, or this process slept; what was missed is scheduled now"
-        self._core.warning(f"The store's clock {words}")
+            message = f"went forward by {event.seconds:.0f}s, or this process slept; what was missed is scheduled now"
+        self._core.warning(f"The store's clock {message}")
 
-    def _cron_trouble(self, event: SchedulingFailed) -> None:
-        again = f", again in {event.retry_in:.1f}s" if event.retry_in else ""
-        self._core.error(f"Trouble with recurring tasks{again}: {short(telling_line(event.error))}")
+    def _scheduling_failed(self, event: SchedulingFailed) -> None:
+        delay = f", again in {event.retry_in:.1f}s" if event.retry_in else ""
+        self._core.error(f"Trouble with recurring tasks{delay}: {one_line(summary_line(event.error))}")
 
     def _cron_reloaded(self, event: CronReloaded) -> None:
         if event.problem is None:
@@ -339,11 +351,11 @@ class LogListener:
         else:
             self._core.error(f"Cannot reload the crontab; keeping the loaded one ({names(event.items)}):")
             for line in event.problem.splitlines():
-                self._core.error(f"  {short(line)}")
+                self._core.error(f"  {one_line(line)}")
 
-    def _quieted(self, event: WorkerQuietChanged) -> None:
-        words = f"Quiet: claiming nothing new; running: {event.running}" if event.quiet else "Claiming jobs again"
-        self._worker(event.worker).info(words)
+    def _quiet_changed(self, event: WorkerQuietChanged) -> None:
+        message = f"Quiet: claiming nothing new; running: {event.running}" if event.quiet else "Claiming jobs again"
+        self._worker(event.worker).info(message)
 
     def _renewed(self, event: WorkerRenewed) -> None:
         self._worker(event.worker).info(
@@ -352,14 +364,16 @@ class LogListener:
 
     def _stopping(self, event: WorkerStopping) -> None:
         jobs = count(event.running, "running job")
-        words = f"Stopping now; returning {jobs} to the queue" if event.now else f"Stopping; waiting for {jobs}"
-        self._worker(event.worker).info(words)
+        message = f"Stopping now; returning {jobs} to the queue" if event.now else f"Stopping; waiting for {jobs}"
+        self._worker(event.worker).info(message)
 
     def _stopped(self, event: WorkerStopped) -> None:
         logger = self._worker(event.worker)
         if event.unfinished:
-            left = f"{event.unfinished} handlers could not be ended"
-            logger.warning(f"Stopped; {left}; their jobs return to the queue when their leases expire, at the latest")
+            unfinished = f"{event.unfinished} handlers could not be ended"
+            logger.warning(
+                f"Stopped; {unfinished}; their jobs return to the queue when their leases expire, at the latest"
+            )
         else:
             logger.info("Stopped")
 
@@ -373,23 +387,25 @@ class LogListener:
 def report_to_log(listener: object, event: Event, error: BaseException, logger: LineLogger | None = None) -> None:
     """A listener raised."""
     name = getattr(listener, "__qualname__", type(listener).__name__)
-    words = f"A listener raised ({name}, for {type(event).__name__}): {type(error).__name__}: {error}"
-    (logger or core_logger()).log_event("error", words, {"event": type(event).__name__}, traceback_of(describe(error)))
+    message = f"A listener raised ({name}, for {type(event).__name__}): {type(error).__name__}: {error}"
+    (logger or core_logger()).log_event(
+        "error", message, {"event": type(event).__name__}, traceback_of(describe(error))
+    )
 
 
-def _about_its_job(report: Callable[[Any], None]) -> Callable[[Any], None]:
+def _bind_attempt(report: Callable[[Any], None]) -> Callable[[Any], None]:
     @wraps(report)
     def listener(event: Any) -> None:
-        with about_job_of(event):
+        with bound_to_event(event):
             report(event)
 
     return listener
 
 
-AboutAJob = JobStarted | JobEnded | JobLost | JobUnknown | ResultDropped | ThreadAbandoned | ThreadEnded
+JobEvent = JobStarted | JobEnded | JobLost | JobUnknown | ResultDropped | ThreadAbandoned | ThreadEnded
 
 
-def job(event: AboutAJob) -> str:
+def job_label(event: JobEvent) -> str:
     """Which job: its id and its task."""
     return f"{escape(str(event.job_id))} ({escape(event.task)})"
 
@@ -400,29 +416,29 @@ def traceback_of(error: str | None) -> str | None:
     return rest.strip() or None
 
 
-def names(given: tuple[str, ...]) -> str:
+def names(all_names: tuple[str, ...]) -> str:
     """Names in quotes; of many, the first."""
-    shown = ", ".join(f"'{escape(name)}'" for name in given[:NAMES_SHOWN]) or "none"
-    return shown + (f" and {len(given) - NAMES_SHOWN} more" if len(given) > NAMES_SHOWN else "")
+    text = ", ".join(f"'{escape(name)}'" for name in all_names[:MAX_NAMES_PER_LINE]) or "none"
+    return text + (f" and {len(all_names) - MAX_NAMES_PER_LINE} more" if len(all_names) > MAX_NAMES_PER_LINE else "")
 
 
-def own(tasks: tuple[str, ...]) -> tuple[str, ...]:
+def without_built_in(tasks: tuple[str, ...]) -> tuple[str, ...]:
     """Without those that every worker has; unless it has no others."""
     return tuple(task for task in tasks if task not in BUILT_IN) or tasks
 
 
-def short(text: str) -> str:
+def one_line(text: str) -> str:
     """One line of it, safe to print."""
-    return escape(shorten(text, ERROR_WIDTH))
+    return escape(shorten(text, MAX_ERROR_CHARS))
 
 
-def count(number: int, what: str) -> str:
+def count(number: int, noun: str) -> str:
     """A number with its noun."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def ids(job_ids: tuple[JobId, ...]) -> str:
     """Which jobs; of many, the first."""
-    shown = ", ".join(escape(str(job_id)) for job_id in job_ids[:NAMES_SHOWN])
-    more = f" and {len(job_ids) - NAMES_SHOWN} more" if len(job_ids) > NAMES_SHOWN else ""
-    return f"{'task' if len(job_ids) == 1 else 'tasks'} {shown}{more}"
+    text = ", ".join(escape(str(job_id)) for job_id in job_ids[:MAX_NAMES_PER_LINE])
+    more = f" and {len(job_ids) - MAX_NAMES_PER_LINE} more" if len(job_ids) > MAX_NAMES_PER_LINE else ""
+    return f"{'task' if len(job_ids) == 1 else 'tasks'} {text}{more}"

@@ -18,7 +18,7 @@ from stowhand.observe.safe_text import redact, scrub
 LogScope = dict[str, Any]
 Log = Callable[[str, str, Mapping[str, Any] | None], object]
 LogFactory = Callable[[LogScope], Log]
-_NAMES = {"worker": "worker_id", "task": "task_identifier", "job_id": "job_id"}
+_SCOPE_KEYS = {"worker": "worker_id", "task": "task_identifier", "job_id": "job_id"}
 
 
 class Logger(LineLogger):
@@ -30,7 +30,7 @@ class Logger(LineLogger):
     def __init__(self, log_factory: LogFactory, scope: Mapping[str, Any] | None = None) -> None:
         self._factory = log_factory
         self._scope = dict(scope or {})
-        self._write = self._made()
+        self._write = self._make_log()
 
     def log_event(
         self,
@@ -50,35 +50,35 @@ class Logger(LineLogger):
 
     def of(self, scope: Scope) -> Logger:
         """The same logger for a scope of ours: a worker, a job."""
-        known = {name: getattr(scope, ours) for ours, name in _NAMES.items() if getattr(scope, ours) is not None}
+        known = {name: getattr(scope, ours) for ours, name in _SCOPE_KEYS.items() if getattr(scope, ours) is not None}
         return self.scope({"label": scope.label, **known, **scope.extra})
 
     def enabled(self, level: str) -> bool:
         """Return True: a factory receives every message."""
         return True
 
-    def _made(self) -> Log:
+    def _make_log(self) -> Log:
         try:
             return self._factory(dict(self._scope))
         except Exception as error:  # noqa: BLE001 - boundary: the program's code must not end a job
-            _complain(error)
+            _report(error)
             return _standard_log(self._scope)
 
-    def _log(self, level: str, message: object, given: Facts, facts: dict[str, Any]) -> None:
-        meta = redact({**given, **facts} if given else facts)
+    def _log(self, level: str, message: object, meta_argument: Facts, facts: dict[str, Any]) -> None:
+        meta = redact({**meta_argument, **facts} if meta_argument else facts)
         try:
             self._write(level, scrub(clean(str(message), LOG_ENTRY_LIMIT)), meta or None)
         except Exception as error:  # noqa: BLE001 - boundary: the same
-            _complain(error)
+            _report(error)
 
 
 def _standard_log(scope: Mapping[str, Any]) -> Log:
     """The log function of the standard ``logging``."""
-    named = {ours: scope[name] for ours, name in _NAMES.items() if name in scope}
-    extra = {name: value for name, value in scope.items() if name not in ("label", *_NAMES.values())}
+    named = {ours: scope[name] for ours, name in _SCOPE_KEYS.items() if name in scope}
+    extra = {name: value for name, value in scope.items() if name not in ("label", *_SCOPE_KEYS.values())}
     logger = ScopedLogger(Scope(str(scope.get("label", "core")), **named, extra=extra))
     return lambda level, message, meta: getattr(logger, level)(message, meta)
 
 
-def _complain(error: Exception) -> None:
+def _report(error: Exception) -> None:
     core_logger().error(f"The program's own logger raised {type(error).__name__}: {clean(str(error), 500)}")

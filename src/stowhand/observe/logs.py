@@ -21,11 +21,11 @@ import msgspec
 
 from stowhand.clock import wall_clock
 from stowhand.jobs.lease import JobId
-from stowhand.observe.about import about, span_ids
-from stowhand.observe.correlation import FIELD, correlation_of
+from stowhand.observe.attempt_context import current_attempt, current_span_ids
+from stowhand.observe.correlation import CORRELATION_FIELD, correlation_of
 from stowhand.observe.safe_text import escape, escape_lines, redact, scrub
 
-ROOT = "stowhand"
+ROOT_LOGGER_NAME = "stowhand"
 LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -35,11 +35,17 @@ LEVELS = {
 }
 LOG_ENTRY_LIMIT = 64 * 1024
 """Characters of one message."""
-_COLOURS = {"DEBUG": "\x1b[2m", "INFO": "\x1b[36m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m"}
-_PLAIN = "\x1b[0m"
-_VERBOSE = ("asyncio",)
+_LEVEL_COLORS = {
+    "DEBUG": "\x1b[2m",
+    "INFO": "\x1b[36m",
+    "WARNING": "\x1b[33m",
+    "ERROR": "\x1b[31m",
+    "CRITICAL": "\x1b[31m",
+}
+_COLOR_RESET = "\x1b[0m"
+_VERBOSE_LIBRARIES = ("asyncio",)
 """Libraries whose lines at level info are of no interest."""
-_REPORTED_BY_US = ("psycopg", "psycopg.pool")
+_DRIVER_LOGGERS = ("psycopg", "psycopg.pool")
 """Libraries whose failures are errors or events of ours, and whose warnings about slow calls are not wanted."""
 
 
@@ -73,19 +79,19 @@ def configure_logging(level: str = "info", fmt: str = "text", stream: TextIO | N
     if fmt == "json":
         handler.setFormatter(JsonLines())
     else:
-        prefix = _moment if fmt == "timed" else _prefix_on(target)
+        prefix = _timestamp if fmt == "timed" else _prefix_on(target)
         handler.setFormatter(TextLines(color=wants_color(target), traced=fmt == "traced", prefix=prefix))
     _take_over(handler)
     logging.getLogger().setLevel(max(LEVELS[level], logging.INFO))
-    logging.getLogger(ROOT).setLevel(LEVELS[level])
-    for name in _VERBOSE:
+    logging.getLogger(ROOT_LOGGER_NAME).setLevel(LEVELS[level])
+    for name in _VERBOSE_LIBRARIES:
         logging.getLogger(name).setLevel(logging.INFO if level == "debug" else max(LEVELS[level], logging.WARNING))
-    for name in _REPORTED_BY_US:
+    for name in _DRIVER_LOGGERS:
         logging.getLogger(name).setLevel(logging.INFO if level == "debug" else max(LEVELS[level], logging.ERROR))
 
 
 @contextmanager
-def configured_by_another() -> Iterator[None]:
+def logging_restored() -> Iterator[None]:
     """For a block in which a library configures logging, as Django does from its settings: what ``configure_logging``
     has set, if it was called, holds afterwards."""
     before = [(one, one.level) for one in _loggers() if one is logging.root or _is_ours(one)]
@@ -106,16 +112,16 @@ def configure_unless_configured() -> None:
 
     Without a handler of its own, Python prints the driver's lines as bare text.
     """
-    ours = logging.getLogger(ROOT)
-    if ours.hasHandlers():
+    own_logger = logging.getLogger(ROOT_LOGGER_NAME)
+    if own_logger.hasHandlers():
         return
     handler = logging.StreamHandler()
     handler.setFormatter(TextLines(color=wants_color(sys.stderr), prefix=_prefix_on(sys.stderr)))
-    ours.addHandler(handler)
-    ours.setLevel(logging.DEBUG if debugging() else logging.INFO)
+    own_logger.addHandler(handler)
+    own_logger.setLevel(logging.DEBUG if is_debugging() else logging.INFO)
     driver = logging.getLogger("psycopg")
     driver.addHandler(handler)
-    driver.setLevel(logging.INFO if debugging() else logging.ERROR)
+    driver.setLevel(logging.INFO if is_debugging() else logging.ERROR)
 
 
 def wants_color(stream: TextIO) -> bool:
@@ -125,12 +131,14 @@ def wants_color(stream: TextIO) -> bool:
 
 def logger_of(label: str) -> logging.Logger:
     """The logger behind a label: ``stowhand.core``, ``stowhand.worker``, ``stowhand.job``."""
-    return logging.getLogger(f"{ROOT}.{label}")
+    return logging.getLogger(f"{ROOT_LOGGER_NAME}.{label}")
 
 
-def debugging() -> bool:
+def is_debugging() -> bool:
     """Whether tracebacks are wanted."""
-    return os.environ.get("STOWHAND_DEBUG", "") not in ("", "0") or logging.getLogger(ROOT).isEnabledFor(logging.DEBUG)
+    return os.environ.get("STOWHAND_DEBUG", "") not in ("", "0") or logging.getLogger(ROOT_LOGGER_NAME).isEnabledFor(
+        logging.DEBUG
+    )
 
 
 class TextLines(logging.Formatter):
@@ -147,25 +155,29 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         scope = getattr(record, "scope", None)
-        who = str(scope) if scope is not None else escape(record.name)
-        level = f"{_COLOURS.get(record.levelname, '')}{record.levelname}{_PLAIN}" if self._color else record.levelname
+        origin = str(scope) if scope is not None else escape(record.name)
+        level = (
+            f"{_LEVEL_COLORS.get(record.levelname, '')}{record.levelname}{_COLOR_RESET}"
+            if self._color
+            else record.levelname
+        )
         first, *further = escape_lines(_message(record).rstrip("\n")).split("\n")
-        line = "\n".join([f"{self._prefix()}[{who}] {level}: {first}{self._pairs(record)}", *further])
-        if trace := _trace(record) or (debugging() and getattr(record, "traceback", None)):
+        line = "\n".join([f"{self._prefix()}[{origin}] {level}: {first}{self._pairs(record)}", *further])
+        if trace := _trace(record) or (is_debugging() and getattr(record, "traceback", None)):
             line += "\n    " + escape_lines(trace)
         return scrub(line)
 
     def _pairs(self, record: logging.LogRecord) -> str:
         """What stands behind the message, in parentheses."""
         origin = _origin(record)
-        shown = (FIELD, "trace_id") if self._traced else (FIELD,)
-        pairs = [*_meta(record).items(), *((name, origin[name]) for name in shown if name in origin)]
+        names = (CORRELATION_FIELD, "trace_id") if self._traced else (CORRELATION_FIELD,)
+        pairs = [*_meta(record).items(), *((name, origin[name]) for name in names if name in origin)]
         if not pairs:
             return ""
-        return " (" + ", ".join(f"{escape(str(name))}={escape(_words(value))}" for name, value in pairs) + ")"
+        return " (" + ", ".join(f"{escape(str(name))}={escape(_text_of(value))}" for name, value in pairs) + ")"
 
 
-def _moment() -> str:
+def _timestamp() -> str:
     """``2030-01-31 09:00:00.000Z ``"""
     return f"{wall_clock().isoformat(sep=' ', timespec='milliseconds').removesuffix('+00:00')}Z "
 
@@ -191,7 +203,7 @@ class JsonLines(logging.Formatter):
         else:
             names = {"scope": scope.label, "worker": scope.worker, "task": scope.task, "job_id": scope.job_id}
             entry |= {name: value for name, value in names.items() if value is not None}
-        entry |= {name: value for name, value in _about(scope).items() if value is not None}
+        entry |= {name: value for name, value in _attempt_fields(scope).items() if value is not None}
         entry |= _origin(record)
         entry["message"] = _message(record)
         entry |= getattr(record, "facts", {})
@@ -214,11 +226,11 @@ def _take_over(handler: logging.StreamHandler[TextIO]) -> None:
 
 def _loggers() -> list[logging.Logger]:
     named = list(logging.root.manager.loggerDict.values())
-    return [logging.root, *(one for one in named if isinstance(one, logging.Logger))]
+    return [logging.root, *(logger for logger in named if isinstance(logger, logging.Logger))]
 
 
 def _is_ours(logger: logging.Logger) -> bool:
-    return logger.name.partition(".")[0] == ROOT
+    return logger.name.partition(".")[0] == ROOT_LOGGER_NAME
 
 
 def _writes_our_lines(handler: logging.Handler) -> bool:
@@ -226,10 +238,10 @@ def _writes_our_lines(handler: logging.Handler) -> bool:
 
 
 def _reaches_root(logger: logging.Logger) -> bool:
-    above: logging.Logger | None = logger
-    while above is not None and above.propagate:
-        above = above.parent
-    return above is None or above is logging.root
+    ancestor: logging.Logger | None = logger
+    while ancestor is not None and ancestor.propagate:
+        ancestor = ancestor.parent
+    return ancestor is None or ancestor is logging.root
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -240,8 +252,8 @@ def _message(record: logging.LogRecord) -> str:
 def _meta(record: logging.LogRecord) -> dict[str, Any]:
     """What was logged beside the message: the scope's additions, then the call's own."""
     scope = getattr(record, "scope", None)
-    facts: dict[str, Any] = redact({**(scope.extra if scope is not None else {}), **getattr(record, "meta", {})})
-    return facts
+    meta: dict[str, Any] = redact({**(scope.extra if scope is not None else {}), **getattr(record, "meta", {})})
+    return meta
 
 
 def _trace(record: logging.LogRecord) -> str:
@@ -250,21 +262,21 @@ def _trace(record: logging.LogRecord) -> str:
     return "".join(traceback.format_exception(record.exc_info[1])).rstrip()
 
 
-def _about(scope: Scope | None) -> dict[str, Any]:
+def _attempt_fields(scope: Scope | None) -> dict[str, Any]:
     """The attempt that a line is about, as far as its scope does not say it."""
-    what = about()
+    context = current_attempt()
     if scope is None or scope.job_id is None:
-        return {"task": what.task, "job_id": what.job_id, "attempt": what.attempt}
-    return {"attempt": what.attempt if scope.attempt is None and what.job_id == scope.job_id else scope.attempt}
+        return {"task": context.task, "job_id": context.job_id, "attempt": context.attempt}
+    return {"attempt": context.attempt if scope.attempt is None and context.job_id == scope.job_id else scope.attempt}
 
 
 def _origin(record: logging.LogRecord) -> dict[str, object]:
     """Where it comes from: the correlation id, and the ids of its span."""
-    ids, correlation_id = span_ids(), correlation_of(record)
+    ids, correlation_id = current_span_ids(), correlation_of(record)
     if correlation_id is None and ids is not None:
         correlation_id = ids.correlation_id
-    found: dict[str, object] = {} if correlation_id is None else {FIELD: correlation_id}
-    return found if ids is None else found | {"trace_id": ids.trace_id, "span_id": ids.span_id}
+    fields: dict[str, object] = {} if correlation_id is None else {CORRELATION_FIELD: correlation_id}
+    return fields if ids is None else fields | {"trace_id": ids.trace_id, "span_id": ids.span_id}
 
 
 def _encode(entry: dict[str, Any]) -> str:
@@ -273,14 +285,14 @@ def _encode(entry: dict[str, Any]) -> str:
         # Before JSON's own escapes can hide a password.
         raw = msgspec.json.encode({name: redact(value) for name, value in entry.items()}, enc_hook=str)
     except Exception:  # noqa: BLE001  boundary: whatever a task logs must not end the task; it is written as text then
-        raw = msgspec.json.encode({name: scrub(_words(value)) for name, value in entry.items()})
+        raw = msgspec.json.encode({name: scrub(_text_of(value)) for name, value in entry.items()})
     return raw.decode()
 
 
-def _words(value: object) -> str:
+def _text_of(value: object) -> str:
     """``str(value)``, even if that raises; without lone surrogates, which no stream takes."""
     try:
         text = str(value)
-    except Exception as trouble:  # noqa: BLE001  boundary: the same
-        text = f"<{type(value).__name__}: its text could not be made: {type(trouble).__name__}>"
+    except Exception as error:  # noqa: BLE001  boundary: the same
+        text = f"<{type(value).__name__}: its text could not be made: {type(error).__name__}>"
     return text.encode("utf-8", "backslashreplace").decode()

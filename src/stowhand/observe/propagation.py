@@ -19,12 +19,12 @@ from stowhand.jobs.limits import FLAG_LIMIT, MAX_FLAGS, check_name
 
 TRACE_PARENT = "traceparent"
 """The format of the W3C: version, trace, span and flags, in hexadecimal."""
-IN_ENVIRONMENT = "TRACEPARENT"
+TRACE_PARENT_VARIABLE = "TRACEPARENT"
 """The environment variable that passes the same to a program."""
-CORRELATION = "correlation_id"
-_handed_on: ContextVar[str | None] = ContextVar("stowhand traceparent", default=None)
+CORRELATION_ID = "correlation_id"
+_traceparent: ContextVar[str | None] = ContextVar("stowhand traceparent", default=None)
 _correlation_id: ContextVar[str | None] = ContextVar("stowhand correlation id", default=None)
-_STARTS = {name: f"{name}=" for name in (TRACE_PARENT, CORRELATION)}
+_FLAG_PREFIXES = {name: f"{name}=" for name in (TRACE_PARENT, CORRELATION_ID)}
 
 
 def current_correlation_id() -> str | None:
@@ -47,42 +47,47 @@ def bound_correlation_id(correlation_id: str | None) -> Iterator[None]:
         _correlation_id.reset(token)
 
 
-def load(job: NewJob, carried: Mapping[str, str | None]) -> NewJob:
+def with_carried(job: NewJob, carried: Mapping[str, str | None]) -> NewJob:
     """The job with these values among its flags. A value that it has already stays; what does not fit is left out."""
-    has = unload(job.flags)
+    present = read_carried(job.flags)
     flags = list(job.flags)
     for name, value in carried.items():
-        if value and name not in has and len(flags) < MAX_FLAGS and _fits(flag := _STARTS[name] + value):
+        if (
+            value
+            and name not in present
+            and len(flags) < MAX_FLAGS
+            and _is_valid_flag(flag := _FLAG_PREFIXES[name] + value)
+        ):
             flags.append(flag)
     return job if len(flags) == len(job.flags) else msgspec.structs.replace(job, flags=tuple(flags))
 
 
-def unload(flags: tuple[str, ...]) -> dict[str, str]:
+def read_carried(flags: tuple[str, ...]) -> dict[str, str]:
     """The values by name; of several with one name the first. They are not checked: any producer may write them."""
-    found: dict[str, str] = {}
+    carried: dict[str, str] = {}
     for flag in flags:
-        for name, start in _STARTS.items():
-            if flag.startswith(start):
-                found.setdefault(name, flag[len(start) :])
-    return found
+        for name, prefix in _FLAG_PREFIXES.items():
+            if flag.startswith(prefix):
+                carried.setdefault(name, flag[len(prefix) :])
+    return carried
 
 
-def without(flags: tuple[str, ...]) -> tuple[str, ...]:
+def without_carried(flags: tuple[str, ...]) -> tuple[str, ...]:
     """The flags without those that carry a value."""
-    return tuple(flag for flag in flags if not flag.startswith(tuple(_STARTS.values())))
+    return tuple(flag for flag in flags if not flag.startswith(tuple(_FLAG_PREFIXES.values())))
 
 
-def hand_on(traceparent: str | None) -> None:
+def bind_traceparent(traceparent: str | None) -> None:
     """Bind the attempt's traceparent for the rest of the current context: jobs that it enqueues carry it."""
-    _handed_on.set(traceparent)
+    _traceparent.set(traceparent)
 
 
-def handed_on() -> str | None:
+def current_traceparent() -> str | None:
     """The traceparent that is bound; ``None``: nothing is traced here."""
-    return _handed_on.get()
+    return _traceparent.get()
 
 
-def _fits(flag: str) -> bool:
+def _is_valid_flag(flag: str) -> bool:
     try:
         check_name("flags", flag, FLAG_LIMIT)
     except InvalidJob:

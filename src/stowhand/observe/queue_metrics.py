@@ -6,20 +6,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.observe import vocabulary
+from stowhand.observe import metric_definitions
 from stowhand.observe.prometheus import REGISTRY, Collector, CollectorRegistry, Metric
 from stowhand.protocols.counts import NAMES, BoundedCount, CronFigures, Figures, LiveCounts
 
-COUNTED = (
-    vocabulary.QUEUE_JOBS,
-    vocabulary.QUEUE_TASK_JOBS,
-    vocabulary.QUEUE_SERIAL_JOBS,
-    vocabulary.QUEUE_LIVE_JOBS,
-    vocabulary.QUEUE_IS_PAUSED,
-    vocabulary.QUEUE_PAUSED,
-    vocabulary.QUEUE_PAUSED_SINCE,
+FIGURE_METRICS = (
+    metric_definitions.QUEUE_JOBS,
+    metric_definitions.QUEUE_TASK_JOBS,
+    metric_definitions.QUEUE_SERIAL_JOBS,
+    metric_definitions.QUEUE_LIVE_JOBS,
+    metric_definitions.QUEUE_IS_PAUSED,
+    metric_definitions.QUEUE_PAUSED,
+    metric_definitions.QUEUE_PAUSED_SINCE,
 )
-CRON = (vocabulary.QUEUE_CRON_UNSCHEDULED, vocabulary.QUEUE_CRON_MISSED)
+CRON_METRICS = (metric_definitions.QUEUE_CRON_UNSCHEDULED, metric_definitions.QUEUE_CRON_MISSED)
 
 
 class QueueMetrics(Collector):
@@ -48,15 +48,15 @@ class QueueMetrics(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """The names, without asking the store."""
-        return [declared() for declared in (*COUNTED, *CRON, vocabulary.QUEUE_OLDEST_DUE)]
+        return [declared() for declared in (*FIGURE_METRICS, *CRON_METRICS, metric_definitions.QUEUE_OLDEST_DUE)]
 
     def collect(self) -> Iterable[Metric]:
         """The figures of this moment."""
         seconds = self._oldest_due()
         figures = self._figures()
         if seconds is not None:
-            oldest = vocabulary.QUEUE_OLDEST_DUE()
-            named = [one.name for one in figures.queues if one.name is not None] if figures is not None else []
+            oldest = metric_definitions.QUEUE_OLDEST_DUE()
+            named = [count.name for count in figures.queues if count.name is not None] if figures is not None else []
             for queue in dict.fromkeys([DEFAULT_QUEUE, *seconds, *named]):
                 oldest.add_metric([queue], seconds.get(queue, 0.0))
             yield oldest
@@ -67,16 +67,16 @@ class QueueMetrics(Collector):
             yield from self._of_cron(cron)
 
     def _of(self, figures: Figures) -> Iterable[Metric]:
-        states, tasks, serials, queues, is_paused, paused, paused_since = (declared() for declared in COUNTED)
+        states, tasks, serials, queues, is_paused, paused, paused_since = (declared() for declared in FIGURE_METRICS)
         for state, amount in figures.states.items():
             if not amount.least:
                 states.add_metric([state.value], amount.number)
         for family, counts in ((tasks, figures.tasks), (serials, figures.serials), (queues, figures.queues)):
-            for labels, number in _numbers(counts, self._labels).items():
+            for labels, number in _sum_by_labels(counts, self._labels).items():
                 family.add_metric(labels, number)
-        for one in figures.queues[: self._labels]:
-            if one.name is not None:
-                is_paused.add_metric([one.name], int(one.name in figures.pauses.queues))
+        for count in figures.queues[: self._labels]:
+            if count.name is not None:
+                is_paused.add_metric([count.name], int(count.name in figures.pauses.queues))
         pauses = figures.all_pauses()
         paused.add_metric([], len(pauses))
         if pauses:
@@ -84,24 +84,24 @@ class QueueMetrics(Collector):
         return states, tasks, serials, queues, is_paused, paused, paused_since
 
     def _of_cron(self, cron: CronFigures) -> Iterable[Metric]:
-        families = [declared() for declared in CRON]
+        families = [declared() for declared in CRON_METRICS]
         marked = [frozenset(cron.unscheduled), frozenset(cron.missed)]
-        by_need = sorted(cron.known, key=lambda name: not any(name in some for some in marked))
-        for family, some in zip(families, marked, strict=True):
+        by_need = sorted(cron.known, key=lambda name: not any(name in marked_items for marked_items in marked))
+        for family, marked_items in zip(families, marked, strict=True):
             for name in by_need[: self._labels]:
-                family.add_metric([name], int(name in some))
+                family.add_metric([name], int(name in marked_items))
             if others := by_need[self._labels :]:
-                family.add_metric([vocabulary.OTHER], sum(name in some for name in others))
+                family.add_metric([metric_definitions.OTHER_LABEL], sum(name in marked_items for name in others))
         return families
 
 
-def _numbers(counts: Sequence[LiveCounts], labels: int) -> dict[tuple[str, str], int]:
+def _sum_by_labels(counts: Sequence[LiveCounts], labels: int) -> dict[tuple[str, str], int]:
     """By name and part: so many by name, and the others as one. What was not counted to its end is left out."""
-    named = [one.name for one in counts if one.name is not None][:labels]
+    named = [count.name for count in counts if count.name is not None][:labels]
     amounts: defaultdict[tuple[str, str], BoundedCount] = defaultdict(BoundedCount)
-    for one in counts:
-        name = vocabulary.OTHER if one.name is None or one.name not in named else one.name
-        parts = {"waiting": one.waiting, "due": one.due, "running": one.processing, "failed": one.failed}
+    for count in counts:
+        name = metric_definitions.OTHER_LABEL if count.name is None or count.name not in named else count.name
+        parts = {"waiting": count.waiting, "due": count.due, "running": count.processing, "failed": count.failed}
         for part, amount in parts.items():
             amounts[name, part] += amount
     return {labels: amount.number for labels, amount in amounts.items() if not amount.least}

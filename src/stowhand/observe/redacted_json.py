@@ -12,7 +12,7 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs.strict_json import DEPTH_LIMIT
 from stowhand.observe.safe_text import HIDDEN, redact, restored
 
-_NUMBERS = msgspec.json.Encoder(decimal_format="number")
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 
 def read_exact(text: str | None) -> Any:
@@ -27,7 +27,7 @@ def read_exact(text: str | None) -> Any:
 
 def write_exact(value: Any) -> str:
     """What ``read_exact`` has read, as JSON."""
-    return _NUMBERS.encode(value).decode()
+    return _ENCODER.encode(value).decode()
 
 
 def redacted(value: Any) -> Any:
@@ -53,5 +53,5 @@ def restored_text(changed: str, original: str) -> str:
     try:
         return write_exact(restored(value, read_exact(original)))
     except KeyError as error:
-        words = f"payload: {error.args[0]}: {HIDDEN} stands for a value that is hidden; write the value"
-        raise InvalidJob(words) from None
+        message = f"payload: {error.args[0]}: {HIDDEN} stands for a value that is hidden; write the value"
+        raise InvalidJob(message) from None

@@ -6,13 +6,13 @@ import re
 import unicodedata
 from typing import Any
 
-_KEPT = frozenset("\u200c\u200d\u00a0\u202f\u3000")
+_ALLOWED_CHARS = frozenset("\u200c\u200d\u00a0\u202f\u3000")
 """Not printable to Python, harmless, and part of ordinary writing: joiners and wide spaces."""
 _IN_URL = re.compile(r"(?<=://)([^\s:/@]*):(\S*)@")
 # What closes a list of pairs, `(user=a, password=b)`, is no part of the last one.
 _IN_PAIR = re.compile(r"(?i)\b(\w*passw(?:or)?d)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&;'\"]+?(?=[),\]}]*(?:[\s&;'\"]|$)))")
 HIDDEN = "***"
-_SECRET = re.compile(
+_SECRET_NAME = re.compile(
     r"(?i)(?:passw(?:or)?d|passphrase|pwd|secret|token|authorization|credentials?"
     r"|(?:api|access|encryption|private|secret|signing)[-_ ]?key)$"
 )
@@ -23,7 +23,7 @@ def escape(text: str) -> str:
     """``text`` on one line, with control characters, terminal escapes and text-direction marks made visible."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() or char in _KEPT else _visible(char) for char in text)
+    return "".join(char if char.isprintable() or char in _ALLOWED_CHARS else _visible(char) for char in text)
 
 
 def escape_lines(text: str, indent: str = "    ") -> str:
@@ -82,15 +82,15 @@ def restored(changed: Any, original: Any) -> Any:
 
 def _has_hidden(text: str) -> bool:
     """Does ``***`` stand in it where a password may?"""
-    return any(found[group] == HIDDEN for form, group in ((_IN_URL, 2), (_IN_PAIR, 3)) for found in form.finditer(text))
+    return any(match[group] == HIDDEN for form, group in ((_IN_URL, 2), (_IN_PAIR, 3)) for match in form.finditer(text))
 
 
 def is_secret(name: object) -> bool:
     """Is the value of a fact of this name a secret?"""
-    return isinstance(name, str) and _SECRET.search(name) is not None
+    return isinstance(name, str) and _SECRET_NAME.search(name) is not None
 
 
-def telling_line(error: str) -> str:
+def summary_line(error: str) -> str:
     """The most informative line of an error text: its first, or, of a traceback, the last that is not indented."""
     lines = [line for line in error.splitlines() if line.strip()]
     if not lines:

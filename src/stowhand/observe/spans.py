@@ -16,9 +16,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.propagation import TRACE_PARENT
 
-SYSTEM = "stowhand"
-_W3C = TraceContextTextMapPropagator()
-_logged: set[type[BaseException]] = set()
+MESSAGING_SYSTEM = "stowhand"
+_PROPAGATOR = TraceContextTextMapPropagator()
+_logged_types: set[type[BaseException]] = set()
 
 
 def message_attributes(name: str, operation: str, task: str | None, serial: str | None) -> dict[str, Any]:
@@ -28,21 +28,21 @@ def message_attributes(name: str, operation: str, task: str | None, serial: str 
         "messaging.operation.type": operation,
         "stowhand.task": task,
     }
-    known = {"messaging.system": SYSTEM, "messaging.destination.name": serial, **described}
+    known = {"messaging.system": MESSAGING_SYSTEM, "messaging.destination.name": serial, **described}
     return {name: value for name, value in known.items() if value is not None}
 
 
 def trace_parent(span: Span) -> str | None:
     """The ``traceparent`` of a span; ``None``: it is a no-op's."""
     headers: dict[str, str] = {}
-    _W3C.inject(headers, set_span_in_context(span))
+    _PROPAGATOR.inject(headers, set_span_in_context(span))
     return headers.get(TRACE_PARENT)
 
 
-def context_of(traceparent: str | None, otherwise: Context | None = None) -> Context:
+def context_of(traceparent: str | None, default: Context | None = None) -> Context:
     """The context of a ``traceparent``; ``otherwise``, or an empty one, where there is none or it is invalid."""
-    known = Context() if otherwise is None else otherwise
-    return known if traceparent is None else _W3C.extract({TRACE_PARENT: traceparent}, known)
+    known = Context() if default is None else default
+    return known if traceparent is None else _PROPAGATOR.extract({TRACE_PARENT: traceparent}, known)
 
 
 @contextmanager
@@ -55,18 +55,18 @@ def attached(context: Context) -> Iterator[None]:
         detach(token)
 
 
-def name_of(error: BaseException) -> str:
+def type_name(error: BaseException) -> str:
     """The type, as ``exception.type`` has it."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 @contextmanager
-def guarded() -> Iterator[None]:
+def errors_logged() -> Iterator[None]:
     """What the block raises is logged, once for each type, and not raised."""
     try:
         yield
-    except Exception as trouble:  # noqa: BLE001 - boundary: whatever is traced goes on without a span
-        if type(trouble) not in _logged:
-            _logged.add(type(trouble))
-            core_logger().warning(f"Tracing failed, and nothing else with it: {type(trouble).__name__}: {trouble}")
+    except Exception as error:  # noqa: BLE001 - boundary: whatever is traced goes on without a span
+        if type(error) not in _logged_types:
+            _logged_types.add(type(error))
+            core_logger().warning(f"Tracing failed, and nothing else with it: {type(error).__name__}: {error}")

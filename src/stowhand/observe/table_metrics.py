@@ -19,16 +19,16 @@ from stowhand.errors import ConfigurationError, StoreError
 from stowhand.events import Events, HookFinished, JobLeft, JobsReset, JobStarted, StoreCalled, StoreCallFailed
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import State
-from stowhand.observe import vocabulary
+from stowhand.observe import metric_definitions
 from stowhand.observe.prometheus import REGISTRY, CollectorRegistry, Gauge
 from stowhand.protocols.options import Seconds
 
-PATIENCE = 5.0
+SAMPLE_TIMEOUT_SECONDS = 5.0
 """Seconds that a look which is cut short may take to end."""
-INTERVAL = Seconds("Time between two looks at a queue.")
+INTERVAL_OPTION = Seconds("Time between two looks at a queue.")
 
 
-class Counted(Protocol):
+class SampledStore(Protocol):
     """What a sampler needs of a ``TableStore``."""
 
     @property
@@ -50,29 +50,29 @@ class TableMetrics:
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._worker = _Operations(vocabulary.TABLE_HOOKS, registry)
-        self._store = _Operations(vocabulary.TABLE_CALLS, registry)
-        self._handlers = vocabulary.TABLE_HANDLERS(registry=registry)
-        self._waiting = vocabulary.TABLE_WAITING(registry=registry)
-        self._wait = vocabulary.TABLE_LONGEST_WAIT(registry=registry)
-        self._oldest = vocabulary.TABLE_OLDEST_CLAIM(registry=registry)
-        self._resets = vocabulary.TABLE_RESETS(registry=registry)
-        self._failures = vocabulary.TABLE_RESET_FAILURES(registry=registry)
-        self._errors = vocabulary.TABLE_RESET_ERRORS(registry=registry)
+        self._worker = _OperationMetrics(metric_definitions.TABLE_HOOKS, registry)
+        self._store = _OperationMetrics(metric_definitions.TABLE_CALLS, registry)
+        self._handlers = metric_definitions.TABLE_HANDLERS(registry=registry)
+        self._waiting = metric_definitions.TABLE_WAITING(registry=registry)
+        self._wait = metric_definitions.TABLE_LONGEST_WAIT(registry=registry)
+        self._oldest = metric_definitions.TABLE_OLDEST_CLAIM(registry=registry)
+        self._resets = metric_definitions.TABLE_RESETS(registry=registry)
+        self._failures = metric_definitions.TABLE_RESET_FAILURES(registry=registry)
+        self._errors = metric_definitions.TABLE_RESET_ERRORS(registry=registry)
 
     def of_worker(self, worker: str, events: Events) -> Events:
         """Count these events under that name. Give them to this worker afterwards, and to no other.
 
         The worker's own sweep counts as the resetter of that name.
         """
-        running = _Most(self._handlers.labels(worker), self._clock)
+        running = _PeakGauge(self._handlers.labels(worker), self._clock)
 
         def ran(event: HookFinished) -> None:
             self._worker.count(worker, event.hook, event.seconds, failed=event.failed)
 
         events.on(HookFinished, ran)
-        events.on(JobStarted, lambda event: running.more())
-        events.on(JobLeft, lambda event: running.less())
+        events.on(JobStarted, lambda event: running.increment())
+        events.on(JobLeft, lambda event: running.decrement())
         self.of_resetter(worker, events)
         return events
 
@@ -85,12 +85,12 @@ class TableMetrics:
             for job in event.jobs:
                 (self._failures if job.state is State.FAILED else self._resets).labels(resetter).inc()
 
-        def trouble(event: StoreCallFailed) -> None:
+        def call_failed(event: StoreCallFailed) -> None:
             if event.doing == "reset":
                 self._errors.labels(resetter).inc()
 
         events.on(JobsReset, reset)
-        events.on(StoreCallFailed, trouble)
+        events.on(StoreCallFailed, call_failed)
         return events
 
     def of_store(self, events: Events) -> Events:
@@ -102,11 +102,11 @@ class TableMetrics:
         events.on(StoreCalled, called)
         return events
 
-    def sampler(self, store: Counted, interval: Duration = 15.0) -> Sampler:
+    def sampler(self, store: SampledStore, interval: Duration = 15.0) -> Sampler:
         """A routine for ``run_all`` that looks at the queue now and then: every ``interval`` (seconds, a timedelta)."""
         return Sampler(self, store, interval, self._clock)
 
-    async def sample(self, store: Counted) -> None:
+    async def sample(self, store: SampledStore) -> None:
         """Look once. Raises StoreError."""
         self._waiting.labels(store.name).set(await store.queued_count())
         self._wait.labels(store.name).set((await store.max_duration_in_queue()).total_seconds())
@@ -118,9 +118,9 @@ class Sampler:
 
     serves = True
 
-    def __init__(self, metrics: TableMetrics, store: Counted, interval: Duration, clock: Clock) -> None:
+    def __init__(self, metrics: TableMetrics, store: SampledStore, interval: Duration, clock: Clock) -> None:
         try:
-            self._interval = INTERVAL.read(interval)
+            self._interval = INTERVAL_OPTION.read(interval)
         except ValueError as error:
             raise ConfigurationError(f"sampler: interval: {error}") from None
         self._metrics, self._store, self._clock = metrics, store, clock
@@ -136,7 +136,7 @@ class Sampler:
         finally:
             looking.cancel()
             stopping.cancel()
-            await asyncio.wait((looking, stopping), timeout=PATIENCE)
+            await asyncio.wait((looking, stopping), timeout=SAMPLE_TIMEOUT_SECONDS)
 
     async def _look(self) -> None:
         while True:
@@ -149,23 +149,23 @@ class Sampler:
         self._stopping.set()
 
 
-class _Operations:
+class _OperationMetrics:
     """Of one kind: how often, how often in vain, and how long."""
 
-    def __init__(self, declared: vocabulary.Operations, registry: CollectorRegistry) -> None:
+    def __init__(self, declared: metric_definitions.Operations, registry: CollectorRegistry) -> None:
         total, errors, seconds = declared
         self._total, self._errors = total(registry=registry), errors(registry=registry)
         self._seconds = seconds(registry=registry)
 
-    def count(self, whose: str, operation: str, seconds: float, *, failed: bool) -> None:
-        self._total.labels(whose, operation).inc()
-        errors = self._errors.labels(whose, operation)
+    def count(self, owner: str, operation: str, seconds: float, *, failed: bool) -> None:
+        self._total.labels(owner, operation).inc()
+        errors = self._errors.labels(owner, operation)
         if failed:
             errors.inc()
-        self._seconds.labels(whose, operation).observe(seconds)
+        self._seconds.labels(owner, operation).observe(seconds)
 
 
-class _Most:
+class _PeakGauge:
     """The most at once within the window; a gauge asks when it is scraped."""
 
     def __init__(self, gauge: Gauge, clock: Clock) -> None:
@@ -173,24 +173,24 @@ class _Most:
         self._now = 0
         self._peaks: deque[tuple[float, int]] = deque()
         """(moment, how many until then), falling."""
-        gauge.set_function(self._most)
+        gauge.set_function(self._peak)
 
-    def more(self) -> None:
+    def increment(self) -> None:
         self._now += 1
 
-    def less(self) -> None:
+    def decrement(self) -> None:
         self._note()
         self._now = max(self._now - 1, 0)
 
     def _note(self) -> None:
         now = self._clock.monotonic()
-        while self._peaks and self._peaks[0][0] < now - vocabulary.WINDOW:
+        while self._peaks and self._peaks[0][0] < now - metric_definitions.PEAK_WINDOW_SECONDS:
             self._peaks.popleft()
         while self._peaks and self._peaks[-1][1] <= self._now:
             self._peaks.pop()
         self._peaks.append((now, self._now))
 
-    def _most(self) -> float:
+    def _peak(self) -> float:
         """Called in the thread of the scrape: it changes nothing."""
-        oldest = self._clock.monotonic() - vocabulary.WINDOW
-        return max([self._now, *(most for moment, most in tuple(self._peaks) if moment >= oldest)])
+        oldest = self._clock.monotonic() - metric_definitions.PEAK_WINDOW_SECONDS
+        return max([self._now, *(peak for time, peak in tuple(self._peaks) if time >= oldest)])

@@ -12,7 +12,7 @@ from opentelemetry.trace import Tracer
 
 from stowhand.jobs.job import Job, NewJob
 from stowhand.observe.enqueue_span import EnqueueSpan
-from stowhand.observe.propagation import CORRELATION, load
+from stowhand.observe.propagation import CORRELATION_ID, with_carried
 from stowhand.protocols.producer import Producer, Transactions
 from stowhand.protocols.queue_store import Administrator, LedgerEntry, QueueStore, Tick, Timetable
 
@@ -62,7 +62,7 @@ class TracedProducer(_Traced[Producer]):
 
     async def enqueue(self, job: NewJob) -> Job:
         """``enqueue <task>``"""
-        span = _begin(self._tracer, job)
+        span = _start_span(self._tracer, job)
         with span.current():
             made: Job = await self._inner.enqueue(_loader(span)(job))
             span.made(made.id)
@@ -70,7 +70,7 @@ class TracedProducer(_Traced[Producer]):
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """One span for all of them; which task, it says if there is but one."""
-        span, tasks = EnqueueSpan(self._tracer), _Tasks()
+        span, tasks = EnqueueSpan(self._tracer), _TaskSet()
         carry = _loader(span)
         with span.current():
             if isinstance(jobs, AsyncIterable):
@@ -82,7 +82,7 @@ class TracedProducer(_Traced[Producer]):
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """As ``enqueue_many``."""
-        span, tasks = EnqueueSpan(self._tracer), _Tasks()
+        span, tasks = EnqueueSpan(self._tracer), _TaskSet()
         with span.current():
             made: Sequence[Job] = await self._inner.add_jobs(list(_each(jobs, _loader(span), tasks)))
             span.made_many(len(made), tasks.only)
@@ -94,7 +94,7 @@ class TracedTransactions(_Traced[Transactions]):
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """``enqueue <task>``: it has ended before the caller commits, or rolls back."""
-        span = _begin(self._tracer, job)
+        span = _start_span(self._tracer, job)
         with span.current(ends=False):
             made = self._inner.enqueue_in(connection, _loader(span)(job))
         if inspect.isawaitable(made):
@@ -109,7 +109,7 @@ class TracedAdministrator(_Traced[Administrator]):
 
     async def add_built_in(self, job: NewJob) -> Job:
         """``enqueue <task>``"""
-        span = _begin(self._tracer, job)
+        span = _start_span(self._tracer, job)
         with span.current():
             made: Job = await self._inner.add_built_in(_loader(span)(job))
             span.made(made.id)
@@ -121,53 +121,53 @@ class TracedTimetable(_Traced[Timetable]):
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[LedgerEntry]:
         """A span for each tick, a trace of its own. Another scheduler's job is another's span: ours is never ended."""
-        spans = [_begin(self._tracer, tick.job, Context(), _cron(tick)) for tick in ticks]
+        spans = [_start_span(self._tracer, tick.job, Context(), _cron(tick)) for tick in ticks]
         loaded = [
-            msgspec.structs.replace(tick, job=load(tick.job, span.carried() | {CORRELATION: None}))
+            msgspec.structs.replace(tick, job=with_carried(tick.job, span.carried() | {CORRELATION_ID: None}))
             for tick, span in zip(ticks, spans, strict=True)
         ]
         entered: Sequence[LedgerEntry] = await self._inner.schedule(loaded)
-        for span, one in zip(spans, entered, strict=True):
-            if one.mine:
-                span.made(one.job_id)
+        for span, entry in zip(spans, entered, strict=True):
+            if entry.mine:
+                span.made(entry.job_id)
                 span.end()
         return entered
 
 
-def _begin(
-    tracer: Tracer, job: NewJob, context: Context | None = None, more: dict[str, Any] | None = None
+def _start_span(
+    tracer: Tracer, job: NewJob, context: Context | None = None, extra_attributes: dict[str, Any] | None = None
 ) -> EnqueueSpan:
-    return EnqueueSpan(tracer, job.task, job.serial, context, more)
+    return EnqueueSpan(tracer, job.task, job.serial, context, extra_attributes)
 
 
-class _Tasks:
+class _TaskSet:
     """Of what tasks the jobs of a span are: one, or several."""
 
     def __init__(self) -> None:
-        self._found: set[str] = set()
+        self._tasks: set[str] = set()
 
     def add(self, job: NewJob) -> None:
-        if len(self._found) < 2:
-            self._found.add(job.task)
+        if len(self._tasks) < 2:
+            self._tasks.add(job.task)
 
     @property
     def only(self) -> str | None:
         """The one, unless there are several."""
-        return next(iter(self._found)) if len(self._found) == 1 else None
+        return next(iter(self._tasks)) if len(self._tasks) == 1 else None
 
 
 def _loader(span: EnqueueSpan) -> Carry:
     carried = span.carried()
-    return lambda job: load(job, carried)
+    return lambda job: with_carried(job, carried)
 
 
-def _each(jobs: Iterable[NewJob], carry: Carry, tasks: _Tasks) -> Iterator[NewJob]:
+def _each(jobs: Iterable[NewJob], carry: Carry, tasks: _TaskSet) -> Iterator[NewJob]:
     for job in jobs:
         tasks.add(job)
         yield carry(job)
 
 
-async def _each_async(jobs: AsyncIterable[NewJob], carry: Carry, tasks: _Tasks) -> AsyncIterator[NewJob]:
+async def _each_async(jobs: AsyncIterable[NewJob], carry: Carry, tasks: _TaskSet) -> AsyncIterator[NewJob]:
     async for job in jobs:
         tasks.add(job)
         yield carry(job)
@@ -214,4 +214,4 @@ class TracedEngine(_Traced[Any]):
 
 def _loaded(span: EnqueueSpan, job: Any) -> Any:
     """Its correlation id is its own: it need not be the one that is bound here."""
-    return msgspec.structs.replace(job, carried=span.carried() | {CORRELATION: job.correlation_id})
+    return msgspec.structs.replace(job, carried=span.carried() | {CORRELATION_ID: job.correlation_id})

@@ -21,7 +21,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import Events, JobEnded, JobLost, JobsReturned, JobUnknown, WorkerStopped
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import AttemptOutcome
-from stowhand.observe.safe_text import scrub, shorten, telling_line
+from stowhand.observe.safe_text import scrub, shorten, summary_line
 from stowhand.protocols.operator import own_version
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 Within = Callable[[str | None], AbstractContextManager[None]]
-NEEDED = "traces need opentelemetry-api: pip install 'stowhand[otel]'"
+MISSING_PACKAGE_MESSAGE = "traces need opentelemetry-api: pip install 'stowhand[otel]'"
 STATUS_WIDTH = 500
 """Characters of a span's status."""
-FLUSH = 1.0
+FLUSH_TIMEOUT_SECONDS = 1.0
 """Seconds that a process which exits at once gives its last spans."""
-_FAILED = (AttemptOutcome.RETRY, AttemptOutcome.FAILED, AttemptOutcome.POISON)
+_FAILED_OUTCOMES = (AttemptOutcome.RETRY, AttemptOutcome.FAILED, AttemptOutcome.POISON)
 
 
 class Traces:
@@ -55,7 +55,7 @@ class Traces:
             from stowhand.observe.spans import attached, context_of
             from stowhand.observe.traced_store import TracedEngine, traced_store
         except ImportError as error:
-            raise ConfigurationError(NEEDED) from error
+            raise ConfigurationError(MISSING_PACKAGE_MESSAGE) from error
         self._provider = trace.get_tracer_provider if provider is None else lambda: provider
         """The global one may be set up later."""
         self._parent = parent
@@ -92,20 +92,20 @@ class Traces:
         """Make a span of another process current in the block; without one nothing changes."""
         return self._within(traceparent)
 
-    def flush(self, seconds: float = FLUSH) -> bool:
+    def flush(self, seconds: float = FLUSH_TIMEOUT_SECONDS) -> bool:
         """Export the spans that have ended, within so many seconds; ``False``: the exporter takes longer."""
         flush: Callable[[int], object] | None = getattr(self._provider(), "force_flush", None)
         if flush is None:
             return True
 
-        def hand_over() -> None:
+        def export_spans() -> None:
             with suppress(Exception):
                 flush(int(seconds * 1000))
 
-        handing = threading.Thread(target=hand_over, name="stowhand spans", daemon=True)
-        handing.start()
-        handing.join(seconds)
-        return not handing.is_alive()
+        export = threading.Thread(target=export_spans, name="stowhand spans", daemon=True)
+        export.start()
+        export.join(seconds)
+        return not export.is_alive()
 
     def leave(self) -> None:
         """End the spans of attempts that still run, and export all within a second: the process exits."""
@@ -125,7 +125,7 @@ class Traces:
         self._ended_spans[span.worker, span.job_id] = span
 
     def _job_ended(self, event: JobEnded) -> None:
-        error = event.error if event.ended in _FAILED else None
+        error = event.error if event.ended in _FAILED_OUTCOMES else None
         self._finish(event.worker, event.job_id, event.ended.value, error)
 
     def _returned(self, event: JobsReturned) -> None:
@@ -141,4 +141,4 @@ class Traces:
         span = self._ended_spans.pop((worker, job_id), None)
         if span is not None:
             safe = None if error is None else scrub(error)
-            span.end(outcome, safe, None if safe is None else shorten(telling_line(safe), STATUS_WIDTH))
+            span.end(outcome, safe, None if safe is None else shorten(summary_line(safe), STATUS_WIDTH))

@@ -5,7 +5,7 @@
     # and, to serve them: prometheus_client.start_http_server(9090)
 
 Counters to alert on are 0 from the start: Prometheus sees no increase in a series that begins with 1.
-Their names are in vocabulary.py. They are right across several processes in prometheus' multiprocess mode.
+Their names are in metric_definitions.py. They are right across several processes in prometheus' multiprocess mode.
 """
 
 from __future__ import annotations
@@ -32,47 +32,47 @@ from stowhand.events import (
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.lifecycle import AttemptOutcome
-from stowhand.observe import vocabulary
+from stowhand.observe import metric_definitions
 from stowhand.observe.prometheus import REGISTRY, CollectorRegistry
 from stowhand.protocols.operator import own_version
 
-MOST_KINDS = 100
+MAX_KINDS = 100
 """Kinds that have series of their own, by default: those that come later count as ``other``."""
 
 
 class WorkerMetrics:
     """One set of metrics in one registry, for the workers of one process."""
 
-    def __init__(self, registry: CollectorRegistry = REGISTRY, *, labels: int = MOST_KINDS) -> None:
+    def __init__(self, registry: CollectorRegistry = REGISTRY, *, labels: int = MAX_KINDS) -> None:
         """``labels``: so many kinds have series of their own."""
-        self._kinds = _Kinds(labels)
-        self._at_work: dict[tuple[str, JobId], str] = {}
+        self._kinds = _KindLabels(labels)
+        self._running_kinds: dict[tuple[str, JobId], str] = {}
         """The kind under which each began: one that was ``other`` then may have a series of its own when it ends."""
-        self._processed = vocabulary.WORKER_JOBS(registry=registry)
-        self._seconds = vocabulary.WORKER_JOB_SECONDS(registry=registry)
-        self._waits = vocabulary.WORKER_WAIT_SECONDS(registry=registry)
-        self._running = vocabulary.WORKER_RUNNING(registry=registry)
-        self._abandoned = vocabulary.WORKER_ABANDONED(registry=registry)
-        self._claim = _Calls(vocabulary.WORKER_CLAIMS, registry)
-        self._settle = _Calls(vocabulary.WORKER_SETTLES, registry)
-        self._beat = _Calls(vocabulary.WORKER_BEATS, registry)
-        self._lag = vocabulary.WORKER_LAG(registry=registry)
-        self._resets = vocabulary.WORKER_RESETS(registry=registry)
+        self._processed = metric_definitions.WORKER_JOBS(registry=registry)
+        self._seconds = metric_definitions.WORKER_JOB_SECONDS(registry=registry)
+        self._waits = metric_definitions.WORKER_WAIT_SECONDS(registry=registry)
+        self._running = metric_definitions.WORKER_RUNNING(registry=registry)
+        self._abandoned = metric_definitions.WORKER_ABANDONED(registry=registry)
+        self._claim = _Calls(metric_definitions.WORKER_CLAIMS, registry)
+        self._settle = _Calls(metric_definitions.WORKER_SETTLES, registry)
+        self._beat = _Calls(metric_definitions.WORKER_BEATS, registry)
+        self._lag = metric_definitions.WORKER_LAG(registry=registry)
+        self._resets = metric_definitions.WORKER_RESETS(registry=registry)
         for state in (State.QUEUED, State.FAILED, State.CANCELED):
             self._resets.labels(state.value)
-        self._lost = vocabulary.WORKER_LOST(registry=registry)
-        self._late = vocabulary.WORKER_CRON_LATE(registry=registry)
-        self._info = vocabulary.WORKER_INFO(registry=registry)
+        self._lost = metric_definitions.WORKER_LOST(registry=registry)
+        self._late = metric_definitions.WORKER_CRON_LATE(registry=registry)
+        self._info = metric_definitions.WORKER_INFO(registry=registry)
 
     def of(self, events: Events) -> Events:
         """Count these events, and give them back for a worker. Some are emitted in the heartbeat's thread."""
         events.on(WorkerStarted, lambda event: self._learn(event.tasks))
         events.on(TasksReloaded, lambda event: self._learn(event.tasks))
-        events.on(JobStarted, self._began)
+        events.on(JobStarted, self._started)
         events.on(JobLeft, self._left)
         events.on(JobEnded, self._ended)
         events.on(JobLost, self._was_lost)
-        events.on(JobUnknown, lambda event: self._count(event.task, vocabulary.UNKNOWN))
+        events.on(JobUnknown, lambda event: self._count(event.task, metric_definitions.UNKNOWN_OUTCOME))
         events.on(ClaimFinished, lambda event: self._claim.count(event.jobs, event.seconds))
         events.on(Settled, lambda event: self._settle.count(event.jobs, event.seconds))
         events.on(HeartbeatFinished, lambda event: self._beat.count(event.jobs, event.seconds))
@@ -92,21 +92,21 @@ class WorkerMetrics:
 
     def _learn(self, tasks: tuple[str, ...] | None) -> None:
         self._kinds.learn(tasks)
-        for task in (tasks or ())[: self._kinds.most]:
+        for task in (tasks or ())[: self._kinds.max_labels]:
             for ended in (AttemptOutcome.OK, AttemptOutcome.RETRY, AttemptOutcome.FAILED, AttemptOutcome.POISON):
                 self._processed.labels(task, ended.value)
 
     def _count(self, task: str, outcome: str) -> None:
         self._processed.labels(self._kinds.of(task), outcome).inc()
 
-    def _began(self, event: JobStarted) -> None:
-        kind = self._at_work[event.worker, event.job_id] = self._kinds.of(event.task)
+    def _started(self, event: JobStarted) -> None:
+        kind = self._running_kinds[event.worker, event.job_id] = self._kinds.of(event.task)
         self._running.labels(kind).inc()
         if event.waited is not None:
             self._waits.labels(kind).observe(event.waited)
 
     def _left(self, event: JobLeft) -> None:
-        kind = self._at_work.pop((event.worker, event.job_id), None)
+        kind = self._running_kinds.pop((event.worker, event.job_id), None)
         self._running.labels(self._kinds.of(event.task) if kind is None else kind).dec()
 
     def _ended(self, event: JobEnded) -> None:
@@ -114,7 +114,7 @@ class WorkerMetrics:
         self._seconds.labels(self._kinds.of(event.task)).observe(event.seconds)
 
     def _was_lost(self, event: JobLost) -> None:
-        self._count(event.task, vocabulary.LOST)
+        self._count(event.task, metric_definitions.LOST_OUTCOME)
         self._lost.inc()
 
     def _reset(self, event: JobsReset) -> None:
@@ -129,7 +129,7 @@ class WorkerMetrics:
 class _Calls:
     """Calls to the store: how long they took, and how many jobs each was about."""
 
-    def __init__(self, declared: vocabulary.Calls, registry: CollectorRegistry) -> None:
+    def __init__(self, declared: metric_definitions.Calls, registry: CollectorRegistry) -> None:
         self._seconds, self._sizes = (each(registry=registry) for each in declared)
 
     def count(self, size: int, seconds: float) -> None:
@@ -137,27 +137,27 @@ class _Calls:
         self._sizes.observe(size)
 
 
-class _Kinds:
+class _KindLabels:
     """Names of tasks as labels, bounded: so many that workers have, and as many that came to one that takes any."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, max_labels: int) -> None:
+        self.max_labels = max_labels
         self._learned: set[str] = set()
         self._met: set[str] = set()
-        self._bounded = False
+        self._is_bounded = False
 
     def learn(self, tasks: Iterable[str] | None) -> None:
         """A worker has these; ``None``: it takes any."""
         if tasks is not None:
-            self._bounded = True
+            self._is_bounded = True
             self._learned.update(
-                [task for task in tasks if task not in self._learned][: self.most - len(self._learned)]
+                [task for task in tasks if task not in self._learned][: self.max_labels - len(self._learned)]
             )
 
     def of(self, task: str) -> str:
         if task in self._learned or task in self._met:
             return task
-        if self._bounded or len(self._met) >= self.most:
-            return vocabulary.OTHER
+        if self._is_bounded or len(self._met) >= self.max_labels:
+            return metric_definitions.OTHER_LABEL
         self._met.add(task)
         return task

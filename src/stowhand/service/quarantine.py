@@ -28,7 +28,7 @@ from stowhand.events import Events, TasksReloaded
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, Retry, Snooze
-from stowhand.observe.propagation import current_correlation_id, handed_on
+from stowhand.observe.propagation import current_correlation_id, current_traceparent
 from stowhand.protocols.attempt import Attempt, Report, read_progress, report_of
 from stowhand.protocols.handler import ChildCrashed, ChildUnable, Handler
 from stowhand.service.children import Child
@@ -137,7 +137,11 @@ class Quarantine:
             return await self._handler.handle(attempt, attempt.record)
         report, load_count = report_of(attempt), self._load_count
         assignment = Assignment(
-            attempt.record, attempt.lease, handed_on(), current_correlation_id(), keeps_progress=report is not None
+            attempt.record,
+            attempt.lease,
+            current_traceparent(),
+            current_correlation_id(),
+            keeps_progress=report is not None,
         )
         reply = None
         if (child := self._take()) is not None:

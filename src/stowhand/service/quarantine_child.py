@@ -20,11 +20,11 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Cancel, Complete, Fail, Outcome, RaisableOutcome, Retry, Snooze
 from stowhand.jobs.outcomes import as_failure, describe, from_raised, from_returned
-from stowhand.observe.about import About, bind
+from stowhand.observe.attempt_context import AttemptContext, bind_attempt
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.logs import configure_logging
 from stowhand.observe.propagation import bound_correlation_id
-from stowhand.observe.safe_text import telling_line
+from stowhand.observe.safe_text import summary_line
 from stowhand.observe.traces import Traces
 from stowhand.protocols.attempt import Attempt, Progress, Report, control_of
 from stowhand.protocols.handler import Handler
@@ -94,7 +94,7 @@ class _JobRunner:
         """Answer that the job could not begin, unless it has."""
         if self._has_started:
             return
-        reason = telling_line(describe(error))
+        reason = summary_line(describe(error))
         core_logger().error(f"The process for suspects could not begin: {reason}")
         self._pipe.answer(ChildAnswer("unable", reason))
 
@@ -223,7 +223,7 @@ def _attempt_span(assignment: Assignment, worker: str, traces: Traces | None) ->
         yield
         return
     job = assignment.job
-    bind(About(worker, job.task, job.id, job.attempts))
+    bind_attempt(AttemptContext(worker, job.task, job.id, job.attempts))
     with traces.within(assignment.traceparent), bound_correlation_id(assignment.correlation_id):
         yield
 

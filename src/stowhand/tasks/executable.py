@@ -23,7 +23,7 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Retry
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.observe.propagation import IN_ENVIRONMENT, handed_on
+from stowhand.observe.propagation import TRACE_PARENT_VARIABLE, current_traceparent
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.tasks.context import JobLogger
 from stowhand.tasks.program import LineSplitter, ProgramProtocol, describe_exit, describe_start_error, run_program
@@ -108,8 +108,8 @@ def environment_of(job: Job, lease: Lease, inherited: Mapping[str, str]) -> dict
     own_fields = {"JOB_SERIAL": job.serial, "JOB_TOKEN": lease.token, "JOB_EPOCH": str(lease.epoch)}
     variables = {GRAPHILE_PREFIX + name: value for name, value in fields.items()}
     variables |= {OWN_PREFIX + name: value for name, value in (fields | own_fields).items()}
-    if (context := handed_on()) is not None:
-        variables[IN_ENVIRONMENT] = context
+    if (context := current_traceparent()) is not None:
+        variables[TRACE_PARENT_VARIABLE] = context
     # A worker may itself have been started by a task. Variables of that task's job are not passed on.
     kept = {name: value for name, value in inherited.items() if name not in variables}
     return kept | {name: value for name, value in variables.items() if value is not None}

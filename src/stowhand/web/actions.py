@@ -25,7 +25,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.durations import RunTime, parse_run_time
 from stowhand.jobs.fields import OPTIONS
 from stowhand.jobs.job import Job, KeyMode, NewJob, State
-from stowhand.observe.propagation import without
+from stowhand.observe.propagation import without_carried
 from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.operator import Operator, QueueChange, SerialChange, TaskChange
@@ -222,7 +222,7 @@ class ActionPages:
             payload = old.payload_text if kept else restored_text(payload, old.payload_text)
         options: dict[str, Any] = {field.name: getattr(old, field.name) for field in OPTIONS} | {
             "key": None,
-            "flags": without(old.flags),
+            "flags": without_carried(old.flags),
             "serial": request.sent("serial").strip() or None,
             "priority": _number(request, "priority") or 0,
             "max_attempts": _number(request, "max_attempts"),
@@ -362,7 +362,7 @@ def _form(request: Request, old: Job, sent: dict[str, str], words: str = "") -> 
     elif request.may(Right.PAYLOADS):
         with suppress(msgspec.DecodeError):  # SQL may have written what is no JSON
             shown["payload"] = msgspec.json.format(redacted_text(old.payload_text), indent=2)
-    values = {"page": "again", "words": words, "job": old.id, "task": old.task, "flags": without(old.flags)}
+    values = {"page": "again", "words": words, "job": old.id, "task": old.task, "flags": without_carried(old.flags)}
     values |= {"is_large": is_large, "is_hidden": not (request.may(Right.PAYLOADS) and old.payload_text)}
     values["sent"] = shown | {"max_attempts": old.max_attempts} | sent
     return View(

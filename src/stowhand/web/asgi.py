@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from stowhand.app.app import App
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events
-from stowhand.observe.lending import LendingListener
+from stowhand.observe.lending_listener import LendingListener
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.remote.server.bodies import collect
 from stowhand.remote.server.refusals import Refused

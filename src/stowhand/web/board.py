@@ -19,7 +19,7 @@ from stowhand.clock import wall_clock
 from stowhand.events import Events, RequestBroken
 from stowhand.jobs.durations import away, format_iso_time, format_short_duration, format_span, format_time
 from stowhand.jobs.job import State
-from stowhand.observe.safe_text import scrub, shorten, telling_line
+from stowhand.observe.safe_text import scrub, shorten, summary_line
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.web import attention, charts, job, jobs, lists, overview
 from stowhand.web.access import Access, page_of
@@ -220,7 +220,7 @@ def _templates() -> jinja2.Environment:
 
 def _head(error: str | None, width: int = 160) -> str:
     """An error on one line of a list."""
-    return shorten(telling_line(error), width) if error else ""
+    return shorten(summary_line(error), width) if error else ""
 
 
 def _names(names: Sequence[str]) -> str:

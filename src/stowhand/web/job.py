@@ -13,7 +13,7 @@ from stowhand.jobs import job_copies
 from stowhand.jobs.durations import format_iso_time
 from stowhand.jobs.fields import FIELDS, Field
 from stowhand.jobs.job import DROPPED_RESULT, Job
-from stowhand.observe.propagation import CORRELATION, TRACE_PARENT, unload, without
+from stowhand.observe.propagation import CORRELATION_ID, TRACE_PARENT, read_carried, without_carried
 from stowhand.observe.redacted_json import read_exact, redacted, redacted_text, write_exact
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.options import whole
@@ -41,7 +41,7 @@ async def show(request: Request, reader: Reader) -> View:
     job = await job_of(request, reader, request.who)
     sees = request.may(Right.PAYLOADS) and bool(job.payload_text)  # a lent store may keep it to itself
     payload, result = read_exact(job.payload_text), read_exact(job.result_text)
-    carried, is_dropped = unload(job.flags), job.result_text == DROPPED_RESULT
+    carried, is_dropped = read_carried(job.flags), job.result_text == DROPPED_RESULT
     values = {
         "page": "job",
         "job": job,
@@ -58,9 +58,9 @@ async def show(request: Request, reader: Reader) -> View:
         "error": (job.last_error or "")[:LONGEST_ERROR],
         "error_is_cut": len(job.last_error or "") > LONGEST_ERROR,
         "tells_of": payload["job_id"] if isinstance(payload, dict) and payload.keys() == FAILURE else None,
-        "correlation": f"{CORRELATION}={carried[CORRELATION]}" if CORRELATION in carried else None,
+        "correlation": f"{CORRELATION_ID}={carried[CORRELATION_ID]}" if CORRELATION_ID in carried else None,
         "trace": "".join(carried.get(TRACE_PARENT, "").split("-")[1:2]),
-        "flags": without(job.flags),
+        "flags": without_carried(job.flags),
         "is_step": is_step(job.task, job.key),
         "copies": _copies(job, reader) if sees and not is_step(job.task, job.key) else {},
         "is_short": len(job.payload_text) <= COPIED,
@@ -121,7 +121,7 @@ def _facts(job: Job) -> list[tuple[Field, Any]]:
 
 
 def _copies(job: Job, reader: Reader) -> dict[str, str]:
-    return job_copies.copies(job, redacted_text(job.payload_text), without(job.flags), reader.schema_name)
+    return job_copies.copies(job, redacted_text(job.payload_text), without_carried(job.flags), reader.schema_name)
 
 
 def _node(value: Any, left: list[int]) -> Markup:

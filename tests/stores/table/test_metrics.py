@@ -119,21 +119,21 @@ class Watch:
 def test_the_gauge_of_handlers_shows_the_most_of_the_last_five_seconds() -> None:
     clock = FakeClock()
     shop = Shop(clock=clock)
-    from stowhand.observe.table_metrics import _Most
+    from stowhand.observe.table_metrics import _PeakGauge
 
-    most = _Most(shop.metrics._handlers.labels("w"), clock)
+    most = _PeakGauge(shop.metrics._handlers.labels("w"), clock)
 
     async def story() -> None:
         for _ in range(3):
-            most.more()
+            most.increment()
         for _ in range(3):
-            most.less()
+            most.decrement()
         await clock.advance(4)
         assert shop["worker_handlers", {"worker": "w"}] == 3, "a scrape between two bursts still sees one"
-        most.more()
+        most.increment()
         await clock.advance(1.5)
         assert shop["worker_handlers", {"worker": "w"}] == 1
-        most.less()
+        most.decrement()
         await clock.advance(6)
         assert shop["worker_handlers", {"worker": "w"}] == 0
 

@@ -33,7 +33,7 @@ from stowhand.flows.queue.step import (
 from stowhand.flows.queue.store import FlowQueueStore, SharedListener
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
-from stowhand.observe.propagation import load
+from stowhand.observe.propagation import with_carried
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.flow_tables import NewFlow, RateLimitRequest, StepState
@@ -117,7 +117,7 @@ class QueueEngine:
         lookups = job.lookups if job.key is None else (*job.lookups, ("", job.key))
         return NewFlow(
             id=job_id,
-            step=load(new_step(self.shape.entry, step, job.priority, delay=job.delay), job.carried),
+            step=with_carried(new_step(self.shape.entry, step, job.priority, delay=job.delay), job.carried),
             lookups=tuple((attribute, _lookup_value(value)) for attribute, value in lookups),
             key=None if job.key is None else _lookup_value(job.key),
             lists=lists,

@@ -22,7 +22,7 @@ from stowhand.flows.redis.trouble import translated
 from stowhand.flows.redis.values import NOTES, readable, view_of, wanted
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.jobs.text import clean
-from stowhand.observe.propagation import TRACE_PARENT, handed_on
+from stowhand.observe.propagation import TRACE_PARENT, current_traceparent
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.options import LEASE
@@ -189,7 +189,7 @@ class RedisEngine:
         self, queue: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
     ) -> Outcome:
         """The settlement's script stores the fields and moves the job on."""
-        if fields or handed_on() is not None:
+        if fields or current_traceparent() is not None:
             return self._ended(StepEnd(fields=raw(fields), next=next_queue))
         if next_queue not in self._bare:
             self._bare[next_queue] = self._ended(StepEnd(next=next_queue))

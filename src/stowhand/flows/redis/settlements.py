@@ -18,7 +18,7 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Settlement, with_state
 from stowhand.jobs.text import clean
-from stowhand.observe.propagation import TRACE_PARENT, handed_on
+from stowhand.observe.propagation import TRACE_PARENT, current_traceparent
 from stowhand.protocols.store import Reply, Verdict
 
 Entry = tuple[Lease, Settlement]
@@ -62,7 +62,7 @@ _end_decoder = msgspec.json.Decoder(StepEnd)
 
 def handed_over(end: StepEnd) -> StepEnd:
     """The end with the attempt's trace context for the next step and the children. A context set by the user stays."""
-    context = handed_on()
+    context = current_traceparent()
     if context is None or not (end.next or end.children):
         return end
     carried = {TRACE_PARENT: msgspec.Raw(msgspec.json.encode(context))}

@@ -18,7 +18,7 @@ from stowhand.flows.redis.wakeups import Timekeeper, Waiting
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.queues import ALL_QUEUES, Queues
-from stowhand.observe.propagation import CORRELATION, TRACE_PARENT
+from stowhand.observe.propagation import CORRELATION_ID, TRACE_PARENT
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, Foreign, Reply, Terms
 from stowhand.retry import constant
@@ -51,7 +51,7 @@ class FlowRecord(msgspec.Struct):
 
     def carried_along(self) -> dict[str, str]:
         """The trace context and correlation id, where they are texts: other applications may have written any value."""
-        known = {TRACE_PARENT: self.values.get(TRACE_PARENT), CORRELATION: self.correlation_id}
+        known = {TRACE_PARENT: self.values.get(TRACE_PARENT), CORRELATION_ID: self.correlation_id}
         values = {name: readable(text) for name, text in known.items()}
         return {name: value for name, value in values.items() if isinstance(value, str)}
 

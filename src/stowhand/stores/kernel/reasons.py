@@ -12,7 +12,7 @@ from stowhand.jobs.durations import format_duration
 from stowhand.jobs.failure import NOT_ENQUEUED_PREFIX
 from stowhand.jobs.job import Job, State
 from stowhand.jobs.lifecycle import MIN_SUSPECT_RESETS
-from stowhand.observe.propagation import without
+from stowhand.observe.propagation import without_carried
 from stowhand.protocols.counts import Pauses
 from stowhand.protocols.flow_tables import PARKED, is_step
 from stowhand.protocols.operator import MOST_AHEAD, OVERDUE_SECONDS, Explanation, Reason, WorkerDescription, WorkerRow
@@ -227,7 +227,7 @@ def _workers(facts: Facts) -> Iterator[Reason]:
 
 def _flags(facts: Facts) -> Iterator[Reason]:
     """Which workers forbid one of its flags."""
-    flags = tuple(flag for flag in without(facts.job.flags) if flag != PARKED)
+    flags = tuple(flag for flag in without_carried(facts.job.flags) if flag != PARKED)
     if not flags:
         return
     having = [card for card in _working(facts.workers) if _has(card, facts.job.task)]

@@ -24,13 +24,13 @@ from stowhand.events import (
 from stowhand.jobs.durations import format_span
 from stowhand.observe.job_logger import LineLogger, ScopedLogger
 from stowhand.observe.logs import Scope, configure_unless_configured
-from stowhand.observe.safe_text import escape, scrub, shorten, telling_line
+from stowhand.observe.safe_text import escape, scrub, shorten, summary_line
 
-WIDTH = 200
+MAX_NAME_CHARS = 200
 """Characters of a name that a client has chosen."""
 
 
-AUDITS = (RemoteCallAudited, DashboardChanged)
+AUDIT_EVENTS = (RemoteCallAudited, DashboardChanged)
 
 
 class LendingListener:
@@ -47,21 +47,21 @@ class LendingListener:
             LendingStarted: ("warning", self._started),
             LendingStopping: ("info", self._stopping),
             RequestAnswered: ("debug", self._answered),
-            RemoteCallAudited: ("info", self._changed),
-            DashboardChanged: ("info", self._acted),
-            InvalidTokensSent: ("warning", self._wrong),
-            TokenFileUnreadable: ("error", self._trouble),
-            DashboardStoreLost: ("error", self._away),
-            DashboardStoreRecovered: ("info", self._back),
+            RemoteCallAudited: ("info", self._call_audited),
+            DashboardChanged: ("info", self._dashboard_changed),
+            InvalidTokensSent: ("warning", self._invalid_tokens),
+            TokenFileUnreadable: ("error", self._token_file_unreadable),
+            DashboardStoreLost: ("error", self._store_lost),
+            DashboardStoreRecovered: ("info", self._store_recovered),
             RequestBroken: ("error", self._broken),
         }
         for kind, (level, listener) in listeners.items():
             # An application mounts the dashboard first and configures logging later: what counts is the level then.
-            if self._log.enabled(level) or kind in AUDITS:
+            if self._log.enabled(level) or kind in AUDIT_EVENTS:
                 events.on(kind, listener)
 
     def _started(self, event: LendingStarted) -> None:
-        self._log.info(f"Lending {_name(event.store)} at {event.url}")
+        self._log.info(f"Lending {_safe_name(event.store)} at {event.url}")
         if event.open:
             self._log.warning(
                 "No tokens: every program of this machine may work on it."
@@ -74,43 +74,49 @@ class LendingListener:
         self._log.info(f"Stopping; requests have {event.grace:g}s to end")
 
     def _answered(self, event: RequestAnswered) -> None:
-        who = f" {_name(event.who)}" if event.who else ""
-        self._log.debug(f"{event.call} {event.status} ({event.seconds * 1000:.1f}ms){who} {_name(event.address)}")
+        who = f" {_safe_name(event.who)}" if event.who else ""
+        self._log.debug(f"{event.call} {event.status} ({event.seconds * 1000:.1f}ms){who} {_safe_name(event.address)}")
 
-    def _changed(self, event: RemoteCallAudited) -> None:
-        worker = f", worker {_name(event.worker)}" if event.worker else ""
-        what = _pairs(event.ids, event.verdicts)
-        self._audit.info(f"{event.call} by {_name(event.who) or 'anybody'} from {_name(event.address)}{worker}: {what}")
-
-    def _acted(self, event: DashboardChanged) -> None:
-        configure_unless_configured()  # a mounted dashboard: the audit must not depend on the program's logging
-        what = _pairs(event.ids, event.answers)
-        self._audit.info(f"{event.action} by {_name(event.who) or 'anybody'} from {_name(event.address)}: {what}")
-
-    def _wrong(self, event: InvalidTokensSent) -> None:
-        self._log.warning(
-            f"{event.count} wrong tokens within a minute from {_name(event.address)}; it is refused for a minute"
+    def _call_audited(self, event: RemoteCallAudited) -> None:
+        worker = f", worker {_safe_name(event.worker)}" if event.worker else ""
+        results = _pairs(event.ids, event.verdicts)
+        self._audit.info(
+            f"{event.call} by {_safe_name(event.who) or 'anybody'} from {_safe_name(event.address)}{worker}: {results}"
         )
 
-    def _trouble(self, event: TokenFileUnreadable) -> None:
+    def _dashboard_changed(self, event: DashboardChanged) -> None:
+        configure_unless_configured()  # a mounted dashboard: the audit must not depend on the program's logging
+        results = _pairs(event.ids, event.answers)
+        self._audit.info(
+            f"{event.action} by {_safe_name(event.who) or 'anybody'} from {_safe_name(event.address)}: {results}"
+        )
+
+    def _invalid_tokens(self, event: InvalidTokensSent) -> None:
+        self._log.warning(
+            f"{event.count} wrong tokens within a minute from {_safe_name(event.address)}; it is refused for a minute"
+        )
+
+    def _token_file_unreadable(self, event: TokenFileUnreadable) -> None:
         self._log.error(f"The file of tokens cannot be read, so the tokens known before still hold: {event.error}")
 
-    def _away(self, event: DashboardStoreLost) -> None:
-        error = _name(scrub(telling_line(event.error)))
+    def _store_lost(self, event: DashboardStoreLost) -> None:
+        error = _safe_name(scrub(summary_line(event.error)))
         self._log.error(f"The store does not answer; pages say so until it does: {error}")
 
-    def _back(self, event: DashboardStoreRecovered) -> None:
+    def _store_recovered(self, event: DashboardStoreRecovered) -> None:
         self._log.info(f"The store is back, after {format_span(event.seconds)}")
 
     def _broken(self, event: RequestBroken) -> None:
         self._log.error(f"A request could not be answered ({event.call}). This is a bug:\n{event.trace.rstrip()}")
 
 
-def _pairs(ids: tuple[str, ...], words: tuple[str, ...]) -> str:
+def _pairs(ids: tuple[str, ...], results: tuple[str, ...]) -> str:
     """``17 done, 18 refused``"""
-    words = words or ("",) * len(ids)
-    return ", ".join(f"{_name(one)} {_name(word)}".rstrip() for one, word in zip(ids, words, strict=False))
+    results = results or ("",) * len(ids)
+    return ", ".join(
+        f"{_safe_name(job_id)} {_safe_name(result)}".rstrip() for job_id, result in zip(ids, results, strict=False)
+    )
 
 
-def _name(text: str) -> str:
-    return escape(shorten(text, WIDTH))
+def _safe_name(text: str) -> str:
+    return escape(shorten(text, MAX_NAME_CHARS))

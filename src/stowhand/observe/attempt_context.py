@@ -18,18 +18,18 @@ import msgspec
 
 from stowhand.jobs.lease import JobId
 
-REMEMBERED = 10_000
+MAX_REMEMBERED_SPANS = 10_000
 """Attempts whose spans are known by their job: more than run at once in a process, and end in the same moment."""
 
 
-class About(msgspec.Struct, frozen=True):
+class AttemptContext(msgspec.Struct, frozen=True):
     """The attempt that a line is about."""
 
     worker: str | None = None
     task: str | None = None
     job_id: JobId | None = None
     attempt: int | None = None
-    from_outside: bool = False
+    is_from_worker: bool = False
     """Reported by the worker: not written within the attempt's span."""
 
 
@@ -46,51 +46,53 @@ class SpanIds(msgspec.Struct, frozen=True):
         return cls(f"{context.trace_id:032x}", f"{context.span_id:016x}", correlation_id)
 
 
-_FACTS = ("worker", "task", "job_id", "attempt")
-_NOTHING = About()
-_now: ContextVar[About] = ContextVar("stowhand attempt", default=_NOTHING)
+_FIELD_NAMES = ("worker", "task", "job_id", "attempt")
+_NO_ATTEMPT = AttemptContext()
+_attempt: ContextVar[AttemptContext] = ContextVar("stowhand attempt", default=_NO_ATTEMPT)
 _spans: OrderedDict[tuple[str, JobId], SpanIds] = OrderedDict()
-_writing = threading.Lock()
+_lock = threading.Lock()
 
 
-def about() -> About:
+def current_attempt() -> AttemptContext:
     """The attempt that a line written here is about."""
-    return _now.get()
+    return _attempt.get()
 
 
-def bind(what: About) -> None:
+def bind_attempt(context: AttemptContext) -> None:
     """For the rest of the current context: an attempt has one of its own."""
-    _now.set(what)
+    _attempt.set(context)
 
 
 @contextmanager
-def about_job_of(event: Any) -> Iterator[None]:
+def bound_to_event(event: Any) -> Iterator[None]:
     """Lines of the block are about the job of this event."""
-    facts: dict[str, Any] = {name: getattr(event, name, None) for name in _FACTS}
-    token = _now.set(About(**facts, from_outside=True))
+    fields: dict[str, Any] = {name: getattr(event, name, None) for name in _FIELD_NAMES}
+    token = _attempt.set(AttemptContext(**fields, is_from_worker=True))
     try:
         yield
     finally:
-        _now.reset(token)
+        _attempt.reset(token)
 
 
-def remember(worker: str, job_id: JobId, ids: SpanIds) -> None:
+def remember_span(worker: str, job_id: JobId, ids: SpanIds) -> None:
     """The span of the job's latest attempt in this worker; the oldest are forgotten."""
-    with _writing:
+    with _lock:
         _spans[worker, job_id] = ids
         _spans.move_to_end((worker, job_id))
-        while len(_spans) > REMEMBERED:
+        while len(_spans) > MAX_REMEMBERED_SPANS:
             _spans.popitem(last=False)
 
 
-def span_ids() -> SpanIds | None:
+def current_span_ids() -> SpanIds | None:
     """Of the attempt that the line is about, else of the current span; ``None``: nothing is traced."""
-    what = _now.get()
-    known = None if what.worker is None or what.job_id is None else _spans.get((what.worker, what.job_id))
-    return (known or _current()) if what.from_outside else (_current() or known)
+    context = _attempt.get()
+    remembered = (
+        None if context.worker is None or context.job_id is None else _spans.get((context.worker, context.job_id))
+    )
+    return (remembered or _opentelemetry_ids()) if context.is_from_worker else (_opentelemetry_ids() or remembered)
 
 
-def _current() -> SpanIds | None:
+def _opentelemetry_ids() -> SpanIds | None:
     ask = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
     if ask is None:
         return None

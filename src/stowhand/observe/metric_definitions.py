@@ -12,10 +12,10 @@ from functools import partial
 
 from stowhand.observe.prometheus import Counter, Gauge, GaugeMetricFamily, Histogram
 
-OTHER = "other"
+OTHER_LABEL = "other"
 """The label of all tasks, or serial keys, that have no series of their own."""
-LOST = "lost"
-UNKNOWN = "unknown"
+LOST_OUTCOME = "lost"
+UNKNOWN_OUTCOME = "unknown"
 """Outcomes that no handler gives: the lease was gone; the store has no trace of what was recorded, or not."""
 
 
@@ -24,16 +24,16 @@ def exponential(first: float, factor: float, number: int) -> tuple[float, ...]:
     return tuple(round(first * factor**power, 9) for power in range(number))
 
 
-JOB_SECONDS = exponential(0.005, 2.5, 12)
-WAIT_SECONDS = exponential(0.001, 4, 12)
-CALL_SECONDS = exponential(0.001, 2.5, 12)
-LAG_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-LATE_SECONDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+JOB_BUCKETS_SECONDS = exponential(0.005, 2.5, 12)
+WAIT_BUCKETS_SECONDS = exponential(0.001, 4, 12)
+CALL_BUCKETS_SECONDS = exponential(0.001, 2.5, 12)
+LAG_BUCKETS_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+LATE_BUCKETS_SECONDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+DURATION_BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 """Of durations of which nothing is known beforehand."""
-WINDOW = 5.0
+PEAK_WINDOW_SECONDS = 5.0
 """Seconds over which the most handlers at once are shown: a scrape now and then misses short ones otherwise."""
-SIZES = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
+SIZE_BUCKETS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 # -- a worker ------------------------------------------------------------------------------------
 
@@ -42,24 +42,24 @@ Calls = tuple[partial[Histogram], partial[Histogram]]
 """Calls to the store: how long they took, and how many jobs each was about."""
 
 
-def _calls(call: str, what: str) -> Calls:
+def _calls(call: str, subject: str) -> Calls:
     name, long = f"stowhand_worker_{call}", f"How long the store took to answer: {call}"
     return (
-        partial(Histogram, f"{name}_duration_seconds", long, buckets=CALL_SECONDS),
-        partial(Histogram, f"{name}_{what}", f"{what.capitalize()} in one call: {call}", buckets=SIZES),
+        partial(Histogram, f"{name}_duration_seconds", long, buckets=CALL_BUCKETS_SECONDS),
+        partial(Histogram, f"{name}_{subject}", f"{subject.capitalize()} in one call: {call}", buckets=SIZE_BUCKETS),
     )
 
 
 WORKER_JOBS = partial(Counter, "stowhand_worker_jobs_processed", "Attempts that have ended", ("kind", "outcome"))
 WORKER_JOB_SECONDS = partial(
-    Histogram, "stowhand_worker_job_duration_seconds", "How long handlers took", ("kind",), buckets=JOB_SECONDS
+    Histogram, "stowhand_worker_job_duration_seconds", "How long handlers took", ("kind",), buckets=JOB_BUCKETS_SECONDS
 )
 WORKER_WAIT_SECONDS = partial(
     Histogram,
     "stowhand_worker_job_wait_seconds",
     "How long jobs were due before they were claimed",
     ("kind",),
-    buckets=WAIT_SECONDS,
+    buckets=WAIT_BUCKETS_SECONDS,
 )
 WORKER_RUNNING = partial(Gauge, "stowhand_worker_in_flight", "Handlers at work", ("kind",), multiprocess_mode="livesum")
 WORKER_ABANDONED = partial(
@@ -74,7 +74,7 @@ WORKER_LAG = partial(
     Histogram,
     "stowhand_worker_loop_lag_seconds",
     "By how much the event loop was late, the most within each second",
-    buckets=LAG_SECONDS,
+    buckets=LAG_BUCKETS_SECONDS,
 )
 WORKER_RESETS = partial(
     Counter, "stowhand_worker_resets", "Jobs taken back from workers that are gone, by what they became", ("state",)
@@ -84,7 +84,7 @@ WORKER_CRON_LATE = partial(
     Histogram,
     "stowhand_worker_cron_lateness_seconds",
     "How long after their minute recurring jobs were made; without those that were made up for",
-    buckets=LATE_SECONDS,
+    buckets=LATE_BUCKETS_SECONDS,
 )
 WORKER_INFO = partial(
     Gauge,
@@ -96,18 +96,18 @@ WORKER_INFO = partial(
 
 # -- a queue store -------------------------------------------------------------------------------
 
-_PARTS = "what waits, what of that is due, what is claimed, what has failed"
+_STATES_TEXT = "what waits, what of that is due, what is claimed, what has failed"
 QUEUE_JOBS = partial(GaugeMetricFamily, "stowhand_queue_jobs", "Jobs in the store, by state", labels=("state",))
 QUEUE_TASK_JOBS = partial(
-    GaugeMetricFamily, "stowhand_queue_task_jobs", f"Live jobs, by task: {_PARTS}", labels=("task", "state")
+    GaugeMetricFamily, "stowhand_queue_task_jobs", f"Live jobs, by task: {_STATES_TEXT}", labels=("task", "state")
 )
 QUEUE_LIVE_JOBS = partial(
-    GaugeMetricFamily, "stowhand_queue_live_jobs", f"Live jobs, by queue: {_PARTS}", labels=("queue", "state")
+    GaugeMetricFamily, "stowhand_queue_live_jobs", f"Live jobs, by queue: {_STATES_TEXT}", labels=("queue", "state")
 )
 QUEUE_SERIAL_JOBS = partial(
     GaugeMetricFamily,
     "stowhand_queue_serial_jobs",
-    f"Live jobs that have a serial key, by key: {_PARTS}",
+    f"Live jobs that have a serial key, by key: {_STATES_TEXT}",
     labels=("serial", "state"),
 )
 QUEUE_PAUSED = partial(GaugeMetricFamily, "stowhand_queue_paused", "Serial keys, tasks and queues that are paused")
@@ -148,12 +148,16 @@ Operations = tuple[partial[Counter], partial[Counter], partial[Histogram]]
 """How often, how often in vain, and how long."""
 
 
-def _operations(name: str, of: str, what: str) -> Operations:
+def _operations(name: str, of: str, subject: str) -> Operations:
     return (
-        partial(Counter, name, what, (of, "op")),
-        partial(Counter, f"{name}_errors", f"{what} that failed", (of, "op")),
+        partial(Counter, name, subject, (of, "op")),
+        partial(Counter, f"{name}_errors", f"{subject} that failed", (of, "op")),
         partial(
-            Histogram, f"{name}_duration_seconds", f"How long they took: {what.lower()}", (of, "op"), buckets=SECONDS
+            Histogram,
+            f"{name}_duration_seconds",
+            f"How long they took: {subject.lower()}",
+            (of, "op"),
+            buckets=DURATION_BUCKETS_SECONDS,
         ),
     )
 
@@ -161,7 +165,7 @@ def _operations(name: str, of: str, what: str) -> Operations:
 TABLE_HOOKS = _operations("stowhand_table_worker", "worker", "Hooks of handlers")
 TABLE_CALLS = _operations("stowhand_table_store", "store", "Calls to stores")
 TABLE_HANDLERS = partial(
-    Gauge, "stowhand_table_worker_handlers", f"Handlers at once, the most within {WINDOW:g} s", ("worker",)
+    Gauge, "stowhand_table_worker_handlers", f"Handlers at once, the most within {PEAK_WINDOW_SECONDS:g} s", ("worker",)
 )
 TABLE_WAITING = partial(Gauge, "stowhand_table_queue_total", "Records that wait", ("store",))
 TABLE_LONGEST_WAIT = partial(
@@ -180,7 +184,11 @@ TABLE_RESET_ERRORS = partial(Counter, "stowhand_table_resetter_errors", "Looks t
 
 FLOW_JOBS = partial(Counter, "stowhand_flow_jobs", "Executions of jobs", ("flow", "queue", "outcome"))
 FLOW_JOB_SECONDS = partial(
-    Histogram, "stowhand_flow_job_duration_seconds", "How long executions took", ("flow", "queue"), buckets=SECONDS
+    Histogram,
+    "stowhand_flow_job_duration_seconds",
+    "How long executions took",
+    ("flow", "queue"),
+    buckets=DURATION_BUCKETS_SECONDS,
 )
 FLOW_RESETS = partial(Counter, "stowhand_flow_resets", "Jobs taken back from workers that are gone", ("flow",))
 FLOW_QUEUE_JOBS = partial(
