@@ -40,10 +40,10 @@ from stowhand.protocols.queue_store import QueueStore  # noqa: E402
 from stowhand.protocols.search import Search  # noqa: E402
 from stowhand.protocols.store import StoreOptions  # noqa: E402
 from stowhand.stores.url import open_store  # noqa: E402
-from stowhand.web.access import VISIT  # noqa: E402
+from stowhand.web.access import VISIT_COOKIE  # noqa: E402
 from stowhand.web.board import Board  # noqa: E402
 from stowhand.web.reader import Reader  # noqa: E402
-from stowhand.web.request import Request, Right, Who  # noqa: E402
+from stowhand.web.request import Permission, Request, Visitor  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 
@@ -51,7 +51,7 @@ MOST, LARGEST = 100.0, 60_000
 """Milliseconds that a page may take, 95 of 100 times; bytes that it may have."""
 CHUNK = 250_000
 TASKS, QUEUES, WORKERS, HELD = 60, 200, 50, 40
-EVERYTHING = Who("", frozenset(Right))
+EVERYTHING = Visitor("", frozenset(Permission))
 Question = Callable[[QueueStore], Awaitable[object]]
 
 LIVE = """
@@ -292,7 +292,7 @@ async def watch(url: str, count: int) -> None:
     board = Board(Reader(opened))
 
     async def look(path: str, browser: int) -> None:
-        cookie = Request().cookies.new(VISIT, f"{browser:043}", None)[1].partition(";")[0]
+        cookie = Request().cookies.new(VISIT_COOKIE, f"{browser:043}", None)[1].partition(";")[0]
         headers = {"accept": "text/event-stream", "cookie": cookie}
         while True:
             reply = await board.answer(Request(path=path, who=EVERYTHING, known=True, headers=headers))

@@ -16,16 +16,16 @@ from stowhand.events import Events
 from stowhand.observe.lending_listener import LendingListener
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.wire import Kind
-from stowhand.web.board import mounted
-from stowhand.web.request import FORM_BYTES, Reply, Request, Who, fields_of, text
+from stowhand.web.board import mounted_board
+from stowhand.web.request import MAX_FORM_BYTES, Reply, Request, Visitor, fields_of, text
 
 __all__ = ["dashboard"]
 
-AGAIN = "5"
+REFRESH_SECONDS = "5"
 """Seconds until a page that is looked at fetches itself again."""
-_HELD = re.compile(rb'<(?:select|textarea|details|input(?! type="hidden"))')
+_INPUT_ELEMENTS = re.compile(rb'<(?:select|textarea|details|input(?! type="hidden"))')
 """A page where something can be chosen, typed or opened stays as it is: it would be gone, or closed."""
-_REGION = re.compile(rb'(<section id="[^"]*") data-region')
+_LIVE_REGION = re.compile(rb'(<section id="[^"]*") data-region')
 
 
 class Dashboard:
@@ -38,7 +38,7 @@ class Dashboard:
     def __init__(self, app: App, events: Events | None = None) -> None:
         if events is None:
             LendingListener(events := Events(), name="web")
-        self._board = mounted(app, events)
+        self._board = mounted_board(app, events)
         self._portal = Portal(app.close)
 
     def answer(self, request: Request) -> Reply:
@@ -49,24 +49,26 @@ class Dashboard:
         assert isinstance(reply.body, bytes)  # only a stream is none
         if not (reply.is_page and request.method == "GET"):
             return reply
-        still = msgspec.structs.replace(reply, body=_REGION.sub(rb"\1", reply.body))  # by these its script would listen
-        return still if _HELD.search(reply.body) else still.with_headers(("refresh", AGAIN))
+        still = msgspec.structs.replace(
+            reply, body=_LIVE_REGION.sub(rb"\1", reply.body)
+        )  # by these its script would listen
+        return still if _INPUT_ELEMENTS.search(reply.body) else still.with_headers(("refresh", REFRESH_SECONDS))
 
 
 def dashboard(
-    app: App, *, rights: Callable[[WSGIEnvironment], Who | Iterable[str]], events: Events | None = None
+    app: App, *, rights: Callable[[WSGIEnvironment], Visitor | Iterable[str]], events: Events | None = None
 ) -> WSGIApplication:
     """A WSGI application for an application of yours to mount.
 
         web.wsgi_app = DispatcherMiddleware(web.wsgi_app, {"/jobs-admin": dashboard(app, rights=rights)})
 
     ``rights``: what the sender of a request, of this environ, may do: some of ``look``, ``payloads``, ``act``, ``add``,
-    or a ``Who``. Where it raises, nothing is shown. ``events``: hear what is changed; else it is logged.
+    or a ``Visitor``. Where it raises, nothing is shown. ``events``: hear what is changed; else it is logged.
     """
     shown = Dashboard(app, events)
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        who = Who.of(rights(environ))
+        who = Visitor.of(rights(environ))
         try:
             request = _request(environ, who)
         except Refused as refused:
@@ -81,11 +83,11 @@ def dashboard(
     return answer
 
 
-def _request(environ: WSGIEnvironment, who: Who) -> Request:
+def _request(environ: WSGIEnvironment, who: Visitor) -> Request:
     """Raises Refused for a form that is too large."""
     is_form, length = environ["REQUEST_METHOD"] == "POST", int(environ.get("CONTENT_LENGTH") or 0)
-    if is_form and length > FORM_BYTES:
-        raise Refused(Kind.TOO_LARGE, f"a form has at most {FORM_BYTES} bytes")
+    if is_form and length > MAX_FORM_BYTES:
+        raise Refused(Kind.TOO_LARGE, f"a form has at most {MAX_FORM_BYTES} bytes")
     sent = environ["wsgi.input"].read(length).decode("latin-1") if is_form else ""
     return Request(
         method=environ["REQUEST_METHOD"],
@@ -96,10 +98,10 @@ def _request(environ: WSGIEnvironment, who: Who) -> Request:
             name[5:].lower().replace("_", "-"): said for name, said in environ.items() if name.startswith("HTTP_")
         },
         peer=environ.get("REMOTE_ADDR", ""),
-        secure=environ["wsgi.url_scheme"] == "https",
+        is_secure=environ["wsgi.url_scheme"] == "https",
         prefix=quote(_decoded(environ.get("SCRIPT_NAME", ""))),
-        who=who,
-        known=True,
+        visitor=who,
+        is_identified=True,
     )
 
 

@@ -28,7 +28,7 @@ PUBLIC = {
     "stowhand.table": "AttemptStore Budget ExecutionLogEntry Finding Resetter ResetterOptions TableOptions"
     " TableStore Where sql",
     "stowhand.testing": "Drained FakeClock Jobs MemoryStore RecordedAttempt run_task_list_once",
-    "stowhand.web": "Right Who dashboard",
+    "stowhand.web": "Permission Visitor dashboard",
     "stowhand.wsgi": "dashboard",
 }
 

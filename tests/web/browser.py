@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from stowhand.web.board import Board
-from stowhand.web.request import Fields, Reply, Request, Who
+from stowhand.web.request import Fields, Reply, Request, Visitor
 
 
 @dataclass
@@ -81,9 +81,9 @@ class Browser:
     """One visitor's. ``who``: whom the application around the dashboard takes them for."""
 
     def __init__(
-        self, board: Board, *, host: str = "127.0.0.1:8080", peer: str = "127.0.0.1", who: Who | None = None
+        self, board: Board, *, host: str = "127.0.0.1:8080", peer: str = "127.0.0.1", visitor: Visitor | None = None
     ) -> None:
-        self.board, self.host, self.peer, self.who = board, host, peer, who
+        self.board, self.host, self.peer, self.visitor = board, host, peer, visitor
         self.cookies: dict[str, str] = {}
         self.prefix, self.secure = "", False
 
@@ -105,9 +105,9 @@ class Browser:
                 headers={name: value for name, value in sent.items() if value is not None},
                 peer=self.peer,
                 prefix=self.prefix,
-                secure=self.secure,
-                who=self.who or Who(),
-                known=self.who is not None,
+                is_secure=self.secure,
+                visitor=self.visitor or Visitor(),
+                is_identified=self.visitor is not None,
             )
         )
         self._keep(reply)

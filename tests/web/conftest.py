@@ -17,22 +17,22 @@ from stowhand.stores.url import open_store
 from stowhand.testing import MemoryStore
 from stowhand.web.board import Board
 from stowhand.web.reader import Reader
-from stowhand.web.request import Reply, Request, Right, Who
+from stowhand.web.request import Permission, Reply, Request, Visitor
 from tests.support.databases import Setup
 from tests.support.schema import install
 
 DEADLINE = 90.0
-ADMIN = Who("ada", frozenset(Right))
-LOOKER = Who("lou", frozenset({Right.LOOK}))
+ADMIN = Visitor("ada", frozenset(Permission))
+LOOKER = Visitor("lou", frozenset({Permission.LOOK}))
 
 
-class Visitor:
+class PageReader:
     """Somebody who looks at a dashboard. ``at``: links and forms of its pages as they stand there."""
 
     def __init__(
         self,
         store: QueueStore,
-        who: Who = ADMIN,
+        who: Visitor = ADMIN,
         prefix: str = "",
         opened: Callable[[], Awaitable[QueueStore]] | None = None,
     ) -> None:
@@ -55,8 +55,8 @@ class Visitor:
                 query=parse_qs(parts.query, keep_blank_values=True),
                 headers=headers,
                 prefix=self.prefix,
-                who=self.who,
-                known=True,
+                visitor=self.who,
+                is_identified=True,
             )
         )
 

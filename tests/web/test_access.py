@@ -1,4 +1,4 @@
-"""Who may come in, how, and for how long; and that no other site comes in with them."""
+"""Visitor may come in, how, and for how long; and that no other site comes in with them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from stowhand.remote.server.tokens import TokenFile
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.web.access import Access
 from stowhand.web.board import Board
-from stowhand.web.live import SLOW, Live
+from stowhand.web.live import MAX_QUIET_SECONDS, LiveStreams
 from stowhand.web.reader import Reader
-from stowhand.web.request import Reply, Request, Right, Who
-from stowhand.web.visitors import LINK_LIFE, SESSION_LIFE, Entrance, Link, Visitors
+from stowhand.web.request import Permission, Reply, Request, Visitor
+from stowhand.web.visitors import LINK_LIFE_SECONDS, SESSION_LIFE_SECONDS, SignIn, SignInLink, Visitors
 from tests.remote.server.tokens import make_token, revoke
 from tests.web.browser import Browser, Page
 
-EVERYTHING = frozenset(Right)
+EVERYTHING = frozenset(Permission)
 FOREIGN: dict[str, Any] = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
 
 
@@ -39,9 +39,9 @@ class Door:
         self.events.on(DashboardChanged, self.audit.append)
         self.shown: list[str] = []
         self.tokens = tokens
-        made = Link(self.shown.append, self.clock) if link else None
+        made = SignInLink(self.shown.append, self.clock) if link else None
         gate = Authenticator(TokenFile(tokens), self.events, self.clock)
-        self.access = Access(Visitors(gate, Entrance(**entrance), made, self.clock, self.events))
+        self.access = Access(Visitors(gate, SignIn(**entrance), made, self.clock, self.events))
         if made is not None:
             made.make()
         store = MemoryStore()
@@ -55,15 +55,15 @@ class Door:
     def browser(self, **place: Any) -> Browser:
         return Browser(self.board, **place)
 
-    async def who(self, **headers: Any) -> Who:
-        """Who the sender of these headers is; they are let in."""
+    async def who(self, **headers: Any) -> Visitor:
+        """Visitor the sender of these headers is; they are let in."""
         sent = {"host": "127.0.0.1:8080"} | {name.replace("_", "-"): value for name, value in headers.items()}
         peer = sent.pop("peer", "127.0.0.1") or ""
         asked, refused = await self.access.admit(
             Request(headers={name: value for name, value in sent.items() if value is not None}, peer=peer)
         )
         assert refused is None, refused
-        return asked.who
+        return asked.visitor
 
 
 Opening = Callable[..., Door]
@@ -78,8 +78,8 @@ def door(tmp_path: Path) -> Opening:
 
 
 async def test_a_program_of_this_machine_sees_everything_and_changes_nothing(door: Opening) -> None:
-    assert (await door().who()).rights == {Right.LOOK, Right.PAYLOADS}
-    assert (await door(hide_payloads=True).who()).rights == {Right.LOOK}
+    assert (await door().who()).rights == {Permission.LOOK, Permission.PAYLOADS}
+    assert (await door(hide_payloads=True).who()).rights == {Permission.LOOK}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ async def test_with_actions_nobody_sees_a_thing_before_the_link_and_everything_a
     (path,) = made.shown
     page = await browser.open(path)
     after = await browser.send(page.form("/login"))
-    assert (await made.who(cookie=_cookies(browser))) == Who("link", EVERYTHING)
+    assert (await made.who(cookie=_cookies(browser))) == Visitor("link", EVERYTHING)
     page = await browser.follow(after)
     assert "Sign out" in page.html
 
@@ -157,14 +157,14 @@ async def test_a_link_is_good_for_ten_minutes(door: Opening) -> None:
     made = door(link=True, allow_actions=True)
     browser = made.browser()
     form = (await browser.open(made.shown[0])).form("/login")
-    await made.clock.advance(LINK_LIFE)
+    await made.clock.advance(LINK_LIFE_SECONDS)
     assert (await browser.send(form)).status == 401
 
 
 async def test_a_new_link_is_shown_where_the_owner_looks_and_not_in_the_page(door: Opening) -> None:
     made = door(link=True, allow_actions=True)
     browser = made.browser()
-    await made.clock.advance(LINK_LIFE)
+    await made.clock.advance(LINK_LIFE_SECONDS)
     form = (await browser.open("/", 401)).form("/login/link")
     page = await browser.follow(await browser.send(form))
     assert len(made.shown) == 2
@@ -209,12 +209,12 @@ async def test_a_session_ends_by_time_by_signing_out_and_with_the_process(door: 
     assert not [name for name in browser.cookies if "session" in name]
     browser.cookies = stolen
     await browser.open("/", 401)
-    await made.clock.advance(LINK_LIFE)
+    await made.clock.advance(LINK_LIFE_SECONDS)
     form = (await browser.open("/", 401)).form("/login/link")
     await browser.send(form)
     browser = await signed_in(made)
     await browser.open("/")
-    await made.clock.advance(SESSION_LIFE)
+    await made.clock.advance(SESSION_LIFE_SECONDS)
     await browser.open("/", 401)
 
 
@@ -244,23 +244,23 @@ async def test_a_session_given_by_another_is_not_taken_over(door: Opening) -> No
 @pytest.mark.parametrize(
     ("scopes", "rights"),
     [
-        (("read",), {Right.LOOK}),
-        (("payload",), {Right.PAYLOADS}),
-        (("act",), {Right.ACT}),
-        (("add",), {Right.ADD}),
+        (("read",), {Permission.LOOK}),
+        (("payload",), {Permission.PAYLOADS}),
+        (("act",), {Permission.ACT}),
+        (("add",), {Permission.ADD}),
         (("claim", "enqueue"), set()),
         (("claim", "enqueue", "read", "payload", "act", "add"), EVERYTHING),
     ],
 )
-async def test_each_scope_gives_one_right(door: Opening, scopes: tuple[str, ...], rights: set[Right]) -> None:
+async def test_each_scope_gives_one_right(door: Opening, scopes: tuple[str, ...], rights: set[Permission]) -> None:
     made = door(allow_actions=True)
     token = make_token(made.tokens, "ann", *scopes)
     who = await made.who(authorization=f"Bearer {token}")
-    assert who == Who(f"ann ({token.split('_')[1]})", frozenset(rights))
+    assert who == Visitor(f"ann ({token.split('_')[1]})", frozenset(rights))
     plain = door()
-    assert (await plain.who(authorization=f"Bearer {token}")).rights == rights - {Right.ACT, Right.ADD}
+    assert (await plain.who(authorization=f"Bearer {token}")).rights == rights - {Permission.ACT, Permission.ADD}
     hiding = door(allow_actions=True, hide_payloads=True)
-    assert (await hiding.who(authorization=f"Bearer {token}")).rights == rights - {Right.PAYLOADS}
+    assert (await hiding.who(authorization=f"Bearer {token}")).rights == rights - {Permission.PAYLOADS}
 
 
 async def test_a_person_pastes_a_token_and_goes_where_they_wanted_to(door: Opening) -> None:
@@ -291,7 +291,7 @@ async def test_the_page_to_sign_in_is_no_error_until_something_is_wrong(door: Op
 async def test_a_page_that_follows_what_happens_ends_with_its_token(door: Opening) -> None:
     made = door()
     token = make_token(made.tokens, "ann", "read")
-    live = Live(made.board.answer, made.board._reader, made.clock)
+    live = LiveStreams(made.board.answer, made.board._reader, made.clock)
     headers = {"host": "jobs.example.com", "authorization": f"Bearer {token}"}
     reply = await live.stream(Request(path="/jobs", headers=headers, peer="10.0.0.7"))
     assert not isinstance(reply.body, bytes)
@@ -299,7 +299,7 @@ async def test_a_page_that_follows_what_happens_ends_with_its_token(door: Openin
     assert b"data-region" in await anext(stream)
     revoke(made.tokens, "ann")
     following = asyncio.ensure_future(anext(stream))
-    await made.clock.advance(SLOW + 1)
+    await made.clock.advance(MAX_QUIET_SECONDS + 1)
     with pytest.raises(StopAsyncIteration):
         await following
 
@@ -366,7 +366,7 @@ PROXY = {"trust_header": "X-Forwarded-User", "public_url": "https://jobs.example
 async def test_a_named_proxy_says_who_it_is_and_nobody_else_does(door: Opening) -> None:
     made = door(**PROXY, proxies=Proxies(["10.0.0.0/8"]), allow_actions=True)
     told = {"x_forwarded_user": "ann@example.com", "host": "jobs.example.com"}
-    assert await made.who(peer="10.1.2.3", **told) == Who("ann@example.com", EVERYTHING)
+    assert await made.who(peer="10.1.2.3", **told) == Visitor("ann@example.com", EVERYTHING)
     for peer in ("127.0.0.1", "11.0.0.1", "", "::ffff:11.0.0.1"):
         page = await made.browser(peer=peer, host="jobs.example.com").open("/", 403, x_forwarded_user="ann@example.com")
         assert "reached through its proxy" in page.html
@@ -405,10 +405,10 @@ def test_a_header_alone_is_refused_at_the_start() -> None:
     halves: tuple[dict[str, Any], ...] = ({"public_url": "https://a.example"}, {"proxies": Proxies(["10.0.0.0/8"])})
     for lacking in halves:
         with pytest.raises(ConfigurationError, match="say which proxy sends it"):
-            Entrance(trust_header="X-User", **lacking)
+            SignIn(trust_header="X-User", **lacking)
     for url in ("jobs.example.com", "ftp://a", "https://", "https://a?b=c"):
         with pytest.raises(ConfigurationError, match="--public-url"):
-            Entrance(public_url=url)
+            SignIn(public_url=url)
 
 
 # -- mounted ---------------------------------------------------------------------------------------
@@ -419,7 +419,7 @@ async def test_a_mounted_dashboard_believes_its_application_alone(door: Opening)
     await made.open("/", 403)
     token = make_token(door().tokens, "ann", "read")
     await made.open("/", 403, authorization=f"Bearer {token}")
-    made.who = Who("ann", frozenset({Right.LOOK}))
+    made.visitor = Visitor("ann", frozenset({Permission.LOOK}))
     await made.open("/", host="any.example")
     await made.open("/login", 404)
 
@@ -582,7 +582,7 @@ async def test_a_message_survives_one_page_and_nothing_else(door: Opening) -> No
     """What becomes of a form is told once; a cookie that nobody of us wrote is not shown."""
     access = door().access
     asked, _ = await access.admit(Request(headers={"host": "localhost"}, peer="::1"))
-    reply = access.protect(asked, Reply(status=303, said=("Retried: 1 <b>", "x" * 5000)))
+    reply = access.protect(asked, Reply(status=303, messages=("Retried: 1 <b>", "x" * 5000)))
     (cookie,) = _set(reply)
     assert len(cookie) < 4096
     name, _, rest = cookie.partition("=")

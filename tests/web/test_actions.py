@@ -22,9 +22,9 @@ from stowhand.testing import MemoryStore
 from stowhand.web import actions
 from stowhand.web.actions import ACTIONS, ActionPages
 from stowhand.web.board import Board
-from stowhand.web.jobs import PAGE
+from stowhand.web.jobs import JOBS_PER_PAGE
 from stowhand.web.reader import Reader
-from stowhand.web.request import Reply, Right, Who
+from stowhand.web.request import Permission, Reply, Visitor
 from tests.web.browser import Browser, Page
 from tests.web.conftest import Stores
 
@@ -33,13 +33,13 @@ def _veiled(payload: str) -> str:
     return msgspec.json.format(redacted_text(payload), indent=2)
 
 
-ANN = Who("ann", frozenset(Right))
+ANN = Visitor("ann", frozenset(Permission))
 
 
 class Desk:
     """A person at a dashboard over this store, and what the audit says of them."""
 
-    def __init__(self, store: Any, who: Who = ANN, declared: Callable[[NewJob], NewJob] = lambda job: job) -> None:
+    def __init__(self, store: Any, who: Visitor = ANN, declared: Callable[[NewJob], NewJob] = lambda job: job) -> None:
         self.store = store
         self.told: list[DashboardChanged] = []
         events = Events()
@@ -48,7 +48,9 @@ class Desk:
         async def opened() -> QueueStore:
             return self.store  # type: ignore[no-any-return]
 
-        self.browser = Browser(Board(Reader(opened), actions=ActionPages(events, declared)), who=who, peer="10.0.0.1")
+        self.browser = Browser(
+            Board(Reader(opened), actions=ActionPages(events, declared)), visitor=who, peer="10.0.0.1"
+        )
 
     async def add(self, task: str = "send", **details: Any) -> int:
         return int((await self.store.jobs.enqueue(NewJob(task=task, **details))).id)
@@ -221,7 +223,7 @@ async def test_a_form_sent_twice_does_what_it_does_once() -> None:
         ({"action": "cancel", "id": "٣"}, "no whole number"),
         ({"action": "cancel", "id": str(2**63)}, "is no id of a job"),
         ({"action": "cancel", "id": "0" * 19 + "1" + "9" * 5000}, "no whole number"),
-        ({"action": "cancel", "id": [str(one) for one in range(1, PAGE + 2)]}, f"a page has {PAGE}"),
+        ({"action": "cancel", "id": [str(one) for one in range(1, JOBS_PER_PAGE + 2)]}, f"a page has {JOBS_PER_PAGE}"),
         ({"action": "reschedule", "id": "1"}, "say when"),
         ({"action": "reschedule", "id": "1", "when": "soon"}, "neither a time"),
         ({"action": "reschedule", "id": "1", "when": "2030-01-01T09:00"}, "has no time zone"),
@@ -255,7 +257,7 @@ async def test_a_reply_that_was_lost_is_audited_as_not_known(monkeypatch: pytest
     async def lost(ids: Sequence[int]) -> None:
         raise StoreUnreachable("the connection broke at (17, a secret row)")
 
-    desk = Desk(MemoryStore(), Who("ann", frozenset({Right.LOOK, Right.ACT})))
+    desk = Desk(MemoryStore(), Visitor("ann", frozenset({Permission.LOOK, Permission.ACT})))
     job_id = await desk.add()
     form = (await desk.browser.open("/jobs")).form("/act")
     monkeypatch.setattr(desk.store.admin, "cancel_jobs", lost)
@@ -266,7 +268,7 @@ async def test_a_reply_that_was_lost_is_audited_as_not_known(monkeypatch: pytest
     assert b"secret row" not in reply.body
     assert "refresh" not in dict(reply.headers)
     assert desk.told == [DashboardChanged("cancel", "ann", (str(job_id),), ("not known",), "10.0.0.1")]
-    desk.browser.who = ANN
+    desk.browser.visitor = ANN
     monkeypatch.setattr(desk.store.jobs, "enqueue", lost)
     assert (await again(desk, job_id)).status == 503
     assert desk.told[1:] == [DashboardChanged("run again", "ann", (str(job_id),), ("not known",), "10.0.0.1")]
@@ -421,15 +423,15 @@ async def test_a_form_changed_after_it_was_sent_adds_another_job() -> None:
 
 async def test_without_the_right_to_payloads_the_form_knows_nothing_of_the_old_one() -> None:
     store = MemoryStore()
-    desk = Desk(store, Who("bob", frozenset({Right.LOOK, Right.ADD})))
+    desk = Desk(store, Visitor("bob", frozenset({Permission.LOOK, Permission.ADD})))
     old = await desk.add(payload=PAYLOAD, key="k3y-of-it")
     page = await desk.browser.open(f"/again?id={old}")
     for secret in ("s3cret-1", "123456789012345678901234567890", "ä", "k3y-of-it"):
         assert secret not in page.html
     assert f"What job {old} carries is not shown here." in page.html
-    desk.browser.who = Who("ann", frozenset(Right))
+    desk.browser.visitor = Visitor("ann", frozenset(Permission))
     assert "is not shown here" not in (await desk.browser.open(f"/again?id={old}")).html
-    desk.browser.who = Who("bob", frozenset({Right.LOOK, Right.ADD}))
+    desk.browser.visitor = Visitor("bob", frozenset({Permission.LOOK, Permission.ADD}))
     reply = await again(desk, old, payload='{"token": "***"}')
     assert reply.status == 303
     assert (await desk.job(old + 1)).payload == {"token": "***"}, "nobody learns of it by having it sent on"
@@ -440,7 +442,7 @@ async def test_who_may_not_look_learns_of_no_task_by_acting() -> None:
     job_id = await desk.add("h1dden-task", serial="h1dden-queue")
     form = (await desk.browser.open(f"/job?id={job_id}")).form("/act")
     again = (await desk.browser.open(f"/again?id={job_id}")).form("/again")
-    desk.browser.who = Who("ann", frozenset({Right.ACT, Right.ADD}))
+    desk.browser.visitor = Visitor("ann", frozenset({Permission.ACT, Permission.ADD}))
     asked = Page(await desk.browser.send(form, action="remove"))
     assert (asked.status, "h1dden" in asked.html) == (200, False)
     assert "h1dden" not in (await desk.browser.open(f"/again?id={job_id}", 403)).html

@@ -11,7 +11,7 @@ import pytest
 from stowhand.protocols.counts import BoundedCount
 from stowhand.protocols.operator import BacklogRow, SerialRow
 from stowhand.protocols.throughput import OutcomeCounts, Period
-from stowhand.web.attention import Facts, concerns, erring, outlook
+from stowhand.web.attention import StoreState, attention_items, failing_tasks, outlook
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 FAILS, WORKS = OutcomeCounts(retry=5), OutcomeCounts(ok=5)
@@ -24,15 +24,15 @@ def minutes(*tallies: OutcomeCounts, task: str = "charge") -> list[Period]:
 
 
 def told(by_task: Sequence[Period]) -> tuple[str, datetime | None]:
-    (line,) = concerns(Facts(now=NOON + timedelta(seconds=30), by_task=by_task))
-    assert line.of == {"task": "charge", "state": "errored"}
-    assert line.todo.endswith("stowhand serials pause --task charge")
-    return line.what, line.since
+    (line,) = attention_items(StoreState(now=NOON + timedelta(seconds=30), by_task=by_task))
+    assert line.query == {"task": "charge", "state": "errored"}
+    assert line.advice.endswith("stowhand serials pause --task charge")
+    return line.text, line.first_at
 
 
 def test_a_task_that_fails_is_told_while_its_jobs_have_attempts_left() -> None:
-    what, since = told(minutes(WORKS, WORKS, FAILS, FAILS, FAILS))
-    assert what == "\u2068charge\u2069: 15 of 25 attempts of the last 10 minutes failed, the first"
+    text, since = told(minutes(WORKS, WORKS, FAILS, FAILS, FAILS))
+    assert text == "\u2068charge\u2069: 15 of 25 attempts of the last 10 minutes failed, the first"
     assert since == NOON - timedelta(minutes=2)
 
 
@@ -45,8 +45,8 @@ def test_it_began_where_most_failed_and_not_where_one_did() -> None:
 
 
 def test_what_failed_for_as_long_as_is_known_began_before() -> None:
-    what, since = told(minutes(*[FAILS] * 60))
-    assert what.endswith("50 of 50 attempts of the last 10 minutes failed, the first before")
+    text, since = told(minutes(*[FAILS] * 60))
+    assert text.endswith("50 of 50 attempts of the last 10 minutes failed, the first before")
     assert since == NOON - timedelta(minutes=59)
 
 
@@ -62,7 +62,7 @@ def test_what_failed_for_as_long_as_is_known_began_before() -> None:
     ids=["few", "most are well", "long ago", "for good, which is told as failures", "of others"],
 )
 def test_others_are_not_told(by_task: list[Period]) -> None:
-    assert erring(by_task, NOON + timedelta(seconds=30)) == {}
+    assert failing_tasks(by_task, NOON + timedelta(seconds=30)) == {}
 
 
 def row(name: str, due: int, *, serving: int = 1, paused: bool = False) -> BacklogRow:
@@ -106,27 +106,29 @@ MAY, NOTHING = "jobs are due that may run now", "Nothing is due that a worker ma
 def test_only_what_may_run_counts_in_how_long_the_rest_takes(
     tasks: list[BacklogRow], serials: list[SerialRow], said: str
 ) -> None:
-    assert outlook(Facts(now=NOON, tasks=tasks, serials=serials, lately=RATE)) == said
+    assert outlook(StoreState(now=NOON, tasks=tasks, serials=serials, last_hour=RATE)) == said
 
 
 def test_more_than_was_counted_is_said_so() -> None:
     more = msgspec.structs.replace(row("a", 0), due=BoundedCount(10_000, least=True))
-    assert outlook(Facts(now=NOON, tasks=[more], lately=())).startswith("more than 10,000 jobs are due")
+    assert outlook(StoreState(now=NOON, tasks=[more], last_hour=())).startswith("more than 10,000 jobs are due")
 
 
 @pytest.mark.parametrize("seconds", [0, 30, 59])
 def test_a_steady_rate_is_the_same_at_every_second_of_a_minute(seconds: int) -> None:
-    lately = minutes(*[OutcomeCounts(ok=60)] * 20, OutcomeCounts(ok=seconds))
-    facts = Facts(now=NOON + timedelta(seconds=seconds), tasks=[row("a", 600)], lately=lately)
+    last_hour = minutes(*[OutcomeCounts(ok=60)] * 20, OutcomeCounts(ok=seconds))
+    facts = StoreState(now=NOON + timedelta(seconds=seconds), tasks=[row("a", 600)], last_hour=last_hour)
     assert outlook(facts) == "600 jobs are due; at this rate that is 10m of work."
 
 
 def test_dead_workers_lead_to_the_task_that_had_most_of_them_in_the_hour() -> None:
     once, often = minutes(OutcomeCounts(resets=5), task="once"), minutes(*[OutcomeCounts(resets=3)] * 4, task="often")
-    (line,) = concerns(Facts(now=NOON, lately=minutes(OutcomeCounts(resets=17)), by_task=[*once, *often]))
-    assert (line.what.split()[0], line.of) == ("17", {"task": "often"})
+    (line,) = attention_items(
+        StoreState(now=NOON, last_hour=minutes(OutcomeCounts(resets=17)), by_task=[*once, *often])
+    )
+    assert (line.text.split()[0], line.query) == ("17", {"task": "often"})
 
 
 def test_a_task_that_no_known_worker_has_may_be_one_of_workers_over_http() -> None:
-    (line,) = concerns(Facts(now=NOON, tasks=[row("a", 1, serving=0)]))
-    assert (line.of, "over HTTP" in line.todo) == ({"task": "a", "state": ["queued", "errored"]}, True)
+    (line,) = attention_items(StoreState(now=NOON, tasks=[row("a", 1, serving=0)]))
+    assert (line.query, "over HTTP" in line.advice) == ({"task": "a", "state": ["queued", "errored"]}, True)

@@ -13,20 +13,20 @@ from stowhand.testing import MemoryStore
 from stowhand.web.board import Board, Route
 from stowhand.web.reader import Reader
 from stowhand.web.request import Request, View
-from tests.web.conftest import ADMIN, LOOKER, Stores, Visitor
+from tests.web.conftest import ADMIN, LOOKER, PageReader, Stores
 
 
 async def test_the_pages_are_there_on_every_store(store_at: Stores) -> None:
     async with store_at() as store:
         job = await store.jobs.enqueue(NewJob(task="send", payload='{"to":"x"}', serial="mail"))
-        visitor = Visitor(store)
+        visitor = PageReader(store)
         assert "send" in await visitor.page("/jobs")
         assert f"Job {job.id}" in await visitor.page(f"/job?id={job.id}")
         assert "Overview" in await visitor.page("/")
 
 
 async def test_an_unknown_page_and_an_unknown_job_are_named() -> None:
-    visitor = Visitor(MemoryStore())
+    visitor = PageReader(MemoryStore())
     assert "There is no page /nowhere" in await visitor.page("/nowhere", 404)
     assert "There is no job 7" in await visitor.page("/job?id=7", 404)
     assert "&#39;seven&#39; is no whole number" in await visitor.page("/job?id=seven", 400)
@@ -43,7 +43,7 @@ async def test_a_store_that_is_away_says_since_when_and_comes_back() -> None:
         return store
 
     board = Board(Reader(opened))
-    asked = Request(path="/jobs", who=ADMIN, known=True)
+    asked = Request(path="/jobs", visitor=ADMIN, is_identified=True)
     reply = await board.answer(asked)
     assert isinstance(reply.body, bytes)
     assert reply.status == 503
@@ -61,7 +61,7 @@ async def test_a_schema_of_another_version_has_not_the_time_of_the_outage_before
         raise errors.pop(0)
 
     board = Board(Reader(opened))
-    pages = [(await board.answer(Request(who=ADMIN, known=True))).body for _ in range(2)]
+    pages = [(await board.answer(Request(visitor=ADMIN, is_identified=True))).body for _ in range(2)]
     assert [b"Since <time" in page for page in pages if isinstance(page, bytes)] == [True, False]
 
 
@@ -69,7 +69,7 @@ async def test_a_schema_that_is_absent_names_the_command() -> None:
     async def opened() -> QueueStore:
         raise SchemaMissing("nothing is installed")
 
-    reply = await Board(Reader(opened)).answer(Request(who=ADMIN, known=True))
+    reply = await Board(Reader(opened)).answer(Request(visitor=ADMIN, is_identified=True))
     assert isinstance(reply.body, bytes)
     assert b"stowhand migrate" in reply.body
 
@@ -79,13 +79,13 @@ async def test_links_know_the_prefix_and_quote_every_name() -> None:
     assert asked.href("/jobs", task="a/b.c\"'&?#\u202e", state=["failed", "errored"], serial=None, key="") == (
         "/ops/jobs/jobs?task=a%2Fb.c%22%27%26%3F%23%E2%80%AE&state=failed&state=errored"
     )
-    page = await Visitor(MemoryStore(), prefix="/ops/jobs").page("/")
+    page = await PageReader(MemoryStore(), prefix="/ops/jobs").page("/")
     assert 'href="/ops/jobs/jobs"' in page
     assert 'href="/ops/jobs/assets/board.css' in page
 
 
 async def test_assets_are_kept_by_browsers_until_they_change() -> None:
-    visitor = Visitor(MemoryStore())
+    visitor = PageReader(MemoryStore())
     first = dict((reply := await visitor.reply("/assets/board.css")).headers)
     assert reply.body
     assert first["content-type"].startswith("text/css")
@@ -103,7 +103,7 @@ async def test_without_the_right_to_payloads_none_is_in_a_page(store_at: Stores)
         job = await store.jobs.enqueue(NewJob(task="send", payload='{"to":"hush-payload"}', key="hush-key"))
         await store.admin.permanently_fail_jobs([job.id], "hush-error")
         for at in ("/", "/jobs", f"/job?id={job.id}"):
-            assert "hush" not in await Visitor(store, LOOKER).page(at)
+            assert "hush" not in await PageReader(store, LOOKER).page(at)
 
 
 async def test_every_page_is_there_where_the_database_may_only_be_read(store_at: Stores) -> None:
@@ -113,9 +113,9 @@ async def test_every_page_is_there_where_the_database_may_only_be_read(store_at:
         async with store_at(StoreOptions(read_only=True)) as read:
             pages = ["/", "/?span=7d", "/jobs", "/jobs?state=failed", "/queues", "/tasks", "/failures", "/workers"]
             for at in pages if read.description != "memory" else []:
-                assert "send" in await Visitor(read).page(at) or at in ("/queues", "/workers"), at
+                assert "send" in await PageReader(read).page(at) or at in ("/queues", "/workers"), at
             if read.description != "memory":
-                assert "Last error" in await Visitor(read).page(f"/job?id={job.id}")
+                assert "Last error" in await PageReader(read).page(f"/job?id={job.id}")
 
 
 async def test_what_is_changed_is_asked_of_a_store_that_may_be_written_to() -> None:
@@ -137,7 +137,7 @@ async def test_a_question_that_takes_too_long_is_a_banner() -> None:
     async def opened() -> QueueStore:
         raise StoreTooSlow("no answer within 5 s")
 
-    visitor = Visitor(MemoryStore(), opened=opened)
+    visitor = PageReader(MemoryStore(), opened=opened)
     page = await visitor.page("/jobs", 504)
     assert "This takes the store too long" in page
     assert "Since" not in page
@@ -152,7 +152,7 @@ async def test_an_error_is_asked_about_again_at_once() -> None:
             raise error
         return store
 
-    visitor = Visitor(store, opened=opened)
+    visitor = PageReader(store, opened=opened)
     assert "away" in await visitor.page("/", 503)
     assert "Nothing is due" in await visitor.page("/")
 
@@ -163,9 +163,9 @@ async def test_a_bug_is_reported_and_its_page_has_the_headers_of_every_other() -
 
     events, heard = Events(), list[RequestBroken]()
     events.on(RequestBroken, heard.append)
-    reader = Visitor(MemoryStore()).reader
+    reader = PageReader(MemoryStore()).reader
     board = Board(reader, routes=[Route("GET", "/jobs", broken)], events=events)
-    reply = await board.answer(Request(path="/jobs", who=ADMIN, known=True))
+    reply = await board.answer(Request(path="/jobs", visitor=ADMIN, is_identified=True))
     assert (reply.status, b"hush" in bytes(reply.body)) == (500, False)  # type: ignore[arg-type]
     assert "content-security-policy" in dict(reply.headers)
     (event,) = heard

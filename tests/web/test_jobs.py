@@ -17,7 +17,7 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import ClaimRequest
 from stowhand.testing import MemoryStore
 from stowhand.web.job import tree
-from tests.web.conftest import LOOKER, Stores, Visitor
+from tests.web.conftest import LOOKER, PageReader, Stores
 
 LONG = "Traceback (most recent call last):\n" + 2000 * '  File "/app/shop/jobs.py", line 1, in <module>\n'
 ELSEWHERE = '["<日本語>"' + 2000 * ',"<日本語>"' + "]"
@@ -43,7 +43,7 @@ async def test_every_filter_narrows_the_list_and_stays_in_its_links(store_at: St
         mail = await store.jobs.enqueue(NewJob(task="a/b.c", serial="mail & more", key="k'1", flags=("red",)))
         other = await store.jobs.enqueue(NewJob(task="send"))
         await store.admin.permanently_fail_jobs([other.id], "Boom: <b>no</b> disk")
-        visitor = Visitor(store)
+        visitor = PageReader(store)
         assert ids(await visitor.page("/jobs")) == [other.id, mail.id]
         for name, value in [("task", "a/b.c"), ("serial", "mail & more"), ("key", "k'1"), ("flag", "red")]:
             page = await visitor.page(visitor.href("/jobs", **{name: value}))
@@ -63,7 +63,7 @@ async def test_every_filter_narrows_the_list_and_stays_in_its_links(store_at: St
 async def test_a_long_list_is_walked_page_by_page(store_at: Stores) -> None:
     async with store_at() as store:
         wanted = await store.jobs.enqueue_many(NewJob(task="send", serial="q") for _ in range(120))
-        visitor, walked, at = Visitor(store, prefix="/x"), [], "/x/jobs?serial=q"
+        visitor, walked, at = PageReader(store, prefix="/x"), [], "/x/jobs?serial=q"
         while at:
             page = await visitor.page(at)
             walked += ids(page)
@@ -83,12 +83,12 @@ async def test_a_long_list_is_walked_page_by_page(store_at: Stores) -> None:
     ],
 )
 async def test_a_malformed_filter_is_named(query: str, said: str) -> None:
-    assert said in html.unescape(await Visitor(MemoryStore()).page(f"/jobs?{query}", 400))
+    assert said in html.unescape(await PageReader(MemoryStore()).page(f"/jobs?{query}", 400))
 
 
 @pytest.mark.parametrize("query", ["error=disk", "key=k"])
 async def test_who_sees_no_payloads_cannot_search_in_them(query: str) -> None:
-    visitor = Visitor(MemoryStore(), LOOKER)
+    visitor = PageReader(MemoryStore(), LOOKER)
     assert "needs the right" in await visitor.page(f"/jobs?{query}", 403)
     assert 'name="error"' not in await visitor.page("/jobs")
 
@@ -96,7 +96,7 @@ async def test_who_sees_no_payloads_cannot_search_in_them(query: str) -> None:
 async def test_an_id_leads_to_its_job() -> None:
     store = MemoryStore()
     job = await store.jobs.enqueue(NewJob(task="send"))
-    visitor = Visitor(store, prefix="/ops")
+    visitor = PageReader(store, prefix="/ops")
     assert '<input name="id"' in await visitor.page("/ops/jobs")
     reply = await visitor.reply(f"/ops/jobs?state=failed&task=&id={job.id}")
     assert (reply.status, dict(reply.headers)["location"]) == (303, f"/ops/job?id={job.id}")
@@ -111,17 +111,17 @@ async def test_a_job_tells_its_attempts_and_why_it_waits(store_at: Stores) -> No
         error = 'ValueError: no "route"\nTraceback (most recent call last):\n  File "mail.py", line 3, in send'
         end = Settlement(State.ERRORED, AttemptOutcome.RETRY, 3600.0, error, error_class="ValueError")
         await store.settle([(lease, end)])
-        page = html.unescape(await Visitor(store).page(f"/job?id={job.id}"))
+        page = html.unescape(await PageReader(store).page(f"/job?id={job.id}"))
         assert "9223372036854775809" in page
         assert "attempt 1: error, <b>ValueError</b>" in page.replace("Attempt", "attempt")
         assert 'File "mail.py", line 3, in send' in page
         assert "on <bdi>worker-1</bdi>" in page
         assert "Why it waits" in page
         assert f"stowhand jobs retry {job.id}" in page
-        hidden = await Visitor(store, LOOKER).page(f"/job?id={job.id}")
+        hidden = await PageReader(store, LOOKER).page(f"/job?id={job.id}")
         assert "<b>ValueError</b>" in hidden
         assert not [word for word in ("route", "9223372036854775809", "mail.py", "stowhand enqueue") if word in hidden]
-        assert "needs the right" in await Visitor(store, LOOKER).page(f"/job/text?id={job.id}&as=payload", 403)
+        assert "needs the right" in await PageReader(store, LOOKER).page(f"/job/text?id={job.id}&as=payload", 403)
 
 
 async def test_a_worker_that_died_once_is_not_told_in_the_plural() -> None:
@@ -130,7 +130,7 @@ async def test_a_worker_that_died_once_is_not_told_in_the_plural() -> None:
     for told in ("died 1 time</dd>", "died 2 times</dd>"):
         await claimed(store)
         await store.heartbeats().reset_worker("worker-1")
-        assert told in await Visitor(store).page(f"/job?id={job.id}")
+        assert told in await PageReader(store).page(f"/job?id={job.id}")
 
 
 async def test_a_job_that_waits_for_another_leads_to_it_and_says_times_for_the_script() -> None:
@@ -138,7 +138,7 @@ async def test_a_job_that_waits_for_another_leads_to_it_and_says_times_for_the_s
     for _ in range(2):
         await store.jobs.enqueue(NewJob(task="send", serial="<i>"))
     await claimed(store)
-    page = (await Visitor(store).page("/job?id=2")).partition('id="why"')[2].partition("</section>")[0]
+    page = (await PageReader(store).page("/job?id=2")).partition('id="why"')[2].partition("</section>")[0]
     assert re.search(r'held by <a href="/job\?id=1"><bdi>job 1</bdi></a>, since <time datetime="[-0-9]{10}T', page)
     assert re.search(r'T[:0-9]{8}Z" data-as="local">[-0-9]{10} [:0-9]{8}Z</time>, on worker-1', page)
     assert "&lt;i&gt;" in page
@@ -151,10 +151,10 @@ async def test_a_finished_job_shows_its_result(store_at: Stores) -> None:
         await store.settle(
             [(lease, Settlement(State.COMPLETED, AttemptOutcome.OK, result='{"sum": 18446744073709551617.50}'))]
         )
-        page = await Visitor(store).page(f"/job?id={job.id}")
+        page = await PageReader(store).page(f"/job?id={job.id}")
         assert "18446744073709551617.50" in page
         assert "Completed" in page
-        assert "18446744073709551617.50" not in await Visitor(store, LOOKER).page(f"/job?id={job.id}")
+        assert "18446744073709551617.50" not in await PageReader(store, LOOKER).page(f"/job?id={job.id}")
 
 
 async def test_what_an_error_says_is_no_link_to_a_task() -> None:
@@ -163,7 +163,7 @@ async def test_what_an_error_says_is_no_link_to_a_task() -> None:
     for on_failure in (None, told):
         job = await store.jobs.enqueue(NewJob(task="send", on_failure=on_failure))
         await store.admin.permanently_fail_jobs([job.id], "a job of 'x' was bad; the value of 'y' was enqueued")
-        page = await Visitor(store).page(f"/job?id={job.id}")
+        page = await PageReader(store).page(f"/job?id={job.id}")
         assert not [one for one in links(page) if "since=" in one]
         assert ("<q>" in page, "tells of its failure" in page) == (False, on_failure is told)
 
@@ -174,12 +174,12 @@ async def test_a_job_that_tells_of_a_failure_leads_to_the_one_that_failed(store_
         await store.admin.permanently_fail_jobs([told.id], "no")
         (teller,) = (await store.inspect.search()).jobs[:1]
         assert teller.task == "notify"
-        assert f"/job?id={told.id}" in links(await Visitor(store).page(f"/job?id={teller.id}"))
-        (onward,) = [one for one in links(await Visitor(store).page(f"/job?id={told.id}")) if "task=notify" in one]
-        assert f"/job?id={teller.id}" in links(await Visitor(store).page(onward))
+        assert f"/job?id={told.id}" in links(await PageReader(store).page(f"/job?id={teller.id}"))
+        (onward,) = [one for one in links(await PageReader(store).page(f"/job?id={told.id}")) if "task=notify" in one]
+        assert f"/job?id={teller.id}" in links(await PageReader(store).page(onward))
         (lease,) = await claimed(store)
         await store.settle([(lease, COMPLETED)])
-        assert f"/job?id={teller.id}" in links(await Visitor(store).page(onward)), "when it is over, too"
+        assert f"/job?id={teller.id}" in links(await PageReader(store).page(onward)), "when it is over, too"
 
 
 async def test_what_only_looks_like_a_trace_or_a_failure_has_a_page() -> None:
@@ -187,14 +187,14 @@ async def test_what_only_looks_like_a_trace_or_a_failure_has_a_page() -> None:
     store = MemoryStore()
     for flag in ("traceparent=", "traceparent=x", "traceparent=--"):
         job = await store.jobs.enqueue(NewJob(task="t", flags=(flag,)))
-        assert "<dt>Trace</dt>" not in await Visitor(store).page(f"/job?id={job.id}")
+        assert "<dt>Trace</dt>" not in await PageReader(store).page(f"/job?id={job.id}")
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     job = await store.jobs.enqueue(NewJob(task="t", flags=(f"traceparent=00-{trace}-00f067aa0ba902b7-01",)))
-    assert f"<code>{trace}</code>" in await Visitor(store).page(f"/job?id={job.id}")
+    assert f"<code>{trace}</code>" in await PageReader(store).page(f"/job?id={job.id}")
     failure = {"task": "t", "arguments": [], "error_class": "E", "error": ""}
     for named in (None, "x" * 90_000, {"a": [1]}):
         job = await store.jobs.enqueue(NewJob(task="t", payload=json.dumps({"job_id": named, **failure})))
-        page = await Visitor(store).page(f"/job?id={job.id}")
+        page = await PageReader(store).page(f"/job?id={job.id}")
         assert ("Tells of the failure of" in page, len(page.encode()) < 60_000) == (False, True)
 
 
@@ -221,11 +221,11 @@ async def test_an_open_page_has_places_for_what_a_job_leaves_behind() -> None:
     """The stream fills and empties them: it does not make any."""
     store = MemoryStore()
     job = await store.jobs.enqueue(NewJob(task="send"))
-    before = await Visitor(store).page(f"/job?id={job.id}")
+    before = await PageReader(store).page(f"/job?id={job.id}")
     await store.settle(
         [(one, Settlement(State.COMPLETED, AttemptOutcome.OK, result="7")) for one in await claimed(store)]
     )
-    after = await Visitor(store).page(f"/job?id={job.id}")
+    after = await PageReader(store).page(f"/job?id={job.id}")
     empty = re.compile(r'<section id="(\w+)" data-region[^>]*></section>')
     assert empty.findall(before) == ["error", "result", "attempts"]
     assert empty.findall(after) == ["actions", "why", "error"]
@@ -235,7 +235,7 @@ async def test_what_was_failed_by_hand_is_said_once() -> None:
     store = MemoryStore()
     job = await store.jobs.enqueue(NewJob(task="send"))
     await store.admin.permanently_fail_jobs([job.id])
-    page = await Visitor(store).page(f"/job?id={job.id}")
+    page = await PageReader(store).page(f"/job?id={job.id}")
     assert page.count("by hand") == 1
 
 
@@ -243,7 +243,7 @@ async def test_a_large_payload_keeps_the_page_small_and_is_there_as_text() -> No
     store = MemoryStore()
     large = '{"lines":["' + '","'.join("x" * 90 for _ in range(9000)) + '"]}'
     job = await store.jobs.enqueue(NewJob(task="send", payload=large))
-    visitor = Visitor(store)
+    visitor = PageReader(store)
     for _ in range(10):
         await store.settle(
             [(one, Settlement(State.ERRORED, AttemptOutcome.RETRY, 0.0, LONG)) for one in await claimed(store)]

@@ -17,22 +17,22 @@ from stowhand.protocols.throughput import OutcomeCounts, TaskMinute, ThroughputK
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.web.actions import ActionPages
 from stowhand.web.board import Board
-from stowhand.web.request import Right, Who
+from stowhand.web.request import Permission, Visitor
 from tests.contract.store_harness import ERRORED, judged, new_token
-from tests.web.conftest import LOOKER, Stores, Visitor
+from tests.web.conftest import LOOKER, PageReader, Stores
 
 ODD = "a/b.c \"'<i>&שלום"
-ACTOR = Who("act", frozenset({Right.LOOK, Right.ACT}))
+ACTOR = Visitor("act", frozenset({Permission.LOOK, Permission.ACT}))
 
 
 async def test_a_queue_shows_its_depth_its_holder_and_its_pause(store_at: Stores) -> None:
     async with store_at() as store:
-        assert "No job has a serial key" in await Visitor(store).page("/queues")
+        assert "No job has a serial key" in await PageReader(store).page("/queues")
         for _ in range(3):
             await store.jobs.enqueue(NewJob(task="t", serial=ODD))
         (claim,) = await store.claim(ClaimRequest(worker="w", token=new_token(), limit=1, lease=60.0))
         await store.operate.pause_serial(ODD)
-        page = Visitor(store, LOOKER)
+        page = PageReader(store, LOOKER)
         text = await page.page("/queues")
         assert "&lt;i&gt;" in text
         assert "<i>" not in text
@@ -41,14 +41,14 @@ async def test_a_queue_shows_its_depth_its_holder_and_its_pause(store_at: Stores
         assert "now" in cells(text, "serials-1")[3] or "ago" in cells(text, "serial keys-1")[3]
         assert "paused" in text
         assert "<form" not in text
-        assert 'name="resume serial"' in await Visitor(store, ACTOR).page("/queues")
+        assert 'name="resume serial"' in await PageReader(store, ACTOR).page("/queues")
 
 
 async def test_the_link_of_an_odd_name_leads_to_its_jobs() -> None:
     store = MemoryStore()
     await store.jobs.enqueue(NewJob(task=ODD, serial=ODD))
     await store.jobs.enqueue(NewJob(task="other"))
-    visitor = Visitor(store, prefix="/jobs-admin")
+    visitor = PageReader(store, prefix="/jobs-admin")
     for page in ("/queues", "/tasks"):
         (link,) = re.findall(r'scope="row"><a href="(/jobs-admin/jobs\?[^"]*%2F[^"]*)"', await visitor.page(page))
         text = await visitor.page(link)
@@ -58,7 +58,7 @@ async def test_the_link_of_an_odd_name_leads_to_its_jobs() -> None:
 
 async def test_a_task_shows_its_rate_its_failures_and_who_can_run_it(store_at: Stores) -> None:
     async with store_at() as store:
-        assert "No task is known yet" in await Visitor(store).page("/tasks")
+        assert "No task is known yet" in await PageReader(store).page("/tasks")
         for task in ("busy", "orphan"):
             await store.jobs.enqueue(NewJob(task=task))
         heartbeats = store.heartbeats()
@@ -69,7 +69,7 @@ async def test_a_task_shows_its_rate_its_failures_and_who_can_run_it(store_at: S
         tally = OutcomeCounts(ok=90, failed=6, retry=24, runs={20: 100}, waits={10: 100})
         await heartbeats.write_throughput("w1", [TaskMinute(minute, "busy", tally)])
         await heartbeats.close()
-        visitor = Visitor(store)
+        visitor = PageReader(store)
         text = await visitor.page("/tasks")
         orphan, busy = cells(text, "tasks-1"), cells(text, "tasks-2")
         assert cells(await visitor.page("/tasks?sort=name"), "tasks-1")[0] == "busy"
@@ -82,36 +82,36 @@ async def test_a_task_shows_its_rate_its_failures_and_who_can_run_it(store_at: S
 
 async def test_failures_stand_in_groups_with_since_when(store_at: Stores) -> None:
     async with store_at() as store:
-        assert "Nothing has failed" in await Visitor(store).page("/failures")
+        assert "Nothing has failed" in await PageReader(store).page("/failures")
         for _ in range(2):
             await store.jobs.enqueue(NewJob(task="sync"))
         for claim in await store.claim(ClaimRequest(worker="w", token=new_token(), limit=2, lease=60.0)):
             broken = judged(Fail("httpx.ConnectError: no route\nTraceback", error_class="httpx.ConnectError"))
             await store.settle([(claim.lease, broken)])
-        text = await Visitor(store).page("/failures")
+        text = await PageReader(store).page("/failures")
         row = cells(text, "failures-1")
         assert row[0] == "httpx.ConnectErrorno route"
         assert row[1:3] == ["sync", "2"]
         assert '<a href="/jobs?task=sync&amp;state=failed">' in text
         assert '<a href="/jobs?task=sync&amp;state=failed&amp;error=ConnectError">' in text
-        assert 'id="job-2"' in await Visitor(store).page("/jobs?task=sync&state=failed&error=ConnectError")
-        assert "no route" not in await Visitor(store, LOOKER).page("/failures")
-        assert "error=" not in await Visitor(store, LOOKER).page("/failures"), "they may not search in errors"
+        assert 'id="job-2"' in await PageReader(store).page("/jobs?task=sync&state=failed&error=ConnectError")
+        assert "no route" not in await PageReader(store, LOOKER).page("/failures")
+        assert "error=" not in await PageReader(store, LOOKER).page("/failures"), "they may not search in errors"
 
 
 async def test_where_nothing_has_failed_for_good_yet_attempts_that_failed_are_told() -> None:
     store = MemoryStore()
-    assert "Waiting for another attempt" not in await Visitor(store).page("/failures")
+    assert "Waiting for another attempt" not in await PageReader(store).page("/failures")
     await store.jobs.enqueue(NewJob(task="sync"))
     (claim,) = await store.claim(ClaimRequest(worker="w", token=new_token(), limit=1, lease=60.0))
     await store.settle([(claim.lease, ERRORED)])
-    page = await Visitor(store).page("/failures")
+    page = await PageReader(store).page("/failures")
     assert '<a href="/jobs?state=errored">Waiting for another attempt after an error: 1</a>' in page
 
 
 async def test_a_worker_shows_where_it_is_and_what_it_runs(store_at: Stores) -> None:
     async with store_at() as store:
-        assert "stowhand worker" in await Visitor(store).page("/workers")
+        assert "stowhand worker" in await PageReader(store).page("/workers")
         heartbeats = store.heartbeats()
         assert isinstance(heartbeats, WorkerList)
         card = WorkerDescription("w1", "host<1>", 77, "1.2", tuple("abcdef"), 4, app_version="2.9.0")
@@ -119,7 +119,7 @@ async def test_a_worker_shows_where_it_is_and_what_it_runs(store_at: Stores) -> 
         await heartbeats.close()
         job = await store.jobs.enqueue(NewJob(task="a"))
         await store.claim(ClaimRequest(worker="w1", token=new_token(), limit=1, lease=60.0))
-        text = await Visitor(store).page("/workers")
+        text = await PageReader(store).page("/workers")
         assert "host&lt;1&gt;" in text
         assert cells(text, "workers-1")[1:3] == ["alive", "1/4"]
         assert f'<a href="/job?id={job.id}">' in text
@@ -140,7 +140,7 @@ async def test_what_needs_attention_stands_first() -> None:
     await clock.advance(timedelta(minutes=5).total_seconds())
     await beats.worker_seen(WorkerDescription("a", "host", 1, "1", None, 4), {})
     for path, part, names in (("queues", "serials", "cba"), ("workers", "workers", "ba")):
-        page = await Visitor(store).page(f"/{path}")
+        page = await PageReader(store).page(f"/{path}")
         assert "".join(cells(page, f"{part}-{number + 1}")[0][0] for number in range(len(names))) == names
 
 
@@ -175,7 +175,7 @@ async def test_pages_are_small_however_many_things_there_are_and_whatever_their_
         tally = OutcomeCounts(ok=90 + one, failed=one % 3, retry=one % 7, runs={20: 100}, waits={10 + one % 5: 100})
         await beats.write_throughput("w", [TaskMinute(minute - one, task, tally) for task in tasks])
     await store.admin.permanently_fail_jobs(range(201, 251), f"ValueError: {name('error', 1) * 9}")
-    visitor = Visitor(store)
+    visitor = PageReader(store)
     visitor.board = Board(visitor.reader, actions=ActionPages(Events()))
     for at in ("/", "/jobs", "/jobs?state=failed", "/queues", "/tasks", "/failures", "/workers", "/job?id=1"):
         assert len((await visitor.page(at)).encode()) < 60_000, at
@@ -185,7 +185,7 @@ async def test_a_long_list_has_pages() -> None:
     store = MemoryStore()
     for number in range(120):
         await store.jobs.enqueue(NewJob(task="t", serial=f"queue-{number:03}"))
-    visitor = Visitor(store)
+    visitor = PageReader(store)
     first = await visitor.page("/queues")
     assert "1 to 20 of 120" in first
     assert 'rel="next" href="/queues?from=20"' in first

@@ -18,7 +18,7 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.web import live
 from stowhand.web.board import Board
-from stowhand.web.live import LIFE, MAX_STREAMS_PER_BROWSER, SLOW, Live
+from stowhand.web.live import MAX_QUIET_SECONDS, MAX_STREAM_SECONDS, MAX_STREAMS_PER_BROWSER, LiveStreams
 from stowhand.web.reader import Reader
 from stowhand.web.request import Reply, Request
 from tests.web.conftest import ADMIN, LOOKER
@@ -47,7 +47,7 @@ class Theatre:
         self.asked: list[Request] = []
         self.takes = 0.0
         self.reader = Counting(self._opened, self.clock)
-        self.live = Live(self._answer, self.reader, self.clock)
+        self.live = LiveStreams(self._answer, self.reader, self.clock)
 
     async def _opened(self) -> QueueStore:
         return self.store
@@ -95,7 +95,7 @@ async def test_a_page_of_which_nothing_changed_says_only_that_it_is_alive() -> N
     stream = await theatre.stream()
     await theatre.next(stream)
     theatre.body = theatre.body.replace(b"3s", b"8s")
-    assert (await theatre.next(stream, after=SLOW + 1)).startswith(b"event: now\ndata: ")
+    assert (await theatre.next(stream, after=MAX_QUIET_SECONDS + 1)).startswith(b"event: now\ndata: ")
 
 
 async def test_all_viewers_share_one_question_a_second() -> None:
@@ -142,7 +142,7 @@ async def test_a_change_after_quiet_is_shown_soon_whatever_a_page_costs() -> Non
 async def test_a_stream_ends_when_the_server_stops_and_after_its_life() -> None:
     theatre = Theatre()
     ended = asyncio.ensure_future(_all(await theatre.stream()))
-    await theatre.clock.advance(LIFE + 1)
+    await theatre.clock.advance(MAX_STREAM_SECONDS + 1)
     assert ended.done()
     ended = asyncio.ensure_future(_all(await theatre.stream()))
     await theatre.clock.advance(1.0)
@@ -198,9 +198,9 @@ async def test_a_page_that_cannot_be_shown_is_told_by_its_title_and_comes_back()
     await theatre.next(stream)
     theatre.status, body = 503, theatre.body
     theatre.body = b"<h1>The schema is older</h1><p>Run: stowhand migrate</p>"
-    assert await theatre.next(stream, after=SLOW + 1) == b"event: away\ndata: The schema is older\n\n"
+    assert await theatre.next(stream, after=MAX_QUIET_SECONDS + 1) == b"event: away\ndata: The schema is older\n\n"
     theatre.status, theatre.body = 200, body.replace(b"one", b"back")
-    assert b"back" in await theatre.next(stream, after=SLOW + 1)
+    assert b"back" in await theatre.next(stream, after=MAX_QUIET_SECONDS + 1)
 
 
 async def test_a_store_that_is_away_is_told_before_the_page_has_asked_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,15 +214,15 @@ async def test_a_store_that_is_away_is_told_before_the_page_has_asked_it_too(mon
     await theatre.next(stream)
     monkeypatch.setattr(theatre.store.inspect, "amounts", away)
     asked = len(theatre.asked)
-    assert await theatre.next(stream, after=SLOW) == b"event: away\ndata: The store does not answer\n\n"
+    assert await theatre.next(stream, after=MAX_QUIET_SECONDS) == b"event: away\ndata: The store does not answer\n\n"
     assert len(theatre.asked) == asked
     monkeypatch.undo()
     theatre.body = theatre.body.replace(b"one", b"back")
-    assert b"back" in await theatre.next(stream, after=SLOW + 1)
+    assert b"back" in await theatre.next(stream, after=MAX_QUIET_SECONDS + 1)
 
 
 async def test_there_is_room_for_so_many_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "MOST", 1)
+    monkeypatch.setattr(live, "MAX_STREAMS", 1)
     theatre = Theatre()
     stream = await theatre.stream()
     await theatre.next(stream)
@@ -242,7 +242,9 @@ async def test_what_a_viewer_may_not_see_does_not_travel() -> None:
 
     board = Board(Reader(opened))
     for who, sees in ((ADMIN, True), (LOOKER, False)):
-        reply = await board.answer(Request(path="/jobs", headers={"accept": "text/event-stream"}, who=who, known=True))
+        reply = await board.answer(
+            Request(path="/jobs", headers={"accept": "text/event-stream"}, visitor=who, is_identified=True)
+        )
         assert not isinstance(reply.body, bytes)
         piece = await anext(aiter(reply.body))
         assert b"data-region" in piece

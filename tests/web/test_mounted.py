@@ -29,12 +29,12 @@ from stowhand.remote.wire import Scope
 from stowhand.stores.api import open_store
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
-from stowhand.web.board import mounted
-from stowhand.web.request import Right, Who
+from stowhand.web.board import mounted_board
+from stowhand.web.request import Permission, Visitor
 from tests.remote.server.tokens import make_token
 from tests.support.lent import SharedServer
 from tests.web.browser import Browser
-from tests.web.conftest import Visitor
+from tests.web.conftest import PageReader
 
 
 @asynccontextmanager
@@ -88,10 +88,10 @@ async def test_the_application_says_what_its_visitors_may_do() -> None:
     app = App("memory://")
     job = await (await app.open()).jobs.enqueue(NewJob(task="send", payload='{"to":"hush"}'))
 
-    async def rights(request: Request) -> Who | list[str]:
+    async def rights(request: Request) -> Visitor | list[str]:
         match request.headers.get("x-user"):
             case "ada":
-                return Who("ada", frozenset(Right))
+                return Visitor("ada", frozenset(Permission))
             case "lou":
                 return ["look"]
             case "typo":
@@ -107,7 +107,7 @@ async def test_the_application_says_what_its_visitors_may_do() -> None:
         assert (await said("lou")).status_code == 200
         assert "hush" not in (await said("lou")).text
         assert (await said("nobody")).status_code == 403
-        with pytest.raises(ConfigurationError, match="'lok' is not a valid Right; there are: look"):
+        with pytest.raises(ConfigurationError, match="'lok' is not a valid Permission; there are: look"):
             await said("typo")
         assert (await client.get("/ops/jobs/", headers={"x-user": "ada"}, params={"x": "y" * 9})).status_code == 200
     await app.close()
@@ -153,7 +153,7 @@ async def test_a_job_added_from_the_page_is_as_a_module_declares_it_that_nobody_
     monkeypatch.setattr(sys.modules[__name__], "DECLARING", [app])
     store = await app.open()
     job = await store.jobs.enqueue(NewJob(task="send"))
-    board = dashboard(app, rights=lambda request: list(Right))
+    board = dashboard(app, rights=lambda request: list(Permission))
     async with browsing(board) as client:
         form = (await client.get(f"/again?id={job.id}")).text
         token, once = re.findall(r'name="(?:token|once)" value="([^"]+)"', form)[:2]
@@ -197,7 +197,7 @@ async def test_who_looks_has_connections_that_only_read_and_who_acts_the_apps_ow
         with pytest.raises(StoreError, match=r"readonly|looked at"):
             await (await app.open_to_read()).jobs.enqueue(NewJob(task="send"))
         app.opened.clear()
-        browser = Browser(mounted(app, Events()), who=Who("ann", frozenset(Right)))
+        browser = Browser(mounted_board(app, Events()), visitor=Visitor("ann", frozenset(Permission)))
         for at in ("/", "/jobs", f"/job?id={job.id}", "/queues", "/tasks", "/failures", "/workers"):
             assert (await browser.open(at)).status == 200, at
         assert app.opened == {"to read"}
@@ -228,7 +228,7 @@ async def test_a_lent_store_shows_jobs_one_by_one() -> None:
         store = open_store(street.lend(lent))
         await store.open()
         job = await store.jobs.enqueue(NewJob(task="send", payload='{"n":[1]}'))
-        visitor = Visitor(store)
+        visitor = PageReader(store)
         assert "This store is lent" in await visitor.page("/")
         jobs = await visitor.page("/jobs")
         assert "This store is lent" in jobs
@@ -250,11 +250,11 @@ async def test_a_payload_that_a_lent_store_keeps_to_itself_is_not_shown_as_none(
         store = open_store(street.lend(lent, file), StoreOptions(token=token))
         await store.open()
         job = await lent.jobs.enqueue(NewJob(task="send", payload='{"n":[1]}'))
-        page = await Visitor(store).page(f"/job?id={job.id}")
+        page = await PageReader(store).page(f"/job?id={job.id}")
         assert "<h1>Job" in page
         assert 'id="payload"' not in page
         assert "stowhand enqueue" not in page
-        refused = await Visitor(store).page(f"/job/text?id={job.id}&as=command", 400)
+        refused = await PageReader(store).page(f"/job/text?id={job.id}&as=command", 400)
         assert "there are: result, error" in refused
         await store.close()
 
@@ -265,7 +265,7 @@ async def test_a_lent_store_that_refuses_is_not_told_of_as_away(tmp_path: Path) 
     with SharedServer() as street:
         store = open_store(street.lend(lent, file), StoreOptions(token=token))
         await store.open()
-        page = await Visitor(store).page("/job?id=1", 502)
+        page = await PageReader(store).page("/job?id=1", 502)
         assert "The store refuses this" in page
         assert "scope" in page
         assert "Since" not in page
@@ -276,7 +276,7 @@ async def test_a_database_that_was_away_is_shown_again_by_itself(postgres_url: s
     name = psycopg.conninfo.conninfo_to_dict(postgres_url)["dbname"]
     store = open_store(postgres_url)
     await store.open()
-    visitor = Visitor(store)
+    visitor = PageReader(store)
     assert "Overview" in await visitor.page("/")
     async with await psycopg.AsyncConnection.connect(
         make_conninfo(postgres_url, dbname="postgres"), autocommit=True
@@ -312,7 +312,7 @@ async def test_a_schema_of_another_version_says_what_to_do(postgres_url: str, ch
         await store.open()
         return store
 
-    visitor = Visitor(store, opened=opened)
+    visitor = PageReader(store, opened=opened)
     page = await visitor.page("/", 503)
     assert said in page
     await store.close()

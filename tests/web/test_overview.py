@@ -17,7 +17,7 @@ from stowhand.protocols.store import ClaimRequest, Heartbeats
 from stowhand.protocols.throughput import OutcomeCounts, TaskMinute, ThroughputKeeper
 from stowhand.testing import FakeClock, MemoryStore
 from tests.contract.store_harness import ERRORED, new_token
-from tests.web.conftest import Stores, Visitor
+from tests.web.conftest import PageReader, Stores
 
 CARD = WorkerDescription("worker-1", "host", 7, "1", ("mail/x.y",), 4)
 
@@ -49,7 +49,7 @@ async def test_each_thing_that_needs_attention_leads_to_its_jobs(store_at: Store
         async with heartbeats_of(store) as heartbeats:
             assert isinstance(heartbeats, WorkerList)
             await heartbeats.worker_seen(CARD, {})
-        visitor = Visitor(store)
+        visitor = PageReader(store)
         page, waiting = await visitor.page("/"), "state=queued&state=errored"
         assert lines(page) == [
             ('Serial key the "post" is paused; 1 job is waiting', f"/jobs?serial=the%20%22post%22&{waiting}"),
@@ -67,18 +67,18 @@ async def test_a_name_from_right_to_left_does_not_turn_its_line() -> None:
     store = MemoryStore()
     failed = await store.jobs.enqueue(NewJob(task="שלח"))
     await store.admin.permanently_fail_jobs([failed.id])
-    assert "<bdi>\u2068שלח\u2069: 1 job failed" in await Visitor(store).page("/")
+    assert "<bdi>\u2068שלח\u2069: 1 job failed" in await PageReader(store).page("/")
 
 
 async def test_states_stand_in_one_order_whatever_the_store(store_at: Stores) -> None:
     async with store_at() as store:
-        page = await Visitor(store).page("/")
+        page = await PageReader(store).page("/")
         assert re.findall(r'<a href="/jobs\?state=(\w+)">', page) == [state.value for state in State]
 
 
 async def test_a_quiet_store_needs_nothing(store_at: Stores) -> None:
     async with store_at() as store:
-        page = await Visitor(store).page("/")
+        page = await PageReader(store).page("/")
         assert lines(page) == []
         assert "No jobs yet" in page
         assert "Nothing is due." in page
@@ -95,11 +95,11 @@ async def test_what_workers_counted_is_drawn_and_says_how_long_the_rest_takes(st
             await heartbeats.worker_seen(CARD, {})
             tally = OutcomeCounts(ok=60, retry=3, waits={20: 60}, runs={15: 60})
             await heartbeats.write_throughput("worker-1", [TaskMinute(minute, "mail/x.y", tally)])
-        page = await Visitor(store).page("/")
+        page = await PageReader(store).page("/")
         assert page.count("<svg") == 3
         assert re.search(r"120 jobs are due; at this rate that is 1[0-2]m[ 0-9s]* of work\.", page)
         for span in ("1d", "7d", "90d"):
-            assert page.count("<svg") == (await Visitor(store).page(f"/?span={span}")).count("<svg"), span
+            assert page.count("<svg") == (await PageReader(store).page(f"/?span={span}")).count("<svg"), span
         assert len(page) < 60_000
 
 
@@ -116,7 +116,7 @@ async def test_a_task_whose_attempts_fail_is_told_before_a_job_has_failed_for_go
         TaskMinute(minute, "send", OutcomeCounts(ok=900)),
     ]
     await store.heartbeats().write_throughput("worker-1", counted)
-    visitor = Visitor(store)
+    visitor = PageReader(store)
     page = await visitor.page("/")
     what = "charge_card: 42 of 42 attempts of the last 10 minutes failed, the first ago"
     assert (what, href := "/jobs?task=charge_card&state=errored") in lines(page)
@@ -130,7 +130,7 @@ async def test_a_queue_that_one_job_holds_for_long_leads_to_that_job() -> None:
     for serial in ("busy", "busy", "alone"):
         await store.jobs.enqueue(NewJob(task="import", serial=serial))
     await store.claim(ClaimRequest(worker="w", token=new_token(), limit=2, lease=3600.0))
-    visitor = Visitor(store)
+    visitor = PageReader(store)
     assert "is held by" not in await visitor.page("/")
     await clock.advance(660.0)
     visitor.reader.forget()
@@ -145,10 +145,10 @@ async def test_a_lost_worker_is_named() -> None:
     store = MemoryStore(clock)
     await store.heartbeats().worker_seen(CARD, {})
     await clock.advance(timedelta(minutes=5).total_seconds())
-    assert lines(await Visitor(store).page("/"))[0] == ("Worker worker-1 on host was lost", "/workers")
+    assert lines(await PageReader(store).page("/"))[0] == ("Worker worker-1 on host was lost", "/workers")
 
 
 @pytest.mark.parametrize("span", ["2h", "<x>"])
 async def test_an_unknown_span_is_named(span: str) -> None:
-    page = await Visitor(MemoryStore()).page(f"/?span={span}", 400)
+    page = await PageReader(MemoryStore()).page(f"/?span={span}", 400)
     assert f"span: {span!r} given, must be one of 1h, 1d" in html.unescape(page)

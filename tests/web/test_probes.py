@@ -20,7 +20,7 @@ from starlette.routing import Mount
 
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
-from stowhand.web.request import FORM_BYTES, Reply, Right, Who
+from stowhand.web.request import MAX_FORM_BYTES, Permission, Reply, Visitor
 from tests.web.browser import Page
 from tests.web.planted import pages, plant
 
@@ -54,8 +54,8 @@ LINES = ("line\r\nset-cookie: a=b", "a\x1b[2Jb<b>", "nul\x00<b>", "\u2028</scrip
 SHAPE = frozenset[tuple[str, frozenset[str]]]
 
 
-def rights(request: Request) -> Who:
-    return Who(request.headers.get("x-name", "ann"), frozenset(Right))
+def rights(request: Request) -> Visitor:
+    return Visitor(request.headers.get("x-name", "ann"), frozenset(Permission))
 
 
 @asynccontextmanager
@@ -205,7 +205,7 @@ async def test_a_name_given_by_the_application_is_text_in_the_audit_and_on_pages
 
 async def test_a_form_that_is_too_large_or_has_too_many_fields_is_refused() -> None:
     async with visiting(MemoryStore(), "/x") as client:
-        assert (await client.post("/x/act", content=b"a=" + b"x" * FORM_BYTES)).status_code == 413
+        assert (await client.post("/x/act", content=b"a=" + b"x" * MAX_FORM_BYTES)).status_code == 413
         assert (await client.post("/x/act", content=b"a=b&" * 3000)).status_code == 413
         many = "&".join(f"q{number}=1" for number in range(3000))
         assert (await client.get(f"/x/jobs?{many}")).status_code == 413

@@ -42,7 +42,7 @@ from stowhand.tasks.registry import Registry
 
 if TYPE_CHECKING:
     from stowhand.web.board import Board
-    from stowhand.web.visitors import Entrance, Visitors
+    from stowhand.web.visitors import SignIn, Visitors
 DEFAULT_PORT = 8480
 GRACE_SECONDS = 1.0
 """Seconds that requests have to end at a stop: pages are quick, and a stream of changes never ends by itself."""
@@ -101,7 +101,7 @@ def command(
 class _AccessOptions(msgspec.Struct, frozen=True):
     """The options of access to the dashboard."""
 
-    entrance: Entrance
+    entrance: SignIn
     tokens: Path
     required: bool
     prefix: str
@@ -109,13 +109,13 @@ class _AccessOptions(msgspec.Struct, frozen=True):
     @staticmethod
     def of(typed: dict[str, Any], prefix: str) -> _AccessOptions:
         """Take the options of access out of ``typed``. Raises ConfigurationError."""
-        from stowhand.web.visitors import Entrance
+        from stowhand.web.visitors import SignIn
 
         path, required = typed.pop("tokens")
         if required and not path.exists():
             raise ConfigurationError(f"{path}: no tokens have been made yet; make one: {_make_token_command(path)}")
         public_url = typed.pop("public_url").rstrip("/")
-        entrance = Entrance(
+        entrance = SignIn(
             allow_actions=typed.pop("allow_actions"),
             hide_payloads=typed.pop("hide_payloads"),
             trust_header=typed.pop("trust_header"),
@@ -139,14 +139,14 @@ class _AccessOptions(msgspec.Struct, frozen=True):
         """``show``: is given the path of a link to sign in, where actions are allowed and nothing else identifies a
         visitor."""
         from stowhand.remote.server.authenticator import Authenticator
-        from stowhand.web.visitors import Link, Visitors
+        from stowhand.web.visitors import SignInLink, Visitors
 
         clock = SystemClock()
         token_authenticator = Authenticator(TokenFile(self.tokens), events, clock, required=self.required)
         needs_link = (
             self.entrance.allow_actions and not token_authenticator.wants_tokens and not self.entrance.trust_header
         )
-        link = Link(on_link, clock) if needs_link else None
+        link = SignInLink(on_link, clock) if needs_link else None
         return Visitors(token_authenticator, self.entrance, link, clock, events)
 
 

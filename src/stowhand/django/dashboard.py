@@ -12,10 +12,10 @@ from django.urls import reverse
 
 from stowhand.django.models import ACT, ADD, LOOK, PAYLOADS
 from stowhand.django.project import app_of, chosen_backend
-from stowhand.web.request import Reply, Request, Right, Who
+from stowhand.web.request import Permission, Reply, Request, Visitor
 from stowhand.wsgi import Dashboard
 
-RIGHTS = {Right.LOOK: LOOK, Right.PAYLOADS: PAYLOADS, Right.ACT: ACT, Right.ADD: ADD}
+RIGHTS = {Permission.LOOK: LOOK, Permission.PAYLOADS: PAYLOADS, Permission.ACT: ACT, Permission.ADD: ADD}
 """Without the first there is nothing to see."""
 
 
@@ -28,16 +28,16 @@ def show(request: HttpRequest, page: str) -> HttpResponse:
         form=dict(request.POST.lists()),
         headers={name.lower(): value for name, value in request.headers.items()},
         peer=request.META.get("REMOTE_ADDR", ""),
-        secure=request.is_secure(),
+        is_secure=request.is_secure(),
         prefix=quote(request.path.removesuffix(page).rstrip("/")),
-        home=(reverse(f"{request.resolver_match.namespace}:index"), "Back to the administration"),
-        who=Who(request.user.get_username(), frozenset(_rights(request.user))),
-        known=True,
+        home_link=(reverse(f"{request.resolver_match.namespace}:index"), "Back to the administration"),
+        visitor=Visitor(request.user.get_username(), frozenset(_rights(request.user))),
+        is_identified=True,
     )
     return _response(_dashboard().answer(ours))
 
 
-def _rights(user: Any) -> Iterator[Right]:
+def _rights(user: Any) -> Iterator[Permission]:
     if user.has_perm(LOOK):
         yield from (right for right, permission in RIGHTS.items() if user.has_perm(permission))
 

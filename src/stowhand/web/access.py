@@ -15,15 +15,15 @@ import msgspec
 
 from stowhand.remote.server.refusals import Refused, forbidden
 from stowhand.remote.wire import Kind, Scope
-from stowhand.web.request import Ask, Reply, Request, Right, View, Who, redirect
-from stowhand.web.visitors import SESSION_LIFE, Entrance, Visitors
+from stowhand.web.request import Form, Permission, Reply, Request, View, Visitor, redirect
+from stowhand.web.visitors import SESSION_LIFE_SECONDS, SignIn, Visitors
 
-POLICY = (
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
     " base-uri 'none'; frame-ancestors 'none'"
 )
-HEADERS = (
-    ("content-security-policy", POLICY),
+REPLY_HEADERS = (
+    ("content-security-policy", CONTENT_SECURITY_POLICY),
     ("x-frame-options", "DENY"),
     ("referrer-policy", "no-referrer"),
     ("x-content-type-options", "nosniff"),
@@ -32,13 +32,18 @@ HEADERS = (
     ("cache-control", "no-store"),
 )
 """Of every reply to a browser."""
-SESSION, VISIT, SAID = "session", "visit", "said"
+SESSION_COOKIE, VISIT_COOKIE, MESSAGES_COOKIE = "session", "visit", "said"
 """Cookies: who signed in; what ties a form to the browser that it was sent to; what became of the last form."""
-SAID_BYTES, SAID_LIFE = 3000, 60
+MAX_MESSAGES_BYTES, MESSAGES_LIFE_SECONDS = 3000, 60
 REFUSAL_HEADERS = {401: [("www-authenticate", "Bearer")], 429: [("retry-after", "60")]}
-RIGHTS = {Scope.READ: Right.LOOK, Scope.PAYLOAD: Right.PAYLOADS, Scope.ACT: Right.ACT, Scope.ADD: Right.ADD}
+PERMISSION_BY_SCOPE = {
+    Scope.READ: Permission.LOOK,
+    Scope.PAYLOAD: Permission.PAYLOADS,
+    Scope.ACT: Permission.ACT,
+    Scope.ADD: Permission.ADD,
+}
 """By the scope of a token that gives it."""
-_PAGE = re.compile(r"/(?:[a-z]+(?:/[a-z]+)*)?(?:\?[!-~]*)?")
+_OWN_PAGE = re.compile(r"/(?:[a-z]+(?:/[a-z]+)*)?(?:\?[!-~]*)?")
 """A page of ours and its query. Each path is of fixed words, so this leads nowhere else."""
 
 
@@ -53,20 +58,20 @@ class Access:
     async def admit(self, request: Request) -> tuple[Request, View | Reply | None]:
         """Return the request with its visitor and the token of its forms, and a reply if it is answered at once."""
         visitors = self._visitors
-        entrance = Entrance() if visitors is None else visitors.entrance
-        secure = request.secure or urlsplit(entrance.public_url).scheme == "https"
-        address = entrance.proxies.client(request.peer, request.headers)
-        request = msgspec.structs.replace(request, secure=secure, address=address)
-        visit = request.cookies.get(VISIT) or secrets.token_urlsafe(32)
-        said = tuple(filter(None, unquote(request.cookies.get(SAID)).split("\n")))
-        request = self._as(msgspec.structs.replace(request, visit=visit, said=said), request.who)
+        sign_in_options = SignIn() if visitors is None else visitors.sign_in_options
+        secure = request.is_secure or urlsplit(sign_in_options.public_url).scheme == "https"
+        address = sign_in_options.proxies.client(request.peer, request.headers)
+        request = msgspec.structs.replace(request, is_secure=secure, address=address)
+        visit = request.cookies.get(VISIT_COOKIE) or secrets.token_urlsafe(32)
+        messages = tuple(filter(None, unquote(request.cookies.get(MESSAGES_COOKIE)).split("\n")))
+        request = self._with_visitor(msgspec.structs.replace(request, visit=visit, messages=messages), request.visitor)
         try:
             if request.path.startswith("/assets/"):
                 return request, None
             _check_site(request.method, request.headers)
-            if visitors is not None and not request.known:
-                return self._found(request, visitors)
-            if not request.known:
+            if visitors is not None and not request.is_identified:
+                return self._identify(request, visitors)
+            if not request.is_identified:
                 raise forbidden("access denied: no rights configured", "give dashboard(…) the argument rights")
             _check_form(request)
             return request, None
@@ -78,44 +83,50 @@ class Access:
 
     def protect(self, request: Request, reply: Reply) -> Reply:
         """The reply with the headers that every reply has, and the cookies that its forms and its message need."""
-        more = [*HEADERS]
-        if reply.said:
-            more.append(request.cookies.new(SAID, quote("\n".join(reply.said))[:SAID_BYTES], SAID_LIFE))
-        elif request.said and reply.is_page:
-            more.append(request.cookies.new(SAID, "", 0))
-        has_forms = reply.is_page and (not request.who.rights or request.who.rights & {Right.ACT, Right.ADD})
-        if has_forms and request.visit not in (request.cookies.get(VISIT), request.cookies.get(SESSION)):
+        more = [*REPLY_HEADERS]
+        if reply.messages:
+            more.append(
+                request.cookies.new(
+                    MESSAGES_COOKIE, quote("\n".join(reply.messages))[:MAX_MESSAGES_BYTES], MESSAGES_LIFE_SECONDS
+                )
+            )
+        elif request.messages and reply.is_page:
+            more.append(request.cookies.new(MESSAGES_COOKIE, "", 0))
+        has_forms = reply.is_page and (
+            not request.visitor.rights or request.visitor.rights & {Permission.ACT, Permission.ADD}
+        )
+        if has_forms and request.visit not in (request.cookies.get(VISIT_COOKIE), request.cookies.get(SESSION_COOKIE)):
             # Lax: Strict would begin another visit when following a link of another site.
-            more.append(request.cookies.new(VISIT, request.visit, None, site="Lax"))
+            more.append(request.cookies.new(VISIT_COOKIE, request.visit, None, site="Lax"))
         more += REFUSAL_HEADERS.get(reply.status, ())
         return reply.with_headers(*more)
 
-    def _found(self, request: Request, visitors: Visitors) -> tuple[Request, View | Reply | None]:
-        session = request.cookies.get(SESSION)
+    def _identify(self, request: Request, visitors: Visitors) -> tuple[Request, View | Reply | None]:
+        session = request.cookies.get(SESSION_COOKIE)
         visitor = visitors.find(request.headers, request.peer, session)
         if visitor is not None:
             if visitor.is_session:
                 request = msgspec.structs.replace(request, visit=session, is_session=True)
-            rights = frozenset(right for scope, right in RIGHTS.items() if scope in visitor.scopes)
-            request = self._as(request, Who(visitor.name, rights))
+            rights = frozenset(right for scope, right in PERMISSION_BY_SCOPE.items() if scope in visitor.scopes)
+            request = self._with_visitor(request, Visitor(visitor.name, rights))
         elif request.path not in ("/login", "/login/link"):
             raise Refused(Kind.UNAUTHORIZED, "This dashboard asks who you are.")
         if visitor is None or not visitor.is_program:
             _check_form(request)
-        return request, _door(request, visitors)
+        return request, _sign_in_page(request, visitors)
 
-    def _as(self, request: Request, who: Who) -> Request:
+    def _with_visitor(self, request: Request, who: Visitor) -> Request:
         """Return the request of this visitor. Its token is bound to them and to a cookie that no other site knows."""
-        made = hmac.new(self._key, f"{request.visit}\n{who.name}".encode("utf-8", "replace"), "sha256")
-        return msgspec.structs.replace(request, who=who, token=made.hexdigest())
+        digest = hmac.new(self._key, f"{request.visit}\n{who.name}".encode("utf-8", "replace"), "sha256")
+        return msgspec.structs.replace(request, visitor=who, token=digest.hexdigest())
 
 
 def _check_site(method: str, headers: Mapping[str, str]) -> None:
     """Raises Refused for what another site makes a browser ask for, except that it leads here by a link."""
     site = headers.get("sec-fetch-site", "same-origin")  # an older browser, a program, or no TLS
-    leads = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-    if site != "same-origin" and (method == "POST" or not (leads or site == "none")):
-        raise _foreign()
+    is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    if site != "same-origin" and (method == "POST" or not (is_link or site == "none")):
+        raise _foreign_request()
 
 
 def _check_form(request: Request) -> None:
@@ -124,53 +135,55 @@ def _check_form(request: Request) -> None:
     if request.method != "POST":
         return
     origin = request.headers.get("origin", "null")
-    is_other = origin != "null" and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
-    if is_other or not hmac.compare_digest(request.token.encode(), request.sent("token").encode("utf-8", "replace")):
-        raise _foreign()
+    is_other_site = origin != "null" and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
+    if is_other_site or not hmac.compare_digest(
+        request.token.encode(), request.sent("token").encode("utf-8", "replace")
+    ):
+        raise _foreign_request()
 
 
-def _foreign() -> Refused:
+def _foreign_request() -> Refused:
     return forbidden(
         "another site sent this, or the page that it was sent from is older than this dashboard",
         "go back, load the page again, and send it once more; nothing was changed",
     )
 
 
-def _door(request: Request, visitors: Visitors) -> View | Reply | None:
-    match visitors.way, "GET" if request.method == "HEAD" else request.method, request.path:
+def _sign_in_page(request: Request, visitors: Visitors) -> View | Reply | None:
+    match visitors.method, "GET" if request.method == "HEAD" else request.method, request.path:
         case "token" | "link", "GET", "/login":
             return _login(request, visitors, 200, "")
         case "token" | "link", "POST", "/login":
             session = visitors.sign_in(request.sent("secret").strip(), request.address, request.visit)
-            cookie = request.cookies.new(SESSION, session, round(SESSION_LIFE))
-            return redirect(request.prefix + page_of(request.sent("back")), cookie)
+            cookie = request.cookies.new(SESSION_COOKIE, session, round(SESSION_LIFE_SECONDS))
+            return redirect(request.prefix + own_page(request.sent("back")), cookie)
         case "link", "POST", "/login/link":
             visitors.show_link()
             return redirect(request.href("/login"))
         case _, "POST", "/logout":
             visitors.sign_out(request.visit)
-            return redirect(request.href("/"), request.cookies.new(SESSION, "", 0))
+            return redirect(request.href("/"), request.cookies.new(SESSION_COOKIE, "", 0))
     return None
 
 
 def _login(request: Request, visitors: Visitors, status: int, words: str) -> View:
     """A form for a token, or for the code of a link. To open the link spends nothing: programs open links, too."""
-    onward = request.again() if status == 401 and request.method == "GET" else ""
-    back = ("back", onward.removeprefix(request.prefix) or request.sent("back"))
+    next_url = request.again() if status == 401 and request.method == "GET" else ""
+    back = ("back", next_url.removeprefix(request.prefix) or request.sent("back"))
     code = request.first("code")
-    if visitors.way == "token":
-        ask = Ask(path="/login", button="Sign in", hidden=(back,), field=("secret", "Token", "password"))
+    if visitors.method == "token":
+        form = Form(path="/login", button="Sign in", hidden=(back,), field=("secret", "Token", "password"))
         hint = "A token is made by: stowhand tokens make --name NAME --scope read,payload"
     elif code and status == 200:
-        ask = Ask(path="/login", button="Sign in", hidden=(("secret", code), back))
+        form = Form(path="/login", button="Sign in", hidden=(("secret", code), back))
         hint = "The link is good for one use, and for ten minutes."
     else:
-        ask = Ask(path="/login/link", button="Show a new link there")
+        form = Form(path="/login/link", button="Show a new link there")
         hint = "The link to sign in is in the terminal where this was started, or in the file that is named there."
-    values = {"words": words, "hint": hint, "ask": ask, "onward": onward}
+    values = {"words": words, "hint": hint, "ask": form, "onward": next_url}
     return View(template="base.html", title="Sign in", values=values, status=status)
 
 
-def page_of(given: str) -> str:
+def own_page(page: str) -> str:
     """A page of ours to go to, from a form or an address; whatever is none is the first page."""
-    return given if _PAGE.fullmatch(given) else "/"
+    return page if _OWN_PAGE.fullmatch(page) else "/"

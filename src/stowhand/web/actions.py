@@ -32,40 +32,40 @@ from stowhand.protocols.operator import Operator, QueueChange, SerialChange, Tas
 from stowhand.protocols.options import one_of, whole
 from stowhand.protocols.queue_store import ActionResult, Answer, QueueStore, Reschedule
 from stowhand.protocols.search import MOST_FOUND, Search
-from stowhand.web.access import page_of
+from stowhand.web.access import own_page
 from stowhand.web.job import job_of, read_id
-from stowhand.web.jobs import PAGE, wanted_of
+from stowhand.web.jobs import JOBS_PER_PAGE, search_of
 from stowhand.web.reader import Reader
 from stowhand.web.request import (
-    Ask,
     Forbidden,
-    Malformed,
+    Form,
+    InvalidField,
+    Permission,
     Reply,
     Request,
-    Right,
     View,
-    Who,
+    Visitor,
     fields_of,
     read,
     redirect,
 )
 
 T = TypeVar("T")
-FORM_SECONDS = 86_400.0
+FORM_KEY_SECONDS = 86_400.0
 """How long a form that is sent again gives the job that it has added, once that job has completed."""
-SHOWN = 5
+MAX_NAMED_JOBS = 5
 """Jobs that a question names with their tasks."""
-LARGE = 20_000
+MAX_FORM_PAYLOAD_LENGTH = 20_000
 """Characters of a payload that a form does not hold."""
-FIELDS = ("payload", "serial", "priority", "max_attempts", "when", "once")
-Act = Callable[[QueueStore, Sequence[int], Request], Awaitable[Sequence[Answer]]]
+FORM_FIELDS = ("payload", "serial", "priority", "max_attempts", "when", "once")
+JobChange = Callable[[QueueStore, Sequence[int], Request], Awaitable[Sequence[Answer]]]
 
 
 class Action(msgspec.Struct, frozen=True):
     """An action on jobs. ``warning``: the text of a question that is asked first."""
 
     label: str
-    act: Act
+    act: JobChange
     states: frozenset[State]
     """The states of jobs that it changes."""
     warning: str = ""
@@ -74,63 +74,69 @@ class Action(msgspec.Struct, frozen=True):
 async def _reschedule(store: QueueStore, ids: Sequence[int], request: Request) -> Sequence[Answer]:
     when, priority = _when(request), _number(request, "priority")
     if when == RunTime() and priority is None:
-        raise Malformed("Reschedule: say when (2030-01-31T09:00:00Z, or +5m), or the priority (smaller runs first)")
-    return await _put_off(store, ids, Reschedule(run_at=when.run_at, priority=priority), when.delay, ActionResult.DONE)
+        raise InvalidField("Reschedule: say when (2030-01-31T09:00:00Z, or +5m), or the priority (smaller runs first)")
+    return await _change_time(
+        store, ids, Reschedule(run_at=when.run_at, priority=priority), when.delay, ActionResult.DONE
+    )
 
 
-async def _put_off(
-    store: QueueStore, ids: Sequence[int], to: Reschedule, delay: float | None, of_failed: ActionResult
+async def _change_time(
+    store: QueueStore, ids: Sequence[int], to: Reschedule, delay: float | None, result_for_failed: ActionResult
 ) -> Sequence[Answer]:
     """Change when jobs run. ``of_failed``: the answer for a failed job, which takes the change and stays failed."""
 
     def answer(job: Job) -> Answer:
         if job.state is State.FAILED:
-            return Answer(job.id, of_failed, "it has failed; retry it")
+            return Answer(job.id, result_for_failed, "it has failed; retry it")
         return answer_for(job)
 
     return await answers_of(store, ids, lambda store, ids: reschedule(store, ids, to, delay), answer)
 
 
-_WAITING = frozenset({State.QUEUED, State.ERRORED})
+_WAITING_STATES = frozenset({State.QUEUED, State.ERRORED})
 ACTIONS = {
     # The first is what the enter key does in a field of the form.
-    "reschedule": Action("Reschedule", _reschedule, _WAITING),
+    "reschedule": Action("Reschedule", _reschedule, _WAITING_STATES),
     "run": Action(
-        "Run now", lambda store, ids, _: _put_off(store, ids, Reschedule(), 0.0, ActionResult.REFUSED), _WAITING
+        "Run now",
+        lambda store, ids, _: _change_time(store, ids, Reschedule(), 0.0, ActionResult.REFUSED),
+        _WAITING_STATES,
     ),
     "retry": Action(
         "Retry",
         lambda store, ids, _: store.admin.retry_jobs(ids),
-        _WAITING | {State.FAILED, State.CANCELED},
+        _WAITING_STATES | {State.FAILED, State.CANCELED},
     ),
-    "cancel": Action("Cancel", lambda store, ids, _: store.admin.cancel_jobs(ids), _WAITING | {State.PROCESSING}),
+    "cancel": Action(
+        "Cancel", lambda store, ids, _: store.admin.cancel_jobs(ids), _WAITING_STATES | {State.PROCESSING}
+    ),
     "complete": Action(
         "Complete",
         lambda store, ids, _: answers_of(store, ids, lambda store, ids: store.admin.complete_jobs(ids)),
-        _WAITING | {State.FAILED},
+        _WAITING_STATES | {State.FAILED},
         "A job that is completed by hand counts as having run.",
     ),
     "fail": Action(
         "Fail",
         lambda store, ids, request: fail(store, ids, request.sent("reason").strip() or None),
-        _WAITING,
+        _WAITING_STATES,
         "A job that is failed by hand runs again only when it is retried.",
     ),
     "remove": Action(
         "Remove",
         lambda store, ids, _: store.admin.remove_jobs(ids),
-        _WAITING | {State.FAILED, State.CANCELED},
+        _WAITING_STATES | {State.FAILED, State.CANCELED},
         "A removed job cannot be restored.",
     ),
 }
-MATCHING = {"retry": frozenset({State.FAILED}), "cancel": _WAITING | {State.PROCESSING}}
+MATCHING_STATES = {"retry": frozenset({State.FAILED}), "cancel": _WAITING_STATES | {State.PROCESSING}}
 """What can be done to all jobs that match a list's filters, and the states it then applies to."""
 MAX_MATCHING_JOBS = 10_000
 """Jobs of one form. More that match are left for the next."""
 JOBS_PER_CALL = 1000
 SEARCH_SECONDS = 5.0
 """Time for finding the jobs that match."""
-PAUSES: dict[str, Callable[[Operator, str], Awaitable[QueueChange | SerialChange | TaskChange]]] = {
+PAUSE_ACTIONS: dict[str, Callable[[Operator, str], Awaitable[QueueChange | SerialChange | TaskChange]]] = {
     "pause serial": lambda operate, name: operate.pause_serial(name),
     "resume serial": lambda operate, name: operate.resume_serial(name),
     "pause queue": lambda operate, name: operate.pause_queue(name),
@@ -143,126 +149,128 @@ PAUSES: dict[str, Callable[[Operator, str], Awaitable[QueueChange | SerialChange
 class ActionPages:
     """Pages that change jobs. ``declared``: completes a new job as the App's tasks declare it."""
 
-    def __init__(self, events: Events, declared: Callable[[NewJob], NewJob] = lambda job: job) -> None:
+    def __init__(self, events: Events, complete: Callable[[NewJob], NewJob] = lambda job: job) -> None:
         self._events = events
-        self._declared = declared
+        self._complete = complete
 
     async def act(self, request: Request, reader: Reader) -> View | Reply:
         """Act on jobs, or pause or resume a serial key, task or queue, as the form says."""
-        word = next((word for word in PAUSES if word in request.form), request.sent("action"))
-        if word in PAUSES:
+        word = next((word for word in PAUSE_ACTIONS if word in request.form), request.sent("action"))
+        if word in PAUSE_ACTIONS:
             name = request.sent(word)
-            pausing = reader.act(lambda store: PAUSES[word](store.operate, name))
-            change = await self._done(request, word, [name], pausing)
+            pausing = reader.act(lambda store: PAUSE_ACTIONS[word](store.operate, name))
+            change = await self._audit_errors(request, word, [name], pausing)
             done = ActionResult.DONE if change.changed else ActionResult.UNCHANGED
             self._audit(request, word, [name], [done])
             return _back(request, [f"{word.capitalize()} {name}".rstrip() + f": {done}"])
         if (action := ACTIONS.get(word)) is None:
-            raise Malformed(f"action: {word!r} is none; there are: {', '.join([*ACTIONS, *PAUSES])}")
+            raise InvalidField(f"action: {word!r} is none; there are: {', '.join([*ACTIONS, *PAUSE_ACTIONS])}")
         if word != "reschedule" and (request.sent("when") + request.sent("priority")).strip():
-            raise Malformed(f"When, Priority: only Reschedule takes them; leave them empty for {action.label}")
+            raise InvalidField(f"When, Priority: only Reschedule takes them; leave them empty for {action.label}")
         ids = [read_id(given) for given in dict.fromkeys(request.form.get("id", ()))]
-        if len(ids) > PAGE:
-            raise Malformed(f"id: {len(ids)} jobs at once; a page has {PAGE}")
+        if len(ids) > JOBS_PER_PAGE:
+            raise InvalidField(f"id: {len(ids)} jobs at once; a page has {JOBS_PER_PAGE}")
         if not ids:
             return _back(request, ["No job was chosen."])
         if action.warning and not request.sent("sure"):
-            return await _ask(request, reader, action, ids)
+            return await _question(request, reader, action, ids)
         doing = reader.act(lambda store: action.act(store, ids, request))
-        answers = await self._done(request, word, ids, doing)
+        answers = await self._audit_errors(request, word, ids, doing)
         self._audit(request, word, [one.job_id for one in answers], [one.done for one in answers])
-        return _back(request, _lines(action, answers), gone=word == "remove")
+        return _back(request, _messages(action, answers), is_removed=word == "remove")
 
     async def act_on_matching(self, request: Request, reader: Reader) -> View | Reply:
         """Retry or cancel all jobs that match the filters of a list, after one question."""
-        word = read("action", request.sent("action"), lambda word: one_of(word, MATCHING)) or "retry"
+        word = read("action", request.sent("action"), lambda word: one_of(word, MATCHING_STATES)) or "retry"
         action, filters = ACTIONS[word], msgspec.structs.replace(request, query=fields_of(request.sent("matching")))
-        wanted = await wanted_of(filters, reader)
-        states = tuple(state for state in State if state in wanted.wanted & MATCHING[word])
+        wanted = await search_of(filters, reader)
+        states = tuple(state for state in State if state in wanted.wanted & MATCHING_STATES[word])
         if not states:
-            raise Malformed(f"{action.label}: no job on this list can be changed so; choose another state")
+            raise InvalidField(f"{action.label}: no job on this list can be changed so; choose another state")
         jobs, is_all = await _matching(reader, request, msgspec.structs.replace(wanted, states=states))
         if not jobs:
             return _back(request, ["No job matches any more."])
         if not request.sent("sure"):
-            return _ask_about_matching(request, action, jobs, states, is_all=is_all)
+            return _question_about_matching(request, action, jobs, states, is_all=is_all)
         counts: Counter[str] = Counter()
         for start in range(0, len(jobs), JOBS_PER_CALL):
             ids = jobs[start : start + JOBS_PER_CALL]
-            answers = await self._done(request, word, ids, reader.act(partial(_act_on, ids=ids, word=word)))
+            answers = await self._audit_errors(request, word, ids, reader.act(partial(_act_on, ids=ids, word=word)))
             self._audit(request, word, [one.job_id for one in answers], [one.done for one in answers])
-            counts.update(map(_words, answers))
+            counts.update(map(_outcome_text, answers))
         lines = [f"{action.label} {number:,} {_noun(number)}: {what}" for what, number in counts.items()]
         return _back(request, lines if is_all else [*lines, "More jobs match: repeat this for the next."])
 
-    async def again(self, request: Request, reader: Reader) -> View:
+    async def show_form(self, request: Request, reader: Reader) -> View:
         """The form for a job like this one."""
         return _form(request, await _original(request, reader), {"once": secrets.token_urlsafe(12)})
 
     async def run_again(self, request: Request, reader: Reader) -> View | Reply:
         """Add the job of that form, or show the form again with its error."""
-        old = await _original(request, reader)
-        sent = repr([old.id, *map(request.sent, FIELDS)])  # with other words in it the form is another
+        original = await _original(request, reader)
+        sent = repr([original.id, *map(request.sent, FORM_FIELDS)])  # with other words in it the form is another
         once = request.sent("once") and hashlib.sha256(sent.encode()).hexdigest()[:32]
         try:
-            job = self._job(request, old, once)
+            job = self._job(request, original, once)
             doing = reader.act(lambda store: store.jobs.enqueue(job))
-            job_id = (await self._done(request, "run again", [old.id], doing)).id
-        except (InvalidJob, Malformed) as error:
-            return _form(request, old, {name: request.sent(name) for name in FIELDS}, str(error))
-        self._audit(request, "run again", [old.id, job_id], ["", "added"])
-        return redirect(request.href("/job", id=job_id), said=[f"Added job {job_id}, as job {old.id} with changes."])
+            job_id = (await self._audit_errors(request, "run again", [original.id], doing)).id
+        except (InvalidJob, InvalidField) as error:
+            return _form(request, original, {name: request.sent(name) for name in FORM_FIELDS}, str(error))
+        self._audit(request, "run again", [original.id, job_id], ["", "added"])
+        return redirect(
+            request.href("/job", id=job_id), messages=[f"Added job {job_id}, as job {original.id} with changes."]
+        )
 
-    def _job(self, request: Request, old: Job, once: str) -> NewJob:
-        if is_step(old.task, old.key):
+    def _job(self, request: Request, original: Job, form_id: str) -> NewJob:
+        if is_step(original.task, original.key):
             raise InvalidJob("a step of a flow runs within its flow; retry it, or create another job of the flow")
         when, payload = _when(request), request.sent("payload")
-        if request.may(Right.PAYLOADS):
-            kept = not payload.strip() and len(old.payload_text) > LARGE
-            payload = old.payload_text if kept else restored_text(payload, old.payload_text)
-        options: dict[str, Any] = {field.name: getattr(old, field.name) for field in OPTIONS} | {
+        if request.may(Permission.PAYLOADS):
+            kept = not payload.strip() and len(original.payload_text) > MAX_FORM_PAYLOAD_LENGTH
+            payload = original.payload_text if kept else restored_text(payload, original.payload_text)
+        options: dict[str, Any] = {field.name: getattr(original, field.name) for field in OPTIONS} | {
             "key": None,
-            "flags": without_carried(old.flags),
+            "flags": without_carried(original.flags),
             "serial": request.sent("serial").strip() or None,
             "priority": _number(request, "priority") or 0,
             "max_attempts": _number(request, "max_attempts"),
         }
         job = NewJob(
-            task=old.task,
+            task=original.task,
             payload=payload,
             run_at=when.run_at,
             delay=when.delay,
             **options,
         )
-        job = self._declared(limits.check(job))
-        if job.key is None and once:  # a form that is sent again, after a lost reply too, gives the same job
-            key = f"again:{once}"
-            job = msgspec.structs.replace(job, key=key, key_mode=KeyMode.UNIQUE, unique_period=FORM_SECONDS)
+        job = self._complete(limits.check(job))
+        if job.key is None and form_id:  # a form that is sent again, after a lost reply too, gives the same job
+            key = f"again:{form_id}"
+            job = msgspec.structs.replace(job, key=key, key_mode=KeyMode.UNIQUE, unique_period=FORM_KEY_SECONDS)
         return job
 
-    async def _done(self, request: Request, action: str, ids: Sequence[object], doing: Awaitable[T]) -> T:
+    async def _audit_errors(self, request: Request, action: str, ids: Sequence[object], doing: Awaitable[T]) -> T:
         """Wait for a change. If it fails, the audit says that it was refused, or that its result is not known."""
         try:
             return await doing
         except StoreError as error:
-            said = "refused" if isinstance(error, StoreRefused) else "not known"
+            results = "refused" if isinstance(error, StoreRefused) else "not known"
             if not isinstance(error, SchemaError):  # the schema is checked first: nothing was done
-                self._audit(request, action, ids, [said] * len(ids))
+                self._audit(request, action, ids, [results] * len(ids))
             raise
 
     def _audit(self, request: Request, action: str, ids: Sequence[object], answers: Sequence[str]) -> None:
         changed, found = tuple(map(str, ids)), tuple(map(str, answers))
-        self._events.emit(DashboardChanged(action, request.who.name, changed, found, request.address))
+        self._events.emit(DashboardChanged(action, request.visitor.name, changed, found, request.address))
 
 
 def declared_by(app: App) -> Callable[[NewJob], NewJob]:
     """Complete jobs as the App declares them. Its modules, which may mount this, are imported with the first job."""
 
-    def declared(job: NewJob) -> NewJob:
+    def complete(job: NewJob) -> NewJob:
         app.discover()
         return app.registry.complete_foreign_job(job)
 
-    return declared
+    return complete
 
 
 def _when(request: Request) -> RunTime:
@@ -273,16 +281,16 @@ def _number(request: Request, name: str) -> int | None:
     return read(name, request.sent(name).strip(), whole)
 
 
-async def _ask(request: Request, reader: Reader, action: Action, ids: Sequence[int]) -> View:
+async def _question(request: Request, reader: Reader, action: Action, ids: Sequence[int]) -> View:
     """Return the form as a question. It is a page, since a question in a window needs a script."""
     names = []
-    for job_id in ids[:SHOWN]:
-        job = await reader.job(request.who, job_id) if request.may(Right.LOOK) else None
+    for job_id in ids[:MAX_NAMED_JOBS]:
+        job = await reader.job(request.visitor, job_id) if request.may(Permission.LOOK) else None
         names.append(f"{job_id} ({job.task}, {job.state})" if job is not None else f"{job_id}")
-    if len(ids) > SHOWN:
-        names.append(f"and {len(ids) - SHOWN} more")
+    if len(ids) > MAX_NAMED_JOBS:
+        names.append(f"and {len(ids) - MAX_NAMED_JOBS} more")
     sent = [(name, value) for name, values in request.form.items() if name != "token" for value in values]
-    ask = Ask(
+    ask = Form(
         path="/act",
         button=f"{action.label} {len(ids)} {_noun(len(ids))}",
         hidden=(*sent, ("sure", "yes")),
@@ -297,7 +305,7 @@ async def _matching(reader: Reader, request: Request, wanted: Search) -> tuple[l
     jobs: list[int] = []
     ends = stopwatch() + SEARCH_SECONDS
     wanted = msgspec.structs.replace(wanted, limit=MOST_FOUND, budget=0.5, go_on="")
-    while (found := await reader.search(request.who, wanted)) is not None:
+    while (found := await reader.search(request.visitor, wanted)) is not None:
         jobs += [job.id for job in found.jobs]
         if found.go_on is None:
             return jobs, True
@@ -311,15 +319,15 @@ async def _act_on(store: QueueStore, ids: Sequence[int], word: str) -> Sequence[
     return await (store.admin.cancel_jobs(ids) if word == "cancel" else retry_failed(store, ids))
 
 
-def _ask_about_matching(
+def _question_about_matching(
     request: Request, action: Action, jobs: Sequence[int], states: Sequence[State], *, is_all: bool
 ) -> View:
     number = f"{len(jobs):,} {', '.join(states)} {_noun(len(jobs))}"
     filters = fields_of(request.sent("matching")).items()
-    narrowed = [f"{name} {value}" for name, values in filters if name != "state" for value in values]
-    words = f"{action.label} {number}" + (f" with {', '.join(narrowed)}" if narrowed else "") + "?"
+    filter_texts = [f"{name} {value}" for name, values in filters if name != "state" for value in values]
+    words = f"{action.label} {number}" + (f" with {', '.join(filter_texts)}" if filter_texts else "") + "?"
     sent = [(name, request.sent(name)) for name in ("action", "matching", "back")]
-    ask = Ask(path="/act/matching", button=f"{action.label} {number}", hidden=(*sent, ("sure", "yes")))
+    ask = Form(path="/act/matching", button=f"{action.label} {number}", hidden=(*sent, ("sure", "yes")))
     hint = "" if is_all else f"More jobs match. At most {MAX_MATCHING_JOBS:,} are changed at once."
     values = {"words": words, "hint": hint, "ask": ask}
     return View(template="base.html", title="Are you sure?", values=values)
@@ -329,42 +337,56 @@ def _noun(number: int) -> str:
     return "job" if number == 1 else "jobs"
 
 
-def _back(request: Request, lines: Sequence[str], *, gone: bool = False) -> Reply:
-    page = page_of(request.sent("back"))
-    page = "/jobs" if gone and page.startswith("/job?") else page
-    return redirect(request.prefix + page, said=lines)
+def _back(request: Request, lines: Sequence[str], *, is_removed: bool = False) -> Reply:
+    page = own_page(request.sent("back"))
+    page = "/jobs" if is_removed and page.startswith("/job?") else page
+    return redirect(request.prefix + page, messages=lines)
 
 
-def _lines(action: Action, answers: Sequence[Answer]) -> list[str]:
+def _messages(action: Action, answers: Sequence[Answer]) -> list[str]:
     """``Cancel 17, 18: done``; ``Cancel 19: refused (it has completed already)``"""
     found: dict[str, list[str]] = {}
     for one in answers:
-        found.setdefault(_words(one), []).append(str(one.job_id))
+        found.setdefault(_outcome_text(one), []).append(str(one.job_id))
     return [f"{action.label} {', '.join(ids)}: {what}" for what, ids in found.items()]
 
 
-def _words(answer: Answer) -> str:
+def _outcome_text(answer: Answer) -> str:
     return f"{answer.done} ({answer.why})" if answer.why else answer.done
 
 
 async def _original(request: Request, reader: Reader) -> Job:
     """Return the job with its payload. The form decides what the visitor sees of it."""
-    if not request.may(Right.LOOK):
+    if not request.may(Permission.LOOK):
         raise Forbidden("To run a job again needs the right “look”, too.")
-    return await job_of(request, reader, Who(rights=frozenset({Right.PAYLOADS})))
+    return await job_of(request, reader, Visitor(rights=frozenset({Permission.PAYLOADS})))
 
 
-def _form(request: Request, old: Job, sent: dict[str, str], words: str = "") -> View:
-    shown: dict[str, Any] = {"payload": "{}", "serial": old.serial or "", "priority": old.priority, "when": ""}
-    is_large = request.may(Right.PAYLOADS) and len(old.payload_text) > LARGE
+def _form(request: Request, original: Job, sent: dict[str, str], words: str = "") -> View:
+    shown: dict[str, Any] = {
+        "payload": "{}",
+        "serial": original.serial or "",
+        "priority": original.priority,
+        "when": "",
+    }
+    is_large = request.may(Permission.PAYLOADS) and len(original.payload_text) > MAX_FORM_PAYLOAD_LENGTH
     if is_large:
         shown["payload"] = ""
-    elif request.may(Right.PAYLOADS):
+    elif request.may(Permission.PAYLOADS):
         with suppress(msgspec.DecodeError):  # SQL may have written what is no JSON
-            shown["payload"] = msgspec.json.format(redacted_text(old.payload_text), indent=2)
-    values = {"page": "again", "words": words, "job": old.id, "task": old.task, "flags": without_carried(old.flags)}
-    values |= {"is_large": is_large, "is_hidden": not (request.may(Right.PAYLOADS) and old.payload_text)}
-    values["sent"] = shown | {"max_attempts": old.max_attempts} | sent
+            shown["payload"] = msgspec.json.format(redacted_text(original.payload_text), indent=2)
+    values = {
+        "page": "again",
+        "words": words,
+        "job": original.id,
+        "task": original.task,
+        "flags": without_carried(original.flags),
+    }
+    values |= {"is_large": is_large, "is_hidden": not (request.may(Permission.PAYLOADS) and original.payload_text)}
+    values["sent"] = shown | {"max_attempts": original.max_attempts} | sent
     return View(
-        template="jobs.html", title=f"Run job {old.id} again, with changes", values=values, status=400 if words else 200
+        template="jobs.html",
+        title=f"Run job {original.id} again, with changes",
+        values=values,
+        status=400 if words else 200,
     )

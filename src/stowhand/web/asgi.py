@@ -19,17 +19,17 @@ from stowhand.observe.lending_listener import LendingListener
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.remote.server.bodies import collect
 from stowhand.remote.server.refusals import Refused
-from stowhand.web.board import Board, mounted
-from stowhand.web.request import FORM_BYTES, Reply, Request, Who, fields_of, text
+from stowhand.web.board import Board, mounted_board
+from stowhand.web.request import MAX_FORM_BYTES, Reply, Request, Visitor, fields_of, text
 
-Given = Who | Iterable[str]
-Visitor = Callable[[HttpRequest], Awaitable[Who]]
+VisitorRights = Visitor | Iterable[str]
+VisitorReader = Callable[[HttpRequest], Awaitable[Visitor]]
 
 
 class Asgi:
     """``visitor``: who asks; ``None``: the board finds out. ``prefix``: where it is, if the server does not say."""
 
-    def __init__(self, board: Board, visitor: Visitor | None = None, prefix: str = "") -> None:
+    def __init__(self, board: Board, visitor: VisitorReader | None = None, prefix: str = "") -> None:
         self._board = board
         self._visitor = visitor
         self._prefix = prefix
@@ -49,7 +49,7 @@ class Asgi:
         await response(scope, receive, send)
 
 
-async def _read(http: HttpRequest, visitor: Callable[[], Awaitable[Who]] | None, prefix: str) -> Request:
+async def _read(http: HttpRequest, visitor: Callable[[], Awaitable[Visitor]] | None, prefix: str) -> Request:
     """Raises Refused for a form that is too large."""
     root, path = http.scope.get("root_path", ""), http.scope["path"]
     headers = {name: ", ".join(http.headers.getlist(name)) for name in http.headers}  # no value hides another
@@ -58,14 +58,14 @@ async def _read(http: HttpRequest, visitor: Callable[[], Awaitable[Who]] | None,
         method=http.method,
         path=path.removeprefix(root).removeprefix(prefix) or "/",
         query=fields_of(http.scope.get("query_string", b"").decode("latin-1")),
-        form=fields_of((await collect(http, FORM_BYTES)).decode("latin-1")) if http.method == "POST" else {},
+        form=fields_of((await collect(http, MAX_FORM_BYTES)).decode("latin-1")) if http.method == "POST" else {},
         headers=headers,
         peer=http.client.host if http.client is not None else "",
-        secure=http.scope.get("scheme") == "https",
+        is_secure=http.scope.get("scheme") == "https",
         prefix=quote(root + prefix),
-        who=Who() if visitor is None else await visitor(),
-        known=visitor is not None,
-        ask_who=visitor,
+        visitor=Visitor() if visitor is None else await visitor(),
+        is_identified=visitor is not None,
+        read_visitor=visitor,
     )
 
 
@@ -80,7 +80,7 @@ def _response(reply: Reply) -> Response:
 def dashboard(
     kept: App | QueueStore,
     *,
-    rights: Callable[[HttpRequest], Given | Awaitable[Given]],
+    rights: Callable[[HttpRequest], VisitorRights | Awaitable[VisitorRights]],
     prefix: str = "",
     events: Events | None = None,
 ) -> Asgi:
@@ -88,18 +88,21 @@ def dashboard(
 
         app.mount("/jobs-admin", dashboard(jobs, rights=lambda request: ["look"] if request.user.is_staff else []))
 
-    ``kept``: an App, or a store, which is opened when the first page is asked for; you close it. ``rights``: what the
-    sender of a request may do: some of ``look``, ``payloads``, ``act``, ``add``, or a ``Who``, whose name is kept for
-    the audit; it may be ``async``. Where it raises, nothing is shown. ``prefix``: where it is mounted, where the server
-    around it does not say (``root_path``). ``events``: hear what is changed and of outages; else it is logged.
+    Args:
+        kept: An App, or a store, which is opened for the first page. You close it.
+        rights: Returns what the sender of a request may do: some of ``look``, ``payloads``, ``act``, ``add``, or a
+            ``Visitor``, whose name is kept for the audit. It may be ``async``. If it raises, nothing is shown.
+        prefix: Path where it is mounted, if the server does not provide it (``root_path``).
+        events: Receive changes and outages. By default they are logged.
+
     """
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
         raise ConfigurationError(f"dashboard: prefix: {prefix!r} given; write it like /jobs-admin")
 
-    async def visitor(request: HttpRequest) -> Who:
+    async def visitor(request: HttpRequest) -> Visitor:
         given = rights(request)
-        return Who.of(await given if inspect.isawaitable(given) else given)
+        return Visitor.of(await given if inspect.isawaitable(given) else given)
 
     if events is None:
         LendingListener(events := Events(), name="web")
-    return Asgi(mounted(kept, events), visitor, prefix)
+    return Asgi(mounted_board(kept, events), visitor, prefix)

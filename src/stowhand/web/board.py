@@ -22,20 +22,36 @@ from stowhand.jobs.job import State
 from stowhand.observe.safe_text import scrub, shorten, summary_line
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.web import attention, charts, job, jobs, lists, overview
-from stowhand.web.access import Access, page_of
-from stowhand.web.actions import ACTIONS, MATCHING, ActionPages, declared_by
-from stowhand.web.live import Live
+from stowhand.web.access import Access, own_page
+from stowhand.web.actions import ACTIONS, MATCHING_STATES, ActionPages, declared_by
+from stowhand.web.live import LiveStreams
 from stowhand.web.reader import Reader
-from stowhand.web.request import HTML, Absent, Forbidden, Malformed, Reply, Request, Right, View, breakable, short, text
+from stowhand.web.request import (
+    HTML,
+    Forbidden,
+    InvalidField,
+    PageNotFound,
+    Permission,
+    Reply,
+    Request,
+    View,
+    breakable,
+    short,
+    text,
+)
 
-HERE = Path(__file__).parent
-KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
-ASSETS = {f"/assets/{one.name}": (KINDS[one.suffix], one.read_bytes()) for one in HERE.iterdir() if one.suffix in KINDS}
-VERSIONS = {path: hashlib.sha256(content).hexdigest()[:20] for path, (_, content) in ASSETS.items()}
+FOLDER = Path(__file__).parent
+CONTENT_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+ASSETS = {
+    f"/assets/{one.name}": (CONTENT_TYPES[one.suffix], one.read_bytes())
+    for one in FOLDER.iterdir()
+    if one.suffix in CONTENT_TYPES
+}
+ASSET_VERSIONS = {path: hashlib.sha256(content).hexdigest()[:20] for path, (_, content) in ASSETS.items()}
 """A part of the links to assets, so that a browser may keep them for long."""
-NAMED = 2
+MAX_NAMES = 2
 """Names of a long list that are said."""
-AGAIN = ("refresh", "5")
+REFRESH_HEADER = ("refresh", "5")
 """Seconds after which a page that could not be shown is asked for again."""
 AFTER_POST = "Go back and look. Sending the form once more does what it did not, and nothing twice."
 Page = Callable[[Request, Reader], Awaitable[View | Reply]]
@@ -47,7 +63,7 @@ class Route(msgspec.Struct, frozen=True):
     method: str
     path: str
     page: Page
-    needs: Right = Right.LOOK
+    needs: Permission = Permission.LOOK
     label: str = ""
     """In the menu."""
 
@@ -56,7 +72,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/", overview.show, label="Overview"),
     Route("GET", "/jobs", jobs.show, label="Jobs"),
     Route("GET", "/job", job.show),
-    Route("GET", "/job/text", job.show_text, Right.PAYLOADS),
+    Route("GET", "/job/text", job.show_text, Permission.PAYLOADS),
     Route("GET", "/queues", lists.queues, label="Queues"),
     Route("GET", "/tasks", lists.tasks, label="Tasks"),
     Route("GET", "/failures", lists.failures, label="Failures"),
@@ -65,10 +81,10 @@ ROUTES: tuple[Route, ...] = (
 """A path is fixed: what names something stands in the query (``/job?id=7``), where no character means anything."""
 
 
-TROUBLES: dict[type[Exception], tuple[int, str, str]] = {
-    Absent: (404, "Not here", ""),
+ERROR_PAGES: dict[type[Exception], tuple[int, str, str]] = {
+    PageNotFound: (404, "Not here", ""),
     Forbidden: (403, "Not allowed", ""),
-    Malformed: (400, "This cannot be shown", "Check the URL, or go back."),
+    InvalidField: (400, "This cannot be shown", "Check the URL, or go back."),
     errors.InvalidJob: (400, "This cannot be done", ""),
     errors.SchemaMissing: (503, "No schema is installed", "Run: stowhand migrate"),
     errors.SchemaOutdated: (503, "The schema is older than this program", "Run: stowhand migrate"),
@@ -101,11 +117,11 @@ class Board:
         self._access = access or Access()
         self._routes = [*routes]
         if actions is not None:
-            self._routes.append(Route("POST", "/act", actions.act, Right.ACT))
-            self._routes.append(Route("POST", "/act/matching", actions.act_on_matching, Right.ACT))
-            self._routes.append(Route("GET", "/again", actions.again, Right.ADD))
-            self._routes.append(Route("POST", "/again", actions.run_again, Right.ADD))
-        self._live = Live(self.answer, reader)
+            self._routes.append(Route("POST", "/act", actions.act, Permission.ACT))
+            self._routes.append(Route("POST", "/act/matching", actions.act_on_matching, Permission.ACT))
+            self._routes.append(Route("GET", "/again", actions.show_form, Permission.ADD))
+            self._routes.append(Route("POST", "/again", actions.run_again, Permission.ADD))
+        self._live = LiveStreams(self.answer, reader)
 
     def close(self) -> None:
         """End what is open: the server stops."""
@@ -120,12 +136,12 @@ class Board:
             return self._access.protect(request, text(500, "This page has a bug; the log of this program says more.\n"))
 
     async def _reply(self, request: Request) -> Reply:
-        admitted, at_once = await self._access.admit(request)
-        if isinstance(at_once, View):
-            at_once = self._render(admitted, at_once)
-        if at_once is None and self._live.wants(request):
-            at_once = await self._live.stream(request)
-        return self._access.protect(admitted, at_once or await self._answer(admitted))
+        admitted, immediate = await self._access.admit(request)
+        if isinstance(immediate, View):
+            immediate = self._render(admitted, immediate)
+        if immediate is None and self._live.wants(request):
+            immediate = await self._live.stream(request)
+        return self._access.protect(admitted, immediate or await self._answer(admitted))
 
     async def _answer(self, request: Request) -> Reply:
         if request.path in ASSETS:
@@ -137,18 +153,18 @@ class Board:
             return text(405, f"{request.method} is not possible here; possible: {allowed}\n", ("allow", allowed))
         try:
             if route is None:
-                raise Absent(f"There is no page {request.path} here.")
+                raise PageNotFound(f"There is no page {request.path} here.")
             if not request.may(route.needs):
                 raise Forbidden(f"This needs the right “{route.needs.value}”, which you do not have here.")
             found = await route.page(request, self._reader)
             if request.method == "POST":
                 self._reader.forget()
-        except tuple(TROUBLES) as error:
-            found = self._trouble(request, error)
+        except tuple(ERROR_PAGES) as error:
+            found = self._error_view(request, error)
         if isinstance(found, Reply):
             return found
         reply = self._render(request, found)
-        return reply.with_headers(AGAIN) if found.status == 503 and request.method == "GET" else reply
+        return reply.with_headers(REFRESH_HEADER) if found.status == 503 and request.method == "GET" else reply
 
     def _render(self, request: Request, view: View) -> Reply:
         page = _templates().get_template(view.template)
@@ -158,87 +174,93 @@ class Board:
             menu=[route for route in self._routes if route.label],
             place=self._reader.place,
             now=wall_clock().replace(microsecond=0),
-            may={right.value for right in Right if request.may(right) and self._reader.offers(right)},
+            may={right.value for right in Permission if request.may(right) and self._reader.offers(right)},
             here=request.again().removeprefix(request.prefix),
-            back=page_of(request.sent("back")),
+            back=own_page(request.sent("back")),
             actions=ACTIONS,
-            matching=MATCHING,
+            matching=MATCHING_STATES,
             **view.values,
         )
         headers = (("content-type", HTML), ("cache-control", "no-store"))
         return Reply(status=view.status, headers=headers, body=body.encode("utf-8", "backslashreplace"))
 
-    def _trouble(self, request: Request, error: Exception) -> View:
-        status, title, hint = next(said for kind, said in TROUBLES.items() if isinstance(error, kind))
-        of_schema = isinstance(error, errors.SchemaError)  # which is looked at first: nothing was done
-        quotes = isinstance(error, errors.StoreError) and not of_schema  # a database quotes rows
-        words = "" if quotes and not request.may(Right.PAYLOADS) else scrub(str(error))
-        if request.method == "POST" and status == 503 and not of_schema:
+    def _error_view(self, request: Request, error: Exception) -> View:
+        status, title, hint = next(said for kind, said in ERROR_PAGES.items() if isinstance(error, kind))
+        is_schema_error = isinstance(error, errors.SchemaError)  # which is looked at first: nothing was done
+        may_quote_rows = isinstance(error, errors.StoreError) and not is_schema_error  # a database quotes rows
+        message = "" if may_quote_rows and not request.may(Permission.PAYLOADS) else scrub(str(error))
+        if request.method == "POST" and status == 503 and not is_schema_error:
             title, hint = "Not known whether it was done", AFTER_POST
         elif request.method == "POST" and status != 502:
-            title, hint = "Not done", hint if of_schema else ""
-        since = self._reader.away_since if status == 503 and not of_schema else None
-        values = {"words": words, "hint": hint, "since": since}
+            title, hint = "Not done", hint if is_schema_error else ""
+        since = self._reader.away_since if status == 503 and not is_schema_error else None
+        values = {"words": message, "hint": hint, "since": since}
         return View(template="base.html", title=title, values=values, status=status)
 
 
-def mounted(kept: App | QueueStore, events: Events) -> Board:
+def mounted_board(app_or_store: App | QueueStore, events: Events) -> Board:
     """Over an App, whose pages are asked for on connections that only read; or over a store, as it is."""
 
     async def opened(store: QueueStore) -> QueueStore:
         await store.open()
         return store
 
-    if not isinstance(kept, App):
-        return Board(Reader(partial(opened, kept), events=events), actions=ActionPages(events), events=events)
-    reader = Reader(kept.open_to_read, writer=Reader(kept.open), events=events)
-    return Board(reader, actions=ActionPages(events, declared_by(kept)), events=events)
+    if not isinstance(app_or_store, App):
+        return Board(Reader(partial(opened, app_or_store), events=events), actions=ActionPages(events), events=events)
+    reader = Reader(app_or_store.open_to_read, writer=Reader(app_or_store.open), events=events)
+    return Board(reader, actions=ActionPages(events, declared_by(app_or_store)), events=events)
 
 
 @cache
 def _templates() -> jinja2.Environment:
-    made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE / "templates"),
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= {
+    environment.filters |= {
         "iso": format_iso_time,
         "say": format_time,
         "span": format_span,
         "brief": format_short_duration,
-        "moment": _moment,
+        "moment": _time_element,
     }
-    made.filters |= {"head": _head, "name": breakable, "names": _names, "amount": "{:,}".format, "spark": charts.spark}
-    made.globals |= {"versions": VERSIONS, "waiting": attention.WAITING, "every_state": [*State]}
-    made.tests["meets"] = lambda some, others: not set(some).isdisjoint(others)
-    return made
+    environment.filters |= {
+        "head": _error_line,
+        "name": breakable,
+        "names": _names,
+        "amount": "{:,}".format,
+        "spark": charts.spark,
+    }
+    environment.globals |= {"versions": ASSET_VERSIONS, "waiting": attention.WAITING_STATES, "every_state": [*State]}
+    environment.tests["meets"] = lambda some, others: not set(some).isdisjoint(others)
+    return environment
 
 
-def _head(error: str | None, width: int = 160) -> str:
+def _error_line(error: str | None, width: int = 160) -> str:
     """An error on one line of a list."""
     return shorten(summary_line(error), width) if error else ""
 
 
 def _names(names: Sequence[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(map(short, names[:NAMED])) + (f", and {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMES
+    return ", ".join(map(short, names[:MAX_NAMES])) + (f", and {more} more" if more > 0 else "")
 
 
-def _moment(at: datetime | None, now: datetime) -> Markup:
+def _time_element(time: datetime | None, now: datetime) -> Markup:
     """``3m 20s ago``, ``in 5m``: the moment itself is in the title, and for the script, which says it in local time."""
-    if at is None:
+    if time is None:
         return Markup("–")
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        format_iso_time(at), format_time(at), away(at, now)
+        format_iso_time(time), format_time(time), away(time, now)
     )
 
 
 def _asset(request: Request) -> Reply:
     kind, content = ASSETS[request.path]
-    is_current = request.first("v") == VERSIONS[request.path]
-    kept = "public, max-age=31536000, immutable" if is_current else "no-cache"
-    return Reply(headers=(("content-type", kind), ("cache-control", kept)), body=content)
+    is_current = request.first("v") == ASSET_VERSIONS[request.path]
+    cache_control = "public, max-age=31536000, immutable" if is_current else "no-cache"
+    return Reply(headers=(("content-type", kind), ("cache-control", cache_control)), body=content)

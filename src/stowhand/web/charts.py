@@ -18,8 +18,8 @@ from stowhand.observe.safe_text import shorten
 from stowhand.protocols.operator import AppVersion
 from stowhand.protocols.throughput import OutcomeCounts, Slot
 
-HEIGHT, NAMED = 100, 3
-NONE = Markup("")
+CHART_HEIGHT, MAX_NAMED_VERSIONS = 100, 3
+EMPTY = Markup("")
 Slots = Sequence[Slot]
 Marks = Sequence[AppVersion]
 """Moments worth a line across the chart: one in a column. Its head names the last ``NAMED``."""
@@ -27,26 +27,26 @@ Marks = Sequence[AppVersion]
 
 def throughput(name: str, slots: Slots, marks: Marks = ()) -> Markup:
     """Attempts that ended, as bars; on top of the others those that failed, for good or to be tried again."""
-    fine, bad, most = _ended(slots)
-    top = _nice(most, least=1)
+    good, bad, most = _outcomes(slots)
+    top = _scale_end(most, least=1)
     return _figure(
         name,
         slots,
         marks,
         title="Throughput",
-        words=f"{sum(fine):,} attempts ended well, {sum(bad):,} failed.",
+        words=f"{sum(good):,} attempts ended well, {sum(bad):,} failed.",
         keys=(("ok", "ended well"), ("bad", "failed")),
         top=f"{top:,.0f}",
-        drawn=_stack(fine, bad, top),
-        said=[f"{one:,} ended well, {other:,} failed" for one, other in zip(fine, bad, strict=True)],
+        drawn=_stack(good, bad, top),
+        texts=[f"{one:,} ended well, {other:,} failed" for one, other in zip(good, bad, strict=True)],
     )
 
 
 def spark(slots: Slots) -> Markup:
     """Throughput for a cell of a table, beside cells that say it in numbers."""
-    fine, bad, most = _ended(slots)
+    good, bad, most = _outcomes(slots)
     frame = '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" aria-hidden="true">{}</svg>'
-    return Markup(frame).format(len(slots), HEIGHT, _stack(fine, bad, most or 1))
+    return Markup(frame).format(len(slots), CHART_HEIGHT, _stack(good, bad, most or 1))
 
 
 def durations(
@@ -55,7 +55,7 @@ def durations(
     """How long something took: a line below which half stayed, and one below which 95 of 100 did."""
     half, most = ([None if slot.tally is None else of(slot.tally, share) for slot in slots] for share in (0.5, 0.95))
     slowest = max((value for value in most if value is not None), default=None)
-    top = _nice(slowest or 0, least=0.001)
+    top = _scale_end(slowest or 0, least=0.001)
     return _figure(
         name,
         slots,
@@ -67,7 +67,7 @@ def durations(
         keys=(("p50", "half within"), ("p95", "95 % within")),
         top=format_short_duration(top),
         drawn=_line("p95", most, top) + _line("p50", half, top),
-        said=[
+        texts=[
             f"half within {format_short_duration(x)}, 95 % within {format_short_duration(y)}"
             for x, y in zip(half, most, strict=True)
         ],
@@ -83,39 +83,41 @@ _FRAME = """<figure class="chart" id="{name}"><figcaption><b>{title}</b>{keys}</
 
 
 def _figure(
-    name: str, slots: Slots, marks: Marks, keys: Sequence[tuple[str, str]], said: Sequence[str], **shown: str
+    name: str, slots: Slots, marks: Marks, keys: Sequence[tuple[str, str]], texts: Sequence[str], **shown: str
 ) -> Markup:
     """``keys``: classes, with what they are called. ``said``: of each column. ``shown``: what the frame names."""
     since = slots[0].at
     step = slots[1].at - since if len(slots) > 1 else timedelta(minutes=1)
     until = slots[-1].at + step
-    here = sorted(((one.since - since) // step, one.version, one.since) for one in marks if since <= one.since < until)
-    named = [name for _, name, _ in here[-NAMED:]]
-    if len(here) > NAMED:
-        named.append(f"and {len(here) - NAMED:,} before")
+    visible_marks = sorted(
+        ((one.since - since) // step, one.version, one.since) for one in marks if since <= one.since < until
+    )
+    labels = [name for _, name, _ in visible_marks[-MAX_NAMED_VERSIONS:]]
+    if len(visible_marks) > MAX_NAMED_VERSIONS:
+        labels.append(f"and {len(visible_marks) - MAX_NAMED_VERSIONS:,} before")
     ends = [since, slots[len(slots) // 2].at, until] if len(slots) > 2 else [since, until]
     key = Markup(' <bdi class="key {}">{}</bdi>')
     line = Markup('<path class="mark" d="M{:.2f} 0V100"><title>{}: {}{}</title></path>')
     return Markup(_FRAME).format(
         name=name,
-        keys=NONE.join(key.format(*one) for one in (*keys, *(("mark", name) for name in named))),
+        keys=EMPTY.join(key.format(*one) for one in (*keys, *(("mark", name) for name in labels))),
         width=len(slots),
-        height=HEIGHT,
-        lines=NONE.join(
+        height=CHART_HEIGHT,
+        lines=EMPTY.join(
             line.format(
                 (at - since) / step, shorten(name, 36), format_time(at), f", and {len(more)} more" if more else ""
             )
-            for _, ((_, name, at), *more) in groupby(here, lambda mark: mark[0])
+            for _, ((_, name, at), *more) in groupby(visible_marks, lambda mark: mark[0])
         ),
-        spoken=NONE.join(_spoken(slots, said)),
-        times=NONE.join(_time(at, until - since) for at in ends),
+        spoken=EMPTY.join(_tooltips(slots, texts)),
+        times=EMPTY.join(_time(at, until - since) for at in ends),
         **shown,
     )
 
 
-def _spoken(slots: Slots, said: Sequence[str]) -> Iterator[Markup]:
+def _tooltips(slots: Slots, texts: Sequence[str]) -> Iterator[Markup]:
     rect = Markup('<rect x="{}" width="1" height="100"><title>{:%H:%M}Z: {}</title></rect>')
-    for number, (slot, words) in enumerate(zip(slots, said, strict=True)):
+    for number, (slot, words) in enumerate(zip(slots, texts, strict=True)):
         if slot.tally is not None:
             yield rect.format(number, slot.at.astimezone(UTC), words)
 
@@ -127,16 +129,16 @@ def _time(at: datetime, width: timedelta) -> Markup:
     return Markup('<time datetime="{}" data-as="{}">{}</time>').format(format_iso_time(at), form, shown)
 
 
-def _ended(slots: Iterable[Slot]) -> tuple[list[int], list[int], int]:
+def _outcomes(slots: Iterable[Slot]) -> tuple[list[int], list[int], int]:
     """What ended well, what failed, and the most of both in one column."""
     tallies = [slot.tally or OutcomeCounts() for slot in slots]
     bad = [tally.errors for tally in tallies]
-    fine = [tally.ended - failed for tally, failed in zip(tallies, bad, strict=True)]
-    return fine, bad, max((tally.ended for tally in tallies), default=0)
+    good = [tally.ended - failed for tally, failed in zip(tallies, bad, strict=True)]
+    return good, bad, max((tally.ended for tally in tallies), default=0)
 
 
-def _stack(fine: Sequence[int], bad: Sequence[int], top: float) -> Markup:
-    return _bars("ok", [0] * len(fine), fine, top) + _bars("bad", fine, bad, top)
+def _stack(good: Sequence[int], bad: Sequence[int], top: float) -> Markup:
+    return _bars("ok", [0] * len(good), good, top) + _bars("bad", good, bad, top)
 
 
 def _bars(style: str, below: Sequence[int], values: Sequence[int], top: float) -> Markup:
@@ -144,22 +146,22 @@ def _bars(style: str, below: Sequence[int], values: Sequence[int], top: float) -
     drawn = []
     for number, (under, value) in enumerate(zip(below, values, strict=True)):
         if value:
-            height = min(max(HEIGHT * value / top, 2), HEIGHT)
-            foot = max(HEIGHT - HEIGHT * under / top, height)
+            height = min(max(CHART_HEIGHT * value / top, 2), CHART_HEIGHT)
+            foot = max(CHART_HEIGHT - CHART_HEIGHT * under / top, height)
             drawn.append(f"M{number}.5 {foot:.3g}v-{height:.3g}")
-    return Markup(f'<path class="{style}" d="{"".join(drawn)}"/>') if drawn else NONE
+    return Markup(f'<path class="{style}" d="{"".join(drawn)}"/>') if drawn else EMPTY
 
 
 def _line(style: str, values: Sequence[float | None], top: float) -> Markup:
     """A column without a value is a gap; a value between gaps is a dot."""
     drawn = []
     for is_known, stretch in groupby(enumerate(values), lambda one: one[1] is not None):
-        points = [f"{at + 0.5:g} {HEIGHT * (1 - min((value or 0) / top, 1)):.4g}" for at, value in stretch]
+        points = [f"{at + 0.5:g} {CHART_HEIGHT * (1 - min((value or 0) / top, 1)):.4g}" for at, value in stretch]
         drawn += ["M" + "L".join(points if len(points) > 1 else points * 2)] if is_known else []
-    return Markup(f'<path class="{style}" d="{"".join(drawn)}"/>') if drawn else NONE
+    return Markup(f'<path class="{style}" d="{"".join(drawn)}"/>') if drawn else EMPTY
 
 
-def _nice(value: float, least: float) -> float:
+def _scale_end(value: float, least: float) -> float:
     """The next of 1, 2, 3, 5, 10, 20, …: where a scale ends."""
     size = 10.0 ** floor(log10(max(value, least)))
     return next(size * step for step in (1, 2, 3, 5, 10, 20) if size * step >= value)

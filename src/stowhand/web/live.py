@@ -19,20 +19,20 @@ from stowhand.clock import Clock, SystemClock, wall_clock
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.jobs.durations import format_iso_time
 from stowhand.web.reader import Reader
-from stowhand.web.request import Reply, Request, Who, text
+from stowhand.web.request import Reply, Request, Visitor, text
 
-EVENTS = "text/event-stream"
-LIFE = 300.0
+EVENT_STREAM = "text/event-stream"
+MAX_STREAM_SECONDS = 300.0
 """Seconds after which a stream ends; the browser asks for the next one, with the rights of then."""
-TICKS = 4
+STOP_CHECKS_PER_SECOND = 4
 """Looks in a second whether the server is to stop."""
-SLOW = 5.0
+MAX_QUIET_SECONDS = 5.0
 """Seconds after which a page is rendered though no count has changed; proxies take a stream of less for dead."""
-LIVELY = {"/job": 1.0}
+RENDER_SECONDS_BY_PATH = {"/job": 1.0}
 """Pages on which more changes than the counts tell."""
-REST, LONGEST = 40, 10.0
+PAUSE_FACTOR, MAX_PAUSE_SECONDS = 40, 10.0
 """What always changes is shown again after so many times as long as it took, times the viewers; seconds at most."""
-MOST = 200
+MAX_STREAMS = 200
 """Viewers of one process."""
 MAX_STREAMS_PER_BROWSER = 4
 """A browser opens six connections to a server. Streams leave two of them for pages; further windows are polled."""
@@ -40,14 +40,14 @@ POLL_SECONDS = 5
 """Interval at which a window without a stream of its own asks again."""
 Browser = tuple[str, str]
 """Address and user agent."""
-AWAY = Reply(status=503, body=b"<h1>The store does not answer</h1>")
-_SHOWN = (200, 503)  # a page, and one whose store is away: it comes back by itself
+STORE_AWAY_REPLY = Reply(status=503, body=b"<h1>The store does not answer</h1>")
+_PAGE_STATUSES = (200, 503)  # a page, and one whose store is away: it comes back by itself
 _REGION = re.compile(rb'<section id="([^"]+)" data-region.*?</section>', re.DOTALL)
-_SAID_OF_TIMES = re.compile(rb">[^<]*</time>")
+_TIME_TEXT = re.compile(rb">[^<]*</time>")
 """``3s ago``: another text every second, which the script keeps right by itself."""
 
 
-class Live:
+class LiveStreams:
     """The streams of one board. ``answer``: how it answers any request."""
 
     def __init__(
@@ -56,8 +56,8 @@ class Live:
         self._answer = answer
         self._reader = reader
         self._clock = clock or SystemClock()
-        self._viewers = 0
-        self._of_browser: Counter[Browser] = Counter()
+        self._stream_count = 0
+        self._streams_by_browser: Counter[Browser] = Counter()
         self._is_over = False
 
     def close(self) -> None:
@@ -67,54 +67,58 @@ class Live:
     def wants(self, request: Request) -> bool:
         """Whether the request is for a page's changes, not for the page. Assets, which are anybody's, have none."""
         is_page = request.method == "GET" and not request.path.startswith("/assets/")
-        return is_page and EVENTS in request.headers.get("accept", "")
+        return is_page and EVENT_STREAM in request.headers.get("accept", "")
 
     async def stream(self, request: Request) -> Reply:
         """The changes of the page at this address. A page that cannot be shown ends the browser's asking."""
         page = msgspec.structs.replace(request, headers={**request.headers, "accept": "text/html"})
         known = await self._amounts()
         reply = await self._answer(page)
-        if reply.status not in _SHOWN or not isinstance(reply.body, bytes):
+        if reply.status not in _PAGE_STATUSES or not isinstance(reply.body, bytes):
             return Reply(status=204)
-        if self._viewers >= MOST:
-            return text(503, f"{MOST} pages are open here already.\n")
-        headers = (("content-type", EVENTS), ("x-accel-buffering", "no"), ("vary", "accept"))
+        if self._stream_count >= MAX_STREAMS:
+            return text(503, f"{MAX_STREAMS} pages are open here already.\n")
+        headers = (("content-type", EVENT_STREAM), ("x-accel-buffering", "no"), ("vary", "accept"))
         browser = (request.address or request.peer, request.headers.get("user-agent", ""))
-        if self._of_browser[browser] >= MAX_STREAMS_PER_BROWSER:
+        if self._streams_by_browser[browser] >= MAX_STREAMS_PER_BROWSER:
             poll = f"retry: {POLL_SECONDS * 1000}\nevent: brief\ndata: \n\n".encode()
             return Reply(headers=headers, body=_event(reply, {}, wall_clock()) + poll)
         return Reply(headers=headers, body=self._pieces(page, reply, known, browser))
 
     async def _pieces(self, page: Request, reply: Reply, known: object, browser: Browser) -> AsyncIterator[bytes]:
-        self._viewers += 1
-        self._of_browser[browser] += 1
+        self._stream_count += 1
+        self._streams_by_browser[browser] += 1
         try:
             sent: dict[bytes, bytes] = {}
-            rest, rested, ends = 0.0, 0.0, self._clock.monotonic() + LIFE
-            while reply.status in _SHOWN:
+            pause, paused_until, ends = 0.0, 0.0, self._clock.monotonic() + MAX_STREAM_SECONDS
+            while reply.status in _PAGE_STATUSES:
                 yield _event(reply, sent, wall_clock())
-                again = self._clock.monotonic() + max(LIVELY.get(page.path, SLOW), rest)
+                render_at = self._clock.monotonic() + max(
+                    RENDER_SECONDS_BY_PATH.get(page.path, MAX_QUIET_SECONDS), pause
+                )
                 while True:
-                    if not await self._goes_on(ends):
+                    if not await self._wait(ends):
                         return
-                    began, before = self._clock.monotonic(), known
-                    is_due = began >= again
-                    if is_due or began >= rested:
+                    started_at, before = self._clock.monotonic(), known
+                    is_due = started_at >= render_at
+                    if is_due or started_at >= paused_until:
                         known = await self._amounts()
                     if is_due or known != before:
                         break
                 is_away = known is None and self._reader.away_since  # waited for once more, nobody would hear of it
-                reply = AWAY if is_away else await self._answer(await _by_now(page))
-                rest = min((self._clock.monotonic() - began) * REST * self._viewers, LONGEST)
-                rested = rested if is_due else began + rest
+                reply = STORE_AWAY_REPLY if is_away else await self._answer(await _with_current_visitor(page))
+                pause = min(
+                    (self._clock.monotonic() - started_at) * PAUSE_FACTOR * self._stream_count, MAX_PAUSE_SECONDS
+                )
+                paused_until = paused_until if is_due else started_at + pause
         finally:
-            self._viewers -= 1
-            self._of_browser -= Counter([browser])  # keeps no zero
+            self._stream_count -= 1
+            self._streams_by_browser -= Counter([browser])  # keeps no zero
 
-    async def _goes_on(self, ends: float) -> bool:
+    async def _wait(self, ends: float) -> bool:
         """After a second, or when the server is to stop."""
-        for _ in range(TICKS):
-            await self._clock.sleep(1 / TICKS)
+        for _ in range(STOP_CHECKS_PER_SECOND):
+            await self._clock.sleep(1 / STOP_CHECKS_PER_SECOND)
             if self._is_over or _server_stops():
                 return False
         return self._clock.monotonic() < ends
@@ -127,14 +131,14 @@ class Live:
             return None
 
 
-async def _by_now(page: Request) -> Request:
+async def _with_current_visitor(page: Request) -> Request:
     """With what the viewer may do by now. What the application raises is its answer to the next request: none here."""
-    if page.ask_who is None:
+    if page.read_visitor is None:
         return page
     try:
-        return msgspec.structs.replace(page, who=await page.ask_who())
+        return msgspec.structs.replace(page, visitor=await page.read_visitor())
     except Exception:  # noqa: BLE001  boundary: the browser asks anew
-        return msgspec.structs.replace(page, who=Who())
+        return msgspec.structs.replace(page, visitor=Visitor())
 
 
 def _event(reply: Reply, sent: dict[bytes, bytes], now: datetime) -> bytes:
@@ -144,7 +148,7 @@ def _event(reply: Reply, sent: dict[bytes, bytes], now: datetime) -> bytes:
         return b"event: away\ndata: " + body.partition(b"<h1>")[2].partition(b"</h1>")[0] + b"\n\n"
     changed = []
     for region in _REGION.finditer(body):
-        compared = _SAID_OF_TIMES.sub(b"", region[0])
+        compared = _TIME_TEXT.sub(b"", region[0])
         if sent.get(region[1]) != compared:
             sent[region[1]] = compared
             changed.append(region[0])

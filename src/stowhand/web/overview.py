@@ -13,7 +13,7 @@ from stowhand.protocols.counts import Pauses
 from stowhand.protocols.operator import SerialRow
 from stowhand.protocols.throughput import OutcomeCounts, Period, slots_of
 from stowhand.web import attention, charts
-from stowhand.web.attention import NEW, Facts
+from stowhand.web.attention import RECENT_FAILURE_PERIOD, StoreState
 from stowhand.web.reader import Reader
 from stowhand.web.request import Request, View
 
@@ -27,35 +27,35 @@ async def show(request: Request, reader: Reader) -> View:
     now, versions = await asyncio.gather(reader.now(), reader.app_versions())
     ends = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
     # All at once: a store of several connections answers them side by side.
-    (amounts, oldest), facts, drawn = await asyncio.gather(
+    (amounts, oldest), state, drawn = await asyncio.gather(
         asyncio.gather(reader.amounts(), reader.oldest_due()),
-        _facts(request, reader, now, ends),
-        _drawn(reader, ends, span, versions or ()),
+        _store_state(request, reader, now, ends),
+        _charts(reader, ends, span, versions or ()),
     )
-    alive = [row for row in facts.workers if row.alive]
+    alive = [row for row in state.workers if row.alive]
     values = {
         "page": "overview",
         "amounts": amounts and {state: amounts[state] for state in State},
         "oldest": max((oldest or {}).values(), default=0.0),
-        "lines": attention.concerns(facts),
+        "lines": attention.attention_items(state),
         "charts": drawn,
         "spans": SPANS,
         "span": span,
         "workers": len(alive),
         "slots": sum(row.card.concurrency for row in alive),
-        "outlook": attention.outlook(facts),
+        "outlook": attention.outlook(state),
         "is_new": amounts is not None and not any(amount.number for amount in amounts.values()),
     }
     return View(template="lists.html", title="Overview", values=values)
 
 
-async def _facts(request: Request, reader: Reader, now: datetime, ends: datetime) -> Facts:
-    (tasks, workers, pauses, failures), (holders, serials), (lately, by_task) = await asyncio.gather(
-        asyncio.gather(reader.tasks(), reader.workers(), reader.pauses(), reader.failures(request.who)),
+async def _store_state(request: Request, reader: Reader, now: datetime, ends: datetime) -> StoreState:
+    (tasks, workers, pauses, failures), (holders, serials), (last_hour, by_task) = await asyncio.gather(
+        asyncio.gather(reader.tasks(), reader.workers(), reader.pauses(), reader.failures(request.visitor)),
         _serials(request, reader, now),
-        _counted(reader, now, ends),
+        _last_hour_periods(reader, now, ends),
     )
-    return Facts(
+    return StoreState(
         now=now,
         tasks=tasks or (),
         serials=serials or (),
@@ -63,33 +63,35 @@ async def _facts(request: Request, reader: Reader, now: datetime, ends: datetime
         failures=failures or (),
         workers=workers or (),
         holders=holders,
-        lately=lately,
+        last_hour=last_hour,
         by_task=by_task,
     )
 
 
 async def _serials(request: Request, reader: Reader, now: datetime) -> tuple[Sequence[Job], Sequence[SerialRow] | None]:
     """Jobs that hold their serial for long. Only where there are some are all serials asked for, which is dear."""
-    holders = attention.holders_of(await reader.held(request.who) or (), now)
+    holders = attention.long_holders(await reader.held(request.visitor) or (), now)
     return holders, await (reader.serials() if holders else reader.paused())
 
 
-async def _counted(reader: Reader, now: datetime, ends: datetime) -> tuple[Sequence[Period], Sequence[Period]]:
+async def _last_hour_periods(
+    reader: Reader, now: datetime, ends: datetime
+) -> tuple[Sequence[Period], Sequence[Period]]:
     """Return the last hour by the minute, of all tasks together, and by task only if something went wrong."""
-    lately = await reader.throughput(ends - NEW, ends, by_task=False) or ()
-    if not attention.asks_by_task(lately, now):
-        return lately, ()
-    return lately, await reader.throughput(ends - NEW, ends) or ()
+    last_hour = await reader.throughput(ends - RECENT_FAILURE_PERIOD, ends, by_task=False) or ()
+    if not attention.needs_figures_by_task(last_hour, now):
+        return last_hour, ()
+    return last_hour, await reader.throughput(ends - RECENT_FAILURE_PERIOD, ends) or ()
 
 
-async def _drawn(reader: Reader, ends: datetime, span: str, marks: charts.Marks) -> Sequence[Markup]:
+async def _charts(reader: Reader, ends: datetime, span: str, marks: charts.Marks) -> Sequence[Markup]:
     length, step = SPANS[span]
     # Columns begin at the same moments whenever they are drawn: two viewers share one answer, and nothing wobbles.
-    since = datetime.fromtimestamp((ends.timestamp() - length) // step * step, ends.tzinfo)
-    found = await reader.throughput(since, ends, step, by_task=False)
-    if not found:
+    started_at = datetime.fromtimestamp((ends.timestamp() - length) // step * step, ends.tzinfo)
+    periods = await reader.throughput(started_at, ends, step, by_task=False)
+    if not periods:
         return []
-    slots = slots_of(found, since, ends, step)
+    slots = slots_of(periods, started_at, ends, step)
     return [
         charts.throughput("chart-throughput", slots, marks),
         charts.durations("chart-waits", "Wait", slots, OutcomeCounts.wait, marks),

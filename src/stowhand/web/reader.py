@@ -22,25 +22,25 @@ from stowhand.protocols.operator import HeldJobs, Reason
 from stowhand.protocols.queue_store import Failures, Inspector, QueueStore
 from stowhand.protocols.search import Search, SearchResult
 from stowhand.protocols.throughput import Period
-from stowhand.web.request import Forbidden, Right, Who
+from stowhand.web.request import Forbidden, Permission, Visitor
 
 T = TypeVar("T")
-FRESH = 1.0
+FRESH_SECONDS = 1.0
 """Seconds for which one answer serves all viewers."""
-HARD, STALE = 100, 10.0
+REUSE_FACTOR, MAX_REUSE_SECONDS = 100, 10.0
 """An answer that took long serves for so many times as long, at most for these seconds."""
-PATIENCE, CHECKED = 10.0, 60.0
+STORE_TIMEOUT_SECONDS, SCHEMA_CHECK_SECONDS = 10.0, 60.0
 """Seconds after which a store that has not answered counts as away, and after which its schema is checked again."""
 
-_NEEDED = {Right.ACT: "admin", Right.ADD: "jobs"}
+_REQUIRED_PARTS = {Permission.ACT: "admin", Permission.ADD: "jobs"}
 """The part of the store without which a right is worth nothing."""
 
 
-def _for_all(question: Callable[[Inspector], Awaitable[T]]) -> Callable[[Reader], Awaitable[T | None]]:
+def _shared_query(query: Callable[[Inspector], Awaitable[T]]) -> Callable[[Reader], Awaitable[T | None]]:
     """Make a method that asks this question once a second for all viewers."""
 
     async def ask(self: Reader) -> T | None:
-        return await self._look(question, question)
+        return await self._query(query, query)
 
     return ask
 
@@ -79,58 +79,58 @@ class Reader:
         """Where PostgreSQL has ``add_job``; ``None``: the store is another one."""
         return self.place.rpartition(", schema ")[2] if ", schema " in self.place else None
 
-    async def job(self, who: Who, job_id: int) -> Job | None:
+    async def job(self, who: Visitor, job_id: int) -> Job | None:
         """Live, or in the history."""
         job = await self.ask(lambda store: store.jobs.get(job_id))
-        return None if job is None else seen_by(who, job)
+        return None if job is None else visible_job(who, job)
 
-    async def tries(self, who: Who, job_id: int) -> Sequence[FailedAttempt]:
+    async def tries(self, who: Visitor, job_id: int) -> Sequence[FailedAttempt]:
         """What its attempts left that did not complete."""
         tries = await self.ask(lambda store: store.jobs.tries(job_id))
-        return tries if who.may(Right.PAYLOADS) else [msgspec.structs.replace(one, error=None) for one in tries]
+        return tries if who.may(Permission.PAYLOADS) else [msgspec.structs.replace(one, error=None) for one in tries]
 
-    async def search(self, who: Who, wanted: Search) -> SearchResult | None:
+    async def search(self, who: Visitor, search_filter: Search) -> SearchResult | None:
         """Who may not see payloads cannot ask by what is in them."""
-        if (wanted.error or wanted.key) and not who.may(Right.PAYLOADS):
+        if (search_filter.error or search_filter.key) and not who.may(Permission.PAYLOADS):
             raise Forbidden("error, key: to search by them needs the right “payloads”, which you do not have here")
-        found = await self._look(lambda inspect: inspect.search(wanted))
+        found = await self._query(lambda inspect: inspect.search(search_filter))
         if found is None:
             return None
-        return msgspec.structs.replace(found, jobs=[seen_by(who, job) for job in found.jobs])
+        return msgspec.structs.replace(found, jobs=[visible_job(who, job) for job in found.jobs])
 
-    async def explain(self, who: Who, job_id: int) -> Sequence[Reason]:
+    async def explain(self, who: Visitor, job_id: int) -> Sequence[Reason]:
         """Why it does not run."""
-        found = await self._look(lambda inspect: inspect.explain(job_id))
+        found = await self._query(lambda inspect: inspect.explain(job_id))
         if found is None:
             return ()
-        error = "" if who.may(Right.PAYLOADS) else (found.job.last_error or "").strip().partition("\n")[0][:100]
+        error = "" if who.may(Permission.PAYLOADS) else (found.job.last_error or "").strip().partition("\n")[0][:100]
         return [
             msgspec.structs.replace(one, what=one.what.partition(f": {error}")[0]) if error else one
             for one in found.reasons
         ]
 
-    amounts = _for_all(lambda inspect: inspect.amounts())
-    tasks = _for_all(lambda inspect: inspect.tasks())
-    app_versions = _for_all(lambda inspect: inspect.app_versions())
-    oldest_due = _for_all(lambda inspect: inspect.oldest_due())
-    workers = _for_all(lambda inspect: inspect.workers())
-    queues = _for_all(lambda inspect: inspect.queues())
-    serials = _for_all(lambda inspect: inspect.serials())
-    paused = _for_all(lambda inspect: inspect.serials(paused=True))
-    pauses = _for_all(lambda inspect: inspect.pauses())
-    _held = _for_all(lambda inspect: inspect.held())
-    _failures = _for_all(lambda inspect: inspect.failures())
+    amounts = _shared_query(lambda inspect: inspect.amounts())
+    tasks = _shared_query(lambda inspect: inspect.tasks())
+    app_versions = _shared_query(lambda inspect: inspect.app_versions())
+    oldest_due = _shared_query(lambda inspect: inspect.oldest_due())
+    workers = _shared_query(lambda inspect: inspect.workers())
+    queues = _shared_query(lambda inspect: inspect.queues())
+    serials = _shared_query(lambda inspect: inspect.serials())
+    paused = _shared_query(lambda inspect: inspect.serials(paused=True))
+    pauses = _shared_query(lambda inspect: inspect.pauses())
+    _held = _shared_query(lambda inspect: inspect.held())
+    _failures = _shared_query(lambda inspect: inspect.failures())
 
-    async def held(self, who: Who) -> Sequence[HeldJobs] | None:
+    async def held(self, who: Visitor) -> Sequence[HeldJobs] | None:
         """What each worker has under its leases."""
         found = await self._held()
         if found is None:
             return None
-        return [msgspec.structs.replace(one, longest=[seen_by(who, job) for job in one.longest]) for one in found]
+        return [msgspec.structs.replace(one, longest=[visible_job(who, job) for job in one.longest]) for one in found]
 
-    async def failures(self, who: Who) -> Sequence[Failures] | None:
+    async def failures(self, who: Visitor) -> Sequence[Failures] | None:
         found = await self._failures()
-        if found is None or who.may(Right.PAYLOADS):
+        if found is None or who.may(Permission.PAYLOADS):
             return found
         return [msgspec.structs.replace(one, error=None) for one in found]
 
@@ -138,7 +138,7 @@ class Reader:
         self, since: datetime, until: datetime, step: float = 60.0, *, by_task: bool = True
     ) -> Sequence[Period] | None:
         """Nothing is counted in a store that keeps no throughput."""
-        return await self._look(
+        return await self._query(
             lambda inspect: inspect.throughput(since, until, step=step, by_task=by_task), (since, until, step, by_task)
         )
 
@@ -153,40 +153,40 @@ class Reader:
 
         return await self.shared("now", now)
 
-    def offers(self, right: Right) -> bool:
+    def offers(self, right: Permission) -> bool:
         """Can this right be used on the store? As far as is known: it may not have been opened yet."""
-        return self._store is None or _NEEDED.get(right) not in self._store.capabilities.absent
+        return self._store is None or _REQUIRED_PARTS.get(right) not in self._store.capabilities.absent
 
-    async def ask(self, question: Callable[[QueueStore], Awaitable[T]]) -> T:
+    async def ask(self, query: Callable[[QueueStore], Awaitable[T]]) -> T:
         """Ask the store, for at most ``PATIENCE``. Raises StoreError, and ConfigurationError for a missing part."""
         try:
-            async with asyncio.timeout(PATIENCE):
-                answer = await question(await self._opened())
+            async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
+                answer = await query(await self._opened())
         except (StoreUnreachable, TimeoutError) as error:
-            words = str(error) or f"the store has not answered for {PATIENCE:.0f} s"
+            message = str(error) or f"the store has not answered for {STORE_TIMEOUT_SECONDS:.0f} s"
             if self.away_since is None:
                 self.away_since = wall_clock()
-                self._events.emit(DashboardStoreLost(words))
-            raise StoreUnreachable(words) from error
+                self._events.emit(DashboardStoreLost(message))
+            raise StoreUnreachable(message) from error
         if self.away_since is not None:
             self._events.emit(DashboardStoreRecovered((wall_clock() - self.away_since).total_seconds()))
             self.away_since = None
         return answer
 
-    async def act(self, question: Callable[[QueueStore], Awaitable[T]]) -> T:
+    async def act(self, query: Callable[[QueueStore], Awaitable[T]]) -> T:
         """As ``ask``, for a change."""
-        return await self._writer.ask(question)
+        return await self._writer.ask(query)
 
-    async def shared(self, key: object, question: Callable[[QueueStore], Awaitable[T]]) -> T:
+    async def shared(self, key: object, query: Callable[[QueueStore], Awaitable[T]]) -> T:
         """As ``ask``, once a second for all viewers; of a slow answer once in a hundred times as long as it takes. A
         failed question is repeated at once.
         """
 
         async def timed(store: QueueStore) -> tuple[T, float]:
-            began = self._clock.monotonic()
-            answer = await question(store)
-            took = self._clock.monotonic() - began
-            return answer, began + min(max(FRESH, took * HARD), STALE)
+            started_at = self._clock.monotonic()
+            answer = await query(store)
+            seconds = self._clock.monotonic() - started_at
+            return answer, started_at + min(max(FRESH_SECONDS, seconds * REUSE_FACTOR), MAX_REUSE_SECONDS)
 
         now = self._clock.monotonic()
         self._shared = {one: task for one, task in self._shared.items() if not task.done() or _fresh_until(task) > now}
@@ -201,24 +201,24 @@ class Reader:
         """Forget the shared answers: something was changed here."""
         self._shared = {}
 
-    async def _look(self, question: Callable[[Inspector], Awaitable[T]], key: object = None) -> T | None:
+    async def _query(self, query: Callable[[Inspector], Awaitable[T]], key: object = None) -> T | None:
         """``None``: a lent store, whose jobs are looked at one by one. With a ``key`` once a second for all viewers."""
 
-        async def look(store: QueueStore) -> T | None:
+        async def ask_inspector(store: QueueStore) -> T | None:
             try:
                 inspect = store.inspect
             except ConfigurationError:
                 return None
-            return await question(inspect)
+            return await query(inspect)
 
-        return await (self.ask(look) if key is None else self.shared(key, look))
+        return await (self.ask(ask_inspector) if key is None else self.shared(key, ask_inspector))
 
     async def _opened(self) -> QueueStore:
         async with self._opening:
             if self._store is None or self.away_since or self._clock.monotonic() >= self._check_at:
                 self._store = self._store or await self._open_store()
                 await self._store.open()  # checks its schema, which may be upgraded while pages are open
-                self._check_at = self._clock.monotonic() + CHECKED
+                self._check_at = self._clock.monotonic() + SCHEMA_CHECK_SECONDS
             return self._store
 
 
@@ -227,9 +227,9 @@ def _fresh_until(task: asyncio.Task[tuple[Any, float]]) -> float:
     return 0.0 if task.cancelled() or task.exception() else task.result()[1]
 
 
-def seen_by(who: Who, job: Job) -> Job:
+def visible_job(who: Visitor, job: Job) -> Job:
     """The job as this visitor may see it."""
-    if who.may(Right.PAYLOADS):
+    if who.may(Permission.PAYLOADS):
         return job
     return msgspec.structs.replace(
         job, payload_text="", result_text=None, last_error=None, key=None, progress_text=None

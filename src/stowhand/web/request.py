@@ -20,16 +20,16 @@ from stowhand.remote.wire import Kind
 
 T = TypeVar("T")
 HTML = "text/html; charset=utf-8"
-WIDTH = 36
+MAX_NAME_LENGTH = 36
 """Characters of a name in a list."""
-MOST_FIELDS, FORM_BYTES = 2000, 4 << 20
+MAX_FORM_FIELDS, MAX_FORM_BYTES = 2000, 4 << 20
 """Of one form. A payload has at most a megabyte, and three where each of its bytes is quoted."""
 _BREAKS = re.compile(r"(?<=[._:/@-])(?=[^\W\d])|(?<=[a-z])(?=[A-Z])")
 Fields = Mapping[str, Sequence[str]]
 """Of a query or a form: the values of each name, in the order in which they were sent."""
 
 
-class Right(StrEnum):
+class Permission(StrEnum):
     """What a visitor may do. None of them includes another."""
 
     LOOK = "look"
@@ -42,30 +42,30 @@ class Right(StrEnum):
     """Enqueue jobs."""
 
 
-class Who(msgspec.Struct, frozen=True):
+class Visitor(msgspec.Struct, frozen=True):
     """A visitor."""
 
     name: str = ""
     """For the audit; empty: nobody has said."""
-    rights: frozenset[Right] = frozenset()
+    rights: frozenset[Permission] = frozenset()
 
-    def may(self, right: Right) -> bool:
+    def may(self, right: Permission) -> bool:
         return right in self.rights
 
     @staticmethod
-    def of(given: Who | Iterable[str]) -> Who:
-        """The visitor as an application describes it: rights, or a ``Who``. Raises ConfigurationError."""
+    def of(given: Visitor | Iterable[str]) -> Visitor:
+        """The visitor as an application describes it: rights, or a ``Visitor``. Raises ConfigurationError."""
         try:
-            return given if isinstance(given, Who) else Who(rights=frozenset(map(Right, given)))
+            return given if isinstance(given, Visitor) else Visitor(rights=frozenset(map(Permission, given)))
         except ValueError as error:
-            raise ConfigurationError(f"dashboard: rights: {error}; there are: {', '.join(Right)}") from None
+            raise ConfigurationError(f"dashboard: rights: {error}; there are: {', '.join(Permission)}") from None
 
 
 class Cookies(msgspec.Struct, frozen=True):
     """Cookies of one request, and new ones for its reply. A browser shares cookies between all ports of a host."""
 
     headers: Mapping[str, str]
-    secure: bool
+    is_secure: bool
     """It came over TLS."""
     path: str
     """Below which they are sent."""
@@ -78,14 +78,14 @@ class Cookies(msgspec.Struct, frozen=True):
     def new(self, what: str, value: str, life: int | None, *, site: str = "Strict") -> tuple[str, str]:
         """A header. ``life``: seconds; ``None``: until the browser ends; 0: it is forgotten. ``site``: ``Lax`` comes
         along where a link of another site leads here."""
-        path = "/" if self.secure else self.path or "/"
-        ends = ("" if life is None else f"; Max-Age={life}") + ("; Secure" if self.secure else "")
+        path = "/" if self.is_secure else self.path or "/"
+        ends = ("" if life is None else f"; Max-Age={life}") + ("; Secure" if self.is_secure else "")
         return "set-cookie", f"{self._name(what)}={value}; Path={path}; HttpOnly; SameSite={site}{ends}"
 
     def _name(self, what: str) -> str:
         """``__Host-`` keeps neighbours of a domain from setting it."""
         port = host_of(self.headers)[1]
-        return f"{'__Host-' if self.secure else ''}stowhand-{what}{'' if port is None else f'-{port}'}"
+        return f"{'__Host-' if self.is_secure else ''}stowhand-{what}{'' if port is None else f'-{port}'}"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,16 +101,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """By lower-case name."""
     peer: str = ""
     """The address at the other end of the socket, which no header can change; empty: not known."""
-    secure: bool = False
+    is_secure: bool = False
     """It came over TLS."""
     prefix: str = ""
     """Where the dashboard is mounted: empty, or ``/jobs-admin``; quoted for URLs."""
-    home: tuple[str, str] | None = None
+    home_link: tuple[str, str] | None = None
     """The page of the application around the dashboard to go back to: its URL, and what it is called."""
-    who: Who = Who()
-    known: bool = False
+    visitor: Visitor = Visitor()
+    is_identified: bool = False
     """The application around the dashboard has said who it is; else ``Access.admit`` finds out."""
-    ask_who: Callable[[], Awaitable[Who]] | None = None
+    read_visitor: Callable[[], Awaitable[Visitor]] | None = None
     """Who it is by now, where the application said it."""
     token: str = ""
     """What each form sends back, so that no other site can post it. ``Access.admit`` sets it, and what follows."""
@@ -120,7 +120,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The visitor has signed in here, and may sign out."""
     address: str = ""
     """For the audit: the peer's, or what a proxy says that is believed."""
-    said: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     """What became of the form that was sent before."""
 
     def first(self, name: str) -> str:
@@ -133,14 +133,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cookies(self) -> Cookies:
-        return Cookies(self.headers, self.secure, self.prefix)
+        return Cookies(self.headers, self.is_secure, self.prefix)
 
-    def choice(self, name: str, words: Iterable[str]) -> str:
+    def choice(self, name: str, text: Iterable[str]) -> str:
         """The word of the query's field; where it is empty, the first of them. Raises Malformed."""
-        return read(name, self.first(name), lambda given: one_of(given, words)) or next(iter(words))
+        return read(name, self.first(name), lambda given: one_of(given, text)) or next(iter(text))
 
-    def may(self, right: Right) -> bool:
-        return self.who.may(right)
+    def may(self, right: Permission) -> bool:
+        return self.visitor.may(right)
 
     def href(self, path: str, **query: object) -> str:
         """A link to a page here. Fields that are ``None``, empty, or an empty list are left out; a list gives several.
@@ -152,9 +152,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         text = urlencode(pairs, quote_via=quote, safe="")
         return f"{self.prefix}{quote(path)}" + (f"?{text}" if text else "")
 
-    def link(self, words: object, path: str, **query: object) -> Markup:
+    def link(self, text: object, path: str, **query: object) -> Markup:
         """The same as an element. What it says may be a name of a user's, from right to left, and long."""
-        return Markup(f'<a href="{escape(self.href(path, **query))}"><bdi>{breakable(words)}</bdi></a>')
+        return Markup(f'<a href="{escape(self.href(path, **query))}"><bdi>{breakable(text)}</bdi></a>')
 
     def again(self, **other: object) -> str:
         """A link to the same page, with other fields than these."""
@@ -169,7 +169,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """Names in lower case; one may stand twice (``set-cookie``)."""
     body: bytes | AsyncIterator[bytes] = b""
     """An iterator is sent piece by piece, until it ends or the client goes."""
-    said: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     """Lines that the next page shows."""
 
     @property
@@ -192,7 +192,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class Form(msgspec.Struct, frozen=True, kw_only=True):
     """A form with a button and at most one field."""
 
     path: str
@@ -203,11 +203,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Name, label and type of what is typed in, if anything."""
 
 
-class Malformed(StowhandError):
+class InvalidField(StowhandError):
     """A field of a query or a form has an invalid value. The message names the field and the valid values."""
 
 
-class Absent(StowhandError):
+class PageNotFound(StowhandError):
     """There is no such page, or job. The message says where to look."""
 
 
@@ -220,20 +220,20 @@ def read(name: str, given: str, reader: Callable[[str], T]) -> T | None:
     try:
         return reader(given) if given else None
     except ValueError as error:
-        raise Malformed(f"{name}: {error}") from None
+        raise InvalidField(f"{name}: {error}") from None
 
 
 def fields_of(encoded: str) -> Fields:
     """Of a query or a form as it was sent. Raises Refused where there are too many."""
     try:
-        return parse_qs(encoded, keep_blank_values=True, errors="replace", max_num_fields=MOST_FIELDS)
+        return parse_qs(encoded, keep_blank_values=True, errors="replace", max_num_fields=MAX_FORM_FIELDS)
     except ValueError:
-        raise Refused(Kind.TOO_LARGE, f"a form or an address has at most {MOST_FIELDS} fields") from None
+        raise Refused(Kind.TOO_LARGE, f"a form or an address has at most {MAX_FORM_FIELDS} fields") from None
 
 
 def short(name: object) -> str:
     """Shorten a name for a list; the page of the thing itself shows all of it."""
-    return shorten(str(name), WIDTH)
+    return shorten(str(name), MAX_NAME_LENGTH)
 
 
 def breakable(name: object) -> Markup:
@@ -241,11 +241,11 @@ def breakable(name: object) -> Markup:
     return Markup("<wbr>").join(_BREAKS.split(short(name)))
 
 
-def redirect(location: str, *headers: tuple[str, str], said: Sequence[str] = ()) -> Reply:
+def redirect(location: str, *headers: tuple[str, str], messages: Sequence[str] = ()) -> Reply:
     """After a POST: the browser fetches that page, and a reload repeats nothing."""
-    return Reply(status=303, headers=(("location", location), *headers), said=tuple(said))
+    return Reply(status=303, headers=(("location", location), *headers), messages=tuple(messages))
 
 
-def text(status: int, words: str, *headers: tuple[str, str]) -> Reply:
+def text(status: int, text: str, *headers: tuple[str, str]) -> Reply:
     """Plain text."""
-    return Reply(status=status, headers=(("content-type", "text/plain; charset=utf-8"), *headers), body=words.encode())
+    return Reply(status=status, headers=(("content-type", "text/plain; charset=utf-8"), *headers), body=text.encode())

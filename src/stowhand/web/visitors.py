@@ -25,19 +25,19 @@ from stowhand.remote.server.refusals import Refused, forbidden
 from stowhand.remote.server.tokens import EVERYTHING, OF_DASHBOARD, Grant, hash_of
 from stowhand.remote.wire import Kind, Scope
 
-NAME_LIMIT = 128
+MAX_NAME_LENGTH = 128
 """Characters of a name that a proxy gives."""
-SEEN = frozenset({Scope.READ, Scope.PAYLOAD, *OF_DASHBOARD})
+DASHBOARD_SCOPES = frozenset({Scope.READ, Scope.PAYLOAD, *OF_DASHBOARD})
 """What there is to do by a browser."""
-LINK_LIFE, LINK_PAUSE = 600.0, 10.0
+LINK_LIFE_SECONDS, LINK_PAUSE_SECONDS = 600.0, 10.0
 """Seconds for which the one-time link is good, and between two: anybody here may ask for one."""
-SESSION_LIFE = 12 * 3600.0
+SESSION_LIFE_SECONDS = 12 * 3600.0
 """Seconds."""
-MOST_SESSIONS = 1000
+MAX_SESSIONS = 1000
 """Sessions at a time; one more ends the oldest."""
 
 
-class Entrance(msgspec.Struct, frozen=True, kw_only=True):
+class SignIn(msgspec.Struct, frozen=True, kw_only=True):
     """How one comes in. Raises ConfigurationError."""
 
     allow_actions: bool = False
@@ -61,13 +61,13 @@ class Entrance(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     @property
-    def most(self) -> frozenset[str]:
+    def allowed_scopes(self) -> frozenset[str]:
         """The scopes of which anybody has some."""
         hidden = {Scope.PAYLOAD} if self.hide_payloads else set()
-        return SEEN - hidden - (frozenset() if self.allow_actions else OF_DASHBOARD)
+        return DASHBOARD_SCOPES - hidden - (frozenset() if self.allow_actions else OF_DASHBOARD)
 
 
-class Visitor(msgspec.Struct, frozen=True):
+class IdentifiedVisitor(msgspec.Struct, frozen=True):
     """Who has been found."""
 
     name: str
@@ -83,51 +83,58 @@ class Visitors:
     """On an event loop. ``link``: made where actions are allowed and nothing else tells who comes."""
 
     def __init__(
-        self, authenticator: Authenticator, entrance: Entrance, link: Link | None, clock: Clock, events: Events
+        self,
+        authenticator: Authenticator,
+        sign_in_options: SignIn,
+        link: SignInLink | None,
+        clock: Clock,
+        events: Events,
     ) -> None:
-        self.entrance = entrance
+        self.sign_in_options = sign_in_options
         self._authenticator = authenticator
         self._link = link
         self._events = events
         self._sessions = Sessions(clock)
 
     @property
-    def way(self) -> Literal["token", "link", "proxy", "open"]:
+    def method(self) -> Literal["token", "link", "proxy", "open"]:
         """How a person comes in. A file of tokens that is made later closes what was open."""
         if self._authenticator.wants_tokens:
             return "token"
-        return "link" if self._link is not None else "proxy" if self.entrance.trust_header else "open"
+        return "link" if self._link is not None else "proxy" if self.sign_in_options.trust_header else "open"
 
-    def find(self, headers: Mapping[str, str], peer: str, session: str) -> Visitor | None:
+    def find(self, headers: Mapping[str, str], peer: str, session: str) -> IdentifiedVisitor | None:
         """``None``: they have to sign in. ``session``: of their cookie. Raises Refused."""
-        entrance, way = self.entrance, self.way
+        sign_in_options, method = self.sign_in_options, self.method
         self._check_host(headers)
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        if way == "token" and scheme.lower() == "bearer":
-            grant = self._granted(token.strip(), entrance.proxies.client(peer, headers))
-            return Visitor(_name_of(grant), entrance.most & grant.scopes, is_program=True)
-        if (begun := self._sessions.find(session)) is not None and self._authenticator.still(begun):
-            return Visitor(_name_of(begun), entrance.most & begun.scopes, is_session=True)
-        if entrance.trust_header and peer in entrance.proxies:
-            return Visitor(_named(headers, entrance.trust_header), entrance.most)
-        if way == "open":
-            return Visitor("", entrance.most - OF_DASHBOARD)
-        if way == "proxy":
-            raise forbidden("this dashboard is reached through its proxy", f"open {entrance.public_url}")
+        if method == "token" and scheme.lower() == "bearer":
+            grant = self._check_token(token.strip(), sign_in_options.proxies.client(peer, headers))
+            return IdentifiedVisitor(_name_of(grant), sign_in_options.allowed_scopes & grant.scopes, is_program=True)
+        if (session_grant := self._sessions.find(session)) is not None and self._authenticator.still(session_grant):
+            return IdentifiedVisitor(
+                _name_of(session_grant), sign_in_options.allowed_scopes & session_grant.scopes, is_session=True
+            )
+        if sign_in_options.trust_header and peer in sign_in_options.proxies:
+            return IdentifiedVisitor(_named(headers, sign_in_options.trust_header), sign_in_options.allowed_scopes)
+        if method == "open":
+            return IdentifiedVisitor("", sign_in_options.allowed_scopes - OF_DASHBOARD)
+        if method == "proxy":
+            raise forbidden("this dashboard is reached through its proxy", f"open {sign_in_options.public_url}")
         return None
 
-    def sign_in(self, secret: str, address: str, old: str) -> str:
+    def sign_in(self, secret: str, address: str, old_session: str) -> str:
         """A session for who knows the token or the code of the link, instead of an ``old`` one. Raises Refused."""
-        way = self.way
+        method = self.method
         try:
-            grant = self._proven(secret, address)
+            grant = self._check_secret(secret, address)
         except Refused as refused:
             if refused.kind is not Kind.TOO_MANY:  # whom the brake stops does not fill the log
-                self._events.emit(DashboardChanged("sign in", "", (way,), ("refused",), address))
+                self._events.emit(DashboardChanged("sign in", "", (method,), ("refused",), address))
             raise
-        self._events.emit(DashboardChanged("sign in", _name_of(grant), (way,), ("done",), address))
-        self._sessions.end(old)
-        return self._sessions.begin(grant)
+        self._events.emit(DashboardChanged("sign in", _name_of(grant), (method,), ("done",), address))
+        self._sessions.end(old_session)
+        return self._sessions.start(grant)
 
     def sign_out(self, session: str) -> None:
         self._sessions.end(session)
@@ -137,10 +144,10 @@ class Visitors:
         if self._link is not None:
             self._link.make()
 
-    def _proven(self, secret: str, address: str) -> Grant:
-        if self._link is None or self.way == "token":
-            grant = self._granted(secret, address)
-            if not self.entrance.most & grant.scopes:
+    def _check_secret(self, secret: str, address: str) -> Grant:
+        if self._link is None or self.method == "token":
+            grant = self._check_token(secret, address)
+            if not self.sign_in_options.allowed_scopes & grant.scopes:
                 fix = f"make one: stowhand tokens make --name {grant.name} --scope read,payload"
                 raise forbidden("this token gives no right here", fix)
             return grant
@@ -149,7 +156,7 @@ class Visitors:
             raise Refused(refused.kind, "This link was used, or is more than ten minutes old.", status=refused.status)
         return EVERYTHING
 
-    def _granted(self, token: str, address: str) -> Grant:
+    def _check_token(self, token: str, address: str) -> Grant:
         grant = self._authenticator.find(token)
         if grant is None:
             raise self._authenticator.wrong(address)
@@ -163,36 +170,37 @@ class Visitors:
     def _check_host(self, headers: Mapping[str, str]) -> None:
         """Where no secret is asked for, a page of another site must not pass for a visitor by giving its own name the
         address of this machine; nor must what a proxy brings in pass for a program of this machine."""
-        entrance = self.entrance
-        if self.way == "token" and not entrance.trust_header:
+        sign_in_options = self.sign_in_options
+        if self.method == "token" and not sign_in_options.trust_header:
             return
-        if host_of(headers)[0] not in (*LOOPBACK_NAMES, urlsplit(entrance.public_url).hostname):
-            fix = f"open {entrance.public_url or 'http://127.0.0.1:PORT'}; a proxy before it is named by --public-url"
+        if host_of(headers)[0] not in (*LOOPBACK_NAMES, urlsplit(sign_in_options.public_url).hostname):
+            url = sign_in_options.public_url or "http://127.0.0.1:PORT"
+            fix = f"open {url}; name the URL of a proxy with --public-url"
             raise forbidden("this dashboard has another name", fix)
-        if not entrance.trust_header and is_forwarded(headers):
+        if not sign_in_options.trust_header and is_forwarded(headers):
             fix = "make a token: stowhand tokens make --name NAME --scope read; or let the proxy say: --trust-header"
             raise forbidden("a proxy stands before this dashboard, which does not ask who you are", fix)
 
 
-class Link:
+class SignInLink:
     """Signs in whoever uses it first. ``show``: is given its path, and shows it to the owner of this process alone."""
 
     def __init__(self, show: Callable[[str], None], clock: Clock) -> None:
         self._show = show
         self._clock = clock
-        self._code, self._until = "", 0.0
+        self._code, self._valid_until = "", 0.0
 
     def make(self) -> None:
         """A new one, which makes the one before void; but not within some seconds of one that was not used."""
         now = self._clock.monotonic()
-        if not self._code or now >= self._until - LINK_LIFE + LINK_PAUSE:
-            self._code, self._until = secrets.token_urlsafe(32), now + LINK_LIFE
+        if not self._code or now >= self._valid_until - LINK_LIFE_SECONDS + LINK_PAUSE_SECONDS:
+            self._code, self._valid_until = secrets.token_urlsafe(32), now + LINK_LIFE_SECONDS
             self._show(f"/login?code={self._code}")
 
     def spend(self, code: str) -> bool:
         """``False``: another code, or used, or too old."""
-        alive = self._code and self._clock.monotonic() < self._until
-        if not alive or not hmac.compare_digest(hash_of(self._code), hash_of(code)):
+        is_valid = self._code and self._clock.monotonic() < self._valid_until
+        if not is_valid or not hmac.compare_digest(hash_of(self._code), hash_of(code)):
             return False
         self._code = ""
         return True
@@ -203,24 +211,24 @@ class Sessions:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._kept: OrderedDict[str, tuple[Grant, float]] = OrderedDict()
+        self._grants: OrderedDict[str, tuple[Grant, float]] = OrderedDict()
         """By the hash of the cookie, the oldest first; and until when."""
 
-    def begin(self, grant: Grant) -> str:
+    def start(self, grant: Grant) -> str:
         """The secret of a new one."""
         secret = secrets.token_urlsafe(32)
-        self._kept[hash_of(secret)] = grant, self._clock.monotonic() + SESSION_LIFE
-        if len(self._kept) > MOST_SESSIONS:
-            self._kept.popitem(last=False)
+        self._grants[hash_of(secret)] = grant, self._clock.monotonic() + SESSION_LIFE_SECONDS
+        if len(self._grants) > MAX_SESSIONS:
+            self._grants.popitem(last=False)
         return secret
 
     def find(self, secret: str) -> Grant | None:
         """``None``: there is none, or not any more. Whether its grant still holds, the authenticator knows."""
-        found = self._kept.get(hash_of(secret))
-        return found[0] if found is not None and self._clock.monotonic() < found[1] else None
+        entry = self._grants.get(hash_of(secret))
+        return entry[0] if entry is not None and self._clock.monotonic() < entry[1] else None
 
     def end(self, secret: str) -> None:
-        self._kept.pop(hash_of(secret), None)
+        self._grants.pop(hash_of(secret), None)
 
 
 def _name_of(grant: Grant) -> str:
@@ -230,6 +238,6 @@ def _name_of(grant: Grant) -> str:
 def _named(headers: Mapping[str, str], header: str) -> str:
     name = headers.get(header.lower(), "").strip()
     # A comma joins two headers of this name, of which a visitor may have sent one.
-    if not name or len(name) > NAME_LIMIT or not name.isprintable() or "," in name:
+    if not name or len(name) > MAX_NAME_LENGTH or not name.isprintable() or "," in name:
         raise forbidden(f"the proxy does not say in {header} who you are", "sign in at the proxy")
     return name
