@@ -16,7 +16,7 @@ import pytest
 
 from stowhand.clock import SystemClock, sleep_blocking, stopwatch
 from stowhand.commands import Command, CommandHandler, handler, steps
-from stowhand.commands.command import KEPT_VARIABLES
+from stowhand.commands.command import INHERITED_VARIABLES
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.execution_log import OUT_LIMIT
 from stowhand.jobs.lifecycle import Fail, Retry
@@ -235,7 +235,12 @@ def test_of_the_workers_environment_a_command_sees_only_what_is_listed(
     assert outcome_of(harness, seen, env={"GIVEN": "1"}) is None
     names = set(harness.entries[0].out.split())
     assert {"PATH", "GIVEN", "LC_ALL"} <= names
-    assert names <= {*KEPT_VARIABLES, "GIVEN", "LC_CTYPE", *(name for name in os.environ if name.startswith("LC_"))}
+    assert names <= {
+        *INHERITED_VARIABLES,
+        "GIVEN",
+        "LC_CTYPE",
+        *(name for name in os.environ if name.startswith("LC_")),
+    }
 
 
 # -- much output, odd output -----------------------------------------------------------------------
@@ -324,8 +329,8 @@ def test_its_own_time_limit_outdoes_the_handlers_and_one_that_ignores_term_is_ki
         ("canceled", {}, "its job was canceled", 128 + 15),
         ("timeout", {}, "the time of the attempt was up", 128 + 15),
         ("canceled", {"grace": 0.2}, "its job was canceled", 128 + 9),
-        ("returned", {"STOPPING_GRACE": 0.2}, "the worker stops", 128 + 9),
-        ("lost", {"LOST_GRACE": 0.2}, "its lease was lost", 128 + 9),
+        ("returned", {"MAX_STOPPING_GRACE_SECONDS": 0.2}, "the worker stops", 128 + 9),
+        ("lost", {"MAX_LOST_GRACE_SECONDS": 0.2}, "its lease was lost", 128 + 9),
     ],
 )
 def test_told_to_stop_the_group_is_ended_and_the_entry_says_so(
@@ -337,7 +342,7 @@ def test_told_to_stop_the_group_is_ended_and_the_entry_says_so(
     words: str,
     code: int,
 ) -> None:
-    monkeypatch.setattr(steps, "PACE", 0.05)
+    monkeypatch.setattr(steps, "UPDATE_INTERVAL_SECONDS", 0.05)
     for name in pauses.keys() - {"grace"}:
         monkeypatch.setattr(handler, name, pauses[name])
     ignores = code == 128 + 9
@@ -406,7 +411,7 @@ def test_told_to_stop_while_it_could_not_be_started_it_stops(run: Run) -> None:
 
 
 def test_a_stopping_worker_waits_for_commands_to_end() -> None:
-    assert handler.LOST_GRACE < handler.STOPPING_GRACE < DEFAULT_TIMINGS.last_pause
+    assert handler.MAX_LOST_GRACE_SECONDS < handler.MAX_STOPPING_GRACE_SECONDS < DEFAULT_TIMINGS.last_pause
 
 
 def test_what_a_command_leaves_behind_holds_nobody_up_and_is_killed(

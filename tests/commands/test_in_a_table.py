@@ -125,7 +125,7 @@ def test_what_commands_say_stands_in_the_record_and_the_exit_code_in_its_message
 
 
 def test_on_sqlite_too_and_a_cancel_ends_the_command(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "PACE", 0.05)
+    monkeypatch.setattr(steps, "UPDATE_INTERVAL_SECONDS", 0.05)
     file = tmp_path / "shop.db"
 
     async def story() -> None:
@@ -161,7 +161,7 @@ def test_on_sqlite_too_and_a_cancel_ends_the_command(tmp_path: Path, run: Run, m
 def test_a_record_that_is_canceled_or_deleted_ends_its_command_and_all_it_started(
     postgres_url: str, run: Run, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr(steps, "PACE", 0.05)
+    monkeypatch.setattr(steps, "UPDATE_INTERVAL_SECONDS", 0.05)
 
     async def story() -> None:
         async with building(postgres_url) as place:
@@ -181,7 +181,7 @@ def test_a_record_that_is_canceled_or_deleted_ends_its_command_and_all_it_starte
 def test_a_worker_that_stops_ends_its_commands_and_hands_their_records_back(
     postgres_url: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps, "PACE", 0.05)
+    monkeypatch.setattr(steps, "UPDATE_INTERVAL_SECONDS", 0.05)
 
     async def story() -> None:
         async with building(postgres_url) as place:

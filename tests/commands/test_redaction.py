@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stowhand.commands.redaction import MARK, MOST, Redactor
+from stowhand.commands.redaction import MAX_SECRETS, REDACTION_MARK, Redactor
 from stowhand.errors import ConfigurationError
 
 
@@ -29,7 +29,7 @@ def blacked_out(data: bytes, secrets: list[bytes]) -> bytes:
         if place not in black:
             shown.append(byte)
         elif place - 1 not in black:
-            shown += MARK.encode()
+            shown += REDACTION_MARK.encode()
     return bytes(shown)
 
 
@@ -83,9 +83,9 @@ def test_output_that_ends_in_the_middle_of_a_secret_does_not_show_its_beginning(
 
 def test_what_is_held_back_stays_small() -> None:
     stream = Redactor(["aaaa"]).stream()
-    assert stream.feed(b"a" * 100_000) == MARK.encode()
+    assert stream.feed(b"a" * 100_000) == REDACTION_MARK.encode()
     assert stream.feed(b"a" * 100_000 + b"b") == b"b"
-    assert len(stream._held) == 0
+    assert len(stream._pending) == 0
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_is_held_back_stays_small() -> None:
         ([None], "secret 1 is a NoneType"),
         ("a string", "give a list of secrets"),
         (["x" * 100_000], "the limit is 65536"),
-        ([f"secret {number}" for number in range(MOST + 1)], "more than 1000 secrets"),
+        ([f"secret {number}" for number in range(MAX_SECRETS + 1)], "more than 1000 secrets"),
     ],
 )
 def test_what_cannot_be_a_secret_is_refused_without_showing_one(secrets: list[str], words: str) -> None:

@@ -9,9 +9,9 @@ from datetime import UTC
 import pytest
 
 from stowhand.commands import step
-from stowhand.commands.output import LAST_BYTES, Output
+from stowhand.commands.output import MAX_ERROR_BYTES, Output
 from stowhand.commands.redaction import Redactor
-from stowhand.commands.steps import _WHY, LAST_TRY, PATIENCE
+from stowhand.commands.steps import _REASONS, END_TIMEOUT_SECONDS, STOPPING_TIMEOUT_SECONDS
 from stowhand.errors import ConfigurationError, LogRefused
 from stowhand.jobs.execution_log import OUT_LIMIT, ExecutionLogEntry
 from stowhand.protocols.attempt import Stop, control_of
@@ -131,7 +131,7 @@ def test_a_beginning_and_an_end_wait_for_the_store_as_long_as_the_attempt_may_go
             control_of(harness.ctx).lost = True
             harness.ctx.cancel("lost")
             working.cancel()
-        await clock.advance(LAST_TRY + 1)
+        await clock.advance(STOPPING_TIMEOUT_SECONDS + 1)
         assert working.done()
         assert working.cancelled() is not back
         assert [one.exit_code for one in harness.entries] == ([0] if back else [None] * (when == "end"))
@@ -152,7 +152,13 @@ def test_a_refused_end_makes_the_step_fail_at_once(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "within"), [("canceled", PATIENCE), ("timeout", PATIENCE), ("returned", LAST_TRY), ("lost", 0.0)]
+    ("reason", "within"),
+    [
+        ("canceled", END_TIMEOUT_SECONDS),
+        ("timeout", END_TIMEOUT_SECONDS),
+        ("returned", STOPPING_TIMEOUT_SECONDS),
+        ("lost", 0.0),
+    ],
 )
 def test_told_to_stop_it_stores_its_end_all_the_same_as_long_as_somebody_waits(
     run: Run, reason: str, within: float
@@ -181,7 +187,7 @@ def test_told_to_stop_it_stores_its_end_all_the_same_as_long_as_somebody_waits(
         return harness, clock.monotonic() - since
 
     harness, took = run(story())
-    assert harness.entries[0].out == f"[stopped: {_WHY[reason]}]\n"
+    assert harness.entries[0].out == f"[stopped: {_REASONS[reason]}]\n"
     assert (harness.entries[0].exit_code, harness.entries[0].duration_ms) == (None, 5000)
     assert within <= took <= within + 2
     assert len(harness.warnings) == (0 if reason == "lost" else 1)
@@ -210,15 +216,15 @@ def test_cancelled_while_its_beginning_is_stored_no_entry_is_left_without_an_end
             await clock.advance(0.25)
         assert working.cancelled()
         assert [(one.out, one.duration_ms is None) for one in harness.entries] == (
-            [] if down else [(f"[stopped: {_WHY['canceled']}]\n", False)]
+            [] if down else [(f"[stopped: {_REASONS['canceled']}]\n", False)]
         )
         return clock.monotonic()
 
-    assert run(story()) < 0.5 + LAST_TRY + 2
+    assert run(story()) < 0.5 + STOPPING_TIMEOUT_SECONDS + 2
 
 
 def test_every_way_of_being_stopped_is_told() -> None:
-    assert set(_WHY) == {stop.value for stop in Stop} - {Stop.CRASHED.value, Stop.UNABLE.value}
+    assert set(_REASONS) == {stop.value for stop in Stop} - {Stop.CRASHED.value, Stop.UNABLE.value}
 
 
 def test_what_is_said_while_an_update_is_on_its_way_goes_out_with_the_next(run: Run) -> None:
@@ -259,7 +265,7 @@ def test_cancelled_while_its_end_is_stored_it_tries_a_little_longer(run: Run, ba
         await clock.advance(3)
         working.cancel()
         harness.down = not back
-        await clock.advance(1 if back else LAST_TRY + 1)
+        await clock.advance(1 if back else STOPPING_TIMEOUT_SECONDS + 1)
         assert working.cancelled()
         assert harness.entries[0].exit_code == (0 if back else None)
         assert len(harness.warnings) == (0 if back else 1)
@@ -406,4 +412,4 @@ def test_the_last_lines_are_few_and_short() -> None:
     output = Output(Redactor())
     output.feed(b"".join(b"%d %s\n" % (number, b"x" * 1000) for number in range(30)))
     assert [line.split()[0] for line in output.last_lines[1:]] == ["26", "27", "28", "29"]
-    assert sum(map(len, output.last_lines)) <= LAST_BYTES
+    assert sum(map(len, output.last_lines)) <= MAX_ERROR_BYTES

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stowhand.cron.command import JSON5_LIMIT
+from stowhand.cron.command import MAX_JSON5_CHARACTERS
 from stowhand.cron.crontab import parse_crontab, refuse_duplicates
 from stowhand.cron.item import ParsedItem
 from stowhand.errors import ConfigurationError, CrontabError
@@ -85,7 +85,7 @@ def test_a_job_without_options_has_the_defaults() -> None:
 def test_comments_blank_lines_tabs_trailing_spaces_and_a_bom_are_accepted() -> None:
     text = "\ufeff# one\r\n\r\n  \t# two\n\t0\t4  * * *\tfirst   ?fill=4w3d2h1m  {a:'x # y',}  \t\r\n1 * * * * second\r"
     first, second = parse_crontab(text)
-    assert (first.fill, first.payload, first.place) == (44_761 * 60.0, {"a": "x # y"}, "crontab line 4")
+    assert (first.fill, first.payload, first.position) == (44_761 * 60.0, {"a": "x # y"}, "crontab line 4")
     assert second.identifier == "second"
 
 
@@ -218,7 +218,10 @@ def test_of_date_and_weekday_one_restricted_decides_alone() -> None:
         ("* * * * * t {a:1} ?max=2", "payload: Unexpected \"?\" at column 7; options stand before the payload"),
         ("* * * * * t " + '{"a":' * 65 + "1" + "}" * 65, "payload: nested deeper than the limit of 64"),
         ("* * * * * t " + "{a:" * 500 + "1" + "}" * 500, "payload: nested "),  # how deep JSON5 goes is Python's limit
-        ("* * * * * t {a:'" + "x" * JSON5_LIMIT + "'}", f"payload: {JSON5_LIMIT + 6} characters of JSON5"),
+        (
+            "* * * * * t {a:'" + "x" * MAX_JSON5_CHARACTERS + "'}",
+            f"payload: {MAX_JSON5_CHARACTERS + 6} characters of JSON5",
+        ),
         ('* * * * * t {"a":"' + "x" * 2**20 + '"}', "payload: 1048584 bytes, the limit is 1048576"),
     ],
     ids=lambda value: value[:50],

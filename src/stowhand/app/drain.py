@@ -15,7 +15,7 @@ from stowhand.app.presets import preset_worker
 from stowhand.clock import Clock
 from stowhand.cron.agenda import MINUTE, Agenda, next_minute, this_minute
 from stowhand.cron.item import ParsedItem
-from stowhand.cron.scheduler import Entering
+from stowhand.cron.scheduler import TickWriter
 from stowhand.events import Events, JobEnded
 from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.jobs.job import Job
@@ -203,7 +203,7 @@ class RecurringItems:
         if self._agenda.items:
             store = await self._app.open()
             await store.timetable.register([(item.identifier, item.spec) for item in self._agenda.items])
-            entering = Entering(store, Events(), self._clock, self._app.registry.apply_on_enqueue)
+            entering = TickWriter(store, Events(), self._clock, self._app.registry.apply_on_enqueue)
             await entering.enter(self._agenda.due(now), now)
             self._agenda.done_until(this_minute(now) + MINUTE)
 

@@ -145,7 +145,7 @@ def check(file: str, start: datetime, as_json: bool) -> None:
             about = {name: getattr(item, name) for name in ("identifier", "task", "tz", "fill", "spec")}
             click.echo(json_line(about | {"runs": runs}))
             continue
-        click.echo(f"{escape(item.place)}: {escape(item.spec)}")
+        click.echo(f"{escape(item.position)}: {escape(item.spec)}")
         if item.options.queue_name is not None:
             click.echo(f"  serial key {escape(item.options.queue_name)}: its jobs run one at a time")
         for run in runs:

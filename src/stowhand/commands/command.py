@@ -13,9 +13,9 @@ import msgspec
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.durations import Duration, seconds
 
-KEY_LIMIT = 255
+MAX_KEY_BYTES = 255
 """Bytes."""
-KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR")
+INHERITED_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR")
 """Variables of the worker that a command sees, with every ``LC_…``. Nothing else: no password, no URL."""
 
 
@@ -60,31 +60,31 @@ class Command(msgspec.Struct, frozen=True):
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the worker that a command sees."""
-    return {name: value for name, value in environ.items() if name in KEPT_VARIABLES or name.startswith("LC_")}
+    return {name: value for name, value in environ.items() if name in INHERITED_VARIABLES or name.startswith("LC_")}
 
 
-def read_folder(what: str, folder: object) -> str | None:
+def read_folder(label: str, folder: object) -> str | None:
     """Text, from text or a path. Raises ConfigurationError, as the others do."""
     if folder is not None and not isinstance(folder, str | Path):
-        raise ConfigurationError(f"{what} is {a_type(folder)}; give a path")
+        raise ConfigurationError(f"{label} is {a_type(folder)}; give a path")
     return None if folder is None else os.fspath(folder)
 
 
-def read_variables(what: str, variables: object) -> dict[str, str]:
+def read_variables(label: str, variables: object) -> dict[str, str]:
     """Names and values that a process can be given. The message shows no value: it may be a secret."""
     if variables is None:
         return {}
     if not isinstance(variables, Mapping):
-        raise ConfigurationError(f"{what} is {a_type(variables)}; give a mapping of names to values")
+        raise ConfigurationError(f"{label} is {a_type(variables)}; give a mapping of names to values")
     for name, value in variables.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise ConfigurationError(f"{what}: {name!r} is no name of a variable")
+            raise ConfigurationError(f"{label}: {name!r} is no name of a variable")
         if not isinstance(value, str) or "\0" in value:
-            raise ConfigurationError(f"{what}: the value of {name} is no text without NUL; give str(…)")
+            raise ConfigurationError(f"{label}: the value of {name} is no text without NUL; give str(…)")
     return dict(variables)
 
 
-def read_seconds(what: str, duration: object, *, zero: bool = False) -> float | None:
+def read_seconds(label: str, duration: object, *, is_zero_allowed: bool = False) -> float | None:
     """Seconds, from a number or a timedelta."""
     if duration is None:
         return None
@@ -92,14 +92,14 @@ def read_seconds(what: str, duration: object, *, zero: bool = False) -> float | 
     if isinstance(duration, int | Duration | str) and not isinstance(duration, bool):
         with suppress(ValueError):
             value = seconds(duration)
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-        raise ConfigurationError(f"{what}: {duration!r} given; give seconds, more than 0")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not is_zero_allowed):
+        raise ConfigurationError(f"{label}: {duration!r} given; give seconds, more than 0")
     return value
 
 
 def _check_key(key: object) -> None:
-    if not isinstance(key, str) or not key.strip() or len(key.encode()) > KEY_LIMIT:
-        raise ConfigurationError(f"command: its key is {key!r}; give 1 to {KEY_LIMIT} bytes of text")
+    if not isinstance(key, str) or not key.strip() or len(key.encode()) > MAX_KEY_BYTES:
+        raise ConfigurationError(f"command: its key is {key!r}; give 1 to {MAX_KEY_BYTES} bytes of text")
 
 
 def _words(key: str, argv: object) -> tuple[str, ...]:
@@ -110,9 +110,9 @@ def _words(key: str, argv: object) -> tuple[str, ...]:
     if not isinstance(argv, Sequence):
         raise ConfigurationError(f"command {key}: argv is {a_type(argv)}; give a list of words")
     words = tuple(os.fspath(word) if isinstance(word, Path) else word for word in argv)
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if not isinstance(word, str) or "\0" in word:
-            raise ConfigurationError(f"command {key}: word {place} of argv is no text without NUL; give str(…)")
+            raise ConfigurationError(f"command {key}: word {index} of argv is no text without NUL; give str(…)")
     if not words or not words[0]:
         raise ConfigurationError(f"command {key}: argv is empty; give a program and its arguments")
     return words

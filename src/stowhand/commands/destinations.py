@@ -11,7 +11,7 @@ from stowhand.jobs.execution_log import OUT_LIMIT, ExecutionLogEntry
 from stowhand.protocols.attempt import Attempt, AttemptLogger, ExecutionLog
 from stowhand.tasks.program import LineSplitter
 
-SHOWN_COMMAND = 1000
+MAX_COMMAND_CHARACTERS = 1000
 """Characters of a command in a log line."""
 
 
@@ -21,10 +21,10 @@ def log_of(ctx: Attempt[Any]) -> ExecutionLog:
         store = ctx.store
     except ConfigurationError:  # a store that gives a running handler nothing
         store = None
-    return store if isinstance(store, ExecutionLog) else LoggedLog(ctx.logger)
+    return store if isinstance(store, ExecutionLog) else JobLoggerLog(ctx.logger)
 
 
-class LoggedLog:
+class JobLoggerLog:
     """Lines of the job's logger: one when a step begins, one when it ends, and between them what it says."""
 
     def __init__(self, logger: AttemptLogger) -> None:
@@ -35,8 +35,8 @@ class LoggedLog:
 
     async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
         command = shlex.join(entry.command)
-        if len(command) > SHOWN_COMMAND:
-            command = command[: SHOWN_COMMAND - 1] + "…"
+        if len(command) > MAX_COMMAND_CHARACTERS:
+            command = command[: MAX_COMMAND_CHARACTERS - 1] + "…"
         self._logger.info(f"{entry.key} began: {command}" if command else f"{entry.key} began")
         return 1
 

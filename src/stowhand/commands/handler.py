@@ -29,11 +29,11 @@ from stowhand.tasks.program import ProgramProtocol, describe_exit, describe_star
 R = TypeVar("R")
 Commands = Callable[[R], Iterable[Command] | Awaitable[Iterable[Command]]]
 
-STOPPING_GRACE = 3.0
+MAX_STOPPING_GRACE_SECONDS = 3.0
 """Seconds between TERM and KILL, at most, when the worker stops: it waits only a little longer itself."""
-LOST_GRACE = 0.5
+MAX_LOST_GRACE_SECONDS = 0.5
 """Seconds between TERM and KILL when the lease is lost: another worker may have begun."""
-NOT_FOUND, NOT_STARTED = 127, 126
+NOT_FOUND_EXIT_CODE, NOT_STARTED_EXIT_CODE = 127, 126
 """Exit codes of what was never run, as a shell has them."""
 
 
@@ -74,7 +74,7 @@ class CommandHandler(Generic[R]):
             always = Redactor(redact)
             self._redact = lambda record: always
         self._timeout = read_seconds("timeout", timeout)
-        self._grace = read_seconds("grace", grace, zero=True) or 0.0
+        self._grace = read_seconds("grace", grace, is_zero_allowed=True) or 0.0
         self._cwd, self._env = read_folder("cwd", cwd), read_variables("env", env)
         self._fatal = frozenset(fatal_codes)
         if not all(type(code) is int and 0 < code < 256 for code in self._fatal):
@@ -86,9 +86,9 @@ class CommandHandler(Generic[R]):
         try:
             for command in await self._read(record):
                 async with step(ctx, command.key, command.words, redact=redactor, clock=self._clock) as entry:
-                    trouble = await self._run(ctx, command, entry)
-                if trouble is not None:
-                    return self._failure(redactor.text(trouble), entry)
+                    error_text = await self._run(ctx, command, entry)
+                if error_text is not None:
+                    return self._failure(redactor.text(error_text), entry)
         except Exception as error:
             outcome = from_error(error, MAX_SEARCHED_ERROR_BYTES)
             if isinstance(outcome, Retry | Fail) and (safe := redactor.text(outcome.error)) != outcome.error:
@@ -101,9 +101,9 @@ class CommandHandler(Generic[R]):
     async def _read(self, record: R) -> list[Command]:
         made: Any = self._commands(record)
         commands = list(await made if inspect.isawaitable(made) else made)
-        for one in commands:
-            if not isinstance(one, Command):
-                raise ConfigurationError(f"commands: {a_type(one)} among them; give Command(key, argv)")
+        for command in commands:
+            if not isinstance(command, Command):
+                raise ConfigurationError(f"commands: {a_type(command)} among them; give Command(key, argv)")
         if len(commands) > ENTRIES_LIMIT:
             raise ConfigurationError(f"commands: {len(commands)} of them, the limit is {ENTRIES_LIMIT}")
         return commands
@@ -113,47 +113,49 @@ class CommandHandler(Generic[R]):
         words, cwd = command.words, read_folder("cwd", command.cwd) or self._cwd
         limit = read_seconds("timeout", command.timeout) or self._timeout
         env = inherited(os.environ) | self._env | dict(command.env or {})
-        talk = ProgramProtocol(entry.output)
+        protocol = ProgramProtocol(entry.output)
         scope = asyncio.timeout(limit)
         try:
             async with scope:
-                await run_program(words, command.input, env, talk, lambda: self._patience(ctx), cwd, may_leave=False)
+                await run_program(
+                    words, command.input, env, protocol, lambda: self._kill_delay(ctx), cwd, may_leave=False
+                )
         except (OSError, ValueError) as error:
             if not scope.expired():
-                found = not isinstance(error, FileNotFoundError) or error.filename == cwd
-                entry.exit_code = NOT_STARTED if found else NOT_FOUND
-                why = _why_not(words[0], cwd, error)
-                entry.output.add_line(f"[could not be started: {why}]")
-                return f"{command.key} could not be started: {why}"
+                is_found = not isinstance(error, FileNotFoundError) or error.filename == cwd
+                entry.exit_code = NOT_STARTED_EXIT_CODE if is_found else NOT_FOUND_EXIT_CODE
+                reason = _start_error(words[0], cwd, error)
+                entry.output.add_line(f"[could not be started: {reason}]")
+                return f"{command.key} could not be started: {reason}"
         finally:
-            if talk.code is not None:
-                entry.exit_code = talk.code if talk.code >= 0 else 128 - talk.code
+            if protocol.code is not None:
+                entry.exit_code = protocol.code if protocol.code >= 0 else 128 - protocol.code
         if scope.expired():
-            ended = "cannot be killed" if talk.code is None else describe_exit(talk.code)
-            entry.output.add_line(f"[took longer than {limit:g} s and {ended}]")
-            return f"{command.key} took longer than {limit:g} s and {ended}"
-        assert talk.code is not None
-        if talk.code < 0:
-            entry.output.add_line(f"[{describe_exit(talk.code)}]")
-        return None if talk.code == 0 else f"{command.key} {describe_exit(talk.code)}"
+            exit_text = "cannot be killed" if protocol.code is None else describe_exit(protocol.code)
+            entry.output.add_line(f"[took longer than {limit:g} s and {exit_text}]")
+            return f"{command.key} took longer than {limit:g} s and {exit_text}"
+        assert protocol.code is not None
+        if protocol.code < 0:
+            entry.output.add_line(f"[{describe_exit(protocol.code)}]")
+        return None if protocol.code == 0 else f"{command.key} {describe_exit(protocol.code)}"
 
-    def _patience(self, ctx: Attempt[R]) -> float:
+    def _kill_delay(self, ctx: Attempt[R]) -> float:
         """Seconds between TERM and KILL."""
         if control_of(ctx).lost:
-            return min(self._grace, LOST_GRACE)
-        return min(self._grace, STOPPING_GRACE) if ctx.cancel_reason == "returned" else self._grace
+            return min(self._grace, MAX_LOST_GRACE_SECONDS)
+        return min(self._grace, MAX_STOPPING_GRACE_SECONDS) if ctx.cancel_reason == "returned" else self._grace
 
-    def _failure(self, trouble: str, entry: Step) -> Retry | Fail:
-        text = "\n".join([trouble, *(line for line in entry.output.last_lines if not _is_ours(line, trouble))])
+    def _failure(self, error_text: str, entry: Step) -> Retry | Fail:
+        text = "\n".join([error_text, *(line for line in entry.output.last_lines if not _is_ours(line, error_text))])
         return Fail(text) if entry.exit_code in self._fatal else Retry(text)
 
 
-def _is_ours(line: str, trouble: str) -> bool:
+def _is_ours(line: str, error_text: str) -> bool:
     """The line that says the same in the log entry."""
-    return line.startswith("[") and trouble.endswith(line[1:-1])
+    return line.startswith("[") and error_text.endswith(line[1:-1])
 
 
-def _why_not(word: str, cwd: str | None, error: OSError | ValueError) -> str:
+def _start_error(word: str, cwd: str | None, error: OSError | ValueError) -> str:
     if isinstance(error, OSError) and cwd is not None and error.filename == cwd:
         return f"its folder {cwd}: {error.strerror}"
     if "/" not in word and isinstance(error, FileNotFoundError):

@@ -10,27 +10,27 @@ from stowhand.jobs.execution_log import OUT_LIMIT
 from stowhand.jobs.text import clean
 from stowhand.tasks.program import OutputReader
 
-LAST_LINES = 20
+MAX_ERROR_LINES = 20
 """Lines of output in the error of a command that failed."""
-LAST_BYTES = 4 * 1024
+MAX_ERROR_BYTES = 4 * 1024
 """Bytes of output in that error."""
-_KEPT = OUT_LIMIT + 16  # a few more than are shown, so that shortening it shows that something is missing
+_MAX_KEPT_BYTES = OUT_LIMIT + 16  # a few more than are shown, so that shortening it shows that something is missing
 
 
 class Output:
     """Bytes in (``program.OutputReader``), text out. ``changed`` is called when there is more."""
 
-    def __init__(self, redactor: Redactor, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, redactor: Redactor, on_change: Callable[[], None] = lambda: None) -> None:
         self._redactor = redactor
         self._stream = redactor.stream()
         self._kept = bytearray()
-        self._changed = changed
+        self._on_change = on_change
         self._ended = False
-        self._ear: OutputReader | None = None
+        self._second_reader: OutputReader | None = None
 
     def attach(self, reader: OutputReader) -> None:
         """Pass the output on to a second reader, as it arrives."""
-        self._ear = reader
+        self._second_reader = reader
 
     def feed(self, data: bytes) -> None:
         """Add output."""
@@ -41,8 +41,8 @@ class Output:
         if not self._ended:
             self._ended = True
             self._keep(self._stream.end())
-            if self._ear is not None:
-                self._ear.end()
+            if self._second_reader is not None:
+                self._second_reader.end()
 
     def add_line(self, line: str) -> None:
         """A line of ours, after what the program said."""
@@ -54,21 +54,23 @@ class Output:
     @property
     def text(self) -> str:
         """The end of it. Bytes that are no UTF-8 become U+FFFD; a character that is half here is not shown yet."""
-        return codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(self._kept[-_KEPT:]), self._ended)
+        return codecs.getincrementaldecoder("utf-8")("replace").decode(
+            bytes(self._kept[-_MAX_KEPT_BYTES:]), self._ended
+        )
 
     @property
     def last_lines(self) -> list[str]:
         """The last of it, for an error."""
-        text = self._kept[-LAST_BYTES:].decode("utf-8", "replace")
+        text = self._kept[-MAX_ERROR_BYTES:].decode("utf-8", "replace")
         lines = [clean(line.rstrip()) for line in text.splitlines() if line.strip()]
-        return lines[-LAST_LINES:]
+        return lines[-MAX_ERROR_LINES:]
 
     def _keep(self, data: bytes) -> None:
         if not data:
             return
         self._kept += data
-        if len(self._kept) > 2 * _KEPT:
-            del self._kept[:-_KEPT]
-        if self._ear is not None:
-            self._ear.feed(data)
-        self._changed()
+        if len(self._kept) > 2 * _MAX_KEPT_BYTES:
+            del self._kept[:-_MAX_KEPT_BYTES]
+        if self._second_reader is not None:
+            self._second_reader.feed(data)
+        self._on_change()

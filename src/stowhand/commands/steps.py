@@ -15,7 +15,7 @@ from datetime import UTC
 from typing import Any, TypeVar
 
 from stowhand.clock import Cancelable, Clock, SystemClock, wall_clock
-from stowhand.commands.destinations import LoggedLog, log_of
+from stowhand.commands.destinations import JobLoggerLog, log_of
 from stowhand.commands.output import Output
 from stowhand.commands.redaction import Redactor
 from stowhand.errors import ConfigurationError, StoreUnreachable
@@ -25,16 +25,16 @@ from stowhand.protocols.attempt import Attempt, control_of
 
 T = TypeVar("T")
 
-PACE = 1.0
+UPDATE_INTERVAL_SECONDS = 1.0
 """Seconds between two updates of an entry, at least."""
-PATIENCE = 30.0
+END_TIMEOUT_SECONDS = 30.0
 """Seconds that the end of a stopped step waits for a store that does not answer."""
-LAST_TRY = 1.5
+STOPPING_TIMEOUT_SECONDS = 1.5
 """Seconds that it waits when the worker stops, which waits no longer for its handlers."""
-PAUSES = (0.1, 0.2, 0.5, 1.0)
+RETRY_DELAYS_SECONDS = (0.1, 0.2, 0.5, 1.0)
 """Seconds between tries; the last one again and again."""
 
-_WHY = {
+_REASONS = {
     "timeout": "the time of the attempt was up",
     "canceled": "its job was canceled",
     "lost": "its lease was lost",
@@ -66,7 +66,7 @@ async def step(
         await one.begin()
         yield one
     except BaseException as error:
-        one.broke(error)
+        one.record_error(error)
         await one.end_after(error)
         raise
     if one.exit_code is None:
@@ -79,20 +79,20 @@ class Step:
 
     def __init__(self, ctx: Attempt[Any], key: str, command: tuple[str, ...], redactor: Redactor, clock: Clock) -> None:
         self.exit_code: int | None = None
-        self.output = Output(redactor, self._stir)
+        self.output = Output(redactor, self._on_output)
         self._ctx = ctx
         self._key = key
         self._command = command
         self._clock = clock
         self._log = log_of(ctx)
-        if isinstance(self._log, LoggedLog):
+        if isinstance(self._log, JobLoggerLog):
             self.output.attach(self._log)
         self._started = (clock.pinned() or wall_clock()).astimezone(UTC)
-        self._since = clock.monotonic()
+        self._started_at = clock.monotonic()
         self._number = 0
-        self._next = 0.0
+        self._next_update_at = 0.0
         """Earliest moment of the next update."""
-        self._changed = self._failing = self._over = False
+        self._has_changed = self._is_failing = self._is_over = False
         self._timer: Cancelable | None = None
         self._writing: asyncio.Task[None] | None = None
         self._deadline = math.inf
@@ -103,12 +103,12 @@ class Step:
 
     async def begin(self) -> None:
         """Add the entry. One whose reply was lost on the way may stand in the log a second time, without an end."""
-        await self._see_through(self._add())
+        await self._shield(self._add())
 
-    def broke(self, error: BaseException) -> None:
+    def record_error(self, error: BaseException) -> None:
         """Note the error that ended the step, or why it was stopped."""
         if isinstance(error, asyncio.CancelledError):
-            self.output.add_line(f"[stopped: {_WHY.get(self._ctx.cancel_reason or '', 'it was cancelled')}]")
+            self.output.add_line(f"[stopped: {_REASONS.get(self._ctx.cancel_reason or '', 'it was cancelled')}]")
             return
         self.exit_code = 1 if self.exit_code is None else self.exit_code
         self.output.add_line(f"[{_first_line(error)}]")
@@ -117,26 +117,28 @@ class Step:
         """``end``, after an error: trouble with the log is only reported, so that the error is raised."""
         if not self._number:
             return  # it has no entry
-        patience = {"lost": 0.0, "returned": LAST_TRY}.get(self._ctx.cancel_reason or "", PATIENCE)
+        timeout_seconds = {"lost": 0.0, "returned": STOPPING_TIMEOUT_SECONDS}.get(
+            self._ctx.cancel_reason or "", END_TIMEOUT_SECONDS
+        )
         try:
-            await self.end(patience)
-        except Exception as trouble:  # noqa: BLE001 - boundary: the error that ended the step is the one to raise
+            await self.end(timeout_seconds)
+        except Exception as log_error:  # noqa: BLE001 - boundary: the error that ended the step is the one to raise
             if not control_of(self._ctx).lost:  # it cannot be stored then
-                self._warn("its log entry could not be stored", trouble)
+                self._warn("its log entry could not be stored", log_error)
 
-    async def end(self, patience: float = math.inf) -> None:
+    async def end(self, timeout_seconds: float = math.inf) -> None:
         """Store the final state, after whatever update is on its way."""
         self.output.end()
-        self._over = True
+        self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
-        self._deadline = self._clock.monotonic() + patience
-        await self._see_through(self._store_last(self._entry(ended=True)))
+        self._deadline = self._clock.monotonic() + timeout_seconds
+        await self._shield(self._store_last(self._entry(ended=True)))
 
     # -- storing ---------------------------------------------------------------------------------
 
     def _entry(self, *, ended: bool = False) -> ExecutionLogEntry:
-        spent = round((self._clock.monotonic() - self._since) * 1000)
+        spent = round((self._clock.monotonic() - self._started_at) * 1000)
         return bounded(
             ExecutionLogEntry(
                 key=self._key,
@@ -148,40 +150,40 @@ class Step:
             )
         )
 
-    def _stir(self) -> None:
+    def _on_output(self) -> None:
         """There is something new: an update goes out as soon as the pace allows."""
-        self._changed = True
-        if self._timer is None and self._writing is None and self._number and not self._over:
-            self._timer = self._clock.call_later(max(self._next - self._clock.monotonic(), 0.0), self._send)
+        self._has_changed = True
+        if self._timer is None and self._writing is None and self._number and not self._is_over:
+            self._timer = self._clock.call_later(max(self._next_update_at - self._clock.monotonic(), 0.0), self._send)
 
     def _send(self) -> None:
         self._timer = None
-        self._changed = False
+        self._has_changed = False
         self._writing = asyncio.ensure_future(self._update())
 
     async def _update(self) -> None:
         try:
             await self._log.update_execution_log_entry(self._number, self._entry())
-            self._failing = False
+            self._is_failing = False
         except Exception as error:  # noqa: BLE001 - boundary: the next update, or the last, makes up for this one
-            if not self._failing:
+            if not self._is_failing:
                 self._warn("its log entry could not be updated", error)
-            self._failing = True
+            self._is_failing = True
         self._writing = None
-        self._next = self._clock.monotonic() + PACE
-        if self._changed:
-            self._stir()
+        self._next_update_at = self._clock.monotonic() + UPDATE_INTERVAL_SECONDS
+        if self._has_changed:
+            self._on_output()
 
     async def _add(self) -> None:
         self._number = await self._persist(lambda: self._log.add_execution_log_entry(self._entry()))
-        self._next = self._clock.monotonic() + PACE
+        self._next_update_at = self._clock.monotonic() + UPDATE_INTERVAL_SECONDS
 
     async def _store_last(self, final: ExecutionLogEntry) -> None:
         if self._writing is not None:
             await asyncio.wait([self._writing])  # it would come after the last one otherwise
         await self._persist(lambda: self._log.update_execution_log_entry(self._number, final))
 
-    async def _see_through(self, storing: Coroutine[Any, Any, None]) -> None:
+    async def _shield(self, storing: Coroutine[Any, Any, None]) -> None:
         """Cancelled, it tries a little longer; cancelled again, no more."""
         task = asyncio.ensure_future(storing)
         cancelled: asyncio.CancelledError | None = None
@@ -193,27 +195,27 @@ class Step:
                     task.cancel()
                     raise
                 cancelled = error
-                self._deadline = min(self._deadline, self._clock.monotonic() + LAST_TRY)
+                self._deadline = min(self._deadline, self._clock.monotonic() + STOPPING_TIMEOUT_SECONDS)
         if cancelled is None:
             task.result()
             return
-        if (trouble := task.exception()) is not None and not control_of(self._ctx).lost:
-            self._warn("its log entry could not be stored", trouble)
+        if (log_error := task.exception()) is not None and not control_of(self._ctx).lost:
+            self._warn("its log entry could not be stored", log_error)
         raise cancelled
 
     async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat while the store does not answer, until the deadline: once it is stopped, there is one."""
-        pauses = iter(PAUSES)
+        pauses = iter(RETRY_DELAYS_SECONDS)
         while True:
             try:
                 return await call()
             except StoreUnreachable:
                 if self._clock.monotonic() >= self._deadline:
                     raise
-            await self._clock.sleep(next(pauses, PAUSES[-1]))
+            await self._clock.sleep(next(pauses, RETRY_DELAYS_SECONDS[-1]))
 
-    def _warn(self, what: str, error: BaseException) -> None:
-        self._ctx.logger.warning(f"{self._key}: {what}: {_first_line(error)}")
+    def _warn(self, problem: str, error: BaseException) -> None:
+        self._ctx.logger.warning(f"{self._key}: {problem}: {_first_line(error)}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,10 +14,10 @@ from itertools import repeat
 from stowhand.cron.item import ParsedItem
 
 MINUTE = timedelta(minutes=1)
-CATCH_UP = timedelta(hours=24)
+MAX_CATCH_UP = timedelta(hours=24)
 """How far a living scheduler goes back by itself after an outage, a sleep or a step of the clock. Ticks older than that
 are a matter of the item's ``fill``, as after a downtime."""
-LOOK = 60.0
+MAX_PAUSE_SECONDS = 60.0
 """Seconds between two looks at the store's clock, at most: what is due may have moved with it."""
 
 Due = tuple[datetime, ParsedItem]
@@ -63,7 +63,7 @@ class Agenda:
 
     def drop_overdue(self, now: datetime) -> bool:
         """Give up what is overdue by more than ``CATCH_UP``. Gives whether there may have been any."""
-        oldest = next_minute(now - CATCH_UP)
+        oldest = next_minute(now - MAX_CATCH_UP)
         behind = any(cursor < oldest for cursor in self._cursors.values())
         self.done_until(oldest)
         return behind
@@ -75,7 +75,7 @@ class Agenda:
 
     def pause(self, now: datetime) -> float:
         """Seconds until something is due, ``LOOK`` at most."""
-        end = now + timedelta(seconds=LOOK)
+        end = now + timedelta(seconds=MAX_PAUSE_SECONDS)
         first = min((self._first(item, end) for item in self.items), default=end)
         return max((first - now).total_seconds(), 0.0)
 
@@ -88,22 +88,22 @@ class Agenda:
 
     def ticks(self, item: ParsedItem, start: datetime, end: datetime) -> Iterator[datetime]:
         """Yield the item's ticks; skip minutes at which its function raises, and report the first."""
-        if not item.asks:
+        if not item.is_function:
             yield from item.ticks(start, end)
             return
         reported = False
-        at = next_minute(start)
-        while at < end:
+        minute = next_minute(start)
+        while minute < end:
             try:
-                is_due = item.due(at)
+                is_due = item.due(minute)
             except Exception as error:  # noqa: BLE001 - boundary: an item's own function must not stop the other items
                 is_due = False
                 if not reported:
                     self._on_error(item, error)
                 reported = True
             if is_due:
-                yield at
-            at += MINUTE
+                yield minute
+            minute += MINUTE
 
 
 def in_order(ticks: Sequence[tuple[ParsedItem, Iterable[datetime]]]) -> Iterator[Due]:
@@ -111,15 +111,15 @@ def in_order(ticks: Sequence[tuple[ParsedItem, Iterable[datetime]]]) -> Iterator
 
     By identifier within a minute: schedulers whose crontabs are ordered differently lock rows in one order.
     """
-    each = (zip(moments, repeat(item)) for item, moments in ticks)
+    each = (zip(times, repeat(item)) for item, times in ticks)
     return heapq.merge(*each, key=lambda due: (due[0], due[1].identifier))
 
 
-def this_minute(moment: datetime) -> datetime:
+def this_minute(time: datetime) -> datetime:
     """The whole minute that is running."""
-    return moment.replace(second=0, microsecond=0)
+    return time.replace(second=0, microsecond=0)
 
 
-def next_minute(moment: datetime) -> datetime:
+def next_minute(time: datetime) -> datetime:
     """The moment itself if it is a whole minute, else the next one."""
-    return moment if moment == this_minute(moment) else this_minute(moment) + MINUTE
+    return time if time == this_minute(time) else this_minute(time) + MINUTE

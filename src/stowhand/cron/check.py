@@ -18,29 +18,29 @@ from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.jobs.strict_json import encode_plain
 from stowhand.protocols.validation import validate_identifier
 
-FILL_LIMIT = 366 * 86_400
+MAX_FILL_SECONDS = 366 * 86_400
 """Seconds. Below the ledger's memory of 400 days (`store.LEDGER_DAYS`)."""
-KEY_MODES = (KeyMode.REPLACE, KeyMode.PRESERVE_RUN_AT)
+ITEM_KEY_MODES = (KeyMode.REPLACE, KeyMode.PRESERVE_RUN_AT)
 """Not ``unsafe_dedupe``: a failed job with the key would end the item for ever, in silence."""
-IN_TEXT = {
+CRONTAB_NAMES = {
     "fill": "fill", "max_attempts": "max", "serial": "queue", "priority": "priority", "key": "jobKey",
     "key_mode": "jobKeyMode", "queue": "work_queue",
 }  # fmt: skip
 """Details of a job as a crontab's options call them."""
-IN_PYTHON = {
+PYTHON_NAMES = {
     "fill": "backfill_period", "max_attempts": "max_attempts", "serial": "queue_name", "priority": "priority",
     "key": "job_key", "key_mode": "job_key_mode", "queue": "work_queue",
 }  # fmt: skip
 """The same as `CronOptions` calls them."""
-IN_APP = {field: field for field in IN_PYTHON} | {"fill": "backfill_period"}
+APP_NAMES = {field: field for field in PYTHON_NAMES} | {"fill": "backfill_period"}
 """The same as `App.cron` calls them: as for any job."""
-_SOME_TIME = "2000-01-01T00:00:00.000Z"
-_PLAIN = "/:_.-~"
+_SAMPLE_TIME = "2000-01-01T00:00:00.000Z"
+_UNQUOTED_CHARACTERS = "/:_.-~"
 """Stand in the options of a spec as they are. What else is no letter or digit is percent-encoded."""
 
 
 def check_item(
-    item: CronItem, when: Pattern | Match | None, place: str, spelling: Mapping[str, str], problems: list[str]
+    item: CronItem, when: Pattern | Match | None, position: str, names: Mapping[str, str], problems: list[str]
 ) -> ParsedItem | None:
     """The item, ready for scheduling; ``None`` if there are problems, those of the caller included.
 
@@ -58,16 +58,16 @@ def check_item(
 
     read(_read_task, item.task)
     identifier = read(validate_identifier, item.task if item.identifier is None else item.identifier)
-    fill = read(_read_fill, options.backfill_period, f"{spelling['fill']}: ")
+    fill = read(_read_fill, options.backfill_period, f"{names['fill']}: ")
     zone = read(_read_zone, item.tz, "tz: ")
     payload = read(_read_payload, item.payload)
-    key_mode = read(_read_key_mode, options, f"{spelling['key_mode']}: ")
+    key_mode = read(_read_key_mode, options, f"{names['key_mode']}: ")
     details = _details(options)
     for field, value in details.items():
         try:
             limits.check_options(NewJob(task="any", **{field: value}))
         except ValueError as error:
-            problems.append(str(error).replace(field, spelling[field], 1))
+            problems.append(str(error).replace(field, names[field], 1))
     if options is not given:
         problems.append(f"options: {a_type(given)}; give CronOptions(…)")
     if problems or when is None:
@@ -76,10 +76,10 @@ def check_item(
     return ParsedItem(
         identifier=identifier,
         fill=float(fill),
-        spec=_say(identifier, when, job, fill, zone.name, payload),
+        spec=_write_spec(identifier, when, job, fill, zone.name, payload),
         payload=payload,
         options=options,
-        place=place,
+        position=position,
         _when=Calendar(when) if isinstance(when, Pattern) else when,
         _every_hour=isinstance(when, Pattern) and when.every_hour,
         _zone=zone,
@@ -90,7 +90,7 @@ def check_item(
 def _details(options: CronOptions) -> dict[str, Any]:
     """Return the options that are set, by the names of `NewJob`."""
     fields = ("max_attempts", "serial", "queue", "priority", "key")
-    given = {field: getattr(options, IN_PYTHON[field]) for field in fields}
+    given = {field: getattr(options, PYTHON_NAMES[field]) for field in fields}
     return {field: value for field, value in given.items() if value is not None}
 
 
@@ -101,7 +101,7 @@ def _read_task(task: object) -> str:
 def _read_fill(period: Duration) -> int:
     """Seconds, rounded up."""
     period = seconds(period)
-    if not 0 <= period <= FILL_LIMIT:
+    if not 0 <= period <= MAX_FILL_SECONDS:
         raise ValueError(f"{period:.9g} s is not within 0 and 366d, as far as ticks are remembered")
     return math.ceil(period)
 
@@ -118,8 +118,8 @@ def _read_key_mode(options: CronOptions) -> KeyMode:
     mode = options.job_key_mode
     if mode is None:
         return KeyMode.REPLACE
-    if mode not in KEY_MODES:
-        raise ValueError(f"{mode!r}{suggest(mode, KEY_MODES)}")
+    if mode not in ITEM_KEY_MODES:
+        raise ValueError(f"{mode!r}{suggest(mode, ITEM_KEY_MODES)}")
     if options.job_key is None:
         raise ValueError(f"{mode!r} says what happens to the job with the same key, and there is no key; give one")
     return KeyMode(mode)
@@ -132,11 +132,13 @@ def _read_payload(payload: object) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ValueError(f"payload: {json.dumps(value)[:40]}; give an object")
     value.pop("_cron", None)
-    strict_json.encode({**value, "_cron": {"ts": _SOME_TIME, "backfilled": False}})
+    strict_json.encode({**value, "_cron": {"ts": _SAMPLE_TIME, "backfilled": False}})
     return value
 
 
-def _say(identifier: str, when: Pattern | Match, job: NewJob, fill: int, tz: str, payload: Mapping[str, object]) -> str:
+def _write_spec(
+    identifier: str, when: Pattern | Match, job: NewJob, fill: int, tz: str, payload: Mapping[str, object]
+) -> str:
     """Write the spec. `parse_crontab` reads it back as the same item if it can read its task and times."""
     options = {
         "id": identifier if identifier != job.task else None,
@@ -149,7 +151,9 @@ def _say(identifier: str, when: Pattern | Match, job: NewJob, fill: int, tz: str
         "jobKeyMode": job.key_mode.value if job.key_mode is not KeyMode.REPLACE else None,
         "tz": tz if tz != "UTC" else None,
     }
-    given = [f"{name}={quote(str(value), safe=_PLAIN)}" for name, value in options.items() if value is not None]
+    given = [
+        f"{name}={quote(str(value), safe=_UNQUOTED_CHARACTERS)}" for name, value in options.items() if value is not None
+    ]
     words = [when.spec if isinstance(when, Pattern) else _name(when), job.task]
     if given:
         words.append(f"?{'&'.join(given)}")

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from stowhand.cron.fields import FIELD
+from stowhand.cron.fields import FIELD_PATTERN
 from stowhand.cron.item import CronItem, CronOptions
 from stowhand.errors import hint, suggest
 from stowhand.jobs.durations import parse_duration
 
-IDENTIFIER = re.compile(r"[_a-zA-Z][_a-zA-Z0-9:/-]*")
-JSON5_LIMIT = 64 * 1024
+IDENTIFIER_PATTERN = re.compile(r"[_a-zA-Z][_a-zA-Z0-9:/-]*")
+MAX_JSON5_CHARACTERS = 64 * 1024
 """Characters. JSON5 is read slowly; strict JSON may be as large as any payload."""
 _COMMAND = re.compile(r"([^\s?{]*)\s*(\?\S*)?\s*(\{.*)?", re.DOTALL)
-_WHOLE = re.compile(r"-?[0-9]{1,400}")
+_INTEGER = re.compile(r"-?[0-9]{1,400}")
 _PERIOD = re.compile(r"(?:[0-9]{1,12}[wdhms])+")
 _PERCENT = re.compile(r"%(?![0-9a-fA-F]{2})")
 
@@ -28,26 +28,26 @@ def parse_command(text: str, problems: list[str]) -> CronItem:
     assert found is not None  # every part of it may be empty
     task, options, payload = found.groups()
     rest = text[found.end() :].strip()
-    if FIELD.fullmatch(task):
+    if FIELD_PATTERN.fullmatch(task):
         problems.append(f"{task!r} stands where the task belongs; write five fields (there is none for seconds)")
     else:
-        if not IDENTIFIER.fullmatch(task):
+        if not IDENTIFIER_PATTERN.fullmatch(task):
             problems.append(_no_identifier("task", task))
         if rest:
             problems.append(f"{rest[:40]!r} after the task is neither ?options nor a {{payload}}")
-    given = _read_options(options, problems) if options is not None else {}
+    arguments = _read_options(options, problems) if options is not None else {}
     return CronItem(
         task=task,
-        identifier=given.pop("identifier", None),
-        tz=given.pop("tz", None),
+        identifier=arguments.pop("identifier", None),
+        tz=arguments.pop("tz", None),
         payload=_read_payload(payload, problems) if payload is not None else None,
-        options=CronOptions(**given),
+        options=CronOptions(**arguments),
     )
 
 
 def _read_options(text: str, problems: list[str]) -> dict[str, Any]:
     """A query string with its ``?``, as arguments of CronItem and CronOptions."""
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     seen = set()
     for pair in text[1:].split("&"):
         name, equals, raw = pair.partition("=")
@@ -60,11 +60,11 @@ def _read_options(text: str, problems: list[str]) -> dict[str, Any]:
         else:
             field, read = _OPTIONS[name]
             try:
-                given[field] = read(_decode(raw))
+                arguments[field] = read(_decode(raw))
             except ValueError as error:
                 problems.append(f"{name}={raw[:40]}: {error}")
         seen.add(name)
-    return given
+    return arguments
 
 
 def _decode(raw: str) -> str:
@@ -77,7 +77,7 @@ def _decode(raw: str) -> str:
 
 
 def _read_identifier(text: str) -> str:
-    if not IDENTIFIER.fullmatch(text):
+    if not IDENTIFIER_PATTERN.fullmatch(text):
         raise ValueError("begin with a letter or _, then letters, digits, _ - : /")
     return text
 
@@ -88,8 +88,8 @@ def _read_period(text: str) -> float:
     return parse_duration(text)
 
 
-def _read_whole(text: str) -> int:
-    if not _WHOLE.fullmatch(text):
+def _read_integer(text: str) -> int:
+    if not _INTEGER.fullmatch(text):
         raise ValueError("give a whole number")
     return int(text)
 
@@ -101,10 +101,10 @@ def _read_zone(text: str) -> str:
 _OPTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
     "id": ("identifier", _read_identifier),
     "fill": ("backfill_period", _read_period),
-    "max": ("max_attempts", _read_whole),
+    "max": ("max_attempts", _read_integer),
     "queue": ("queue_name", str),
     "work_queue": ("work_queue", str),
-    "priority": ("priority", _read_whole),
+    "priority": ("priority", _read_integer),
     "jobKey": ("job_key", str),
     "jobKeyMode": ("job_key_mode", str),
     "tz": ("tz", _read_zone),
@@ -120,8 +120,8 @@ def _no_option(name: str) -> str:
 
 
 def _no_identifier(what: str, text: str) -> str:
-    shown = f"{what} {text[:40]!r}" if text else f"no {what}"
-    return f"{shown}; give a name that begins with a letter or _, then letters, digits, _ - : /"
+    subject = f"{what} {text[:40]!r}" if text else f"no {what}"
+    return f"{subject}; give a name that begins with a letter or _, then letters, digits, _ - : /"
 
 
 def _read_payload(text: str, problems: list[str]) -> object:
@@ -133,8 +133,8 @@ def _read_payload(text: str, problems: list[str]) -> object:
     import json5
 
     try:
-        if len(text) > JSON5_LIMIT:
-            raise ValueError(f"{len(text)} characters of JSON5, the limit is {JSON5_LIMIT}; write strict JSON")
+        if len(text) > MAX_JSON5_CHARACTERS:
+            raise ValueError(f"{len(text)} characters of JSON5, the limit is {MAX_JSON5_CHARACTERS}; write strict JSON")
         # It leaves a character that was written as two \\u escapes in halves; a JSON reader joins them.
         return json.loads(json.dumps(json5.loads(text, object_pairs_hook=_object)))
     except RecursionError:
@@ -146,9 +146,9 @@ def _read_payload(text: str, problems: list[str]) -> object:
 
 
 def _object(pairs: Any) -> dict[str, object]:
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     for key, value in pairs:
-        if key in found:
+        if key in result:
             raise ValueError(f"the key {key[:40]!r} stands there twice")
-        found[key] = value
-    return found
+        result[key] = value
+    return result

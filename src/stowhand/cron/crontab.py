@@ -7,18 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from stowhand.cron.check import IN_APP, IN_PYTHON, IN_TEXT, check_item
-from stowhand.cron.command import IDENTIFIER, parse_command
-from stowhand.cron.fields import FIELD, FIELDS, MACROS, Pattern, in_numbers, parse_pattern
+from stowhand.cron.check import APP_NAMES, CRONTAB_NAMES, PYTHON_NAMES, check_item
+from stowhand.cron.command import IDENTIFIER_PATTERN, parse_command
+from stowhand.cron.fields import FIELD_PATTERN, FIELDS, MACROS, Pattern, in_numbers, parse_pattern
 from stowhand.cron.item import CronItem, Match, ParsedItem
 from stowhand.errors import CrontabError, a_type
 from stowhand.protocols.handler import is_async
 
-SHOWN = 1000
+MAX_PROBLEMS_LISTED = 1000
 """Problems that one error lists."""
-NAME_SHOWN = 40
+MAX_NAME_CHARACTERS = 40
 """Characters of an item's name in a message about it."""
-_LINE = re.compile("\r\n|\r|\n")
+_LINE_BREAK = re.compile("\r\n|\r|\n")
 
 
 def parse_crontab(text: str, name: str = "crontab") -> tuple[ParsedItem, ...]:
@@ -27,7 +27,7 @@ def parse_crontab(text: str, name: str = "crontab") -> tuple[ParsedItem, ...]:
     items = []
     if not isinstance(text, str):
         raise CrontabError(f"{name}: {a_type(text)}; give its text")
-    for number, line in enumerate(_LINE.split(text.removeprefix("\ufeff")), start=1):
+    for number, line in enumerate(_LINE_BREAK.split(text.removeprefix("\ufeff")), start=1):
         line = line.strip()
         if line and not line.startswith("#"):
             items.append(_parse_line(line, f"{name} line {number}", problems))
@@ -40,7 +40,9 @@ def parse_cron_items(items: Iterable[CronItem]) -> tuple[ParsedItem, ...]:
     given: object = items
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise CrontabError(f"cron items: {a_type(given)}; give a list of CronItem")
-    parsed = [_parse_item(one, f"cron item {number}", IN_PYTHON, problems) for number, one in enumerate(items, start=1)]
+    parsed = [
+        _parse_item(one, f"cron item {number}", PYTHON_NAMES, problems) for number, one in enumerate(items, start=1)
+    ]
     return _all_of(parsed, problems)
 
 
@@ -52,9 +54,9 @@ def parse_app_item(item: CronItem) -> ParsedItem:
         try:
             item = msgspec.structs.replace(item, match=in_numbers(item.match))
         except ValueError as error:
-            problems.append(f"App.cron ({_shown(str(item.identifier or item.task))}): {error}")
+            problems.append(f"App.cron ({_display_name(str(item.identifier or item.task))}): {error}")
             item = msgspec.structs.replace(item, match="* * * * *")
-    (parsed,) = _all_of([_parse_item(item, "App.cron", IN_APP, problems)], problems)
+    (parsed,) = _all_of([_parse_item(item, "App.cron", APP_NAMES, problems)], problems)
     return parsed
 
 
@@ -67,40 +69,40 @@ def _all_of(items: Sequence[ParsedItem | None], problems: list[str]) -> tuple[Pa
     first: dict[str, ParsedItem] = {}
     for item in items:
         if item is not None and first.setdefault(item.identifier, item) is not item:
-            other = first[item.identifier].place
+            other = first[item.identifier].position
             problems.append(
-                f"{item.place}: the identifier {item.identifier!r} is taken by {other};"
+                f"{item.position}: the identifier {item.identifier!r} is taken by {other};"
                 " give one of them another (?id=NAME, CronItem.identifier)"
             )
     if problems:
-        more = [f"… and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
-        raise CrontabError("\n".join(problems[:SHOWN] + more))
+        more = [f"… and {len(problems) - MAX_PROBLEMS_LISTED} more"] if len(problems) > MAX_PROBLEMS_LISTED else []
+        raise CrontabError("\n".join(problems[:MAX_PROBLEMS_LISTED] + more))
     return tuple(first.values())
 
 
-def _parse_line(line: str, place: str, problems: list[str]) -> ParsedItem | None:
-    wrong: list[str] = []
+def _parse_line(line: str, position: str, problems: list[str]) -> ParsedItem | None:
+    line_problems: list[str] = []
     words = line.split(None, 5)
     found = None
-    if shape := _wrong_shape(words):
-        wrong.append(shape)
+    if shape := _line_problem(words):
+        line_problems.append(shape)
     else:
-        pattern = parse_pattern(words[:5], wrong)
-        item = parse_command(words[5], wrong)
-        found = check_item(item, pattern, place, IN_TEXT, wrong)
-    problems += [f"{place}: {problem}" for problem in wrong]
+        pattern = parse_pattern(words[:5], line_problems)
+        item = parse_command(words[5], line_problems)
+        found = check_item(item, pattern, position, CRONTAB_NAMES, line_problems)
+    problems += [f"{position}: {problem}" for problem in line_problems]
     return found
 
 
-def _wrong_shape(words: Sequence[str]) -> str | None:
+def _line_problem(words: Sequence[str]) -> str | None:
     """Return what is wrong with a line as a whole."""
     first = words[0]
     if first.startswith("@"):
-        instead = MACROS.get(first.lower())
-        return f"{first[:40]!r} is not understood; write {instead or 'five fields, as in 0 4 * * *'}"
-    count = next((at for at, word in enumerate(words) if not FIELD.fullmatch(word)), len(words))
-    behind = words[count + 1] if count + 1 < len(words) else "{"
-    if count < 5 and count < len(words) and IDENTIFIER.fullmatch(words[count]) and behind[0] in "?{":
+        replacement = MACROS.get(first.lower())
+        return f"{first[:40]!r} is not understood; write {replacement or 'five fields, as in 0 4 * * *'}"
+    count = next((at for at, word in enumerate(words) if not FIELD_PATTERN.fullmatch(word)), len(words))
+    next_word = words[count + 1] if count + 1 < len(words) else "{"
+    if count < 5 and count < len(words) and IDENTIFIER_PATTERN.fullmatch(words[count]) and next_word[0] in "?{":
         fields = "one field" if count == 1 else f"{count or 'no'} fields"
         return f"{fields} before {words[count][:40]!r}; write five: {' '.join(field.name for field in FIELDS)}"
     if len(words) < 6:
@@ -108,19 +110,19 @@ def _wrong_shape(words: Sequence[str]) -> str | None:
     return None
 
 
-def _parse_item(item: object, place: str, spelling: Mapping[str, str], problems: list[str]) -> ParsedItem | None:
+def _parse_item(item: object, position: str, spelling: Mapping[str, str], problems: list[str]) -> ParsedItem | None:
     if not isinstance(item, CronItem):
-        problems.append(f"{place}: {a_type(item)}; give a CronItem")
+        problems.append(f"{position}: {a_type(item)}; give a CronItem")
         return None
-    wrong: list[str] = []
-    place = f"{place} ({_shown(str(item.identifier or item.task))})"
-    found = check_item(item, _read_match(item, wrong), place, spelling, wrong)
-    problems += [f"{place}: {problem}" for problem in wrong]
-    return found
+    item_problems: list[str] = []
+    position = f"{position} ({_display_name(str(item.identifier or item.task))})"
+    item = check_item(item, _read_match(item, item_problems), position, spelling, item_problems)
+    problems += [f"{position}: {problem}" for problem in item_problems]
+    return item
 
 
-def _shown(name: str) -> str:
-    short = name if len(name) <= NAME_SHOWN else f"{name[:NAME_SHOWN]}…"
+def _display_name(name: str) -> str:
+    short = name if len(name) <= MAX_NAME_CHARACTERS else f"{name[:MAX_NAME_CHARACTERS]}…"
     return short if short.isprintable() else ascii(short)
 
 

@@ -15,19 +15,19 @@ import msgspec
 
 from stowhand.errors import suggest
 
-DAY = 1440
+MINUTES_PER_DAY = 1440
 """Minutes."""
-_CALENDAR = (
+_MONTH_NAMES = (
     *("january", "february", "march", "april", "may", "june"),
     *("july", "august", "september", "october", "november", "december"),
 )
-_WEEK = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
-_LONGEST = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_WEEKDAY_NAMES = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
+_MAX_DAYS_PER_MONTH = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _STEP = re.compile(r"\*/([0-9]+)")
 _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
 _STEPPED = re.compile(r"([0-9]+)(?:-([0-9]+))?/([0-9]+)")
 _NAME = re.compile(r"[A-Za-z]+")
-FIELD = re.compile(r"[0-9*/,-]+")
+FIELD_PATTERN = re.compile(r"[0-9*/,-]+")
 """The characters of a field."""
 
 
@@ -35,8 +35,8 @@ class Field(msgspec.Struct, frozen=True):
     """The values that one of the five fields may hold."""
 
     name: str
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     full_names: tuple[str, ...] = ()
     """Names of the values in other crons. ``App.cron`` reads them (``in_numbers``), a crontab does not."""
 
@@ -48,15 +48,15 @@ class Field(msgspec.Struct, frozen=True):
     @property
     def values(self) -> range:
         """All values of the field."""
-        return range(self.least, self.most + 1)
+        return range(self.minimum, self.maximum + 1)
 
 
 FIELDS = (
     Field("minute", 0, 59),
     Field("hour", 0, 23),
     Field("day", 1, 31),
-    Field("month", 1, 12, _CALENDAR),
-    Field("weekday", 0, 6, _WEEK),
+    Field("month", 1, 12, _MONTH_NAMES),
+    Field("weekday", 0, 6, _WEEKDAY_NAMES),
 )
 
 
@@ -90,15 +90,15 @@ class Pattern(msgspec.Struct, frozen=True):
     def spec(self) -> str:
         """The five fields in one spelling."""
         return " ".join(
-            _say(field, values) for field, values in zip(FIELDS, msgspec.structs.astuple(self), strict=True)
+            _format_values(field, values) for field, values in zip(FIELDS, msgspec.structs.astuple(self), strict=True)
         )
 
     @property
-    def ever(self) -> bool:
+    def has_dates(self) -> bool:
         """False: there is no such date, as with "30 2", the 30th of February."""
         if len(self.weekdays) < 7 and len(self.days) < 31:
             return True  # some weekday is in every month
-        return any(self.days[0] <= _LONGEST[month - 1] for month in self.months)
+        return any(self.days[0] <= _MAX_DAYS_PER_MONTH[month - 1] for month in self.months)
 
 
 class Calendar:
@@ -110,37 +110,37 @@ class Calendar:
         self._months = frozenset(pattern.months)
         self._weekdays = frozenset(pattern.weekdays)
         # Both restricted: either will do. One restricted: the other one always matches.
-        self._either = len(pattern.days) < 31 and len(pattern.weekdays) < 7
+        self._is_either = len(pattern.days) < 31 and len(pattern.weekdays) < 7
 
     def next(self, wall: int, stop: int) -> int | None:
         """The first wall minute that matches, from ``wall`` on and before ``stop``."""
-        day, minute = divmod(wall, DAY)
-        at = bisect_left(self._times, minute)
-        if at < len(self._times) and self._matches(day):
-            found = day * DAY + self._times[at]
+        day, minute = divmod(wall, MINUTES_PER_DAY)
+        index = bisect_left(self._times, minute)
+        if index < len(self._times) and self._matches(day):
+            wall_minute = day * MINUTES_PER_DAY + self._times[index]
         else:
-            found = self._next_day(day + 1, stop // DAY) * DAY + self._times[0]
-        return found if found < stop else None
+            wall_minute = self._next_day(day + 1, stop // MINUTES_PER_DAY) * MINUTES_PER_DAY + self._times[0]
+        return wall_minute if wall_minute < stop else None
 
     def _next_day(self, day: int, last: int) -> int:
         """The first matching day; one after ``last`` if there is none."""
         while day <= last:
-            here = date.fromordinal(day)
-            if here.month not in self._months:
-                day = date(here.year + here.month // 12, here.month % 12 + 1, 1).toordinal()
-            elif self._fits(here.day, day):
+            day_date = date.fromordinal(day)
+            if day_date.month not in self._months:
+                day = date(day_date.year + day_date.month // 12, day_date.month % 12 + 1, 1).toordinal()
+            elif self._fits(day_date.day, day):
                 return day
             else:
                 day += 1
         return day
 
     def _matches(self, day: int) -> bool:
-        here = date.fromordinal(day)
-        return here.month in self._months and self._fits(here.day, day)
+        day_date = date.fromordinal(day)
+        return day_date.month in self._months and self._fits(day_date.day, day)
 
     def _fits(self, day_of_month: int, day: int) -> bool:
         weekday = day % 7 in self._weekdays  # day 1, 0001-01-01, was a Monday
-        if self._either:
+        if self._is_either:
             return weekday or day_of_month in self._days
         return weekday and day_of_month in self._days
 
@@ -160,12 +160,12 @@ def in_numbers(match: str) -> str:
 
 
 def _in_numbers(field: Field, word: str) -> str:
-    def number(found: re.Match[str]) -> str:
-        name = found[0].lower()
+    def number(match: re.Match[str]) -> str:
+        name = match[0].lower()
         if name not in (*field.names, *field.full_names):
             raise ValueError(f"{field.name} {word[:40]!r}: no name {name[:20]!r}{suggest(name, field.names)}")
-        value = field.least + field.names.index(name[:3])
-        return "7" if name.startswith("sun") and word[: found.start()].endswith("-") else str(value)
+        value = field.minimum + field.names.index(name[:3])
+        return "7" if name.startswith("sun") and word[: match.start()].endswith("-") else str(value)
 
     return _NAME.sub(number, word) if field.full_names else word
 
@@ -176,7 +176,7 @@ def parse_pattern(words: Sequence[str], problems: list[str]) -> Pattern | None:
     if not all(found):
         return None
     pattern = Pattern(*(tuple(sorted(values)) for values in found))
-    if not pattern.ever:
+    if not pattern.has_dates:
         problems.append(f"day {words[2]!r} and month {words[3]!r} never meet: no such month has such a day")
         return None
     return pattern
@@ -201,11 +201,11 @@ def _part(field: Field, part: str) -> Collection[int]:
     if step := _STEP.fullmatch(part):
         if not step[1].strip("0"):
             raise ValueError("a step of 0 is never due; give 1 or more")
-        return range(field.least, field.most + 1, min(_number(step[1]), DAY))
+        return range(field.minimum, field.maximum + 1, min(_number(step[1]), MINUTES_PER_DAY))
     if ends := _RANGE.fullmatch(part):
         first, last = _value(field, ends[1]), _value(field, ends[2])
         if first >= last:
-            raise ValueError(f"{part} does not run upwards; write {_upwards(field, first, last)}")
+            raise ValueError(f"{part} does not run upwards; write {_ascending(field, first, last)}")
         return {_wrapped(field, value) for value in range(first, last + 1)}
     if part.isascii() and part.isdigit():
         return (_wrapped(field, _value(field, part)),)
@@ -219,10 +219,10 @@ def _number(digits: str) -> int:
 
 def _value(field: Field, digits: str) -> int:
     value = _number(digits)
-    most = 7 if field.name == "weekday" else field.most
-    if not field.least <= value <= most:
+    maximum = 7 if field.name == "weekday" else field.maximum
+    if not field.minimum <= value <= maximum:
         sunday = " (0 and 7 are Sunday)" if field.name == "weekday" else ""
-        raise ValueError(f"{digits[:12]} is not within {field.least} to {most}{sunday}")
+        raise ValueError(f"{digits[:12]} is not within {field.minimum} to {maximum}{sunday}")
     return value
 
 
@@ -230,10 +230,10 @@ def _wrapped(field: Field, value: int) -> int:
     return 0 if field.name == "weekday" and value == 7 else value
 
 
-def _upwards(field: Field, first: int, last: int) -> str:
+def _ascending(field: Field, first: int, last: int) -> str:
     if first == last:
         return str(first)
-    halves = (first, field.most), (field.least, last)
+    halves = (first, field.maximum), (field.minimum, last)
     return ",".join(str(low) if low >= high else f"{low}-{high}" for low, high in halves)
 
 
@@ -242,12 +242,12 @@ def _advice(field: Field, part: str) -> str:
     if not part:
         return "there is nothing before or after a comma"
     if (name := part.lower()[:3]) in field.names and part.isalpha():
-        return f"names are not understood; write {field.least + field.names.index(name)}"
+        return f"names are not understood; write {field.minimum + field.names.index(name)}"
     if any(name in part.lower() for name in field.names):
-        return f"names are not understood; write numbers, {field.least} to {field.most}"
+        return f"names are not understood; write numbers, {field.minimum} to {field.maximum}"
     if stepped := _STEPPED.fullmatch(part):
         first, step = _value(field, stepped[1]), _number(stepped[3])
-        last = _value(field, stepped[2]) if stepped[2] else field.most
+        last = _value(field, stepped[2]) if stepped[2] else field.maximum
         if step and first <= last:
             listed = ",".join(str(value) for value in range(first, last + 1, step))
             return f"a step goes with * alone; write {listed}"
@@ -255,12 +255,12 @@ def _advice(field: Field, part: str) -> str:
     return f"{part[:20]!r} is no number, range (1-5), * or */n"
 
 
-def _say(field: Field, values: Sequence[int]) -> str:
+def _format_values(field: Field, values: Sequence[int]) -> str:
     if len(values) == len(field.values):
         return "*"
     if len(values) > 2:
         step = values[1] - values[0]
-        if step > 1 and tuple(values) == tuple(range(field.least, field.most + 1, step)):
+        if step > 1 and tuple(values) == tuple(range(field.minimum, field.maximum + 1, step)):
             return f"*/{step}"
     runs: list[list[int]] = []
     for value in values:
@@ -268,10 +268,10 @@ def _say(field: Field, values: Sequence[int]) -> str:
             runs[-1][1] = value
         else:
             runs.append([value, value])
-    return ",".join(_say_run(first, last) for first, last in runs)
+    return ",".join(_format_run(first, last) for first, last in runs)
 
 
-def _say_run(first: int, last: int) -> str:
+def _format_run(first: int, last: int) -> str:
     if last - first > 1:
         return f"{first}-{last}"
     return str(first) if first == last else f"{first},{last}"

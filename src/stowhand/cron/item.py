@@ -8,17 +8,17 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from stowhand.cron.fields import DAY, Calendar
-from stowhand.cron.zones import FIRST, LAST, Zone, to_minute, to_moment
+from stowhand.cron.fields import MINUTES_PER_DAY, Calendar
+from stowhand.cron.zones import FIRST_MINUTE, LAST_MINUTE, Zone, to_minute, to_time
 from stowhand.errors import a_type
 from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.option_struct import SuggestingMeta
 
-HORIZON = 40 * 366 * DAY
+HORIZON_MINUTES = 40 * 366 * MINUTES_PER_DAY
 """Minutes that ``next_after`` looks ahead."""
-FUNCTION_HORIZON = 8 * DAY
+FUNCTION_HORIZON_MINUTES = 8 * MINUTES_PER_DAY
 """Minutes that ``next_after`` looks ahead where ``match`` is a function, which is called for every minute."""
 
 
@@ -87,7 +87,7 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Payload without ``_cron``."""
     options: CronOptions
     """Options as given; ``None``: left to the defaults."""
-    place: str
+    position: str
     """Place where it was written, for messages: ``crontab line 3``."""
     _when: Calendar | Match
     _every_hour: bool
@@ -111,29 +111,29 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self._zone.name
 
     @property
-    def asks(self) -> bool:
+    def is_function(self) -> bool:
         """A function decides about every single minute, and may raise whatever it likes."""
         return not isinstance(self._when, Calendar)
 
     def due(self, at: datetime) -> bool:
         """Return whether it is due in the minute of ``at``."""
         minute = to_minute(at)
-        return FIRST < minute < LAST and self._next(minute, minute + 1) == minute
+        return FIRST_MINUTE < minute < LAST_MINUTE and self._next(minute, minute + 1) == minute
 
     def next_after(self, at: datetime) -> datetime | None:
         """The first tick after the minute that ``at`` lies in: aware, UTC.
 
         ``None``: none in 40 years; of an item whose ``match`` is a function: none in the next 8 days, ask again then.
         """
-        start = max(to_minute(at), FIRST) + 1
-        found = self._next(start, start + (FUNCTION_HORIZON if self.asks else HORIZON))
-        return None if found is None else to_moment(found)
+        start = max(to_minute(at), FIRST_MINUTE) + 1
+        minute = self._next(start, start + (FUNCTION_HORIZON_MINUTES if self.is_function else HORIZON_MINUTES))
+        return None if minute is None else to_time(minute)
 
     def ticks(self, start: datetime, end: datetime) -> Iterator[datetime]:
         """Yield all ticks from ``start`` on and before ``end``, in order."""
-        minute, stop = max(_minute_from(start), FIRST + 1), _minute_from(end)
+        minute, stop = max(_minute_from(start), FIRST_MINUTE + 1), _minute_from(end)
         while (found := self._next(minute, stop)) is not None:
-            yield to_moment(found)
+            yield to_time(found)
             minute = found + 1
 
     def with_job_rules(self, add_job_rules: Callable[[NewJob], NewJob], template: NewJob) -> ParsedItem:
@@ -144,19 +144,19 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         queue = self.options.work_queue or template.queue
         job = msgspec.structs.replace(self._job, expires=template.expires, queue=queue)
         item = msgspec.structs.replace(self, _add_job_rules=add_job_rules, _job=job)
-        item.job(to_moment(FIRST + 1), backfilled=False)
+        item.job(to_time(FIRST_MINUTE + 1), backfilled=False)
         return item
 
     def declared(self, template: NewJob) -> ParsedItem:
         """Return the item with the task's template for all that the item leaves open."""
         given = self.options
-        said = {
+        values = {
             "serial": given.queue_name,
             "queue": given.work_queue,
             "priority": given.priority,
             "max_attempts": given.max_attempts,
         }
-        changes: dict[str, object] = {name: value for name, value in said.items() if value is not None}
+        changes: dict[str, object] = {name: value for name, value in values.items() if value is not None}
         if given.job_key is not None:
             changes |= {"key": self._job.key, "key_mode": self._job.key_mode}
         return msgspec.structs.replace(self, _job=msgspec.structs.replace(template, delay=None, **changes))
@@ -170,11 +170,11 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def _next(self, start: int, stop: int) -> int | None:
         """The first real minute that it is due at, from ``start`` on and before ``stop``."""
-        stop = min(stop, LAST)
+        stop = min(stop, LAST_MINUTE)
         if start >= stop:
             return None
         if not isinstance(self._when, Calendar):
-            return next((minute for minute in range(start, stop) if self._ask(self._when, minute)), None)
+            return next((minute for minute in range(start, stop) if self._is_due_by(self._when, minute)), None)
         return self._recurring(self._when, start, stop) if self._every_hour else self._once(self._when, start, stop)
 
     def _recurring(self, calendar: Calendar, start: int, stop: int) -> int | None:
@@ -195,7 +195,7 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         wall = calendar.next(shown + 1, zone.latest_wall(stop - 1) + 1)
         return None if wall is None else zone.reach(wall)
 
-    def _ask(self, match: Match, minute: int) -> bool:
+    def _is_due_by(self, match: Match, minute: int) -> bool:
         answer: object = match(self._date(minute))
         if inspect.isawaitable(answer):
             if inspect.iscoroutine(answer):
@@ -205,12 +205,12 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def _date(self, minute: int) -> CronDate:
         wall = self._zone.wall(minute)
-        day, of_day = divmod(wall, DAY)
-        at = to_moment(minute).astimezone(self._zone.info)
+        day, of_day = divmod(wall, MINUTES_PER_DAY)
+        at = to_time(minute).astimezone(self._zone.info)
         return CronDate(of_day % 60, of_day // 60, at.day, at.month, day % 7, at)
 
 
 def _minute_from(at: datetime) -> int:
     """The first whole minute that is not before ``at``."""
     minute = to_minute(at)
-    return minute if to_moment(minute) == at else minute + 1
+    return minute if to_time(minute) == at else minute + 1

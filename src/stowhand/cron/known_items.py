@@ -12,7 +12,7 @@ from stowhand.protocols.queue_store import KnownItem, Timetable
 
 MAX_DELAY = timedelta(minutes=2)
 """A tick that is not in the ledger this long after its minute is missed."""
-MISSED_SHOWN = timedelta(days=1)
+MISSED_TICK_PERIOD = timedelta(days=1)
 """Time for which a missed tick is shown, unless the item ticks again before."""
 
 
@@ -35,8 +35,8 @@ def missed_tick(item: KnownItem, now: datetime) -> datetime | None:
     parsed = item_of_spec(item.spec)
     if parsed is None:
         return None
-    moments = (now - MISSED_SHOWN, item.known_since, item.last_tick, item.spec_since)
-    tick = parsed.next_after(max(moment for moment in moments if moment is not None))
+    times = (now - MISSED_TICK_PERIOD, item.known_since, item.last_tick, item.spec_since)
+    tick = parsed.next_after(max(time for time in times if time is not None))
     return tick if tick is not None and tick <= now - MAX_DELAY else None
 
 

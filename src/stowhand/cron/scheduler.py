@@ -27,15 +27,15 @@ from stowhand.jobs.job import NewJob
 from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.queue_store import KnownItem, LedgerEntry, QueueStore, Tick
 
-MOVED = 10.0
+CLOCK_TOLERANCE_SECONDS = 10.0
 """Seconds by which the store's clock may differ from what it should show before that is reported."""
-BATCH = 200
+TICKS_PER_TRANSACTION = 200
 """Ticks in one transaction at most: short ones, so that a long backfill does not make others wait."""
-CONFLICT_EVERY = 3600.0
+CONFLICT_WARNING_INTERVAL_SECONDS = 3600.0
 """Seconds between two warnings about one identifier, at least."""
-REPORT_SECONDS = 50.0
+REPORT_INTERVAL_SECONDS = 50.0
 """A scheduler reports its items this often: at every look at the store's clock, of which there is one a minute."""
-LEAST_PAUSE = 0.005
+MIN_PAUSE_SECONDS = 0.005
 """Seconds. The store's clock and ours never agree to the last bit: without a pause it would be asked in a busy loop."""
 
 
@@ -55,13 +55,13 @@ class Scheduler:
         self._events = events or Events()
         self._clock = clock or SystemClock()
         self._agenda = Agenda(items, self._item_failed)
-        self._entering = Entering(store, self._events, self._clock, enqueued)
+        self._writer = TickWriter(store, self._events, self._clock, enqueued)
         self._name = f"{socket.gethostname()}:{os.getpid()}"
-        self._reported = float("-inf")
+        self._reported_at = float("-inf")
         """Moment of the last report of its items, by the monotonic clock."""
-        self._seen: tuple[datetime, float] | None = None
+        self._clock_reading: tuple[datetime, float] | None = None
         """The store's clock, and ours at the same moment."""
-        self._coming: tuple[ParsedItem, ...] | None = None
+        self._next_items: tuple[ParsedItem, ...] | None = None
         """New items, taken up between two steps."""
         self._wake = asyncio.Event()
         self._failures = 0
@@ -72,7 +72,7 @@ class Scheduler:
     @property
     def items(self) -> Sequence[ParsedItem]:
         """The items that are scheduled, or will be in a moment."""
-        return self._agenda.items if self._coming is None else self._coming
+        return self._agenda.items if self._next_items is None else self._next_items
 
     @property
     def busy(self) -> float:
@@ -99,13 +99,13 @@ class Scheduler:
         """
         if not self.items:
             return 0
-        now = await self._look()
+        now = await self._read_clock()
         self._agenda.start(this_minute(now))
-        return await self._begin(now) + await self._enter_due(now)
+        return await self._start(now) + await self._enter_due(now)
 
     def reload(self, items: Iterable[ParsedItem]) -> None:
         """Schedule these from now on. On the loop that ``run`` runs on."""
-        self._coming = tuple(items)
+        self._next_items = tuple(items)
         self._wake.set()
 
     def stop(self) -> None:
@@ -117,14 +117,14 @@ class Scheduler:
     async def _follow(self) -> None:
         while True:
             self._busy_since = self._clock.monotonic()
-            if self._coming is not None:
-                self._agenda.replace(self._coming)
-                self._coming = None
+            if self._next_items is not None:
+                self._agenda.replace(self._next_items)
+                self._next_items = None
             try:
                 if self._agenda.items:
-                    now = await self._look()
+                    now = await self._read_clock()
                     self._agenda.start(next_minute(now))
-                    await self._begin(now)
+                    await self._start(now)
                 await self._keep_up()
             except Exception as error:  # noqa: BLE001 - boundary: the top of the scheduler; reported, and tried again
                 self._failures += 1
@@ -136,76 +136,76 @@ class Scheduler:
 
     async def _keep_up(self) -> None:
         """Enter what comes due, until there are other items."""
-        while self._coming is None:
+        while self._next_items is None:
             if self._agenda.items:
-                now = await self._look()
+                now = await self._read_clock()
                 if self._agenda.drop_overdue(now):
-                    await self._begin(now)
-                if self._clock.monotonic() - self._reported >= REPORT_SECONDS:
+                    await self._start(now)
+                if self._clock.monotonic() - self._reported_at >= REPORT_INTERVAL_SECONDS:
                     await self._report()
                 await self._enter_due(now)
                 self._failures = 0
-            await self._nap()
+            await self._sleep()
 
-    async def _begin(self, now: datetime) -> int:
+    async def _start(self, now: datetime) -> int:
         """Make the items known, and what was known before is filled up to where it is followed from."""
         items = self._agenda.items
         known = await self._store.timetable.register([(item.identifier, item.spec) for item in items])
         await self._report()
-        plans = [(item, await self._plan(item, what, now)) for item, what in zip(items, known, strict=True)]
-        made = await self._entering.enter(in_order(plans), now, backfilled=True)
+        plans = [(item, await self._plan(item, known_item, now)) for item, known_item in zip(items, known, strict=True)]
+        made = await self._writer.enter(in_order(plans), now, backfilled=True)
         self._events.emit(CronStarted(tuple(item.identifier for item in items), made))
         return made
 
     async def _report(self) -> None:
         await self._store.timetable.report(self._agenda.identifiers, self._name)
-        self._reported = self._clock.monotonic()
+        self._reported_at = self._clock.monotonic()
 
     async def _plan(self, item: ParsedItem, known: KnownItem, now: datetime) -> Iterable[datetime]:
         """Return the ticks to backfill: those after the last tick, because schedulers backfill before they go on."""
         until = min(now, self._agenda.cursor(item))
         since = fill_from(item, known, until)
-        return await self._ask(item, since, until) if item.asks else item.ticks(since, until)
+        return await self._ask(item, since, until) if item.is_function else item.ticks(since, until)
 
-    async def _ask(self, item: ParsedItem, since: datetime, until: datetime) -> list[datetime]:
+    async def _ask(self, item: ParsedItem, start: datetime, until: datetime) -> list[datetime]:
         """Call the item's function for all these minutes, a day at a time so that it does not block the loop."""
         found: list[datetime] = []
-        while since < until:
-            end = min(since + timedelta(days=1), until)
-            found += self._agenda.ticks(item, since, end)
+        while start < until:
+            end = min(start + timedelta(days=1), until)
+            found += self._agenda.ticks(item, start, end)
             await self._clock.sleep(0)
-            since = end
+            start = end
         return found
 
     async def _enter_due(self, now: datetime) -> int:
-        made = await self._entering.enter(self._agenda.due(now), now, reached=self._agenda.done_until)
+        made = await self._writer.enter(self._agenda.due(now), now, on_progress=self._agenda.done_until)
         self._agenda.done_until(this_minute(now) + MINUTE)
         return made
 
-    async def _look(self) -> datetime:
+    async def _read_clock(self) -> datetime:
         """The store's clock. When it is not where it should be, that is reported; no tick is repeated or forgotten."""
-        asked = self._clock.monotonic()
+        requested_at = self._clock.monotonic()
         now = await self._store.timetable.now()
-        answered = self._clock.monotonic()
-        if self._seen is not None:
-            moved = (now - self._seen[0]).total_seconds() - (answered - self._seen[1])
-            if abs(moved) > MOVED + answered - asked:
+        answered_at = self._clock.monotonic()
+        if self._clock_reading is not None:
+            moved = (now - self._clock_reading[0]).total_seconds() - (answered_at - self._clock_reading[1])
+            if abs(moved) > CLOCK_TOLERANCE_SECONDS + answered_at - requested_at:
                 self._events.emit(CronClockMoved(moved))
                 if moved < 0:
                     self._agenda.back_to(next_minute(now))
-        self._seen = (now, answered)
+        self._clock_reading = (now, answered_at)
         return now
 
-    async def _nap(self) -> None:
+    async def _sleep(self) -> None:
         """Sleep until something is due, or there are other items, or the store's clock is to be looked at again."""
-        if self._coming is not None:
+        if self._next_items is not None:
             return
         self._wake.clear()
         timer = None
-        if self._agenda.items and self._seen is not None:
-            shown, moment = self._seen
-            pause = self._agenda.pause(shown + timedelta(seconds=self._clock.monotonic() - moment))
-            timer = self._clock.call_later(max(pause, LEAST_PAUSE), self._wake.set)
+        if self._agenda.items and self._clock_reading is not None:
+            store_time, read_at = self._clock_reading
+            pause = self._agenda.pause(store_time + timedelta(seconds=self._clock.monotonic() - read_at))
+            timer = self._clock.call_later(max(pause, MIN_PAUSE_SECONDS), self._wake.set)
         self._busy_since = None
         try:
             await self._wake.wait()
@@ -228,7 +228,7 @@ def fill_from(item: ParsedItem, known: KnownItem, start: datetime) -> datetime:
     return max(start - timedelta(seconds=item.fill), earliest)
 
 
-class Entering:
+class TickWriter:
     """Makes jobs of ticks: in order, some hundreds a transaction, each at most once however many schedulers there are.
 
     It writes the ticks into the ledger of a store, and reports what became of them.
@@ -241,7 +241,7 @@ class Entering:
         self._events = events
         self._clock = clock
         self._enqueued = enqueued or (lambda job: job)
-        self._warned: dict[str, float] = {}
+        self._warned_at: dict[str, float] = {}
 
     async def enter(
         self,
@@ -249,7 +249,7 @@ class Entering:
         now: datetime,
         *,
         backfilled: bool = False,
-        reached: Callable[[datetime], None] = lambda at: None,
+        on_progress: Callable[[datetime], None] = lambda at: None,
     ) -> int:
         """Enter them all; how many jobs were made by this call. ``reached`` hears what is done up to which minute.
 
@@ -257,24 +257,24 @@ class Entering:
         """
         made = 0
         row = iter(due)
-        while batch := list(islice(row, BATCH)):
+        while batch := list(islice(row, TICKS_PER_TRANSACTION)):
             made += await self._write(batch, now, backfilled=backfilled)
-            reached(batch[-1][0])
+            on_progress(batch[-1][0])
             await self._clock.sleep(0)  # a store that never waits must not keep the loop
         return made
 
     async def _write(self, batch: Sequence[Due], now: datetime, *, backfilled: bool) -> int:
         ticks = list(self._ticks(batch, backfilled=backfilled))
         try:
-            said = await self._store.timetable.schedule([tick for _, tick in ticks]) if ticks else ()
+            entries = await self._store.timetable.schedule([tick for _, tick in ticks]) if ticks else ()
         except InvalidJob as error:
             if len(batch) > 1:  # one item's job, which the store refuses, must not keep back the others'
                 return sum([await self._write([one], now, backfilled=backfilled) for one in batch])
             self._refused(batch[0][1], error)
             return 0
-        for (item, tick), entered in zip(ticks, said, strict=True):
-            self._tell(item, tick, entered, now)
-        return sum(entered.mine for entered in said)
+        for (item, tick), entry in zip(ticks, entries, strict=True):
+            self._emit(item, tick, entry, now)
+        return sum(entry.mine for entry in entries)
 
     def _ticks(self, batch: Sequence[Due], *, backfilled: bool) -> Iterator[tuple[ParsedItem, Tick]]:
         for at, item in batch:
@@ -285,24 +285,24 @@ class Entering:
             else:
                 yield item, Tick(identifier=item.identifier, at=at, job=job, spec=item.spec, backfilled=backfilled)
 
-    def _tell(self, item: ParsedItem, tick: Tick, entered: LedgerEntry, now: datetime) -> None:
-        if entered.mine:
+    def _emit(self, item: ParsedItem, tick: Tick, entry: LedgerEntry, now: datetime) -> None:
+        if entry.mine:
             if self._events.wants(CronScheduled):
                 late = max((now - tick.at).total_seconds(), 0.0)
                 self._events.emit(
-                    CronScheduled(item.identifier, item.task, entered.job_id, tick.at, tick.backfilled, late)
+                    CronScheduled(item.identifier, item.task, entry.job_id, tick.at, tick.backfilled, late)
                 )
-        elif entered.spec != item.spec and self._may_warn(item.identifier):
-            self._events.emit(CronConflict(item.identifier, tick.at, item.spec, entered.spec))
+        elif entry.spec != item.spec and self._may_warn(item.identifier):
+            self._events.emit(CronConflict(item.identifier, tick.at, item.spec, entry.spec))
 
     def _may_warn(self, identifier: str) -> bool:
         now = self._clock.monotonic()
-        if now - self._warned.get(identifier, float("-inf")) < CONFLICT_EVERY:
+        if now - self._warned_at.get(identifier, float("-inf")) < CONFLICT_WARNING_INTERVAL_SECONDS:
             return False
-        self._warned[identifier] = now
+        self._warned_at[identifier] = now
         return True
 
     def _refused(self, item: ParsedItem, error: Exception) -> None:
         """Report each tick that will never be a job."""
-        why = str(error) if isinstance(error, InvalidJob) else f"{type(error).__name__}: {error}"
-        self._events.emit(SchedulingFailed(f"{item.identifier}: this tick is passed over: {why}", 0.0))
+        reason = str(error) if isinstance(error, InvalidJob) else f"{type(error).__name__}: {error}"
+        self._events.emit(SchedulingFailed(f"{item.identifier}: this tick is passed over: {reason}", 0.0))

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from stowhand.cron.check import IN_PYTHON
+from stowhand.cron.check import PYTHON_NAMES
 from stowhand.cron.crontab import parse_app_item, parse_crontab, refuse_duplicates
 from stowhand.cron.item import CronItem, CronOptions, Match, ParsedItem
 from stowhand.cron.scheduler import Scheduler
@@ -23,7 +23,7 @@ from stowhand.tasks.registry import Registry
 from stowhand.tasks.task import ConfiguredTask
 from stowhand.worker.worker import Worker
 
-_SOME_TICK = {"ts": "", "backfilled": False}
+_SAMPLE_TICK = {"ts": "", "backfilled": False}
 
 
 class CronSources(TypedDict, total=False):
@@ -98,22 +98,22 @@ def read_crontab(file: Path) -> tuple[ParsedItem, ...]:
     except UnicodeDecodeError:
         raise ConfigurationError(f"crontab {file}: it is not UTF-8") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigurationError(f"crontab {file}: {why}") from None
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigurationError(f"crontab {file}: {reason}") from None
     return parse_crontab(text, str(file))
 
 
-def items_of(given: CronSources) -> tuple[ParsedItem, ...]:
+def items_of(sources: CronSources) -> tuple[ParsedItem, ...]:
     """Return the items of all sources. Raises ConfigurationError."""
     items: list[ParsedItem] = []
-    if given.get("crontab") is not None:
-        items += parse_crontab(given["crontab"])
-    file: object = given.get("crontab_file")
+    if sources.get("crontab") is not None:
+        items += parse_crontab(sources["crontab"])
+    file: object = sources.get("crontab_file")
     if file is not None:
         if not isinstance(file, str | Path):
             raise ConfigurationError(f"crontab_file: {a_type(file)}; give a path")
         items += read_crontab(Path(file))
-    parsed: object = given.get("cron_items") or ()
+    parsed: object = sources.get("cron_items") or ()
     for item in parsed if isinstance(parsed, Iterable) else [parsed]:
         if not isinstance(item, ParsedItem):
             raise ConfigurationError(f"cron_items: {a_type(item)}; give what parse_crontab or parse_cron_items returns")
@@ -126,20 +126,20 @@ def declared(items: Iterable[ParsedItem], tasks: Registry) -> tuple[ParsedItem, 
 
     Raises ConfigurationError that names every item whose payload its task does not take.
     """
-    found, problems = [], []
+    checked, problems = [], []
     for item in items:
         task = tasks.find(item.task)
         if task is None:
-            found.append(item)
+            checked.append(item)
             continue
         try:
-            task.shape.write_value({**item.payload, "_cron": _SOME_TICK})
-            found.append(item.declared(task.template).with_job_rules(task.with_job_rules, task.template))
+            task.shape.write_value({**item.payload, "_cron": _SAMPLE_TICK})
+            checked.append(item.declared(task.template).with_job_rules(task.with_job_rules, task.template))
         except InvalidJob as error:
-            problems.append(f"{item.place}: {error}")
+            problems.append(f"{item.position}: {error}")
     if problems:
         raise ConfigurationError("\n".join(problems))
-    return tuple(found)
+    return tuple(checked)
 
 
 def declare_item(
@@ -162,10 +162,10 @@ def declare_item(
         )
     if isinstance(task, str):
         return _app_item(pattern, task, payload, identifier, tz, dict(options))
-    chosen = _from_template(task.template, keyed="key" not in options) | dict(options)
+    values = _from_template(task.template, with_key="key" not in options) | dict(options)
     try:
-        written = task.definition.shape.write_value({**(payload or {}), "_cron": _SOME_TICK})
-        item = _app_item(pattern, task.name, strict_json.decode(written), identifier, tz, chosen)
+        written = task.definition.shape.write_value({**(payload or {}), "_cron": _SAMPLE_TICK})
+        item = _app_item(pattern, task.name, strict_json.decode(written), identifier, tz, values)
         return item.with_job_rules(task.definition.with_job_rules, task.template)
     except InvalidJob as error:
         hint = f"; give its arguments: app.cron(…, {task.name}, {{…}})" if payload is None else ""
@@ -175,17 +175,17 @@ def declare_item(
 def _app_item(
     pattern: str | Match, task: str, payload: object, identifier: str | None, tz: str | None, options: dict[str, Any]
 ) -> ParsedItem:
-    named = CronOptions(**{IN_PYTHON.get(option, option): value for option, value in options.items()})
+    named = CronOptions(**{PYTHON_NAMES.get(option, option): value for option, value in options.items()})
     return parse_app_item(
         CronItem(task=task, match=pattern, identifier=identifier, payload=payload, options=named, tz=tz)
     )
 
 
-def _from_template(job: NewJob, *, keyed: bool) -> dict[str, Any]:
+def _from_template(job: NewJob, *, with_key: bool) -> dict[str, Any]:
     """Return the options of the task's own jobs that an item may have; the key only if ``keyed``."""
     for name in ("flags", "max_resets", "delay", "run_at"):
         if getattr(job, name) not in (None, ()):
             raise ConfigurationError(f"App.cron: task {job.task!r} has {name}, which a recurring job cannot have")
-    key = {"key": job.key, "key_mode": job.key_mode.value} if keyed and job.key is not None else {}
+    key = {"key": job.key, "key_mode": job.key_mode.value} if with_key and job.key is not None else {}
     queue = None if job.queue == DEFAULT_QUEUE else job.queue
     return {"serial": job.serial, "queue": queue, "priority": job.priority, "max_attempts": job.max_attempts, **key}

@@ -13,13 +13,13 @@ from functools import lru_cache
 
 import msgspec
 
-from stowhand.cron.fields import DAY
+from stowhand.cron.fields import MINUTES_PER_DAY
 from stowhand.errors import hint
 
-FIRST = date(2, 1, 1).toordinal() * DAY
+FIRST_MINUTE = date(2, 1, 1).toordinal() * MINUTES_PER_DAY
 """The first real minute that anything is computed for; a zone's offset may lead before it."""
-LAST = date(9998, 1, 1).toordinal() * DAY
-_REACH = 2 * DAY
+LAST_MINUTE = date(9998, 1, 1).toordinal() * MINUTES_PER_DAY
+_MAX_WALL_DISTANCE = 2 * MINUTES_PER_DAY
 """Minutes. Offsets are less than a day either way, so a wall time is shown at most so far from any other."""
 
 
@@ -41,7 +41,7 @@ class Zone:
 
     def spans(self, minute: int) -> Iterator[Span]:
         """The one that holds this real minute, and all later ones."""
-        year = date.fromordinal(minute // DAY).year
+        year = date.fromordinal(minute // MINUTES_PER_DAY).year
         while year < date.max.year:
             for span in self._year(year):
                 if span.stop > minute:
@@ -54,16 +54,16 @@ class Zone:
 
     def latest_wall(self, minute: int) -> int:
         """The latest local time that has been shown up to this real minute, clocks set back or not."""
-        shown = []
-        for span in self.spans(max(minute - _REACH, FIRST)):
+        walls = []
+        for span in self.spans(max(minute - _MAX_WALL_DISTANCE, FIRST_MINUTE)):
             if span.start > minute:
                 break
-            shown.append(min(span.stop - 1, minute) + span.offset)
-        return max(shown)
+            walls.append(min(span.stop - 1, minute) + span.offset)
+        return max(walls)
 
     def reach(self, wall: int) -> int:
         """The first real minute at which the local clock shows ``wall``, or has just skipped it."""
-        for span in self.spans(max(wall - DAY, FIRST)):
+        for span in self.spans(max(wall - MINUTES_PER_DAY, FIRST_MINUTE)):
             minute = max(span.start, wall - span.offset)
             if minute < span.stop:
                 return minute
@@ -76,13 +76,13 @@ class Zone:
         return spans
 
     def _split_year(self, year: int) -> Iterator[Span]:
-        start, stop = (date(which, 1, 1).toordinal() * DAY for which in (year, year + 1))
+        start, stop = (date(number, 1, 1).toordinal() * MINUTES_PER_DAY for number in (year, year + 1))
         if self.info is UTC:
             yield Span(start, stop, 0)
             return
         edges = [(start, self._offset(start))]
-        for day in range(start, stop, DAY):
-            self._split(day, day + DAY, edges)
+        for day in range(start, stop, MINUTES_PER_DAY):
+            self._split(day, day + MINUTES_PER_DAY, edges)
         for (at, offset), end in zip(edges, [*(at for at, _ in edges[1:]), stop], strict=True):
             if at < end:
                 yield Span(at, end, offset)
@@ -99,8 +99,8 @@ class Zone:
 
     def _offset(self, minute: int) -> int:
         """Whole minutes, downwards."""
-        moment = to_moment(min(max(minute, FIRST), LAST))
-        offset = moment.astimezone(self.info).utcoffset()
+        time = to_time(min(max(minute, FIRST_MINUTE), LAST_MINUTE))
+        offset = time.astimezone(self.info).utcoffset()
         assert offset is not None
         return offset // timedelta(minutes=1)
 
@@ -109,13 +109,13 @@ def to_minute(at: datetime) -> int:
     """The real minute that an aware moment lies in."""
     if at.utcoffset() is None:
         raise ValueError(f"{at.isoformat()} has no time zone; add one, as in datetime.now(UTC)")
-    moment = at.astimezone(UTC)
-    return moment.toordinal() * DAY + moment.hour * 60 + moment.minute
+    time = at.astimezone(UTC)
+    return time.toordinal() * MINUTES_PER_DAY + time.hour * 60 + time.minute
 
 
-def to_moment(minute: int) -> datetime:
+def to_time(minute: int) -> datetime:
     """Aware, in UTC."""
-    day, minute = divmod(minute, DAY)
+    day, minute = divmod(minute, MINUTES_PER_DAY)
     return datetime.fromordinal(day).replace(hour=minute // 60, minute=minute % 60, tzinfo=UTC)
 
 

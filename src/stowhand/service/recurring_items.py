@@ -56,7 +56,7 @@ class RecurringItems:
         for item in items:
             if item.task not in self._tasks:
                 core_logger().warning(
-                    f"{item.place}: no task {item.task!r} here, its jobs wait for a worker that has it"
+                    f"{item.position}: no task {item.task!r} here, its jobs wait for a worker that has it"
                     f"{suggest(item.task, self._tasks)}"
                 )
         return items
