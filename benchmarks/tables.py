@@ -34,7 +34,7 @@ from stowhand.handler import Attempt  # noqa: E402
 from stowhand.jobs.lifecycle import COMPLETED  # noqa: E402
 from stowhand.protocols.store import ClaimRequest  # noqa: E402
 from stowhand.stores.api import StoreOptions, open_store  # noqa: E402
-from stowhand.stores.table.ddl import Plan, full_ddl  # noqa: E402
+from stowhand.stores.table.ddl import DdlOptions, full_ddl  # noqa: E402
 from stowhand.stores.table.names import read_shape  # noqa: E402
 from stowhand.table import Budget, TableOptions, TableStore, Where, sql  # noqa: E402  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
@@ -59,7 +59,7 @@ class Site:
     def __init__(self, server: PostgresServer, name: str, sizes: dict[str, int]) -> None:
         self.name, self.url = name, server.create_database()
         self.connection = psycopg.connect(self.url, autocommit=True)
-        self.run(full_ddl(Plan(shape=read_shape("jobs", None, {}))))
+        self.run(full_ddl(DdlOptions(shape=read_shape("jobs", None, {}))))
         self.run("alter table jobs add size int not null default 1, add rank int not null default 0")
         self.run("create index on jobs (rank, id) where state in ('queued', 'errored')")
         if IN_THE_WAY[name]:
@@ -143,7 +143,7 @@ async def drains(server: PostgresServer, jobs: int, runs: int, concurrency: int)
     async def table(transactional: bool, handler: Any = None) -> Drained:
         url = server.create_database()
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(full_ddl(Plan(shape=read_shape("jobs", None, {}))).encode())
+            connection.execute(full_ddl(DdlOptions(shape=read_shape("jobs", None, {}))).encode())
             connection.execute(b"alter table jobs add size int not null default 1")
             connection.execute(f"insert into jobs (state) select 'queued' from generate_series(1, {jobs})".encode())
         options: TableOptions[Any] = TableOptions(name="jobs", table_name="jobs", transactional=transactional)

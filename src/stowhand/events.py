@@ -338,7 +338,7 @@ class StoreWarning(Event, frozen=True):
     store: str
     """A table store's name; of others, where the store is."""
     warning: str
-    mend: str
+    fix: str
     """The fix (DDL, mostly); empty where only a person can decide."""
 
 

@@ -133,7 +133,7 @@ def test_the_keys_of_tables(call: Stowhand) -> None:
     assert keys(call("table", "retry", 1, *where).rows()) == ANSWER
     with closing(sqlite3.connect("app.db")) as connection, connection:
         connection.execute("alter table jobs drop column failure_message")
-    assert keys(call("table", "check", *where).rows()) == "fatal mend problem warned"
+    assert keys(call("table", "check", *where).rows()) == "fatal fix problem warned"
 
 
 def test_the_keys_of_flows(run: Run, call: Stowhand, folder: Path) -> None:

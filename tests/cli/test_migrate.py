@@ -30,7 +30,7 @@ def test_how_many_attempts_a_job_has_by_default_is_kept_by_the_schema(call: Stow
         assert connection.execute("select max_attempts from stowhand.add_job('a', max_attempts := 7)").fetchone() == (
             7,
         )
-        # An upgrade, and a mend, make the functions anew.
+        # An upgrade, and a fix, make the functions anew.
         connection.execute("drop function stowhand.remove(bigint)")
         assert "remove is gone: fixed" in call("migrate", "-c", url).out
         assert call("migrate", "-c", url).out.startswith("Nothing to do")

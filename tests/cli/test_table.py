@@ -73,7 +73,7 @@ def test_what_check_prints_is_run_as_it_is_and_the_next_check_is_clean(call: Sto
         rows = call("table", "check", "--json", *arguments).rows()
         assert [row["fatal"] for row in rows] == [True, False]
         only = call("table", "check", "--sql", *arguments)
-        assert only.out == "".join(f"{row['mend']}\n" for row in rows)
+        assert only.out == "".join(f"{row['fix']}\n" for row in rows)
         run_statements(connection, checked.out)
     assert call("table", "check", *arguments).code == 0
 

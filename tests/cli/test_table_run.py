@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from stowhand.stores.table.ddl import Plan, full_ddl
+from stowhand.stores.table.ddl import DdlOptions, full_ddl
 from stowhand.stores.table.names import read_shape
 from tests.cli.conftest import Stowhand, command
 from tests.support import forked
@@ -51,7 +51,7 @@ def program(folder: Path) -> str:
     (folder / f"{name}.py").write_text(PROGRAM)
     shape = read_shape("jobs", None, {}, folds=False)
     with closing(sqlite3.connect("app.db")) as connection:
-        connection.executescript(full_ddl(Plan(shape=shape, dialect="sqlite")))
+        connection.executescript(full_ddl(DdlOptions(shape=shape, dialect="sqlite")))
     return name
 
 

@@ -18,7 +18,7 @@ from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.protocols.attempt import ExecutionLog
 from stowhand.protocols.options import WorkerOptions
 from stowhand.remote import HttpStore
-from stowhand.stores.table.ddl import Plan, full_ddl
+from stowhand.stores.table.ddl import DdlOptions, full_ddl
 from stowhand.stores.table.names import read_shape
 from stowhand.table import AttemptStore, TableOptions, TableStore
 from stowhand.worker.worker import Worker
@@ -79,7 +79,7 @@ async def building(
 ) -> AsyncIterator[Place]:
     """``way``: how the worker's store goes to the database; ``street``: the worker goes through a server there."""
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-        await connection.execute(full_ddl(Plan(shape=read_shape("builds", None, {}))).encode())
+        await connection.execute(full_ddl(DdlOptions(shape=read_shape("builds", None, {}))).encode())
         await connection.execute("ALTER TABLE builds ADD script text NOT NULL")
         table = TableOptions[Build](
             name="builds", table_name="builds", heartbeat_interval=0.1, stalled_max_age=5, **options
@@ -131,7 +131,7 @@ def test_on_sqlite_too_and_a_cancel_ends_the_command(tmp_path: Path, run: Run, m
     async def story() -> None:
         with closing(sqlite3.connect(file, isolation_level=None)) as connection:
             connection.executescript(
-                full_ddl(Plan(shape=read_shape("builds", None, {}, folds=False), dialect="sqlite"))
+                full_ddl(DdlOptions(shape=read_shape("builds", None, {}, folds=False), dialect="sqlite"))
             )
             connection.execute("ALTER TABLE builds ADD script text NOT NULL DEFAULT ''")
             connection.execute("INSERT INTO builds (script) VALUES (?)", [HELD])

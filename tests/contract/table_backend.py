@@ -24,7 +24,7 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.queue_store import ActionResult, Answer, JobFilter, QueueStore
 from stowhand.protocols.store import Claim, ClaimRequest, Heartbeats, Pulse, Reply, StoreOptions
-from stowhand.stores.table.ddl import Plan, full_ddl
+from stowhand.stores.table.ddl import DdlOptions, full_ddl
 from stowhand.stores.table.names import read_shape
 from stowhand.table import TableOptions, TableStore
 from tests.contract.backends import Image, Secrets, raising
@@ -65,7 +65,7 @@ class PostgresRows:
         self.url = url
         self._connection = psycopg.connect(url, autocommit=True, row_factory=dict_row)
         self.ask("DROP TABLE IF EXISTS jobs; DROP FUNCTION IF EXISTS jobs_notify CASCADE")
-        self.ask(full_ddl(Plan(shape=read_shape("jobs", None, {}), channel=CHANNEL)))
+        self.ask(full_ddl(DdlOptions(shape=read_shape("jobs", None, {}), channel=CHANNEL)))
         self.ask(f"ALTER TABLE jobs {', '.join(f'ADD {column}' for column in OWN)}")
 
     def ask(self, text: str, *values: Any) -> list[dict[str, Any]]:
@@ -92,7 +92,7 @@ class SqliteRows:
         self.url = f"sqlite:///{path}"
         self._path = path
         with closing(sqlite3.connect(path)) as file:
-            file.executescript(full_ddl(Plan(shape=read_shape("jobs", None, {}), dialect="sqlite")))
+            file.executescript(full_ddl(DdlOptions(shape=read_shape("jobs", None, {}), dialect="sqlite")))
             for column in OWN:
                 file.execute(f"ALTER TABLE jobs ADD {column}")
 

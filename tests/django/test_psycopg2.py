@@ -18,7 +18,7 @@ from django.db import connections
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import AttemptOutcome, Settlement
 from stowhand.protocols.store import ClaimRequest, StoreOptions
-from stowhand.stores.callers.caller import call_of
+from stowhand.stores.callers.caller import function_call
 from stowhand.stores.postgres.queue.on_connection import PostgresOnConnection
 
 TASK = "of psycopg2"
@@ -39,7 +39,7 @@ def queue(connection: Any) -> PostgresOnConnection:
 
 def enqueue(connection: Any, job: NewJob, schema: str = "stowhand") -> int:
     with connection.cursor() as cursor:
-        cursor.execute(call_of(f'"{schema}".enqueue_text'), (msgspec.json.encode(job).decode(),))
+        cursor.execute(function_call(f'"{schema}".enqueue_text'), (msgspec.json.encode(job).decode(),))
         return int(json.loads(cursor.fetchone()[0])["id"])
 
 

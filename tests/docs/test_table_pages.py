@@ -17,7 +17,7 @@ from stowhand.protocols import store
 from stowhand.protocols.options import WorkerOptions
 from stowhand.remote import wire
 from stowhand.remote.server import authenticator, bodies, claims, refusals, tokens
-from stowhand.stores.table.names import COLUMNS, TOKEN
+from stowhand.stores.table.names import COLUMNS, TOKEN_COLUMN
 from stowhand.stores.table.options import RESET_FAILURE_MESSAGE
 from stowhand.table import AttemptStore, TableOptions, TableStore
 from tests.docs.test_reference import read, rows
@@ -71,7 +71,7 @@ def is_number(value: object) -> bool:
 
 def test_the_page_of_tables_has_every_column_and_says_which_may_be_missing() -> None:
     shown = rows(read("table.md").partition("## Columns")[2])
-    assert {*COLUMNS, TOKEN} <= shown.keys()
+    assert {*COLUMNS, TOKEN_COLUMN} <= shown.keys()
 
 
 @pytest.mark.parametrize("kind", [TableStore, AttemptStore])

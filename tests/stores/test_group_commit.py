@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.stores.group_commit import Board, GroupCommit
+from stowhand.stores.group_commit import GroupCommit, TakeJobs
 from tests.conftest import Run
 
 WHEN = datetime(2030, 1, 1, tzinfo=UTC)
@@ -26,7 +26,7 @@ class Sent:
         (made,) = await self._together(lambda: [job])
         return made
 
-    async def _together(self, board: Board) -> Sequence[Job]:
+    async def _together(self, board: TakeJobs) -> Sequence[Job]:
         jobs = board()
         self.statements.append([job.task for job in jobs])
         await self.go.wait()

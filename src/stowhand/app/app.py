@@ -56,7 +56,7 @@ from stowhand.protocols.operator import Operator
 from stowhand.protocols.producer import AsyncConnection, Connection, Producer
 from stowhand.protocols.queue_store import Administrator, Inspector, QueueStore, lent_connection, there
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.url import MEMORY
+from stowhand.stores.url import MEMORY_URL
 from stowhand.tasks.context import Context, LoggerFactory
 from stowhand.tasks.declaration_site import declaration_errors
 from stowhand.tasks.dispatch import TaskHandler
@@ -580,7 +580,7 @@ class App:
         """
         before, self._immediate = self._immediate, ImmediateRunner(self)
         try:
-            store = store_at(MEMORY, StoreOptions())
+            store = store_at(MEMORY_URL, StoreOptions())
             with self._kept_in(lambda: store):
                 yield
         finally:

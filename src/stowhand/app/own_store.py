@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from stowhand.stores.url import LENT, places, scheme_of
+from stowhand.stores.url import LENT_SCHEMES, hosts_and_ports, scheme_of
 
 DEFAULT_STORE = "sqlite:///stowhand.db"
 DEFAULT_STORE_SOURCE = "the default; -c or DATABASE_URL names another"
@@ -36,7 +36,7 @@ class ResolvedStore(msgspec.Struct, frozen=True):
     @property
     def is_lent(self) -> bool:
         """Whether another process serves the store over HTTP."""
-        return self.scheme in LENT
+        return self.scheme in LENT_SCHEMES
 
     @property
     def scheme(self) -> str:
@@ -82,7 +82,7 @@ def _database(url: str, environ: Mapping[str, str]) -> tuple[str, str, str]:
     """Return host, port and name as libpq determines them."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
-    hosts, ports = places(parts.netloc)
+    hosts, ports = hosts_and_ports(parts.netloc)
     host = query.get("host") or unquote(hosts) or environ.get("PGHOST", "")
     port = query.get("port") or ports or environ.get("PGPORT", "") or "5432"
     user = query.get("user") or unquote(parts.username or "") or environ.get("PGUSER", "") or _login()

@@ -17,7 +17,7 @@ from stowhand.observe.safe_text import escape
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.url import MEMORY, open_store
+from stowhand.stores.url import MEMORY_URL, open_store
 from stowhand.tasks.registry import Registry, TaskDefinition
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ HINT_TIMEOUT_SECONDS = 1.0
 
 def store_at(url: str, options: StoreOptions) -> QueueStore:
     """Return the store at a URL, like ``open_store``; the URL may be ``memory://``."""
-    if url == MEMORY:
+    if url == MEMORY_URL:
         if options.read_only:
             raise ConfigurationError("read_only: a store in memory serves its own process only; leave it out")
         from stowhand.stores.sqlite.queue.memory import MemoryStore

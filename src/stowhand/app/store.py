@@ -17,7 +17,7 @@ from stowhand.app.start import store_at
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.protocols.queue_store import AnyStore, QueueStore
 from stowhand.protocols.store import StoreOptions, check_store
-from stowhand.stores.url import MEMORY, open_store, store_url
+from stowhand.stores.url import MEMORY_URL, open_store, store_url
 
 
 class AppStore:
@@ -36,7 +36,7 @@ class AppStore:
             store_url_text = _url_of_pool(self._options.pool)
         elif self.object is not None:
             store_url_text = _url_of_store(self.object)
-        is_object = self.object is not None or store_url_text == MEMORY
+        is_object = self.object is not None or store_url_text == MEMORY_URL
         options = {name: getattr(self._options, name) for name in keywords if name not in ("pool", "preset")}
         if (preset := keywords.get("preset")) is not None:
             options["preset"] = _read_preset(preset)
@@ -105,7 +105,7 @@ def checked_store(caller: str, store: Any) -> QueueStore:
 def _url_of_store(store: QueueStore) -> str:
     from stowhand.stores.sqlite.queue.memory import MemoryStore
 
-    return MEMORY if isinstance(store, MemoryStore) else f"{OBJECT_SCHEME}:{type(store).__qualname__}"
+    return MEMORY_URL if isinstance(store, MemoryStore) else f"{OBJECT_SCHEME}:{type(store).__qualname__}"
 
 
 def _url_of_pool(pool: object) -> str:

@@ -31,10 +31,10 @@ from stowhand.jobs.lease import JobId
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.queue_store import Answer
 from stowhand.service.exit_codes import FAILURE, OK
-from stowhand.stores.table.ddl import DIALECTS, KEYS, Plan, full_ddl
-from stowhand.stores.table.names import TOKEN, read_shape
+from stowhand.stores.table.ddl import DIALECTS, KEY_TYPES, DdlOptions, full_ddl
+from stowhand.stores.table.names import TOKEN_COLUMN, read_shape
 from stowhand.stores.table.options import TableOptions
-from stowhand.stores.table.records import LIVE, ShownRecord
+from stowhand.stores.table.records import LIVE_STATES, ShownRecord
 from stowhand.stores.table.store import TableStore
 from stowhand.tasks.loader import load_object
 
@@ -58,8 +58,8 @@ columns_option = click.option(
     type=ParsedText(read_pair),
     callback=_columns,
     metavar="DOCUMENTED=OWN",
-    help=f"A column that has another name, as in state=status; may be repeated. {TOKEN}=NAME: one of its own for the"
-    " claim's token.",
+    help=f"A column that has another name, as in state=status; may be repeated."
+    f" {TOKEN_COLUMN}=NAME: one of its own for the claim's token.",
 )
 
 
@@ -92,7 +92,7 @@ def check_table(only_sql: bool, as_json: bool, **typed: Any) -> int:
     """Compare a table and its view with what a worker needs. Touches no row.
 
     MODULE:NAME is a TableStore or a TableOptions of your program; or give --table. All problems are reported at once,
-    each with the statement that mends it: the output is SQL, for the table's owner to read and then run. Your columns
+    each with the statement that fixes it: the output is SQL, for the table's owner to read and then run. Your columns
     keep what they hold: where one cannot serve a worker, map a new one, and check again.
 
     Exit code: 0 a worker can serve it (there may be advice), 1 it cannot, 3 the database cannot be reached.
@@ -110,7 +110,7 @@ def check_table(only_sql: bool, as_json: bool, **typed: Any) -> int:
 @click.argument("name")
 @click.option("--view", metavar="NAME", help="Also print a view, for you to join to.")
 @columns_option
-@click.option("--key", type=WordChoice(KEYS), default="bigint", show_default=True, help="The type of the id.")
+@click.option("--key", type=WordChoice(KEY_TYPES), default="bigint", show_default=True, help="The type of the id.")
 @click.option("--dialect", type=WordChoice(DIALECTS), default="postgres", show_default=True)
 @click.option("--notify", is_flag=True, help="PostgreSQL: also a trigger that wakes workers (notify_channel).")
 @click.option("--channel", metavar="NAME", help="With --notify: the channel.  [default: the table's name + _queued]")
@@ -137,7 +137,7 @@ def print_ddl(
     if channel is not None and not notify:
         raise click.UsageError("--channel says where to notify: give --notify too")
     notified = (channel or f"{shape.table.name}_queued") if notify else None
-    plan = Plan(shape=shape, dialect=dialect, key=key, channel=notified, if_not_exists=if_not_exists)
+    plan = DdlOptions(shape=shape, dialect=dialect, key=key, channel=notified, if_not_exists=if_not_exists)
     click.echo(full_ddl(plan).rstrip())
 
 
@@ -190,7 +190,7 @@ def run_workers(target: str, **typed: Any) -> int:
     multiple=True,
     type=WordChoice([state.value for state in State]),
     metavar="STATE",
-    help=f"{', '.join(State)}; may be repeated.  [default: {', '.join(LIVE)}]",
+    help=f"{', '.join(State)}; may be repeated.  [default: {', '.join(LIVE_STATES)}]",
     shell_complete=completing(State),
 )
 @click.option("--after", metavar="ID", help="Only ids above this one.")

@@ -25,9 +25,9 @@ def finding_text(finding: Finding) -> str:
     if wants_color(sys.stdout):
         level = click.style(level, fg="red" if finding.fatal else "yellow")
     lines = [f"-- {level}: {escape(finding.problem)}"]
-    if finding.mend:
+    if finding.fix:
         # A name that drives a terminal is shown escaped there; a file or a pipe gets the statement that works.
-        lines.append(escape_lines(finding.mend, "") if sys.stdout.isatty() else finding.mend)
+        lines.append(escape_lines(finding.fix, "") if sys.stdout.isatty() else finding.fix)
     return "\n".join(lines)
 
 
@@ -36,8 +36,8 @@ def sql_lines(findings: Sequence[Finding], *, only_sql: bool) -> Iterator[str]:
     for finding in findings:
         if not only_sql:
             yield finding_text(finding)
-        elif finding.mend:
-            yield finding.mend
+        elif finding.fix:
+            yield finding.fix
 
 
 def log_page(entries: Sequence[ExecutionLogEntry]) -> str:

@@ -13,7 +13,7 @@ from stowhand.app.app import App
 from stowhand.django.project import declare_recurring, declare_tasks
 from stowhand.django.task import known_tasks
 from stowhand.errors import ConfigurationError, suggest
-from stowhand.stores.url import MEMORY
+from stowhand.stores.url import MEMORY_URL
 
 if TYPE_CHECKING:
     from stowhand.django.backend import StowhandBackend
@@ -54,7 +54,7 @@ def check_backend(backend: StowhandBackend) -> list[Any]:
 
 def _of_tasks(backend: StowhandBackend, where: str) -> list[Any]:
     """As a worker would declare them."""
-    app = App(MEMORY)
+    app = App(MEMORY_URL)
     try:
         declare_tasks(app, backend)
     except ConfigurationError as error:

@@ -30,7 +30,7 @@ from stowhand.protocols.handler import why_no_function
 from stowhand.protocols.options import LEASE
 from stowhand.protocols.queue_store import Answer, QueueStore
 from stowhand.stores.kernel.results import LoopPolls, SharedPoll
-from stowhand.stores.url import PREFIXES
+from stowhand.stores.url import URL_PREFIXES
 
 if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
@@ -507,7 +507,7 @@ def _engine_at(place: str | QueueStore, shape: FlowShape) -> Engine:
         except ImportError as error:
             raise ConfigurationError(f"Redis needs a driver: pip install 'stowhand[redis]' ({error})") from error
         return RedisEngine(place, shape)
-    if isinstance(place, str) and not place.startswith(PREFIXES):
+    if isinstance(place, str) and not place.startswith(URL_PREFIXES):
         scheme = place.partition(":")[0]
         raise ConfigurationError(f"flow {shape.name!r}: no place at {scheme!r}; its URL begins with one of: {PLACES}")
     from stowhand.flows.queue import QueueEngine

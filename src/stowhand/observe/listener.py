@@ -267,7 +267,7 @@ class LogListener:
         self._worker(event.worker).log_event("info", f"{source} is back ({event.doing}, after {times})", facts)
 
     def _store_warning(self, event: StoreWarning) -> None:
-        fix = f"; fix it with:\n{event.mend.rstrip()}" if event.mend else ""
+        fix = f"; fix it with:\n{event.fix.rstrip()}" if event.fix else ""
         self._core.warning(f"{escape(event.store)}: {event.warning}{fix}")
 
     def _lease_ending(self, event: LeaseExpiring) -> None:

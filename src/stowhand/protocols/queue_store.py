@@ -433,10 +433,10 @@ class Notices:
         if self._on_listening is not None:
             self._on_listening(state, error, connection)
 
-    def warn(self, warning: str, mend: str) -> None:
+    def warn(self, warning: str, fix: str) -> None:
         """The store's, from any thread."""
         if self._on_warning is not None:
-            self._on_warning(warning, mend)
+            self._on_warning(warning, fix)
 
 
 class AnyStore(Store[R], Protocol[R]):

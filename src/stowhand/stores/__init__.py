@@ -1,13 +1,13 @@
-"""The places where jobs are kept, and the connections to them. None imports another.
+"""Stores of jobs, and the connections to them. No store imports another.
 
-url.py        a store by its URL: one spelling for it, and each is imported only when it is asked for
-database/     connections and named statements; does not know what a job is
-postgres/, sqlite/    queue/: the store that we own; table/: a table of a user's; shared/: what both do alike
-table/        what any table of a user's is, whichever database holds it
-kernel/       the reads of the stores that we own, written once
-verdicts.py   what every store replies to a settlement
-calls.py      calls to a table, timed and reported
-foreign_leases.py, passed_over.py    what the stores that we own judge alike
+url.py        normalizes a store's URL and opens the store, importing it only then
+database/     connections and named statements; knows nothing about jobs
+postgres/, sqlite/    queue/: our own tables; table/: a user's table; shared/: the code of both
+table/        the parts of a user's table that are the same in every database
+kernel/       the reads of our own tables, the same for every database
+verdicts.py   the replies of every store to a settlement
+calls.py      timed and reported calls
+foreign_leases.py, passed_over.py    rules that several stores share
 
-A store that is lent over HTTP is remote/client, the one of flows on Redis is flows/redis.
+The client of a store lent over HTTP is remote/client; the store of flows on Redis is flows/redis.
 """

@@ -1,4 +1,4 @@
-"""How a store is opened, and what a store of your own is written with."""
+"""The function that opens a store, and the types for a store of your own."""
 
 from stowhand.jobs.job import KeyMode
 from stowhand.jobs.lease import Lease, ResetJob

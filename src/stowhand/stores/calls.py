@@ -12,7 +12,7 @@ from stowhand.events import Events, StoreCalled
 
 
 class Calls:
-    """Of one store. Nothing is measured without a listener."""
+    """The reported calls of one store. Nothing is measured without a listener."""
 
     def __init__(self, store: str, events: Events | None) -> None:
         self._store = store
@@ -20,19 +20,19 @@ class Calls:
 
     @contextmanager
     def timed(self, operation: str) -> Iterator[None]:
-        """Say how the block went; one that is cancelled has not failed."""
+        """Report the duration and success of the block. A cancelled block has not failed."""
         events = self.events
         if events is None or not events.wants(StoreCalled):
             yield
             return
-        began, failed = stopwatch(), False
+        started_at, failed = stopwatch(), False
         try:
             yield
         except Exception:
             failed = True
             raise
         finally:
-            events.emit(StoreCalled(self._store, operation, stopwatch() - began, failed))
+            events.emit(StoreCalled(self._store, operation, stopwatch() - started_at, failed))
 
 
 UNREPORTED = Calls("", None)
@@ -42,7 +42,7 @@ F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 
 def reported(method: F) -> F:
-    """Report each call of a method, under its name, on the thread on which it runs. Its object has ``calls``."""
+    """Report each call of a method under its name, on its own thread. The object has an attribute ``calls``."""
 
     @wraps(method)
     async def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
-"""The question of a claim about foreign leases, and its answer until it has been read.
+"""A claim's question about foreign leases, and the answer until it is read.
 
-The question travels with a claim, so that it costs nothing where the claim finds something; the answer is read
-together with ``next_due``, so that it costs no call of its own where the claim finds nothing.
+The question is sent with a claim, so it costs nothing where the claim finds jobs. The answer is read together with
+``next_due``, so it costs no extra call where the claim finds none.
 """
 
 from __future__ import annotations
@@ -15,35 +15,41 @@ from stowhand.jobs.lifecycle import slack
 from stowhand.protocols.store import ClaimRequest, Foreign
 
 
-class Question(msgspec.Struct, frozen=True):
-    """When do leases other than these end?"""
+class ForeignLeaseQuestion(msgspec.Struct, frozen=True):
+    """The question when leases other than these end."""
 
     ours: Sequence[Lease]
     slack: float
 
 
 class ForeignLeases:
-    """Of one store, used by one worker's loop."""
+    """The question and answer of one store, used by one worker's loop."""
 
     def __init__(self) -> None:
-        self._question: Question | None = None
-        self._seen: Foreign | None = None
+        self._question: ForeignLeaseQuestion | None = None
+        self._answer: Foreign | None = None
 
     def ask(self, request: ClaimRequest) -> None:
-        """A claim is made."""
+        """Record the question of a claim."""
         if request.ours is not None:
-            self._question = Question(request.ours, slack(request.lease))
+            self._question = ForeignLeaseQuestion(request.ours, slack(request.lease))
 
-    def take(self) -> Question | None:
-        """What is to be answered now, if anything."""
+    def take(self) -> ForeignLeaseQuestion | None:
+        """Return the open question, once."""
         question, self._question = self._question, None
         return question
 
     def see(self, ends_in: float | None, *, none_late: bool = False) -> None:
-        """The answer: seconds until the first foreign lease has been over for the slack; ``None``: there is none."""
-        self._seen = Foreign(ends_in=ends_in, none_late=none_late)
+        """Record the answer.
+
+        Args:
+            ends_in: Seconds until the first foreign lease has been expired for the slack; ``None`` without one.
+            none_late: No foreign lease has been expired for that long.
+
+        """
+        self._answer = Foreign(ends_in=ends_in, none_late=none_late)
 
     def take_answer(self) -> Foreign | None:
-        """The answer, once."""
-        seen, self._seen = self._seen, None
-        return seen
+        """Return the answer, once."""
+        answer, self._answer = self._answer, None
+        return answer

@@ -1,8 +1,8 @@
-"""Group commit: what callers of one event loop ask for at the same time is done by one statement.
+"""Group commit: one statement for the simultaneous calls of one event loop.
 
-A call that comes while no other is on its way goes at once, by itself: it waits for no company, not even for a turn of
-the loop. Others wait until a statement may start, and share it; each returns when its own job is durable, or raises
-what became of its own job.
+A call that arrives while no statement is in flight is sent at once, alone. It does not even wait for the next turn of
+the loop. Others wait until a statement may start, and share it. Each returns when its own job is durable, or raises the
+error of its own job.
 """
 
 from __future__ import annotations
@@ -13,90 +13,92 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from typing import Any, Generic, NamedTuple, TypeVar
 
-AT_ONCE = 2
-"""Statements on their way: while the server commits one, the next is made."""
-MOST_JOBS = 500
-MOST_TEXT = 1024 * 1024
-"""Characters of payload of one statement; a job that is longer goes without company."""
+MAX_STATEMENTS_IN_FLIGHT = 2
+"""While the server commits one statement, the next is prepared."""
+MAX_JOBS_PER_STATEMENT = 500
+MAX_PAYLOAD_CHARACTERS = 1024 * 1024
+"""Limit of one statement. A longer job is sent alone."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
-Board = Callable[[], Sequence[Any]]
-"""Called when a statement is about to be sent: its jobs. Who has been cancelled by then is not among them."""
+TakeJobs = Callable[[], Sequence[Any]]
+"""Called right before a statement is sent: returns its jobs, without those of cancelled callers."""
 
 
 def payload_size(job: Any) -> int:
-    """Characters of a job's payload."""
+    """Return the characters of a job's payload."""
     size: int = len(job.payload)
     return size
 
 
 class GroupCommit(Generic[Q, A]):
-    """``alone`` commits one job. ``together`` commits those on board in one transaction, all or none, and gives them in
-    that order. ``divisible``: an error of ``together`` that need not be that of every job, and with which nothing was
-    written: they are tried again by halves. ``error_for``: what a caller is told.
+    """Commits jobs of one event loop in groups.
+
+    ``commit_one`` commits one job. ``commit_all`` commits a group in one transaction, all or none, and returns the
+    results in order. ``is_divisible``: whether an error of ``commit_all`` may concern some jobs only, and nothing was
+    written: the group is then retried by halves. ``error_for`` returns the error for one caller.
     """
 
     def __init__(
         self,
-        alone: Callable[[Q], Awaitable[A]],
-        together: Callable[[Board], Awaitable[Sequence[A]]],
-        divisible: Callable[[Exception], bool],
+        commit_one: Callable[[Q], Awaitable[A]],
+        commit_all: Callable[[TakeJobs], Awaitable[Sequence[A]]],
+        is_divisible: Callable[[Exception], bool],
         error_for: Callable[[Exception, Q], Exception],
         *,
         size: Callable[[Q], int] = payload_size,
     ) -> None:
         self._size = size
-        self._alone, self._together = alone, together
-        self._divisible, self._error_for = divisible, error_for
+        self._commit_one, self._commit_all = commit_one, commit_all
+        self._is_divisible, self._error_for = is_divisible, error_for
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[_Call[Q, A]] = deque()
-        self._on_their_way = 0
-        self._gathering = False
-        """A group has been started and is not on board yet."""
+        self._in_flight = 0
+        self._is_group_pending = False
+        """A group has been started and has not taken its jobs yet."""
         self._groups: set[asyncio.Task[None]] = set()
 
     async def enqueue(self, job: Q) -> A:
-        """Commit it. Cancelled before it is sent, it is not; afterwards it may exist."""
+        """Commit a job. One that is cancelled before it is sent is not committed; afterwards it may exist."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            if self._on_their_way and self._loop is not None and not self._loop.is_closed():
-                return await self._alone(job)  # this object belongs to another loop for now
-            self._loop, self._on_their_way, self._gathering = loop, 0, False
+            if self._in_flight and self._loop is not None and not self._loop.is_closed():
+                return await self._commit_one(job)  # this object belongs to another loop for now
+            self._loop, self._in_flight, self._is_group_pending = loop, 0, False
             self._waiting.clear()
-        if not self._on_their_way:
-            self._on_their_way = 1
+        if not self._in_flight:
+            self._in_flight = 1
             try:
-                return await self._alone(job)
+                return await self._commit_one(job)
             finally:
                 if self._loop is loop:
                     self._arrived()
         call = _Call[Q, A](job, loop.create_future())
         self._waiting.append(call)
         self._start()
-        return await call.made
+        return await call.result
 
     async def close(self) -> None:
-        """Wait for what is on its way: each statement has a deadline. What another loop left undone stays undone."""
+        """Wait for statements in flight, each of which has a deadline. Those of another loop are not completed."""
         loop = asyncio.get_running_loop()
         while groups := [group for group in self._groups if group.get_loop() is loop]:
             await asyncio.wait(groups)
 
     def _start(self) -> None:
-        while self._waiting and self._waiting[0].made.done():
+        while self._waiting and self._waiting[0].result.done():
             self._waiting.popleft()
-        if self._waiting and not self._gathering and self._on_their_way < AT_ONCE:
-            self._gathering = True
-            self._on_their_way += 1
-            # It begins in the loop's next turn: who calls in this one is on board. In a context of its own: it is no
-            # part of the attempt or of the span of whoever called first.
+        if self._waiting and not self._is_group_pending and self._in_flight < MAX_STATEMENTS_IN_FLIGHT:
+            self._is_group_pending = True
+            self._in_flight += 1
+            # The task starts in the loop's next turn, so that all callers of this turn share it. It has its own
+            # context: it is no part of the first caller's attempt or span.
             assert self._loop is not None
             group = self._loop.create_task(self._go(), context=Context())
             self._groups.add(group)
             group.add_done_callback(self._groups.discard)
 
     def _arrived(self) -> None:
-        self._on_their_way -= 1
+        self._in_flight -= 1
         self._start()
 
     async def _go(self) -> None:
@@ -105,62 +107,62 @@ class GroupCommit(Generic[Q, A]):
             await self._send(group)
         finally:
             if not group.calls:
-                group.board()
+                group.take_jobs()
             for call in group.calls:
-                call.made.cancel()  # the loop is ending: all others are done
+                call.result.cancel()  # the loop is ending: all others are done
             self._arrived()
 
     def _next(self) -> list[_Call[Q, A]]:
         calls: list[_Call[Q, A]] = []
         text = 0
-        while self._waiting and len(calls) < MOST_JOBS:
+        while self._waiting and len(calls) < MAX_JOBS_PER_STATEMENT:
             text += self._size(self._waiting[0].job)
-            if calls and text > MOST_TEXT:
+            if calls and text > MAX_PAYLOAD_CHARACTERS:
                 break
             calls.append(self._waiting.popleft())
-        self._gathering = False
+        self._is_group_pending = False
         self._start()
         return calls
 
     async def _send(self, group: _Group[Q, A]) -> None:
         try:
-            made = await self._together(group.board)
-        except Exception as error:  # noqa: BLE001 - each caller raises it, or what became of its own half
+            result = await self._commit_all(group.take_jobs)
+        except Exception as error:  # noqa: BLE001 - each caller raises it, or the error of its own half
             if not group.calls:
-                group.board()  # there was no connection for them
-            if len(group.calls) > 1 and self._divisible(error):
+                group.take_jobs()  # there was no connection for them
+            if len(group.calls) > 1 and self._is_divisible(error):
                 half = len(group.calls) // 2
                 await self._send(_Group(group.calls[:half].copy))
                 await self._send(_Group(group.calls[half:].copy))
             else:
                 group.fail(error, self._error_for)
         else:
-            for call, job in zip(group.calls, made, strict=True):
-                if not call.made.done():
-                    call.made.set_result(job)
+            for call, job in zip(group.calls, result, strict=True):
+                if not call.result.done():
+                    call.result.set_result(job)
 
 
 class _Call(NamedTuple, Generic[Q, A]):
     job: Q
-    made: asyncio.Future[A]
+    result: asyncio.Future[A]
 
 
 class _Group(Generic[Q, A]):
-    """Calls that share a statement. ``take``: those that want to."""
+    """Calls that share a statement. ``take`` returns the waiting calls."""
 
     def __init__(self, take: Callable[[], list[_Call[Q, A]]]) -> None:
         self._take = take
         self.calls: list[_Call[Q, A]] = []
 
-    def board(self) -> list[Q]:
-        """Their jobs, as the statement is sent, or sent again."""
-        self.calls = [call for call in self._take() if not call.made.done()]
+    def take_jobs(self) -> list[Q]:
+        """Return the jobs when the statement is sent, or sent again."""
+        self.calls = [call for call in self._take() if not call.result.done()]
         self._take = self.calls.copy
         return [call.job for call in self.calls]
 
     def fail(self, error: Exception, error_for: Callable[[Exception, Q], Exception]) -> None:
-        """Each raises an error of its own."""
+        """Raise an error of its own in each call."""
         for call in self.calls:
-            if not call.made.done():
-                call.made.set_exception(error_for(error, call.job))
-                call.made.exception()  # seen: who is cancelled in this very moment raises nothing
+            if not call.result.done():
+                call.result.set_exception(error_for(error, call.job))
+                call.result.exception()  # mark as retrieved: a caller cancelled right now raises nothing

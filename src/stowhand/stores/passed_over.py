@@ -1,7 +1,7 @@
-"""Rows that the database refuses to let be claimed: passed over for a while, so that no other waits for them.
+"""Rows that the database refuses to claim: passed over for a while, so that no other row waits for them.
 
-A trigger of the application's may keep a row as it is (without a word, or with an error), and a CHECK may know no
-``processing``. First in order and never claimed, such a row would be found again by every claim.
+An application's trigger may keep a row unchanged, silently or with an error, and a CHECK may lack ``processing``.
+Such a row may be the first in order, and every claim would find it again.
 """
 
 from __future__ import annotations
@@ -10,32 +10,34 @@ from collections.abc import Callable
 
 from stowhand.clock import stopwatch
 
-FIRST, LONGEST = 10.0, 300.0
-"""Seconds; twice as many each time that it is refused again."""
-MOST = 1000
-"""Rows; beyond that the first ones are tried again."""
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 10.0, 300.0
+"""The pause doubles each time that a row is refused again."""
+MAX_ROWS = 1000
+"""Beyond that, the rows passed over first are tried again."""
 
 
 class PassedOver:
-    """Asked by one loop."""
+    """The rows passed over, used by one event loop."""
 
     def __init__(self, noun: str, warn: Callable[[str], None]) -> None:
         self._noun = noun
         self._warn = warn
         self._until: dict[str, tuple[float, float]] = {}
-        """Key -> until when, and for how long this time."""
+        """By key, the end and the length of the current pause."""
 
     def current(self) -> list[str]:
-        """Not to be claimed now."""
+        """Return the keys that must not be claimed now."""
         now = stopwatch()
         return [key for key, (until, _) in self._until.items() if now < until]
 
-    def refused(self, key: str, why: str, *, report: bool = True) -> None:
-        """It could not be changed. Reported the first time and every few minutes, unless the caller reports it."""
-        known = self._until.pop(key, None)
-        pause = FIRST if known is None else min(2 * known[1], LONGEST)
+    def refused(self, key: str, reason: str, *, report: bool = True) -> None:
+        """Pass over a row. Reported the first time and every few minutes, unless the caller reports it."""
+        previous = self._until.pop(key, None)
+        pause = MIN_PAUSE_SECONDS if previous is None else min(2 * previous[1], MAX_PAUSE_SECONDS)
         self._until[key] = (stopwatch() + pause, pause)
-        if len(self._until) > MOST:
+        if len(self._until) > MAX_ROWS:
             del self._until[next(iter(self._until))]
-        if report and (known is None or pause == LONGEST):
-            self._warn(f"{self._noun} {key} cannot be claimed: {why}. It is passed over, and tried again now and then")
+        if report and (previous is None or pause == MAX_PAUSE_SECONDS):
+            self._warn(
+                f"{self._noun} {key} cannot be claimed: {reason}. It is passed over, and tried again now and then"
+            )

@@ -1,4 +1,4 @@
-"""A store by its URL, and one spelling for it, however it was written: a URL, a libpq string, or a bare name."""
+"""Normalizes the URL of a store (also from a libpq string or a bare name), and opens the store."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from stowhand.errors import ConfigurationError, hint
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
 
-MEMORY = "memory://"
-"""A store in the memory of its process, gone with it."""
-LENT = ("https", "http")
-"""Schemes of a store that another process lends."""
-SCHEMES = ("postgresql", "postgres", "sqlite", "memory", *LENT)
-PREFIXES = ("postgresql://", "postgres://", "sqlite:///", "https://", "http://")
-"""Of what ``open_store`` opens."""
+MEMORY_URL = "memory://"
+"""A store in the memory of its process, lost when it ends."""
+LENT_SCHEMES = ("https", "http")
+"""The schemes of stores that another process lends."""
+SCHEMES = ("postgresql", "postgres", "sqlite", "memory", *LENT_SCHEMES)
+URL_PREFIXES = ("postgresql://", "postgres://", "sqlite:///", "https://", "http://")
+"""The prefixes of URLs that ``open_store`` opens."""
 HOW_TO_NAME_A_STORE = (
     "Name a store by URL: postgresql://user@host:5432/database, sqlite:///relative/file.db or"
     " sqlite:////absolute/file.db; a PostgreSQL database also by its bare name (my_db)"
@@ -33,26 +33,26 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
 def store_url(text: str) -> str:
-    """The URL of a store. Raises ConfigurationError, which repeats nothing that may hold a password."""
-    given = text.strip()
-    if scheme := _SCHEME.match(given):
-        return _from_url(given, scheme[1].lower())
-    if not given or "\x00" in given:
+    """Return the normalized URL of a store. Raises ConfigurationError, which never quotes a password."""
+    text = text.strip()
+    if scheme := _SCHEME.match(text):
+        return _from_url(text, scheme[1].lower())
+    if not text or "\x00" in text:
         raise ConfigurationError(f"The connection is empty. {HOW_TO_NAME_A_STORE}")
-    if "=" in given:
-        return _from_libpq(given)
-    return _from_name(given)
+    if "=" in text:
+        return _from_libpq(text)
+    return _from_name(text)
 
 
 def scheme_of(url: str) -> str:
-    """``sqlite``, ``postgresql``, ``https`` or ``http`` of a URL that ``store_url`` made."""
+    """Return ``sqlite``, ``postgresql``, ``https`` or ``http`` for a URL of ``store_url``."""
     return url.partition(":")[0]
 
 
 def open_store(url: str, options: StoreOptions | None = None) -> QueueStore:
-    """The store at ``url``, not connected yet: ``await store.open()`` does that. Raises ConfigurationError.
+    """Return the store at ``url``. ``await store.open()`` connects it. Raises ConfigurationError.
 
-    Each is imported only when it is asked for.
+    Each kind of store is imported only when it is used.
     """
     options = options or StoreOptions()
     if url.startswith(("postgresql://", "postgres://")):
@@ -77,10 +77,10 @@ def open_store(url: str, options: StoreOptions | None = None) -> QueueStore:
             raise ConfigurationError(
                 f"a lent store needs a client: pip install 'stowhand[remote]' ({error})"
             ) from error
-        given = HttpOptions(
+        http_options = HttpOptions(
             token=options.token, ca_file=options.ca_file, insecure=options.insecure, max_attempts=options.max_attempts
         )
-        return HttpStore(url, given)
+        return HttpStore(url, http_options)
     raise ConfigurationError(f"no store for {scheme_of(url)!r} here. {HOW_TO_NAME_A_STORE}")
 
 
@@ -91,10 +91,10 @@ def _from_url(url: str, scheme: str) -> str:
     if scheme == "memory":
         if rest != "//":
             raise ConfigurationError("A store in memory has no name: memory://")
-        return MEMORY
+        return MEMORY_URL
     if scheme == "sqlite":
         return _check_sqlite(f"sqlite:{rest}")
-    if scheme in LENT:
+    if scheme in LENT_SCHEMES:
         return _check_lent(f"{scheme}:{rest}")
     if not rest.startswith("//") or any(char.isspace() for char in rest):
         raise _unreadable()
@@ -102,7 +102,7 @@ def _from_url(url: str, scheme: str) -> str:
 
 
 def _no_such_scheme(scheme: str) -> str:
-    """``postgresql+asyncpg`` is how SQLAlchemy names a database and a driver; a store has its own driver."""
+    """Return the message for an unknown scheme, such as SQLAlchemy's ``postgresql+asyncpg``."""
     base, plus, driver = scheme.partition("+")
     if plus and base in SCHEMES:
         return f"{scheme}:// names a driver, which is not chosen here: leave out '+{driver}', as in {base}://…"
@@ -113,32 +113,32 @@ def _no_such_scheme(scheme: str) -> str:
 def _check_sqlite(url: str) -> str:
     path = url.removeprefix("sqlite:")
     if path.strip("/").partition("?")[0].endswith(":memory:"):
-        raise ConfigurationError(f"{url}: a queue in memory, for trying out and for tests, is {MEMORY}")
+        raise ConfigurationError(f"{url}: a queue in memory, for trying out and for tests, is {MEMORY_URL}")
     if os.name != "nt" and _WINDOWS_PATH.match(path):
         raise ConfigurationError(f"{url}: a path of Windows; a file on this system is sqlite:////absolute/file.db")
     if not path.startswith("///") or len(path) == 3:
-        meant = path.lstrip("/") or "stowhand.db"
-        raise ConfigurationError(f"{url}: an SQLite URL has three slashes before its file: sqlite:///{meant}")
+        file = path.lstrip("/") or "stowhand.db"
+        raise ConfigurationError(f"{url}: an SQLite URL has three slashes before its file: sqlite:///{file}")
     return url
 
 
 def _check_lent(url: str) -> str:
     try:
         parts = urlsplit(url)
-        sound = bool(parts.hostname) and not any(char.isspace() for char in url)
+        is_valid = bool(parts.hostname) and not any(char.isspace() for char in url)
         _ = parts.port
     except ValueError:
-        sound = False
+        is_valid = False
     else:
         if "@" in parts.netloc:
             raise ConfigurationError("A lent store's URL holds no user and no token: give the token as STOWHAND_TOKEN.")
-    if not sound:
+    if not is_valid:
         raise ConfigurationError("The URL of a lent store cannot be read. It looks like https://host:port")
     return url
 
 
 def _understand_ssl(url: str) -> str:
-    """``ssl=true``, as drivers of other languages spell it, is libpq's ``sslmode=require``."""
+    """Replace ``ssl=true``, the spelling of other languages' drivers, with libpq's ``sslmode=require``."""
     parts = _POSTGRES.fullmatch(url)
     if parts is None or not all(map(_HOST.fullmatch, (parts["hosts"] or "").split(","))):
         raise _unreadable()
@@ -152,8 +152,8 @@ def _understand_ssl(url: str) -> str:
     return f"postgresql://{parts['user'] or ''}{parts['hosts']}{parts['path'] or ''}" + (f"?{query}" if query else "")
 
 
-def places(netloc: str) -> tuple[str, str]:
-    """Hosts and ports of a PostgreSQL URL, in libpq's lists: ``a,b`` and ``1,2``; "" where there are none."""
+def hosts_and_ports(netloc: str) -> tuple[str, str]:
+    """Return the hosts and ports of a PostgreSQL URL as libpq's lists (``a,b`` and ``1,2``), "" where none."""
     both = [host.rpartition(":") if _HOST_AND_PORT.search(host) else (host, "", "") for host in _hosts(netloc)]
     ports = [port for *_, port in both]
     return ",".join(name.strip("[]") for name, *_ in both), ",".join(ports) if any(ports) else ""
@@ -203,7 +203,7 @@ def _from_name(name: str) -> str:
     if "@" in name:
         raise ConfigurationError(f"This looks like a URL without its beginning. {HOW_TO_NAME_A_STORE}")
     if name in (":memory:", "memory:"):
-        raise ConfigurationError(f"{name}: a queue in memory, for trying out and for tests, is {MEMORY}")
+        raise ConfigurationError(f"{name}: a queue in memory, for trying out and for tests, is {MEMORY_URL}")
     if name.lower().endswith((".db", ".sqlite", ".sqlite3", ".db3")) or "/" in name or name == ".":
         raise ConfigurationError(
             f"{name}: a bare word is the name of a PostgreSQL database. For an SQLite file write sqlite:///{name}"

@@ -1,9 +1,9 @@
-"""What a store replies to settlements: the rules, once for every store. Pure: facts come in, replies go out.
+"""The replies to settlements: pure rules, the same for every store.
 
-the lease holds its row       `recorded`: as asked, or as what only the row knows has made of it
-it holds none, but settled it `recorded_before`: a repeat of a call whose reply was lost
-the row is another claim's    LOST
-nothing is left of the row    `untraced`
+the lease holds its row           `recorded`: as requested, or changed by the row's own state
+the lease has settled its row     `recorded_before`: a repeat of a call whose reply was lost
+the row belongs to another claim  LOST
+the row does not exist any more   `untraced`
 """
 
 from __future__ import annotations
@@ -23,64 +23,64 @@ Pair = tuple[JobId, str]
 """Job id and token, by which every write is guarded."""
 
 
-def recorded(asked: Settlement, state: State) -> Reply:
-    """The row was the lease's, and is ``state`` now."""
-    return Verdict.SETTLED if state is asked.state else with_state(asked, state)
+def recorded(settlement: Settlement, state: State) -> Reply:
+    """Return the reply for a row that the lease held, and that is ``state`` now."""
+    return Verdict.SETTLED if state is settlement.state else with_state(settlement, state)
 
 
-def recorded_before(asked: Settlement, state: State) -> Reply:
-    """The row, ``state`` now, keeps the lease's token: this very lease has settled it."""
+def recorded_before(settlement: Settlement, state: State) -> Reply:
+    """Return the reply for a row, now ``state``, that keeps the lease's token: this lease has settled it."""
     # A waiting job may have been retried or claimed since. A completed one stays completed.
-    is_other_end = state.terminal and state is not asked.state
-    if not is_other_end and (asked.state is not State.COMPLETED or state not in WAITING_STATES):
+    is_other_end = state.terminal and state is not settlement.state
+    if not is_other_end and (settlement.state is not State.COMPLETED or state not in WAITING_STATES):
         return Verdict.ALREADY_SETTLED
-    if asked.state in WAITING_STATES:
-        return with_state(asked, state)
-    # The lease has settled it otherwise; what else was recorded is not known here.
-    return msgspec.structs.replace(with_state(asked, state), error=None, error_class=None)
+    if settlement.state in WAITING_STATES:
+        return with_state(settlement, state)
+    # The lease has settled it differently; the recorded error is not known here.
+    return msgspec.structs.replace(with_state(settlement, state), error=None, error_class=None)
 
 
 def continues(settlement: Settlement) -> bool:
-    """Return whether it completes a step of a flow whose job goes on: to a next queue, or to wait for children."""
+    """Return whether it completes a step of a flow whose job continues: in a next queue, or waiting for children."""
     return settlement.state is State.COMPLETED and any(is_step(job.task, job.key) for job in settlement.then)
 
 
 def untraced(*, repeat: bool) -> Verdict:
-    """There is neither a row nor a trace of one. A repeat may have removed it itself, in the call without a reply."""
+    """Return the reply for a row without a trace. A repeated call may have removed it itself, without a reply."""
     return Verdict.UNKNOWN if repeat else Verdict.LOST
 
 
 def pair(entry: Entry) -> Pair:
-    """Of the lease."""
+    """Return the pair of the entry's lease."""
     return entry[0].job_id, entry[0].token
 
 
 class Replies:
-    """To one call, as they come in from a database that other transactions may keep from writing a row."""
+    """The replies of one call, collected over several attempts: other transactions may lock rows meanwhile."""
 
     def __init__(self, batch: Sequence[Entry]) -> None:
         self._batch = batch
-        # A lease that is named twice is settled as it was named first.
+        # A lease that occurs twice is settled by its first entry.
         self._once = {pair(entry): entry for entry in reversed(batch)}
         self.entries = sorted(self._once.values(), key=lambda entry: entry[0].job_id)
         """Each lease once, in the order in which rows are locked everywhere."""
         self.known: dict[Pair, Reply] = {}
 
     def missed(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Those of them that have no reply yet: look what became of them."""
+        """Return the entries without a reply, whose rows must be looked up."""
         return [entry for entry in entries if pair(entry) not in self.known]
 
     def busy(self) -> list[Entry]:
-        """Those whose rows another transaction has locked, to be tried again: they have no reply from now on."""
-        found = [entry for entry in self.entries if self.known.get(pair(entry)) is Verdict.BUSY]
-        for entry in found:
+        """Return the entries whose rows another transaction has locked, and drop their replies for a retry."""
+        busy = [entry for entry in self.entries if self.known.get(pair(entry)) is Verdict.BUSY]
+        for entry in busy:
             del self.known[pair(entry)]
-        return found
+        return busy
 
     def in_order(self, *, repeat: bool) -> list[Reply]:
-        """One for each of the batch."""
-        without = untraced(repeat=repeat)
-        return [self._of(entry, self.known.get(pair(entry), without)) for entry in self._batch]
+        """Return one reply for each entry of the batch."""
+        default = untraced(repeat=repeat)
+        return [self._of(entry, self.known.get(pair(entry), default)) for entry in self._batch]
 
     def _of(self, entry: Entry, reply: Reply) -> Reply:
         written = self._once[pair(entry)][1]

@@ -53,9 +53,9 @@ class MemoryPlace:
     def make(self) -> QueueStore:
         return self._store
 
-    def _warned(self, warning: str, mend: str) -> None:
+    def _warned(self, warning: str, fix: str) -> None:
         """What writes it is made when there is something to write: most tests warn of nothing."""
-        logging_events().emit(StoreWarning(self._store.description, warning, mend))
+        logging_events().emit(StoreWarning(self._store.description, warning, fix))
 
     def jobs(self) -> Sequence[Job]:
         return _answer(self._store.inspect.list(JobFilter(states=tuple(State), limit=LISTED)))

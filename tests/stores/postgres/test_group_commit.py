@@ -13,7 +13,7 @@ import psycopg
 from stowhand.app.app import App
 from stowhand.errors import InvalidJob, OutcomeUnknown, StoreError
 from stowhand.jobs.job import Job, NewJob
-from stowhand.stores.group_commit import AT_ONCE, MOST_JOBS
+from stowhand.stores.group_commit import MAX_JOBS_PER_STATEMENT, MAX_STATEMENTS_IN_FLIGHT
 from stowhand.stores.postgres.queue import PostgresStore
 from tests.conftest import Run
 from tests.stores.postgres.conftest import Sql
@@ -81,7 +81,7 @@ def test_a_second_statement_starts_while_one_is_on_its_way_and_a_third_waits(
             tasks = await calls(store, numbered(0))
             await on_their_way(sql, 1)
             tasks += await calls(store, numbered(1))
-            await on_their_way(sql, AT_ONCE)
+            await on_their_way(sql, MAX_STATEMENTS_IN_FLIGHT)
             for n in range(2, 12):
                 tasks += await calls(store, numbered(n))
             lock.commit()
@@ -173,7 +173,7 @@ def test_a_call_cancelled_before_it_is_sent_is_taken_out_and_afterwards_only_the
         with locked(postgres_url) as lock:
             tasks = await calls(store, numbered(0))
             tasks += await calls(store, numbered(1), numbered(2), numbered(3))
-            await on_their_way(sql, AT_ONCE)
+            await on_their_way(sql, MAX_STATEMENTS_IN_FLIGHT)
             tasks += await calls(store, numbered(4), numbered(5), numbered(6))
             for place in (2, 5):
                 tasks[place].cancel()
@@ -236,8 +236,8 @@ def test_a_statement_has_a_limit_of_jobs_and_of_text(
         with locked(postgres_url) as lock:
             tasks = await calls(store, numbered(0))
             tasks += await calls(store, numbered(0))
-            await on_their_way(sql, AT_ONCE)
-            tasks += await calls(store, *(NewJob(task="many") for _ in range(MOST_JOBS + 5)))
+            await on_their_way(sql, MAX_STATEMENTS_IN_FLIGHT)
+            tasks += await calls(store, *(NewJob(task="many") for _ in range(MAX_JOBS_PER_STATEMENT + 5)))
             tasks += await calls(store, *(NewJob(task="long", payload=long) for _ in range(200)))
             lock.commit()
         await asyncio.gather(*tasks)
@@ -245,7 +245,7 @@ def test_a_statement_has_a_limit_of_jobs_and_of_text(
 
     run(story(), timeout=100)
     assert sorted(sql("select count(*) from stowhand.live group by xmin::text")) == [
-        (1,), (1,), (69,), (5 + 131,), (MOST_JOBS,)
+        (1,), (1,), (69,), (5 + 131,), (MAX_JOBS_PER_STATEMENT,)
     ]  # fmt: skip
 
 
@@ -276,4 +276,4 @@ def test_threads_that_enqueue_at_the_same_time_share_transactions_too(postgres_u
     app.sync.close()
     assert {number: job.payload for number, job in made.items()} == {n: {"number": n} for n in range(21)}
     assert sql("select count(*) from stowhand.live") == [(21,)]
-    assert sql(TRANSACTIONS)[0][0] <= 1 + AT_ONCE + 2
+    assert sql(TRANSACTIONS)[0][0] <= 1 + MAX_STATEMENTS_IN_FLIGHT + 2

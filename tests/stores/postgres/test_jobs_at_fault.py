@@ -88,7 +88,7 @@ def test_when_every_end_of_several_is_refused_the_store_is_at_fault(
 def test_the_others_are_claimed(store: PostgresStore, sql: Sql, run: Any, refusing: Any, code: str) -> None:
     async def story() -> None:
         warnings: list[str] = []
-        store.notices.on_warning(lambda warning, mend: warnings.append(warning))
+        store.notices.on_warning(lambda warning, fix: warnings.append(warning))
         jobs = await store.jobs.enqueue_many(NewJob(task="t", serial="serial" if n == 5 else None) for n in range(6))
         bad, *good = jobs
         refusing(sql, bad, code)

@@ -30,7 +30,7 @@ def test_the_others_are_claimed(path: Path, run: Any, action: str, why: str) -> 
     async def story() -> None:
         store = SqliteStore(path)
         warnings: list[str] = []
-        store.notices.on_warning(lambda warning, mend: warnings.append(warning))
+        store.notices.on_warning(lambda warning, fix: warnings.append(warning))
         bad, *good = await store.jobs.enqueue_many(NewJob(task="t", serial="q" if n == 5 else None) for n in range(6))
         refuse(path, f"new.id = {bad}", action)
         assert [each.lease.job_id for each in await store.claim(ask(1))] == good[:1]

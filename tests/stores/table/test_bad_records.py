@@ -182,7 +182,7 @@ def test_a_worker_on_a_table_without_indexes_says_so_with_the_ddl_and_with_them_
 
     first = run(told())
     assert ["(state, process_after)" in first[0].warning, "(last_heartbeat_at)" in first[1].warning] == [True, True]
-    assert all(event.mend.startswith(INDEXES[place.kind]) for event in first)
+    assert all(event.fix.startswith(INDEXES[place.kind]) for event in first)
     place.sql("CREATE INDEX own ON uploads (state)")  # it does not have to be ours
     assert run(told()) == []
 

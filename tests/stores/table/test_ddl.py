@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from stowhand.errors import ConfigurationError
-from stowhand.stores.table.ddl import KEYS, Plan, full_ddl
+from stowhand.stores.table.ddl import KEY_TYPES, DdlOptions, full_ddl
 from stowhand.stores.table.names import read_shape
 from tests.support.databases import Databases
 
@@ -31,14 +31,14 @@ def connection(database: str) -> Iterator[psycopg.Connection]:
         connection.rollback()
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", KEY_TYPES)
 @pytest.mark.parametrize("name", ["jobs", 'app."Jobs ""of"" %s \\ $stowhand$"', '"' + "ä" * 30 + '"'])
 def test_what_is_printed_for_postgres_runs_once_and_again(connection: psycopg.Connection, key: str, name: str) -> None:
     connection.execute("create schema app")
     columns = ODD if name.startswith("app") else {}
     shape = read_shape(name, "seen s", columns)
     for again in (False, True):
-        plan = Plan(shape=shape, key=key, channel="it's \\ $stowhand$", if_not_exists=again)
+        plan = DdlOptions(shape=shape, key=key, channel="it's \\ $stowhand$", if_not_exists=again)
         connection.execute(full_ddl(plan).encode())
     table, state = shape.table.quoted, shape["state"]
     made = "('k')" if key == "text" else "(default)"
@@ -46,12 +46,12 @@ def test_what_is_printed_for_postgres_runs_once_and_again(connection: psycopg.Co
     assert connection.execute(f"select {state} from seen".encode()).fetchall() == [("queued",)]
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", KEY_TYPES)
 def test_what_is_printed_for_sqlite_runs_once_and_again(key: str) -> None:
     connection = sqlite3.connect(":memory:")
     shape = read_shape('"Jobs ""of"" x"', "seen", ODD, folds=False)
     for again in (False, True):
-        connection.executescript(full_ddl(Plan(shape=shape, dialect="sqlite", key=key, if_not_exists=again)))
+        connection.executescript(full_ddl(DdlOptions(shape=shape, dialect="sqlite", key=key, if_not_exists=again)))
     connection.execute("""insert into "Jobs ""of"" x" ("Key") values (1)""")
     assert connection.execute(f"select {shape['state']} from seen").fetchall() == [("queued",)]
     connection.close()
@@ -59,14 +59,14 @@ def test_what_is_printed_for_sqlite_runs_once_and_again(key: str) -> None:
 
 def test_a_view_that_is_there_is_left_as_it_is(connection: psycopg.Connection) -> None:
     connection.execute("create view seen as select 1 as id, 2 as joined")
-    plan = Plan(shape=read_shape("jobs", "seen", {}), if_not_exists=True)
+    plan = DdlOptions(shape=read_shape("jobs", "seen", {}), if_not_exists=True)
     connection.execute(full_ddl(plan).encode())
     assert connection.execute("select joined from seen").fetchall() == [(2,)]
 
 
 def test_the_trigger_notifies_once_and_only_of_what_became_claimable(database: str) -> None:
     with psycopg.connect(database, autocommit=True) as one, psycopg.connect(database, autocommit=True) as ear:
-        one.execute(full_ddl(Plan(shape=read_shape("heard", None, {}), channel="Heard")).encode())
+        one.execute(full_ddl(DdlOptions(shape=read_shape("heard", None, {}), channel="Heard")).encode())
         ear.execute('listen "Heard"')
         for statement, times in {
             "insert into heard (state) select 'queued' from generate_series(1, 100)": 1,
@@ -99,4 +99,4 @@ def test_the_trigger_notifies_once_and_only_of_what_became_claimable(database: s
 )
 def test_what_cannot_be_is_refused(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        Plan(shape=read_shape("jobs", None, {}), **given)  # type: ignore[arg-type]
+        DdlOptions(shape=read_shape("jobs", None, {}), **given)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from psycopg import sql as composed
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.conditions import sql
 from stowhand.stores.table.names import Column, read_shape
-from stowhand.stores.table.options import Selected, order_of, selected
+from stowhand.stores.table.options import SelectedExpression, order_of, select_expressions
 from stowhand.table import TableOptions, TableStore
 
 
@@ -157,8 +157,10 @@ def test_the_order_ends_with_the_id_so_that_it_is_total() -> None:
 
 def test_a_record_is_made_of_what_the_expressions_name() -> None:
     free, own = sql("lower(j.path) AS path"), composed.SQL("1 AS one")
-    made = selected(options(column_expressions=["j.id", free, own]), read_shape("jobs j", None, {}), ["id", "path"])
-    assert made == (Selected(Column("id", "j"), "id"), Selected(free), Selected(own))
+    made = select_expressions(
+        options(column_expressions=["j.id", free, own]), read_shape("jobs j", None, {}), ["id", "path"]
+    )
+    assert made == (SelectedExpression(Column("id", "j"), "id"), SelectedExpression(free), SelectedExpression(own))
 
 
 def test_without_expressions_a_record_is_made_of_its_fields() -> None:
@@ -169,14 +171,14 @@ def test_without_expressions_a_record_is_made_of_its_fields() -> None:
         absent: int = 0
 
     shape = read_shape("jobs j", None, {"state": "status"}, folds=False)
-    made = selected(options(record=Row), shape, ["id", "status", "filepath", "unwanted"])
+    made = select_expressions(options(record=Row), shape, ["id", "status", "filepath", "unwanted"])
     assert made == (
-        Selected(Column("id", "j"), "id"),
-        Selected(Column("status", "j"), "state"),
-        Selected(Column("filepath", "j"), "filePath"),
+        SelectedExpression(Column("id", "j"), "id"),
+        SelectedExpression(Column("status", "j"), "state"),
+        SelectedExpression(Column("filepath", "j"), "filePath"),
     )
 
 
 def test_without_a_record_every_column_is_selected() -> None:
-    made = selected(options(), read_shape("jobs", None, {}), ["id", "Path"])
-    assert made == (Selected(Column("id", "jobs"), "id"), Selected(Column("Path", "jobs"), "Path"))
+    made = select_expressions(options(), read_shape("jobs", None, {}), ["id", "Path"])
+    assert made == (SelectedExpression(Column("id", "jobs"), "id"), SelectedExpression(Column("Path", "jobs"), "Path"))

@@ -17,7 +17,7 @@ from stowhand.errors import ConfigurationError, InvalidJob
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.lease import Unreadable
-from stowhand.stores.table.arguments import Key, job_id, read_after, read_conditions, read_key, read_states
+from stowhand.stores.table.arguments import KeyType, job_id, read_after, read_conditions, read_key, read_states
 from stowhand.stores.table.records import Records, read_logs, shown_log
 
 NAMES = ("id", "path", "size", "at", "public", "execution_logs")
@@ -265,29 +265,29 @@ def test_what_is_no_entry_is_shown_to_people_as_it_stands() -> None:
 @pytest.mark.parametrize(
     ("kind", "given", "said"),
     [
-        (Key.INTEGER, "7", "a str given; the key is a whole number: give an int"),
-        (Key.INTEGER, "x", "a str given; the key is a whole number: give an int"),
-        (Key.INTEGER, True, "a bool given"),
-        (Key.INTEGER, 7.0, "a float given"),
-        (Key.INTEGER, None, "a NoneType given"),
-        (Key.INTEGER, 2**63, "beyond 64 bits"),
-        (Key.UUID, 7, "an int given; the key is a uuid"),
-        (Key.UUID, "7", "'7' is no uuid"),
-        (Key.TEXT, 7, "an int given; the key is text"),
-        (Key.TEXT, U, "a UUID given; the key is text"),
-        (Key.TEXT, "a\x00", "holds NUL"),
-        (Key.TEXT, "\ud800", "lone surrogate"),
+        (KeyType.INTEGER, "7", "a str given; the key is a whole number: give an int"),
+        (KeyType.INTEGER, "x", "a str given; the key is a whole number: give an int"),
+        (KeyType.INTEGER, True, "a bool given"),
+        (KeyType.INTEGER, 7.0, "a float given"),
+        (KeyType.INTEGER, None, "a NoneType given"),
+        (KeyType.INTEGER, 2**63, "beyond 64 bits"),
+        (KeyType.UUID, 7, "an int given; the key is a uuid"),
+        (KeyType.UUID, "7", "'7' is no uuid"),
+        (KeyType.TEXT, 7, "an int given; the key is text"),
+        (KeyType.TEXT, U, "a UUID given; the key is text"),
+        (KeyType.TEXT, "a\x00", "holds NUL"),
+        (KeyType.TEXT, "\ud800", "lone surrogate"),
     ],
 )
-def test_a_key_of_the_wrong_type_is_refused(kind: Key, given: Any, said: str) -> None:
+def test_a_key_of_the_wrong_type_is_refused(kind: KeyType, given: Any, said: str) -> None:
     with pytest.raises(InvalidJob, match=f"id: .*{said}"):
         read_key(kind, given)
 
 
 def test_keys_have_one_spelling() -> None:
-    assert read_key(Key.INTEGER, -5) == -5
-    assert read_key(Key.UUID, U) == read_key(Key.UUID, str(U).upper()) == job_id(U) == str(U)
-    assert read_key(Key.TEXT, "a b") == "a b"
+    assert read_key(KeyType.INTEGER, -5) == -5
+    assert read_key(KeyType.UUID, U) == read_key(KeyType.UUID, str(U).upper()) == job_id(U) == str(U)
+    assert read_key(KeyType.TEXT, "a b") == "a b"
 
 
 def test_states_are_given_and_are_states() -> None:

@@ -185,9 +185,9 @@ def test_a_table_that_cannot_be_served_is_not_touched(place: Place, run: Run) ->
             with pytest.raises(TableUnsuitable) as caught:
                 await worked_off(store, lambda ctx, record: None)
             for finding in findings:
-                assert finding.mend
-                assert all(line in str(caught.value) for line in finding.mend.splitlines())
-                place.sql(finding.mend)
+                assert finding.fix
+                assert all(line in str(caught.value) for line in finding.fix.splitlines())
+                place.sql(finding.fix)
             assert [one for one in await store.check() if one.fatal] == []
         finally:
             await store.close()

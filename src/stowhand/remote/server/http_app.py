@@ -250,9 +250,7 @@ def _refused(error: Exception) -> Refused | None:
         case HTTPException():
             return Refused(Kind.UNKNOWN, "there is no such call", "see docs/reference/http.md for the calls")
         case InvalidJob():
-            return Refused(
-                Kind.INVALID_JOB, str(error), "nothing was enqueued; mend the field and send all of it again"
-            )
+            return Refused(Kind.INVALID_JOB, str(error), "nothing was enqueued; fix the field and send all of it again")
         case ConfigurationError():
             return Refused(Kind.REFUSED, str(error), "the lent store cannot do this")
         case LogRefused():

@@ -1,9 +1,9 @@
-"""Connections that an application holds and commits, of every library.
+"""Connections of every supported library that an application owns and commits.
 
-caller            what a store does with such a connection
+caller            the interfaces of such connections
 connection_types  which library an object is of, without importing that library
 postgres          connections of psycopg 3 and of asyncpg
-sqlite            the connections of sqlite3 and aiosqlite
+sqlite            connections of sqlite3 and aiosqlite
 sqlalchemy        Connection, Session, AsyncConnection, AsyncSession, scoped ones; how their transactions end
 django            the connection of a database alias
 """

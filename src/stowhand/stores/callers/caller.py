@@ -1,4 +1,4 @@
-"""What a store does with a connection that an application holds and commits.
+"""Interfaces to connections that an application owns and commits.
 
 Everything runs through the application's own object, inside its transaction; nothing here commits. Each method returns
 its result, or an awaitable of it where the object is asynchronous.
@@ -17,19 +17,19 @@ T = TypeVar("T")
 POSTGRES, SQLITE = "postgresql", "sqlite"
 """Kinds of databases, named as in SQLAlchemy and Django."""
 
-Check = Callable[[object], None]
+ConnectionCheck = Callable[[object], None]
 """Called with the driver's own connection before anything is written there; raises ConfigurationError."""
 
 
-def call_of(function: str) -> str:
-    """Return the statement that calls an SQL function of one text, for drivers whose places are ``%s``."""
+def function_call(function: str) -> str:
+    """Return the statement that calls an SQL function of one text, for drivers with ``%s`` placeholders."""
     return f"select {function.replace('%', '%%')}(%s::text)"
 
 
 class PostgresCaller(Protocol):
     """A connection to PostgreSQL."""
 
-    def ask(self, function: str, value: str, check: Check) -> Any:
+    def ask(self, function: str, value: str, check: ConnectionCheck) -> Any:
         """Call an SQL function of one text, and return the text that it returns.
 
         Raises ConfigurationError where the connection's owner could not commit.
@@ -46,15 +46,15 @@ class SqliteCaller(Protocol):
         """
 
 
-class Held(Protocol):
-    """What waits for a commit."""
+class PendingCommit(Protocol):
+    """Jobs that become visible to others when the caller commits."""
 
     def show(self) -> None:
-        """It has been committed."""
+        """Make the jobs visible: the transaction is committed."""
 
 
-class HearingCaller(Protocol):
+class CommitAwareCaller(Protocol):
     """A connection whose library reports its commit."""
 
-    def hear(self, held: Held) -> Any:
-        """Show it when the transaction is committed."""
+    def add_pending(self, pending: PendingCommit) -> Any:
+        """Call ``pending.show()`` once the transaction is committed."""

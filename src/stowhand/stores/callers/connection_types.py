@@ -1,4 +1,4 @@
-"""Which library an object is of, by the names of its classes: nothing is imported before there is such an object."""
+"""Recognizes the library of a connection by class names, so that no library is imported before it is used."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pkgutil import resolve_name
 from typing import Any
 
 from stowhand.errors import ConfigurationError
-from stowhand.stores.callers.caller import POSTGRES, SQLITE, HearingCaller
+from stowhand.stores.callers.caller import POSTGRES, SQLITE, CommitAwareCaller
 
-_CALLERS = {
+_CALLER_PATHS = {
     "psycopg.Connection": "postgres:PsycopgCaller",
     "psycopg.AsyncConnection": "postgres:AsyncPsycopgCaller",
     "asyncpg.connection.Connection": "postgres:AsyncpgCaller",
@@ -25,89 +25,96 @@ _CALLERS = {
     "django.utils.connection.ConnectionProxy": "django:DjangoCaller",
     "django.db.backends.base.base.BaseDatabaseWrapper": "django:DjangoCaller",
 }
-"""Classes, and what makes a caller of an object of theirs, in the modules beside this one."""
-_ASYNCHRONOUS = {
+"""By class name, the factory of its callers, in a sibling module."""
+_ASYNCHRONOUS_CLASSES = {
     "psycopg.AsyncConnection",
     "asyncpg.connection.Connection",
     "asyncpg.pool.PoolConnectionProxy",
     "aiosqlite.core.Connection",
 }
-_WANTED = {
+_ACCEPTED_CONNECTIONS = {
     POSTGRES: "a connection to PostgreSQL (psycopg 3, asyncpg, SQLAlchemy, Django)",
     SQLITE: "a connection to SQLite (sqlite3, aiosqlite, SQLAlchemy, Django)",
 }
-_ENGINE = "it is no transaction: `with engine.begin() as connection:`, and hand over the connection"
-_SESSIONS = "call it: `with make_session.begin() as session:`, and hand over the session"
-_POOL = "a pool has no transaction: take a connection from it, and hand that over"
-_CURSOR = "hand over its connection"
-INSTEAD = {
-    "sqlalchemy.engine.base.Engine": _ENGINE,
-    "sqlalchemy.ext.asyncio.engine.AsyncEngine": _ENGINE.replace("`with", "`async with"),
-    "sqlalchemy.orm.session.sessionmaker": _SESSIONS,
-    "sqlalchemy.ext.asyncio.session.async_sessionmaker": _SESSIONS.replace("`with", "`async with"),
+_ENGINE_ADVICE = "it is no transaction: `with engine.begin() as connection:`, and hand over the connection"
+_SESSION_MAKER_ADVICE = "call it: `with make_session.begin() as session:`, and hand over the session"
+_POOL_ADVICE = "a pool has no transaction: take a connection from it, and hand that over"
+_CONNECTION_ADVICE = "hand over its connection"
+_ALTERNATIVES = {
+    "sqlalchemy.engine.base.Engine": _ENGINE_ADVICE,
+    "sqlalchemy.ext.asyncio.engine.AsyncEngine": _ENGINE_ADVICE.replace("`with", "`async with"),
+    "sqlalchemy.orm.session.sessionmaker": _SESSION_MAKER_ADVICE,
+    "sqlalchemy.ext.asyncio.session.async_sessionmaker": _SESSION_MAKER_ADVICE.replace("`with", "`async with"),
     "sqlalchemy.orm.session.SessionTransaction": "hand over its session",
-    "sqlalchemy.engine.base.Transaction": _CURSOR,
+    "sqlalchemy.engine.base.Transaction": _CONNECTION_ADVICE,
     "sqlalchemy.pool.base.PoolProxiedConnection": "hand over the Connection or Session that it was taken from",
-    "sqlalchemy.pool.base.Pool": _POOL,
+    "sqlalchemy.pool.base.Pool": _POOL_ADVICE,
     "flask_sqlalchemy.extension.SQLAlchemy": "hand over its session: `db.session`",
-    "asyncpg.pool.Pool": _POOL,
+    "asyncpg.pool.Pool": _POOL_ADVICE,
     "asyncpg.pool.PoolAcquireContext": "`async with` it, and hand over the connection",
-    "psycopg_pool.base.BasePool": _POOL,
-    "psycopg.Cursor": _CURSOR,
-    "psycopg.AsyncCursor": _CURSOR,
-    "sqlite3.Cursor": _CURSOR,
-    "aiosqlite.cursor.Cursor": _CURSOR,
+    "psycopg_pool.base.BasePool": _POOL_ADVICE,
+    "psycopg.Cursor": _CONNECTION_ADVICE,
+    "psycopg.AsyncCursor": _CONNECTION_ADVICE,
+    "sqlite3.Cursor": _CONNECTION_ADVICE,
+    "aiosqlite.cursor.Cursor": _CONNECTION_ADVICE,
     "django.db.utils.ConnectionHandler": "hand over one of them: `connections['default']`",
     "psycopg2.extensions.connection": "psycopg2 alone is not supported: call add_job in SQL, or use psycopg 3",
 }
-"""What to hand over instead of what is no connection, or none of these."""
+"""By class name, what to pass instead of an object that is not a supported connection."""
 
 
 def is_asynchronous(connection: object) -> bool:
-    """What is done on it has to be awaited."""
-    names = _names(type(connection))
-    return not _ASYNCHRONOUS.isdisjoint(names) or any(name.startswith("sqlalchemy.ext.asyncio.") for name in names)
+    """Return whether calls on this connection must be awaited."""
+    names = _class_names(type(connection))
+    return not _ASYNCHRONOUS_CLASSES.isdisjoint(names) or any(
+        name.startswith("sqlalchemy.ext.asyncio.") for name in names
+    )
 
 
 def caller_to(database: str, connection: object) -> Any:
-    """Return the PostgresCaller or SqliteCaller of the connection. Raise ConfigurationError where it is none such."""
+    """Return the PostgresCaller or SqliteCaller of the connection. Raise ConfigurationError for any other object."""
     caller = _caller_of(connection)
     if caller is not None and caller.database == database:
         return caller
-    instead = f" to {caller.database}" if caller is not None else _instead_of(connection)
-    raise ConfigurationError(f"enqueue_in needs {_WANTED[database]}, not a {_names(type(connection))[0]}{instead}")
+    alternative = f" to {caller.database}" if caller is not None else _alternative_to(connection)
+    raise ConfigurationError(
+        f"enqueue_in needs {_ACCEPTED_CONNECTIONS[database]}, not a {_class_names(type(connection))[0]}{alternative}"
+    )
 
 
-def hearing_caller(connection: object) -> HearingCaller | None:
-    """Return the caller of a connection whose library reports its commit. Raise ConfigurationError for an engine, …"""
+def commit_aware_caller(connection: object) -> CommitAwareCaller | None:
+    """Return the caller of a connection whose library reports commits, else ``None``.
+
+    Raise ConfigurationError for an engine, a pool and the like.
+    """
     caller = _caller_of(connection)
-    if caller is None and (instead := _instead_of(connection)):
+    if caller is None and (alternative := _alternative_to(connection)):
         raise ConfigurationError(
-            f"enqueue_in needs a connection or a session, not a {_names(type(connection))[0]}{instead}"
+            f"enqueue_in needs a connection or a session, not a {_class_names(type(connection))[0]}{alternative}"
         )
     return caller if hasattr(caller, "hear") else None
 
 
 def is_asyncpg(connection: object) -> bool:
-    """It has no commit: its transactions are blocks."""
-    return any(_CALLERS.get(name) == "postgres:AsyncpgCaller" for name in _names(type(connection)))
+    """Return whether this is an asyncpg connection, which has no commit: its transactions are blocks."""
+    return any(_CALLER_PATHS.get(name) == "postgres:AsyncpgCaller" for name in _class_names(type(connection)))
 
 
 def _caller_of(connection: object) -> Any:
     kind: Any = type(connection)
-    maker = _maker_of(kind)
-    return None if maker is None else maker(connection)
+    make_caller = _maker_of(kind)
+    return None if make_caller is None else make_caller(connection)
 
 
 @cache
 def _maker_of(kind: type) -> Any:
-    found = next((_CALLERS[name] for name in _names(kind) if name in _CALLERS), None)
-    return None if found is None else resolve_name(f"{__package__}.{found}")
+    path = next((_CALLER_PATHS[name] for name in _class_names(kind) if name in _CALLER_PATHS), None)
+    return None if path is None else resolve_name(f"{__package__}.{path}")
 
 
-def _instead_of(connection: object) -> str:
-    return next((f"; {INSTEAD[name]}" for name in _names(type(connection)) if name in INSTEAD), "")
+def _alternative_to(connection: object) -> str:
+    return next((f"; {_ALTERNATIVES[name]}" for name in _class_names(type(connection)) if name in _ALTERNATIVES), "")
 
 
-def _names(kind: type) -> list[str]:
+def _class_names(kind: type) -> list[str]:
     return [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]

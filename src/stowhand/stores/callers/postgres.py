@@ -10,72 +10,72 @@ from psycopg.pq import Format, TransactionStatus
 from psycopg.rows import tuple_row
 
 from stowhand.errors import ConfigurationError
-from stowhand.stores.callers.caller import POSTGRES, Check, call_of
+from stowhand.stores.callers.caller import POSTGRES, ConnectionCheck, function_call
 
 
 class PsycopgCaller:
-    """A connection, whose own kinds of cursors and rows are left aside."""
+    """A connection of psycopg. Its own cursor and row factories are not used."""
 
     database = POSTGRES
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 
-    def ask(self, function: str, value: str, check: Check) -> Any:
+    def ask(self, function: str, value: str, check: ConnectionCheck) -> Any:
         _refuse_autocommit(self._connection)
         check(self._connection)
         with psycopg.Cursor(self._connection, row_factory=tuple_row) as cursor:
-            cursor.format = Format.BINARY  # loaders that an application registers are usually for texts
-            ((answer,),) = cursor.execute(call_of(function).encode(), (value,)).fetchall()
-            return answer
+            cursor.format = Format.BINARY  # an application's own loaders are usually for the text format
+            ((result,),) = cursor.execute(function_call(function).encode(), (value,)).fetchall()
+            return result
 
 
 class AsyncPsycopgCaller:
-    """The same, awaited."""
+    """An asynchronous connection of psycopg."""
 
     database = POSTGRES
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._connection = connection
 
-    async def ask(self, function: str, value: str, check: Check) -> Any:
+    async def ask(self, function: str, value: str, check: ConnectionCheck) -> Any:
         _refuse_autocommit(self._connection)
         check(self._connection)
         async with psycopg.AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
             cursor.format = Format.BINARY
-            await cursor.execute(call_of(function).encode(), (value,))
-            ((answer,),) = await cursor.fetchall()
-            return answer
+            await cursor.execute(function_call(function).encode(), (value,))
+            ((result,),) = await cursor.fetchall()
+            return result
 
 
 def _refuse_autocommit(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
     if connection.autocommit and connection.pgconn.transaction_status == TransactionStatus.IDLE:
         raise ConfigurationError(
-            "this connection of psycopg's is in autocommit and in no transaction, so that each statement is"
+            "this psycopg connection is in autocommit and in no transaction, so that each statement is"
             " committed by itself: open one, `with connection.transaction():`"
         )
 
 
 class AsyncpgCaller:
-    """A connection, of a pool or not. It has no ``commit``: its transactions are blocks."""
+    """A connection of asyncpg, pooled or not. It has no ``commit``: its transactions are blocks."""
 
     database = POSTGRES
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def ask(self, function: str, value: str, check: Check) -> Any:
+    async def ask(self, function: str, value: str, check: ConnectionCheck) -> Any:
         if not (self._connection.is_in_transaction() or self._connection.is_closed()):
             raise ConfigurationError(
-                "this connection of asyncpg's is in no transaction, so that each statement is committed by itself: open"
+                "this asyncpg connection is in no transaction, so that each statement is committed by itself: open"
                 " one, `async with connection.transaction():`"
             )
         check(self._connection)
         return await self._connection.fetchval(f"select {function}($1::text)", value)
 
 
-def asyncpg_place(connection: Any) -> SimpleNamespace | None:
-    """Where it is to, as psycopg's ``info`` has it; ``None`` where asyncpg does not tell."""
+def asyncpg_address(connection: Any) -> SimpleNamespace | None:
+    """Return the server and database as psycopg's ``info`` has them; ``None`` where asyncpg does not tell."""
     address, name = getattr(connection, "_addr", None), getattr(getattr(connection, "_params", None), "database", None)
     if address is None or name is None:
         return None

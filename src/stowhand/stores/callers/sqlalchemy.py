@@ -1,7 +1,7 @@
 """SQLAlchemy 2: connections and sessions, synchronous and asynchronous, over any of its drivers.
 
-All is done on a ``Connection``: a session is asked for the one of its transaction, and an asynchronous object runs the
-work where its driver can be awaited (``run_sync``). So SQLAlchemy begins its own transaction, and reports its end.
+Everything runs on a ``Connection``: that of a session's transaction, or inside ``run_sync`` of an asynchronous object,
+where its driver can be awaited. So SQLAlchemy starts its own transaction, and reports its end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import MissingGreenlet, StatementError, UnboundExecutionError
 
 from stowhand.errors import ConfigurationError
-from stowhand.stores.callers.caller import Check, Held
+from stowhand.stores.callers.caller import ConnectionCheck, PendingCommit
 from stowhand.stores.callers.sqlite import AiosqliteCaller, SqliteCaller
 
 if TYPE_CHECKING:
@@ -23,47 +23,47 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
 
 
-class Commits:
-    """Of one connection: what was enqueued in its transaction, and in which savepoints."""
+class PendingCommits:
+    """Jobs enqueued in one connection's transaction, each with its open savepoints."""
 
     def __init__(self) -> None:
-        self._held: list[tuple[Held, tuple[str, ...]]] = []
+        self._pending: list[tuple[PendingCommit, tuple[str, ...]]] = []
 
-    def add(self, connection: Connection, held: Held) -> None:
-        """It is shown at the commit, and forgotten with whatever undoes it."""
-        self._held.append((held, _savepoints(connection)))
+    def add(self, connection: Connection, pending: PendingCommit) -> None:
+        """Show the jobs at the commit, and drop them with a rollback that undoes them."""
+        self._pending.append((pending, _savepoints(connection)))
 
-    def committed(self, *_: Any) -> None:
-        """The whole transaction is, in a moment: SQLAlchemy tells of it right before."""
-        held, self._held = self._held, []
-        for one, _within in held:
+    def on_commit(self, *_: Any) -> None:
+        """Show all jobs. SQLAlchemy calls this right before the commit."""
+        pending, self._pending = self._pending, []
+        for one, _within in pending:
             one.show()
 
-    def rolled_back(self, *_: Any) -> None:
-        """The whole transaction is."""
-        self._held = []
+    def on_rollback(self, *_: Any) -> None:
+        """Drop all jobs."""
+        self._pending = []
 
-    def undone(self, _: Connection, name: str, context: object) -> None:
-        """This savepoint is, with all that was done since."""
-        self._held = [(one, within) for one, within in self._held if name not in within]
-
-
-_KNOWN: WeakKeyDictionary[Connection, Commits] = WeakKeyDictionary()
+    def on_savepoint_rollback(self, _: Connection, name: str, context: object) -> None:
+        """Drop the jobs enqueued since this savepoint."""
+        self._pending = [(one, within) for one, within in self._pending if name not in within]
 
 
-def commits_of(connection: Connection) -> Commits:
-    """It listens from the first time on."""
-    found = _KNOWN.get(connection)
-    if found is None:
-        found = _KNOWN[connection] = Commits()
-        event.listen(connection, "commit", found.committed)
-        event.listen(connection, "rollback", found.rolled_back)
-        event.listen(connection, "rollback_savepoint", found.undone)
-    return found
+_PENDING_COMMITS: WeakKeyDictionary[Connection, PendingCommits] = WeakKeyDictionary()
+
+
+def pending_commits_of(connection: Connection) -> PendingCommits:
+    """Return the connection's pending commits, which listen to its events from the first call on."""
+    commits = _PENDING_COMMITS.get(connection)
+    if commits is None:
+        commits = _PENDING_COMMITS[connection] = PendingCommits()
+        event.listen(connection, "commit", commits.on_commit)
+        event.listen(connection, "rollback", commits.on_rollback)
+        event.listen(connection, "rollback_savepoint", commits.on_savepoint_rollback)
+    return commits
 
 
 def _savepoints(connection: Connection) -> tuple[str, ...]:
-    """The names of those that are open. The event of their begin comes before they have one."""
+    """Return the names of open savepoints. The event of their start comes before they have names."""
     names, nested = [], connection.get_nested_transaction()
     while nested is not None:
         names.append(nested._savepoint)  # noqa: SLF001
@@ -72,61 +72,63 @@ def _savepoints(connection: Connection) -> tuple[str, ...]:
 
 
 T = TypeVar("T")
-Runs = Callable[[Callable[["Connection"], Any]], Any]
-"""Does some work on the connection, and gives what it gives, or an awaitable of it."""
+RunOnConnection = Callable[[Callable[["Connection"], Any]], Any]
+"""Runs some work on the connection, and returns its result or an awaitable of it."""
 
 _AUTOCOMMIT = (
-    "this connection of SQLAlchemy's is in AUTOCOMMIT: each statement is committed by itself, and commit() and"
+    "this SQLAlchemy connection is in AUTOCOMMIT: each statement is committed by itself, and commit() and"
     " rollback() do nothing. Use another isolation level: engine.execution_options(isolation_level=…)"
 )
 
 
-def of_connection(given: Connection) -> SqlAlchemyCaller:
+def of_connection(connection: Connection) -> SqlAlchemyCaller:
     """Make the caller of a ``Connection``."""
-    return SqlAlchemyCaller(given.dialect.name, lambda work: _unawaited(lambda: work(given)))
+    return SqlAlchemyCaller(connection.dialect.name, lambda work: _unawaited(lambda: work(connection)))
 
 
-def of_session(given: Session) -> SqlAlchemyCaller:
+def of_session(session: Session) -> SqlAlchemyCaller:
     """Make the caller of a ``Session``."""
-    return SqlAlchemyCaller(_database(given), lambda work: _unawaited(lambda: work(given.connection())))
+    return SqlAlchemyCaller(_database(session), lambda work: _unawaited(lambda: work(session.connection())))
 
 
-def of_scoped_session(given: scoped_session[Session]) -> SqlAlchemyCaller:
+def of_scoped_session(scoped: scoped_session[Session]) -> SqlAlchemyCaller:
     """Make the caller of the session of a ``scoped_session``."""
-    return of_session(given())
+    return of_session(scoped())
 
 
-def of_async_connection(given: AsyncConnection) -> SqlAlchemyCaller:
+def of_async_connection(connection: AsyncConnection) -> SqlAlchemyCaller:
     """Make the caller of an ``AsyncConnection``."""
-    return SqlAlchemyCaller(given.dialect.name, given.run_sync)
+    return SqlAlchemyCaller(connection.dialect.name, connection.run_sync)
 
 
-def of_async_session(given: AsyncSession) -> SqlAlchemyCaller:
+def of_async_session(session: AsyncSession) -> SqlAlchemyCaller:
     """Make the caller of an ``AsyncSession``."""
-    inside = given.sync_session
-    return SqlAlchemyCaller(_database(inside), lambda work: given.run_sync(lambda _: work(inside.connection())))
+    sync_session = session.sync_session
+    return SqlAlchemyCaller(
+        _database(sync_session), lambda work: session.run_sync(lambda _: work(sync_session.connection()))
+    )
 
 
-def of_async_scoped_session(given: async_scoped_session[AsyncSession]) -> SqlAlchemyCaller:
+def of_async_scoped_session(scoped: async_scoped_session[AsyncSession]) -> SqlAlchemyCaller:
     """Make the caller of the session of an ``async_scoped_session``."""
-    return of_async_session(given())
+    return of_async_session(scoped())
 
 
 class SqlAlchemyCaller:
-    """A connection, or the one of a session's transaction."""
+    """A connection, or that of a session's transaction."""
 
-    def __init__(self, database: str, runs: Runs) -> None:
+    def __init__(self, database: str, run_on_connection: RunOnConnection) -> None:
         self.database = database
-        self._runs = runs
+        self._run_on_connection = run_on_connection
 
-    def ask(self, function: str, value: str, check: Check) -> Any:
-        return self._runs(lambda connection: _ask(connection, function, value, check))
+    def ask(self, function: str, value: str, check: ConnectionCheck) -> Any:
+        return self._run_on_connection(lambda connection: _ask(connection, function, value, check))
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> Any:
-        return self._runs(lambda connection: _run(connection, work))
+        return self._run_on_connection(lambda connection: _run(connection, work))
 
-    def hear(self, held: Held) -> Any:
-        return self._runs(lambda connection: commits_of(connection).add(connection, held))
+    def add_pending(self, pending: PendingCommit) -> Any:
+        return self._run_on_connection(lambda connection: pending_commits_of(connection).add(connection, pending))
 
 
 def _database(session: Session) -> str:
@@ -145,7 +147,7 @@ def _database(session: Session) -> str:
 
 
 def _unawaited(work: Callable[[], T]) -> T:
-    """Of a synchronous object, which may be one of an asynchronous owner's."""
+    """Run work of a synchronous object. Raise ConfigurationError if it belongs to an asynchronous one."""
     try:
         return work()
     except (MissingGreenlet, StatementError) as error:
@@ -157,26 +159,26 @@ def _unawaited(work: Callable[[], T]) -> T:
         ) from None
 
 
-def _ask(connection: Connection, function: str, value: str, check: Check) -> Any:
-    # The driver is asked: SQLAlchemy says of a connection in AUTOCOMMIT, too, that it is in a transaction.
-    beneath = connection.connection
-    if getattr(beneath.dbapi_connection, "autocommit", False) is True:
+def _ask(connection: Connection, function: str, value: str, check: ConnectionCheck) -> Any:
+    # Ask the driver: SQLAlchemy reports a transaction for connections in AUTOCOMMIT too.
+    pooled = connection.connection
+    if getattr(pooled.dbapi_connection, "autocommit", False) is True:
         raise ConfigurationError(_AUTOCOMMIT)
-    check(beneath.driver_connection)
-    # A colon in the schema's name is none of a parameter; in `:job::text` SQLAlchemy would read no parameter at all.
+    check(pooled.driver_connection)
+    # Escape colons in the schema's name, which are no parameters. In `:job::text` SQLAlchemy finds no parameter at all.
     escaped = function.replace(":", "\\:")
     return connection.execute(text(f"select {escaped}(cast(:job as text))"), {"job": value}).scalar_one()
 
 
 def _run(connection: Connection, work: Callable[[sqlite3.Connection], T]) -> T:
-    # SQLAlchemy begins with its first statement, and so does an application that begins by itself (an event "begin").
+    # SQLAlchemy starts its transaction with the first statement, and so does an application's own "begin" event.
     connection.exec_driver_sql("SELECT 1")
-    beneath: Any = connection.connection.dbapi_connection
+    dbapi_connection: Any = connection.connection.dbapi_connection
     driver: Any = connection.connection.driver_connection
     ends_by_itself = driver.isolation_level is None or getattr(driver, "autocommit", None) is True
     if ends_by_itself and not driver.in_transaction:
         raise ConfigurationError(_AUTOCOMMIT)
-    if driver is beneath:
+    if driver is dbapi_connection:
         return SqliteCaller(driver).run(work)
-    done: T = beneath.run_async(lambda inside: AiosqliteCaller(inside).run(work))
-    return done
+    result: T = dbapi_connection.run_async(lambda inside: AiosqliteCaller(inside).run(work))
+    return result

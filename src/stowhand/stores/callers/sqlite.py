@@ -22,7 +22,7 @@ class SqliteCaller:
         self._connection = connection
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        # Only this has no commit, but for a transaction that its owner has begun.
+        # Only with autocommit=True does commit() do nothing, except in a transaction that the owner has started.
         if getattr(self._connection, "autocommit", None) is True and not self._connection.in_transaction:
             raise ConfigurationError(
                 "this connection has autocommit=True, so its commit() does nothing: begin a transaction first"
@@ -41,15 +41,15 @@ class AiosqliteCaller:
         self._connection = connection
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """In one piece in its thread: statements of other coroutines come before or after, never between."""
+        """Run the work uninterrupted in the connection's thread, with no statements of other coroutines in between."""
         connection = self._connection
-        done: T = await connection._execute(lambda: SqliteCaller(connection._conn).run(work))  # noqa: SLF001
-        return done
+        result: T = await connection._execute(lambda: SqliteCaller(connection._conn).run(work))  # noqa: SLF001
+        return result
 
 
 @contextmanager
 def plain_rows(connection: sqlite3.Connection) -> Iterator[None]:
-    """Meanwhile rows are tuples and texts are str, whatever the owner of the connection has set."""
+    """Read rows as tuples and texts as str inside the block, whatever the owner of the connection has set."""
     row_factory, text_factory = connection.row_factory, connection.text_factory
     connection.row_factory, connection.text_factory = None, str
     try:

@@ -1,5 +1,7 @@
-"""What people may ask of a table: states, conditions, moments. Refused before any SQL, with what to give instead; and
-what they may ask of a record in its state."""
+"""Checks of a user's arguments: states, conditions, times and keys, before any SQL is sent.
+
+Also decides which operations are allowed on a record in its state.
+"""
 
 from __future__ import annotations
 
@@ -21,60 +23,64 @@ from stowhand.stores.table.names import is_sql, read_column
 WAITING = (State.QUEUED, State.ERRORED)
 
 
-def read_states(given: Sequence[State | str]) -> tuple[State, ...]:
-    """Each once. Raises ConfigurationError for none at all, and for what is no state."""
-    if not given:
+def read_states(values: Sequence[State | str]) -> tuple[State, ...]:
+    """Return each state once. Raises ConfigurationError for an empty sequence or an unknown state."""
+    if not values:
         raise ConfigurationError(f"states: none given; give at least one of {', '.join(State)}")
     states: list[State] = []
-    for one in given:
+    for value in values:
         try:
-            state = State(one)
+            state = State(value)
         except ValueError:
-            raise ConfigurationError(f"states: no state {one!r}{hint(one, State) or suggest(one, State)}") from None
+            raise ConfigurationError(
+                f"states: no state {value!r}{hint(value, State) or suggest(value, State)}"
+            ) from None
         if state not in states:
             states.append(state)
     return tuple(states)
 
 
-def read_conditions(given: object, *, folds: bool = True) -> tuple[Any, ...]:
-    """A condition, or several that must all hold. Raises ConfigurationError for text: it would be SQL."""
-    several = given if isinstance(given, tuple | list) else (given,)
-    for one in several:
-        if isinstance(one, Where):
-            read_column(one.column, field="condition", folds=folds)
-        elif isinstance(one, str):
-            shown = one.replace('"', '\\"')
+def read_conditions(conditions: object, *, folds: bool = True) -> tuple[Any, ...]:
+    """Return one or several conditions as a tuple. Raises ConfigurationError for text, which would be SQL."""
+    items = conditions if isinstance(conditions, tuple | list) else (conditions,)
+    for condition in items:
+        if isinstance(condition, Where):
+            read_column(condition.column, field="condition", folds=folds)
+        elif isinstance(condition, str):
+            escaped = condition.replace('"', '\\"')
             raise ConfigurationError(
-                f'condition: text given, {one!r}; SQL of your own is written sql("{shown}"),'
+                f'condition: text given, {condition!r}; SQL of your own is written sql("{escaped}"),'
                 ' a comparison with a value Where("column", "<", value)'
             )
-        elif not is_sql(one):
-            raise ConfigurationError(f'condition: {a_type(one)} given; give Where("column", "<", value) or sql("…")')
-    return tuple(several)
+        elif not is_sql(condition):
+            raise ConfigurationError(
+                f'condition: {a_type(condition)} given; give Where("column", "<", value) or sql("…")'
+            )
+    return tuple(items)
 
 
-def read_filters(given: object, *, folds: bool = True) -> tuple[Any, ...]:
-    """The conditions of a count: as those of a claim, but for what bounds the records of one claim together."""
-    conditions = read_conditions(given, folds=folds)
-    for one in conditions:
-        if isinstance(one, Where) and one.op == SUM_OPERATOR:
-            raise ConfigurationError(f"condition on {one.column!r}: {one.op!r} is for a claim; write '<='")
+def read_filters(value: object, *, folds: bool = True) -> tuple[Any, ...]:
+    """Return the conditions of a count: those of a claim, except bounds on all records of a claim."""
+    conditions = read_conditions(value, folds=folds)
+    for condition in conditions:
+        if isinstance(condition, Where) and condition.op == SUM_OPERATOR:
+            raise ConfigurationError(f"condition on {condition.column!r}: {condition.op!r} is for a claim; write '<='")
     return conditions
 
 
-def read_after(given: object) -> datetime | float | None:
-    """A moment (aware), or seconds from now."""
-    if given is None:
+def read_after(value: object) -> datetime | float | None:
+    """Return an aware datetime, or seconds from now."""
+    if value is None:
         return None
-    if isinstance(given, datetime):
-        if given.utcoffset() is None:
-            raise InvalidJob(f"after: {given} has no time zone; give an aware datetime, or seconds from now")
-        return given
-    return read_delay(given, "after")
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise InvalidJob(f"after: {value} has no time zone; give an aware datetime, or seconds from now")
+        return value
+    return read_delay(value, "after")
 
 
 def requeue_refusal(record_id: JobId, state: str | None) -> Answer | None:
-    """Why a record in this state (``None``: there is no such record) is not put back; ``None``: it is."""
+    """Return the refusal to requeue a record in this state (``None``: no such record); ``None`` if allowed."""
     if state is None:
         return Answer(record_id, ActionResult.MISSING, f"there is no record {record_id}")
     if state in (*WAITING, State.PROCESSING):
@@ -83,7 +89,7 @@ def requeue_refusal(record_id: JobId, state: str | None) -> Answer | None:
 
 
 def retry_refusal(record_id: JobId, state: str | None) -> Answer | None:
-    """The same for a retry."""
+    """Return the refusal to retry a record in this state; ``None`` if allowed."""
     if state is None:
         return Answer(record_id, ActionResult.MISSING, f"there is no record {record_id}")
     if state == State.PROCESSING:
@@ -94,7 +100,7 @@ def retry_refusal(record_id: JobId, state: str | None) -> Answer | None:
 
 
 def cancel_refusal(record_id: JobId, state: str | None, *, can_ask: bool) -> Answer | None:
-    """The same for a cancellation. ``can_ask``: the table has the column by which a running attempt learns of it."""
+    """Return the refusal to cancel; ``None`` if allowed. ``can_ask``: the table has a column ``cancel``."""
     if state is None:
         return Answer(record_id, ActionResult.MISSING, f"there is no record {record_id}")
     if state == State.CANCELED:
@@ -106,39 +112,39 @@ def cancel_refusal(record_id: JobId, state: str | None, *, can_ask: bool) -> Ans
     return Answer(record_id, ActionResult.REFUSED, f"it is {state}")
 
 
-class Key(StrEnum):
-    """What the id column holds."""
+class KeyType(StrEnum):
+    """Type of the id column."""
 
     INTEGER = "integer"
     """smallint, integer, bigint, or SQLite's INTEGER."""
     UUID = "uuid"
-    """A job's id is its text, in lower case with hyphens."""
+    """The job id is the text in lower case with hyphens."""
     TEXT = "text"
 
 
-def read_key(kind: Key, given: Any, field: str = "id") -> JobId:
-    """The id as leases hold it. Raises InvalidJob with what to give instead."""
-    if kind is Key.INTEGER:
+def read_key(kind: KeyType, value: Any, field: str = "id") -> JobId:
+    """Return the id as leases contain it. Raises InvalidJob with the expected type."""
+    if kind is KeyType.INTEGER:
         # True is 1 to Python, and 1.0 is 1 to a database.
-        if type(given) is not int:
-            raise InvalidJob(f"{field}: {a_type(given)} given; the key is a whole number: give an int")
-        if not -(2**63) <= given < 2**63:
-            raise InvalidJob(f"{field}: {given} is beyond 64 bits")
-        return given
-    if kind is Key.UUID:
-        if isinstance(given, str | UUID):
+        if type(value) is not int:
+            raise InvalidJob(f"{field}: {a_type(value)} given; the key is a whole number: give an int")
+        if not -(2**63) <= value < 2**63:
+            raise InvalidJob(f"{field}: {value} is beyond 64 bits")
+        return value
+    if kind is KeyType.UUID:
+        if isinstance(value, str | UUID):
             try:
-                return str(UUID(str(given)))
+                return str(UUID(str(value)))
             except ValueError:
-                raise InvalidJob(f"{field}: {given!r} is no uuid; give a uuid.UUID or its text") from None
-        raise InvalidJob(f"{field}: {a_type(given)} given; the key is a uuid: give a uuid.UUID or its text")
-    if not isinstance(given, str):
-        raise InvalidJob(f"{field}: {a_type(given)} given; the key is text: give a str")
-    if clean(given, 4 * len(given) + 1) != given:
-        raise InvalidJob(f"{field}: {given!r} holds NUL or a lone surrogate, which no key can hold")
-    return given
+                raise InvalidJob(f"{field}: {value!r} is no uuid; give a uuid.UUID or its text") from None
+        raise InvalidJob(f"{field}: {a_type(value)} given; the key is a uuid: give a uuid.UUID or its text")
+    if not isinstance(value, str):
+        raise InvalidJob(f"{field}: {a_type(value)} given; the key is text: give a str")
+    if clean(value, 4 * len(value) + 1) != value:
+        raise InvalidJob(f"{field}: {value!r} holds NUL or a lone surrogate, which no key can hold")
+    return value
 
 
 def job_id(value: Any) -> JobId:
-    """What the database gave for the id, as leases hold it: a uuid becomes text."""
+    """Return a database's id as leases contain it: a uuid becomes text."""
     return str(value) if isinstance(value, UUID) else value

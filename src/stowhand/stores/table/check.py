@@ -1,7 +1,7 @@
-"""What is wrong with a user's table and view, and simple SQL for it: one plan of findings for every database.
+"""Findings about a user's table and view, each with simple SQL that fixes it, for every database.
 
-A catalog gives the facts; a dialect judges types and writes statements. Nothing that is there is deleted, renamed or
-rewritten: where a column cannot serve, a sentence says to map another one. A check with that mapping prints its SQL.
+A catalog supplies the facts; a dialect judges types and writes statements. No fix deletes, renames or rewrites
+anything: where a column does not fit, the finding says to map another one. A check with that mapping prints the SQL.
 """
 
 from __future__ import annotations
@@ -17,25 +17,33 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import State
 from stowhand.stores.table import names
 from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.ddl import NEXT, RECOMMENDED, SOUGHT, Plan, full_ddl, short, view_ddl
+from stowhand.stores.table.ddl import (
+    NEXT_INDEX,
+    RECOMMENDED_INDEXES,
+    STATES_BY_SUFFIX,
+    DdlOptions,
+    full_ddl,
+    shorten_name,
+    view_ddl,
+)
 from stowhand.stores.table.ddl import Index as Recommended
-from stowhand.stores.table.names import MARK, OPTIONAL, TOKEN, Shape
+from stowhand.stores.table.names import MARK_COLUMN, OPTIONAL_COLUMNS, TOKEN_COLUMN, Shape
 from stowhand.stores.table.options import TableOptions, order_of
 
-TABLES = ("table", "partitioned table")
-READ_ONLY = ("id", "cancel")
-"""Columns that a worker does not write."""
-COUNTERS = ("num_resets", "num_failures")
-EMPTIED = ("failure_message", "started_at", "finished_at", "process_after", "execution_logs", TOKEN)
-"""A claim, a requeue or a release writes NULL there."""
-NEEDED_TO_WAIT = ("process_after", *COUNTERS, "cancel")
-"""What a waiting record would lose in a new column."""
-SAMPLE_ROWS = 10_000
-CHANGES_CLAIM = (
-    "a trigger sets {column}, by which a claim is known: let it leave that column alone while a record is processing"
+TABLE_KINDS = ("table", "partitioned table")
+READ_ONLY_COLUMNS = ("id", "cancel")
+"""The columns that a worker does not write."""
+COUNTER_COLUMNS = ("num_resets", "num_failures")
+EMPTIED_COLUMNS = ("failure_message", "started_at", "finished_at", "process_after", "execution_logs", TOKEN_COLUMN)
+"""The columns in which a claim, a requeue or a release writes NULL."""
+COLUMNS_OF_WAITING_RECORDS = ("process_after", *COUNTER_COLUMNS, "cancel")
+"""The columns whose values a waiting record would lose in a new column."""
+MAX_SAMPLE_ROWS = 10_000
+CHANGED_CLAIM = (
+    "a trigger sets {column}, which identifies a claim: it must not change that column while a record is processing"
 )
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
-_ON_EACH = "; build it on each partition, and attach it"
+_PARTITION_ADVICE = "; build it on each partition, and attach it"
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -50,11 +58,11 @@ class Column(msgspec.Struct, frozen=True):
     computed: bool = False
     """No statement can write it."""
     labels: Sequence[str] | None = None
-    """Of an enum."""
+    """The labels of an enum."""
 
 
 class Index(msgspec.Struct, frozen=True):
-    """One that is valid."""
+    """One valid index."""
 
     name: str
     unique: bool
@@ -64,48 +72,49 @@ class Index(msgspec.Struct, frozen=True):
 
     @property
     def states(self) -> set[State]:
-        """That its predicate names."""
+        """The states that its predicate names."""
         return {one for one in State if f"'{one}'" in self.predicate}
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A CHECK, or a type, that may refuse what a worker writes."""
+    """A CHECK, or a type, that may refuse a worker's writes."""
 
     what: str
     columns: Sequence[str]
-    """Those of them that a worker writes."""
+    """The columns of the rule that a worker writes."""
     refused: Sequence[State] | None = None
-    """Where it concerns the state alone; ``None``: what it refuses is not known."""
+    """The refused states, if the rule concerns the state alone; ``None`` if they are not known."""
     widened: str = ""
-    """SQL that lets every state pass."""
+    """SQL after which the rule accepts every state."""
 
 
-class Facts(msgspec.Struct, frozen=True):
-    """What the catalog says. Columns by their names, in lower case where the database compares names so."""
+class CatalogFacts(msgspec.Struct, frozen=True):
+    """The catalog's description. Columns are by name, in lower case where the database compares names so."""
 
     kind: str
-    """``table``, ``partitioned table``, ``view``, ...; empty: there is nothing of that name."""
+    """``table``, ``partitioned table``, ``view``, ...; empty if there is nothing of that name."""
     columns: Mapping[str, Column] = {}
     view_kind: str = ""
     view_columns: Mapping[str, Column] = {}
-    """Of the view, or of the table where no view was given."""
+    """The columns of the view, or of the table where there is no view."""
     indexes: Sequence[Index] = ()
     triggers: Mapping[str, str] = {}
     """Name and definition of each trigger that a heartbeat runs."""
     rules: Sequence[Rule] = ()
     problems: Sequence[Finding] = ()
-    """That only this kind of database has."""
+    """Findings that only this kind of database has."""
     schema: str = ""
     view_schema: str = ""
 
     def column(self, shape: Shape, documented: str) -> Column | None:
-        """The table's column for a documented name."""
+        """Return the table's column for a documented name."""
         return self.columns.get(_key(shape, documented))
 
     def waiting_indexes(self, shape: Shape, *, retries: bool) -> list[str]:
-        """Names of the indexes that hold what waits and not what is over: by one of them a claim may walk in order.
+        """Return the names of indexes that contain waiting records and no finished ones.
 
-        Whether it gives the order of claims too, a plan says. ``retries``: failed attempts are retried.
+        A claim may walk one of them in order; whether it has the order of claims, a plan tells. ``retries``: failed
+        attempts are retried.
         """
         state = _key(shape, "state")
         alone = [one.name for one in self.indexes if not one.states and one.columns[:1] == (state,) and not retries]
@@ -118,31 +127,31 @@ class Dialect(Protocol):
 
     name: str
     table: str
-    """Quoted."""
+    """The quoted name of the table."""
 
     def misfit(self, documented: str, column: Column) -> str:
-        """Why the type cannot serve; empty: it can."""
+        """Return why the column's type does not fit; empty if it fits."""
 
     def add(self, documented: str, own: str) -> str:
-        """ADD COLUMN, so that no row that is there begins to run."""
+        """Return ADD COLUMN, such that no existing row starts to run."""
 
     def default(self, documented: str) -> str:
-        """SET DEFAULT; empty: this database cannot."""
+        """Return SET DEFAULT; empty if this database has none."""
 
     def index(self, shape: Shape, wanted: Recommended, own: Sequence[str], *, unique: bool = False) -> str:
-        """CREATE INDEX that keeps no writer waiting; empty: there is no single statement."""
+        """Return CREATE INDEX that blocks no writer; empty if there is no single statement."""
 
 
-def judge(facts: Facts, shape: Shape, options: TableOptions[Any], dialect: Dialect) -> Iterator[Finding]:
-    """Every finding, in the order in which the statements are to be run."""
+def find_problems(facts: CatalogFacts, shape: Shape, options: TableOptions[Any], dialect: Dialect) -> Iterator[Finding]:
+    """Yield every finding, in the order in which to run the statements."""
     yield from facts.problems
     if not facts.kind:
         alone = replace(shape, view=shape.table, viewed=False)
-        problem = f"there is no table {shape.table.shown} (in another schema? name it: schema.table)"
-        yield Finding(problem, full_ddl(Plan(shape=alone, dialect=dialect.name)).strip())
-    elif facts.kind not in TABLES:
+        problem = f"there is no table {shape.table.display_name} (in another schema? name it: schema.table)"
+        yield Finding(problem, full_ddl(DdlOptions(shape=alone, dialect=dialect.name)).strip())
+    elif facts.kind not in TABLE_KINDS:
         yield Finding(
-            f"{shape.table.shown} is a {facts.kind}: its rows cannot be locked and updated; give the table"
+            f"{shape.table.display_name} is a {facts.kind}: its rows cannot be locked and updated; give the table"
             " itself as table_name, and a view as view_name"
         )
     else:
@@ -151,23 +160,23 @@ def judge(facts: Facts, shape: Shape, options: TableOptions[Any], dialect: Diale
             found += _rule(facts, shape, rule)
         yield from found
         yield from _key_findings(facts, shape, options, dialect)
-        if all(one.mend or not one.fatal for one in found):  # else other columns are to be mapped first
+        if all(one.fix or not one.fatal for one in found):  # else other columns are to be mapped first
             yield from _indexes(facts, shape, options, dialect)
         yield from _triggers(facts, shape)
     if shape.viewed:
         yield from _view(facts, shape, dialect)
 
 
-def _column(facts: Facts, shape: Shape, documented: str, dialect: Dialect) -> Iterator[Finding]:
+def _column(facts: CatalogFacts, shape: Shape, documented: str, dialect: Dialect) -> Iterator[Finding]:
     own, column = shape.columns[documented], facts.column(shape, documented)
     if column is None:
-        if documented not in OPTIONAL or documented in shape.mapped:
+        if documented not in OPTIONAL_COLUMNS or documented in shape.mapped:
             yield _missing(shape, documented, dialect)
-    elif documented not in READ_ONLY and column.computed:
+    elif documented not in READ_ONLY_COLUMNS and column.computed:
         yield _unfit(shape, documented, f"column {own} computes itself; a worker writes it")
     elif why := dialect.misfit(documented, column):
         yield _unfit(shape, documented, f"column {own} is {column.type or 'of no type'}: {why}")
-    elif documented in EMPTIED and column.filled:
+    elif documented in EMPTIED_COLUMNS and column.filled:
         yield _unfit(shape, documented, f"column {own} is NOT NULL; a worker empties it")
     elif documented == "state" and "'queued'" not in (column.default or ""):
         has = f"the default {column.default}" if column.default else "no default"
@@ -187,18 +196,18 @@ def _missing(shape: Shape, documented: str, dialect: Dialect) -> Finding:
 
 
 def _unfit(shape: Shape, documented: str, problem: str) -> Finding:
-    """The column that is there is the application's, and the worker needs another one."""
+    """Return the finding that the existing column is the application's, and the worker needs another one."""
     if documented == "id":
         return Finding(f"{problem}; map id to a column of a unique key that fits")
     problem += f"; map {documented} to a column of the worker's own (--column {documented}=job_{documented})"
     if documented == "state":
         problem += f", and let the handler write {shape.columns['state']}"
-    elif documented in NEEDED_TO_WAIT:
+    elif documented in COLUMNS_OF_WAITING_RECORDS:
         problem += ", and copy there what the records have that wait"
     return Finding(problem)
 
 
-def _rule(facts: Facts, shape: Shape, rule: Rule) -> Iterator[Finding]:
+def _rule(facts: CatalogFacts, shape: Shape, rule: Rule) -> Iterator[Finding]:
     if rule.refused is None:
         yield Finding(
             f"{rule.what} concerns {', '.join(rule.columns)}, which a worker writes: see that it lets pass records in"
@@ -215,7 +224,7 @@ def _rule(facts: Facts, shape: Shape, rule: Rule) -> Iterator[Finding]:
 
 
 def refused_statement(state: Column, expression: str) -> str:
-    """A query for the states that a CHECK of the state alone refuses. It needs no row."""
+    """Return a query for the states that a CHECK on the state refuses. It needs no row."""
     possible = " UNION ALL ".join(
         f"SELECT '{one}' AS refused, CAST('{one}' AS {state.type or 'text'}) AS {names.quote(state.name)}"
         for one in State
@@ -223,8 +232,8 @@ def refused_statement(state: Column, expression: str) -> str:
     return f"SELECT refused FROM ({possible}) AS possible WHERE NOT ({expression})"
 
 
-def _key_findings(facts: Facts, shape: Shape, options: TableOptions[Any], dialect: Dialect) -> Iterator[Finding]:
-    """One row for one id, always."""
+def _key_findings(facts: CatalogFacts, shape: Shape, options: TableOptions[Any], dialect: Dialect) -> Iterator[Finding]:
+    """Check that an id has one row."""
     own, column = _key(shape, "id"), facts.column(shape, "id")
     if column is None:
         return
@@ -234,20 +243,20 @@ def _key_findings(facts: Facts, shape: Shape, options: TableOptions[Any], dialec
         if fits and not index.predicate:
             return
     wanted = Recommended("id_key" if is_unique else "id", ("id",))
-    mend = dialect.index(shape, wanted, [column.name], unique=is_unique)
+    fix = dialect.index(shape, wanted, [column.name], unique=is_unique)
     if not is_unique:
-        yield Finding(f"no index begins with {own}{_ON_EACH if not mend else ''}", mend, fatal=False)
+        yield Finding(f"no index begins with {own}{_PARTITION_ADVICE if not fix else ''}", fix, fatal=False)
         return
-    hint = "" if mend else "; where ids are unique all the same, say so: unique_ids=True, --unique-ids"
-    yield Finding(f"column {own} has no unique index{hint}", mend)
+    hint = "" if fix else "; where ids are unique all the same, say so: unique_ids=True, --unique-ids"
+    yield Finding(f"column {own} has no unique index{hint}", fix)
 
 
-def _indexes(facts: Facts, shape: Shape, options: TableOptions[Any], dialect: Dialect) -> Iterator[Finding]:
+def _indexes(facts: CatalogFacts, shape: Shape, options: TableOptions[Any], dialect: Dialect) -> Iterator[Finding]:
     state = _key(shape, "state")
-    for wanted in RECOMMENDED:
+    for wanted in RECOMMENDED_INDEXES:
         own = [shape.columns[name] for name in wanted.columns]
-        if wanted is NEXT:
-            own = _order(facts, shape, options) or own
+        if wanted is NEXT_INDEX:
+            own = _order_columns(facts, shape, options) or own
         keys = tuple(name if shape.folds else name.lower() for name in own)
         if any(
             one.columns[: len(keys)] == keys
@@ -256,29 +265,29 @@ def _indexes(facts: Facts, shape: Shape, options: TableOptions[Any], dialect: Di
             if wanted.states == () or one.predicate
         ):
             continue
-        sought = SOUGHT.get(wanted.suffix, ())
+        sought = STATES_BY_SUFFIX.get(wanted.suffix, ())
         found = any(
             {*sought} <= one.states or (one.columns[:1] == (state,) and not one.predicate) for one in facts.indexes
         )
         behind = f" for the records that are {' or '.join(wanted.states)}" if wanted.states else ""
         over = "" if found or not sought else ": every look walks over all that is finished"
-        mend = dialect.index(shape, _free(facts, shape, wanted), own)
-        problem = f"no index on ({', '.join(own)}){behind}{over}{_ON_EACH if not mend else ''}"
-        yield Finding(problem, mend, fatal=False, warned=bool(over))
+        fix = dialect.index(shape, _with_free_name(facts, shape, wanted), own)
+        problem = f"no index on ({', '.join(own)}){behind}{over}{_PARTITION_ADVICE if not fix else ''}"
+        yield Finding(problem, fix, fatal=False, warned=bool(over))
 
 
-def _free(facts: Facts, shape: Shape, wanted: Recommended) -> Recommended:
-    """Another index of the table may have the name, on columns that were in the place of these."""
+def _with_free_name(facts: CatalogFacts, shape: Shape, wanted: Recommended) -> Recommended:
+    """Return the index with a free name: another index may have its name, on other columns."""
     taken = {index.name for index in facts.indexes}
     number, suffix = 1, wanted.suffix
-    while short(f"{shape.table.name}_{suffix}") in taken:
+    while shorten_name(f"{shape.table.name}_{suffix}") in taken:
         number += 1
         suffix = f"{wanted.suffix}_{number}"
     return replace(wanted, suffix=suffix)
 
 
-def _order(facts: Facts, shape: Shape, options: TableOptions[Any]) -> list[str]:
-    """The table's columns that order claims; none where anything but columns does."""
+def _order_columns(facts: CatalogFacts, shape: Shape, options: TableOptions[Any]) -> list[str]:
+    """Return the table's columns that order claims; none if the order has other expressions."""
     try:
         order = order_of(options, shape)
     except ConfigurationError:
@@ -291,31 +300,31 @@ def _order(facts: Facts, shape: Shape, options: TableOptions[Any]) -> list[str]:
     )
 
 
-def _triggers(facts: Facts, shape: Shape) -> Iterator[Finding]:
-    """A claim is known by its token and by when it began."""
-    mark = TOKEN if TOKEN in shape.columns else MARK
+def _triggers(facts: CatalogFacts, shape: Shape) -> Iterator[Finding]:
+    """Find triggers that change a claim's token or start time, which identify it."""
+    mark = TOKEN_COLUMN if TOKEN_COLUMN in shape.columns else MARK_COLUMN
     for name, definition in facts.triggers.items():
         for documented in ("started_at", mark):
             if _sets_column(definition, shape.columns[documented]):
-                problem = f"the trigger {name}: {CHANGES_CLAIM.format(column=shape.columns[documented])}"
+                problem = f"the trigger {name}: {CHANGED_CLAIM.format(column=shape.columns[documented])}"
                 yield Finding(problem, fatal=False, warned=True)
 
 
 def _sets_column(definition: str, column: str) -> bool:
-    """It has an UPDATE that does, or passes the name to a ready-made function: ``moddatetime(started_at)``.
+    """Return whether a trigger's text sets a column, or passes its name to a function: ``moddatetime(started_at)``.
 
-    Read in the definition, which is never run. The text does not show when it sets the column, nor what its function
-    does on PostgreSQL; a worker notices that when it claims a record, or renews its lease.
+    The text shows neither when it sets the column nor what its function does. A worker notices that when it claims a
+    record, or renews its lease.
     """
     source, name = _COMMENT.sub(" ", definition), re.escape(column)
     ways = (rf'\bset\b[^;]*?(?<![\w.])"?{name}"?\s*=', rf"\bexecute\b.*\([^)]*'{name}'")
     return any(re.search(way, source, re.IGNORECASE | re.DOTALL) for way in ways)
 
 
-def _view(facts: Facts, shape: Shape, dialect: Dialect) -> Iterator[Finding]:
-    shown, own = shape.view.shown, shape.columns["id"]
+def _view(facts: CatalogFacts, shape: Shape, dialect: Dialect) -> Iterator[Finding]:
+    shown, own = shape.view.display_name, shape.columns["id"]
     if not facts.view_kind:
-        made = view_ddl(shape, dialect.name) if facts.kind in ("", *TABLES) else ""
+        made = view_ddl(shape, dialect.name) if facts.kind in ("", *TABLE_KINDS) else ""
         yield Finding(f"there is no view {shown}", made)
         return
     if facts.view_kind == "materialised view":
@@ -339,8 +348,8 @@ def _view(facts: Facts, shape: Shape, dialect: Dialect) -> Iterator[Finding]:
 
 
 def sample_statement(shape: Shape) -> str:
-    """One bounded look: states, records that nobody has claimed but that are processing, records without an id."""
-    table, limit = shape.table.quoted, f"LIMIT {SAMPLE_ROWS}"
+    """Return a bounded query for unknown states, unclaimed records in processing, and records without an id."""
+    table, limit = shape.table.quoted, f"LIMIT {MAX_SAMPLE_ROWS}"
     parts = (
         (
             f"SELECT 'state', CAST(state AS text), count(*)"
@@ -353,12 +362,14 @@ def sample_statement(shape: Shape) -> str:
 
 
 def sample_findings(shape: Shape, rows: Sequence[tuple[Any, ...]]) -> Iterator[Finding]:
-    """``rows``: of the sample's statement."""
+    """Yield the findings about the rows of ``sample_statement``."""
     for what, value, number in rows:
-        have = "1 record has" if number == 1 else f"{number} records{' or more' if number == SAMPLE_ROWS else ''} have"
+        have = (
+            "1 record has" if number == 1 else f"{number} records{' or more' if number == MAX_SAMPLE_ROWS else ''} have"
+        )
         if what == "state" and value not in tuple(State):
             shown = "no state (NULL)" if value is None else f"the state {value!r}, which no worker knows"
-            yield Finding(f"of {SAMPLE_ROWS} records at most, {have} {shown}: never claimed", fatal=False)
+            yield Finding(f"of {MAX_SAMPLE_ROWS} records at most, {have} {shown}: never claimed", fatal=False)
         elif what == "unmarked" and number:
             run = f"UPDATE {shape.table.quoted} SET {shape['state']} = 'queued' WHERE {_unmarked(shape)}"
             beat = shape.columns["last_heartbeat_at"]

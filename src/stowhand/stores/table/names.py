@@ -1,10 +1,10 @@
 """The names of a user's table, view and columns: parsed once, and always rendered quoted.
 
     jobs            "jobs"                  a bare name folds to lower case where the database does so (PostgreSQL)
-    app.jobs j      "app"."jobs" AS "j"     a schema, and an alias, with or without AS
-    "Jobs"          "Jobs"                  in double quotes: exactly so
+    app.jobs j      "app"."jobs" AS "j"     a schema and an alias, with or without AS
+    "Jobs"          "Jobs"                  a quoted name keeps its case
 
-Anything else is refused: it would be SQL. A ``Shape`` is what all statements about one table are composed of.
+Anything else is refused: it would be SQL. All statements about one table are composed of its ``Shape``.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ COLUMNS = (
     "worker_hostname",
     "cancel",
 )
-"""What the documents name."""
-MOMENTS = tuple(name for name in COLUMNS if name.endswith(("_at", "_after")))
-OPTIONAL = ("queued_at", "cancel")
-"""Of these, what a table may lack (older tables do)."""
-TOKEN = "lease_token"
-"""No document names it; it may be mapped to a column that is to hold the claim's token."""
-MARK = "worker_hostname"
-"""Documented name of the column that shows whose a claim is, unless a column of its own has the token."""
-OUR_ALIAS = "stowhand_row"
+"""The documented columns."""
+TIME_COLUMNS = tuple(name for name in COLUMNS if name.endswith(("_at", "_after")))
+OPTIONAL_COLUMNS = ("queued_at", "cancel")
+"""The documented columns that a table may lack (older tables do)."""
+TOKEN_COLUMN = "lease_token"
+"""An undocumented column, which may be mapped to hold the claim's token."""
+MARK_COLUMN = "worker_hostname"
+"""The documented column that identifies a claim's worker and token, unless the token has its own column."""
+OWN_ALIAS = "stowhand_row"
 """The table's alias in a statement where view and table have the same one."""
-POSTGRES_LIMIT = 63
-"""Bytes of a name; the server cuts what is longer without a word."""
+POSTGRES_NAME_BYTES = 63
+"""The limit of a name; the server silently truncates longer ones."""
 
 T = TypeVar("T")
 _FOLD = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 class Relation(msgspec.Struct, frozen=True):
-    """A table or a view, as a statement names it."""
+    """A table or view in a statement."""
 
     name: str
     schema: str | None = None
@@ -60,105 +60,105 @@ class Relation(msgspec.Struct, frozen=True):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Schema, if there is one, and name; what ``psycopg.sql.Identifier`` takes."""
+        """The schema, if there is one, and the name, as for ``psycopg.sql.Identifier``."""
         return (self.name,) if self.schema is None else (self.schema, self.name)
 
     @property
-    def shown(self) -> str:
-        """``app.jobs``, for people."""
+    def display_name(self) -> str:
+        """The name for messages: ``app.jobs``."""
         return ".".join(self.parts)
 
     @property
     def quoted(self) -> str:
-        """``"app"."jobs"``."""
+        """The quoted name: ``"app"."jobs"``."""
         return ".".join(map(quote, self.parts))
 
     @property
     def label(self) -> str:
-        """What expressions call it: its alias, or its name. Not quoted."""
+        """The unquoted name in expressions: the alias, or the name."""
         return self.name if self.alias is None else self.alias
 
     def labelled(self, label: str | None = None) -> str:
-        """``"app"."jobs" AS "j"``, for FROM and UPDATE. ``label``: instead of its own."""
+        """Return ``"app"."jobs" AS "j"``, for FROM and UPDATE. ``label`` replaces its own."""
         return f"{self.quoted} AS {quote(self.label if label is None else label)}"
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column that the user named: ``id``, ``j.id``."""
+    """A column in a user's expression: ``id``, ``j.id``."""
 
     name: str
     qualifier: str | None = None
 
     @property
     def quoted(self) -> str:
-        """``"j"."id"``."""
+        """The quoted column: ``"j"."id"``."""
         return quote(self.name) if self.qualifier is None else f"{quote(self.qualifier)}.{quote(self.name)}"
 
 
-Read = Column | Sql | Any
-"""An expression: a ``Column``, a ``Sql``, or what the driver composes (``psycopg.sql``)."""
+ParsedExpression = Column | Sql | Any
+"""An expression: a ``Column``, a ``Sql``, or an object of the driver (``psycopg.sql``)."""
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """Table, view and columns: what the statements about one table are composed of."""
+    """The table, view and columns of which all statements about one table are composed."""
 
     table: Relation
-    """What is locked and updated."""
+    """The relation that is locked and updated."""
     view: Relation
-    """What records are read from; the table itself where no view was given."""
+    """The relation that records are read from; the table itself if there is no view."""
     columns: Mapping[str, str]
-    """Documented name -> the table's own, without quotes. ``lease_token`` is there only if it was mapped."""
+    """By documented name, the table's own unquoted name. ``lease_token`` is present only if it is mapped."""
     viewed: bool
-    """A view was given. Otherwise ``view`` is ``table``, and one of them in a statement is enough."""
+    """Whether there is a view. Otherwise ``view`` is ``table``, and statements name only one of them."""
     mapped: frozenset[str] = frozenset()
-    """Documented names that the options spell out; such a column must exist, an optional one too."""
+    """The documented names that the options map. Such a column must exist, even an optional one."""
     absent: frozenset[str] = frozenset()
-    """Optional columns that the catalog did not show: see ``lacking``."""
+    """The optional columns that the catalog lacks: see ``lacking``."""
     folds: bool = True
-    """Bare names fold to lower case: PostgreSQL's."""
+    """Whether bare names fold to lower case, as in PostgreSQL."""
 
     def __getitem__(self, documented: str) -> str:
-        """The column, quoted: ``shape["state"]`` -> ``"status"``. Raises KeyError."""
+        """Return the quoted column: ``shape["state"]`` -> ``"status"``. Raises KeyError."""
         return quote(self.columns[documented])
 
     def of(self, label: str, documented: str) -> str:
-        """The column of one relation in a statement: ``shape.of("j", "state")`` -> ``"j"."status"``."""
+        """Return a column of one relation: ``shape.of("j", "state")`` -> ``"j"."status"``."""
         return f"{quote(label)}.{self[documented]}"
 
     def has(self, documented: str) -> bool:
-        """Does the table have this column? True for all that are not optional."""
+        """Return whether the table has this column. True for all that are not optional."""
         return documented in self.columns and documented not in self.absent
 
     def lacking(self, *documented: str) -> Shape:
-        """The same, known to have no such columns. Made when the store is opened and the catalog read."""
-        return msgspec.structs.replace(self, absent=frozenset(documented) & frozenset(OPTIONAL))
+        """Return the shape without these columns, once the catalog has been read."""
+        return msgspec.structs.replace(self, absent=frozenset(documented) & frozenset(OPTIONAL_COLUMNS))
 
     @property
     def view_label(self) -> str:
-        """What expressions call the view, or the table where there is none. Not quoted."""
+        """The unquoted name of the view in expressions, or of the table if there is no view."""
         return self.view.label
 
     @property
     def table_label(self) -> str:
-        """What a statement that names both calls the table: its alias or name, unless the view has the same."""
+        """The table's name in a statement that names both: its alias or name, unless the view has the same."""
         same = self.viewed and _folded(self.table.label) == _folded(self.view.label)
-        return OUR_ALIAS if same else self.table.label
+        return OWN_ALIAS if same else self.table.label
 
     def column(self, text: str) -> Column:
-        """A column as the user's expressions and conditions name it. Raises ConfigurationError with the fix."""
+        """Return a column of a user's expression or condition. Raises ConfigurationError with the fix."""
         return read_column(text, folds=self.folds)
 
 
 def read_shape(table_name: str, view_name: str | None, alternate: Mapping[str, str], *, folds: bool = True) -> Shape:
-    """Parse them all. Raises ConfigurationError that names every trouble; what the options checked passes."""
+    """Parse all names. Raises ConfigurationError with every problem."""
     problems: list[str] = []
 
-    def checked(read: Callable[..., T], field: str, text: str, instead: T) -> T:
+    def checked(read: Callable[..., T], field: str, text: str, default: T) -> T:
         try:
             return read(field, text, folds=folds)
         except ConfigurationError as error:
             problems.append(str(error))
-            return instead
+            return default
 
     table = checked(read_relation, "table_name", table_name, Relation(""))
     view = table if view_name is None else checked(read_relation, "view_name", view_name, table)
@@ -171,52 +171,54 @@ def read_shape(table_name: str, view_name: str | None, alternate: Mapping[str, s
 
 
 def read_relation(field: str, text: str, *, folds: bool = True) -> Relation:
-    """``name``, ``schema.name``, each in double quotes or not, with `` alias`` or `` AS alias``."""
-    found = _RELATION.fullmatch(_text(field, text).strip())
-    if found is None or (found["alias"] or "").lower() == "as":
+    """Parse ``name`` or ``schema.name``, each quoted or not, with `` alias`` or `` AS alias``."""
+    match = _RELATION.fullmatch(_text(field, text).strip())
+    if match is None or (match["alias"] or "").lower() == "as":
         raise _refused(field, text, 'give a name: jobs, app.jobs, "Jobs", with an alias if you like: jobs j')
-    schema, name, alias = (_read(field, found[part], folds) for part in ("schema", "name", "alias"))
+    schema, name, alias = (_parse_name(field, match[part], folds) for part in ("schema", "name", "alias"))
     assert name is not None
     return Relation(name, schema, alias)
 
 
 def read_column(text: str, *, field: str = "column", folds: bool = True) -> Column:
-    """``name`` or ``alias.name``, each in double quotes or not."""
-    found = _COLUMN.fullmatch(_text(field, text).strip())
-    if found is None:
-        shown = text.replace('"', '\\"')
+    """Parse ``name`` or ``alias.name``, each quoted or not."""
+    match = _COLUMN.fullmatch(_text(field, text).strip())
+    if match is None:
+        escaped = text.replace('"', '\\"')
         raise _refused(
-            field, text, f"""a column of that name is written '"{shown}"'; SQL of your own is written sql("{shown}")"""
+            field,
+            text,
+            f"""a column of that name is written '"{escaped}"'; SQL of your own is written sql("{escaped}")""",
         )
-    qualifier, name = (_read(field, found[part], folds) for part in ("qualifier", "name"))
+    qualifier, name = (_parse_name(field, match[part], folds) for part in ("qualifier", "name"))
     assert name is not None
     return Column(name, qualifier)
 
 
 def read_bare(field: str, text: str, *, folds: bool = True) -> str:
-    """One name without anything before it or after it."""
-    found = _BARE.fullmatch(_text(field, text).strip())
-    if found is None:
+    """Parse one name without anything before or after it."""
+    match = _BARE.fullmatch(_text(field, text).strip())
+    if match is None:
         raise _refused(field, text, 'give the name of one column: status, "Status"')
-    return _read(field, found[0], folds) or ""
+    return _parse_name(field, match[0], folds) or ""
 
 
-def read_expression(field: str, given: object, *, folds: bool = True) -> Read:
-    """A column by its name, or SQL that is marked as such. Text that is no name is refused."""
-    if isinstance(given, str):
-        return read_column(given, field=field, folds=folds)
-    if is_sql(given):
-        return given
-    raise ConfigurationError(f'{field}: {a_type(given)} given; give a column\'s name, or sql("…")')
+def read_expression(field: str, value: object, *, folds: bool = True) -> ParsedExpression:
+    """Return a column by its name, or marked SQL unchanged. Text that is not a name is refused."""
+    if isinstance(value, str):
+        return read_column(value, field=field, folds=folds)
+    if is_sql(value):
+        return value
+    raise ConfigurationError(f'{field}: {a_type(value)} given; give a column\'s name, or sql("…")')
 
 
-def is_sql(given: object) -> bool:
-    """SQL that a programmer wrote as such: ``sql(…)``, or what a driver composes (``psycopg.sql``)."""
-    return isinstance(given, Sql) or callable(getattr(given, "as_string", None))
+def is_sql(value: object) -> bool:
+    """Return whether a value is marked SQL: ``sql(…)``, or an object of the driver (``psycopg.sql``)."""
+    return isinstance(value, Sql) or callable(getattr(value, "as_string", None))
 
 
 def quote(name: str) -> str:
-    """The name in double quotes; those within are doubled. Right for PostgreSQL and SQLite."""
+    """Return the name in double quotes, with inner quotes doubled, for PostgreSQL and SQLite."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -226,28 +228,28 @@ _COLUMN = re.compile(rf"(?:(?P<qualifier>{_NAME})\.)?(?P<name>{_NAME})")
 _RELATION = re.compile(rf"(?:(?P<schema>{_NAME})\.)?(?P<name>{_NAME})(?:\s+(?:[Aa][Ss]\s+)?(?P<alias>{_NAME}))?")
 
 
-def _read(field: str, found: str | None, folds: bool) -> str | None:
-    if found is None:
+def _parse_name(field: str, match: str | None, folds: bool) -> str | None:
+    if match is None:
         return None
-    name = found[1:-1].replace('""', '"') if found.startswith('"') else _folded(found) if folds else found
-    if folds and len(name.encode()) > POSTGRES_LIMIT:
-        raise ConfigurationError(f"{field}: {name!r} is longer than the {POSTGRES_LIMIT} bytes of a name")
+    name = match[1:-1].replace('""', '"') if match.startswith('"') else _folded(match) if folds else match
+    if folds and len(name.encode()) > POSTGRES_NAME_BYTES:
+        raise ConfigurationError(f"{field}: {name!r} is longer than the {POSTGRES_NAME_BYTES} bytes of a name")
     return name
 
 
 def _folded(name: str) -> str:
-    # ASCII only: what the server does with other letters depends on its encoding, and for UTF-8 it is nothing.
+    # ASCII only: folding of other letters depends on the server's encoding, and UTF-8 has none.
     return name.translate(_FOLD)
 
 
-def _text(field: str, given: object) -> str:
-    if not isinstance(given, str):
-        raise ConfigurationError(f"{field}: {a_type(given)} given; give a name")
+def _text(field: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{field}: {a_type(value)} given; give a name")
     try:
-        given.encode()
+        value.encode()
     except UnicodeEncodeError:
-        raise ConfigurationError(f"{field}: {given!r} holds a lone surrogate, which no database can hold") from None
-    return given
+        raise ConfigurationError(f"{field}: {value!r} holds a lone surrogate, which no database can hold") from None
+    return value
 
 
 def _refused(field: str, text: str, fix: str) -> ConfigurationError:

@@ -1,6 +1,6 @@
-"""Rows become records: dicts, or what the options say; and the key is found in them.
+"""Builds records from rows: dicts, or the type of the options. Also finds a record's key.
 
-A row of which no record can be made becomes an ``Unreadable``: its attempt fails, the others go on.
+A row that cannot become a record becomes an ``Unreadable``: its attempt fails, and others continue.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from stowhand.jobs.execution_log import ExecutionLogEntry
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId, Unreadable
 from stowhand.jobs.text import clean
-from stowhand.stores.table.names import MOMENTS
+from stowhand.stores.table.names import TIME_COLUMNS
 
-LOGS = "execution_logs"
-ERROR_LIMIT = 2048
+LOGS_COLUMN = "execution_logs"
+MAX_ERROR_CHARACTERS = 2048
 
 
 class Records:
-    """Makes records of rows, as the options say."""
+    """Builds records from rows, as the options require."""
 
     def __init__(
         self,
@@ -39,13 +39,13 @@ class Records:
         self._scan = scan
         self._record = record
         self._record_id = record_id
-        own = {name: name for name in ("id", *MOMENTS)} | dict(columns or {})
+        own = {name: name for name in ("id", *TIME_COLUMNS)} | dict(columns or {})
         self._keys = dict.fromkeys(("id", own["id"]))
-        self._moments = frozenset(MOMENTS) | {own[name] for name in MOMENTS}
+        self._time_names = frozenset(TIME_COLUMNS) | {own[name] for name in TIME_COLUMNS}
         self._fields = None if record is None else fields_of(record)
 
     def read(self, names: Sequence[str], values: Sequence[Any]) -> Any:
-        """A record, or an Unreadable. Never raises."""
+        """Return a record, or an Unreadable. Never raises."""
         try:
             return self.make(names, values)
         except (KeyboardInterrupt, SystemExit):
@@ -54,26 +54,26 @@ class Records:
             return Unreadable(_in_one_line(error))
 
     def make(self, names: Sequence[str], values: Sequence[Any]) -> Any:
-        """A record. Raises whatever ``scan`` or the type raises."""
+        """Return a record. Raises whatever ``scan`` or the type raises."""
         if self._scan is not None:
             return _no_coroutine(self._scan(values))
         row = dict(zip(names, values, strict=True))
         return row if self._record is None else self._typed(row, self._record)
 
     def from_row(self, names: Sequence[str] | None, row: Any) -> Any:
-        """As ``make``, of a row that may have names of its own."""
+        """Return a record of a row that may have its own names."""
         if isinstance(row, Mapping):
             return self.make(list(row), list(row.values()))
         return self.make(names or (), row)
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Fields without which no record can be made, and which such rows lack."""
+        """Return the required fields that rows with these names lack."""
         return [field for field, required in (self._fields or {}).items() if required and field not in names]
 
     def key(self, record: Any) -> Any:
-        """The record's key: what ``record_id`` gives, or its attribute or item ``id``, or what the column is called.
+        """Return the record's key: by ``record_id``, or its attribute or item ``id`` or of the column's own name.
 
-        A key is its own.
+        A key is returned unchanged.
         """
         if record is None or isinstance(record, str | bytes | int | float | UUID):
             return record
@@ -88,45 +88,49 @@ class Records:
         raise ConfigurationError(f"{a_type(record)} has no id; give the id itself, or TableOptions(record_id=…)")
 
     def _typed(self, row: dict[str, Any], record: type) -> Any:
-        stored = {LOGS: plain_logs(row[LOGS])} if LOGS in row and LOGS in (self._fields or ()) else {}
-        moments = {name: _aware(row[name]) for name in self._moments & row.keys()}
+        stored = (
+            {LOGS_COLUMN: plain_logs(row[LOGS_COLUMN])}
+            if LOGS_COLUMN in row and LOGS_COLUMN in (self._fields or ())
+            else {}
+        )
+        times = {name: _to_aware(row[name]) for name in self._time_names & row.keys()}
         entries = {name: _entries(logs) for name, logs in stored.items()}
-        # A uuid or a moment may be meant to be text, and the logs to be something of the program's own.
+        # The type may declare a uuid or a time as text, and the logs as a type of its own.
         plain = {name: str(value) if isinstance(value, UUID) else value for name, value in row.items()} | stored
-        for likely in (row | entries | moments, plain | moments, row | entries):
+        for candidate in (row | entries | times, plain | times, row | entries):
             with suppress(ValueError, TypeError):  # of msgspec and pydantic alike
-                return _converted(likely, record)
+                return _converted(candidate, record)
         return _converted(plain, record)
 
 
-async def rows_of(given: Any) -> tuple[Sequence[str] | None, list[Any]]:
-    """All rows of a cursor (asynchronous or not) and the names of its columns; or of a list, without names."""
-    if not hasattr(given, "fetchall"):
-        return None, list(given)
-    names = [column[0] for column in given.description or ()]
-    rows = given.fetchall()
+async def rows_of(source: Any) -> tuple[Sequence[str] | None, list[Any]]:
+    """Return the column names and all rows of a cursor (asynchronous or not), or of a list, without names."""
+    if not hasattr(source, "fetchall"):
+        return None, list(source)
+    names = [column[0] for column in source.description or ()]
+    rows = source.fetchall()
     return names, list(await rows if inspect.isawaitable(rows) else rows)
 
 
 def read_logs(value: Any) -> list[ExecutionLogEntry]:
-    """The entries of an ``execution_logs`` column, whatever its driver made of it; NULL is no entries.
+    """Return the entries of an ``execution_logs`` column, as any driver reads it; none for NULL.
 
-    Raises ValueError (msgspec's) for what is no entry.
+    Raises ValueError (msgspec's) for an invalid entry.
     """
     return [
-        one if isinstance(one, ExecutionLogEntry) else msgspec.convert(one, ExecutionLogEntry, strict=False)
-        for one in plain_logs(value)
+        entry if isinstance(entry, ExecutionLogEntry) else msgspec.convert(entry, ExecutionLogEntry, strict=False)
+        for entry in plain_logs(value)
     ]
 
 
 def plain_logs(value: Any) -> list[Any]:
-    """As JSON has them: a list of objects. Nulls are left out: the other program may write them for what is absent."""
+    """Return entries as JSON objects, without nulls: other programs may write those for absent fields."""
     entries = msgspec.json.decode(value) if isinstance(value, str | bytes) else value
-    return [_plain(one) for one in entries or ()]
+    return [_plain(entry) for entry in entries or ()]
 
 
 def shown_log(entry: str) -> ExecutionLogEntry:
-    """An entry for people to read. What is none is shown unchanged, as the output of ``unreadable``."""
+    """Return an entry to display. An invalid entry becomes the output of an entry ``unreadable``."""
     try:
         return read_logs([entry])[0]
     except ValueError:
@@ -134,7 +138,7 @@ def shown_log(entry: str) -> ExecutionLogEntry:
 
 
 def fields_of(record: object) -> dict[str, bool] | None:
-    """Field, as a row spells it -> must it be given? ``None``: the type has no list of fields."""
+    """Return by field name whether it is required; ``None`` if the type has no list of fields."""
     if not isinstance(record, type):
         return None
     if issubclass(record, msgspec.Struct):
@@ -153,17 +157,17 @@ def fields_of(record: object) -> dict[str, bool] | None:
 
 def _converted(row: dict[str, Any], record: type) -> Any:
     validate = getattr(record, "model_validate", None)  # pydantic's
-    # Not strict, because SQLite has neither truths nor moments; a text is still a text where the type says so.
+    # Not strict, because SQLite has neither booleans nor times. A text stays a text where the type says so.
     return validate(row) if validate is not None else msgspec.convert(row, record, strict=False)
 
 
-def _aware(value: Any) -> Any:
-    """A moment that a worker may have written; where it says no zone it is UTC."""
+def _to_aware(value: Any) -> Any:
+    """Return a time that a worker may have written as an aware datetime, in UTC if it has no zone."""
     try:
-        when = datetime.fromisoformat(value) if isinstance(value, str) else value
+        time = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
         return value
-    return when.replace(tzinfo=UTC) if isinstance(when, datetime) and when.tzinfo is None else when
+    return time.replace(tzinfo=UTC) if isinstance(time, datetime) and time.tzinfo is None else time
 
 
 def _entries(logs: list[Any]) -> list[Any]:
@@ -174,8 +178,8 @@ def _entries(logs: list[Any]) -> list[Any]:
 
 
 def _plain(entry: Any) -> Any:
-    made = msgspec.json.decode(entry) if isinstance(entry, str | bytes) else entry
-    return {name: value for name, value in made.items() if value is not None} if isinstance(made, dict) else made
+    result = msgspec.json.decode(entry) if isinstance(entry, str | bytes) else entry
+    return {name: value for name, value in result.items() if value is not None} if isinstance(result, dict) else result
 
 
 def _alias(name: str, field: Any) -> str:
@@ -183,11 +187,11 @@ def _alias(name: str, field: Any) -> str:
     return given if isinstance(given, str) else name
 
 
-def _no_coroutine(made: Any) -> Any:
-    if inspect.iscoroutine(made):
-        made.close()
+def _no_coroutine(result: Any) -> Any:
+    if inspect.iscoroutine(result):
+        result.close()
         raise TypeError("scan is asynchronous; it must be a plain function")
-    return made
+    return result
 
 
 def _in_one_line(error: BaseException) -> str:
@@ -196,15 +200,15 @@ def _in_one_line(error: BaseException) -> str:
     except Exception:  # noqa: BLE001 - boundary: an error whose text cannot be made is still an error
         text = ""
     name = type(error).__name__
-    return clean(f"{name}: {text}" if text else name, ERROR_LIMIT)
+    return clean(f"{name}: {text}" if text else name, MAX_ERROR_CHARACTERS)
 
 
 PAGE_SIZE = 100
 MAX_PAGE_SIZE = 10_000
 """Records in one page."""
-LIVE = (State.QUEUED, State.ERRORED, State.PROCESSING, State.FAILED)
-"""What is looked at where no state is named."""
-FIELDS = (
+LIVE_STATES = (State.QUEUED, State.ERRORED, State.PROCESSING, State.FAILED)
+"""The states to list where none is named."""
+RECORD_FIELDS = (
     *("id", "state", "num_failures", "num_resets", "queued_at", "started_at", "finished_at", "process_after"),
     *("last_heartbeat_at", "worker_hostname", "failure_message", "cancel"),
 )
@@ -212,7 +216,7 @@ FIELDS = (
 
 
 class ShownRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One record. Moments are aware; ``None`` where the column is NULL, absent, or holds no moment."""
+    """One record. Times are aware; ``None`` where the column is NULL, absent, or contains no time."""
 
     id: JobId
     state: str
@@ -230,10 +234,10 @@ class ShownRecord(msgspec.Struct, frozen=True, kw_only=True):
     cancel: bool
 
 
-def shown(values: tuple[Any, ...]) -> ShownRecord:
-    """Of a row of ``FIELDS``; moments as datetimes or as microseconds since 1970."""
-    row = dict(zip(FIELDS, values, strict=True))
-    moments = {name: _moment(row[name]) for name in FIELDS if name.endswith(("_at", "_after"))}
+def shown_record(values: tuple[Any, ...]) -> ShownRecord:
+    """Return the record of a row of ``RECORD_FIELDS``. Times are datetimes or microseconds since 1970."""
+    row = dict(zip(RECORD_FIELDS, values, strict=True))
+    times = {name: _to_datetime(row[name]) for name in RECORD_FIELDS if name.endswith(("_at", "_after"))}
     return ShownRecord(
         id=row["id"],
         state=str(row["state"]),
@@ -242,11 +246,11 @@ def shown(values: tuple[Any, ...]) -> ShownRecord:
         worker=row["worker_hostname"] or "",
         failure_message=row["failure_message"],
         cancel=bool(row["cancel"]),
-        **moments,
+        **times,
     )
 
 
-def _moment(value: Any) -> datetime | None:
+def _to_datetime(value: Any) -> datetime | None:
     if isinstance(value, datetime):
         return value.astimezone(UTC)
     try:

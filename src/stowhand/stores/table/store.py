@@ -1,4 +1,4 @@
-"""A table of the user's as a queue: what a worker, a handler and people see of it. The work is done by a backend.
+"""A user's table as a queue, for workers, handlers and users. A backend does the work.
 
 The driver of a backend is imported only where it is used.
 """
@@ -38,10 +38,18 @@ from stowhand.stores.table.arguments import (
     read_states,
 )
 from stowhand.stores.table.attempt_store import AttemptStore
-from stowhand.stores.table.backend import AttemptTools, Backend, Finding, Notices, Taken
+from stowhand.stores.table.backend import AttemptTools, Backend, ClaimedRow, Finding, Notices
 from stowhand.stores.table.names import Shape, read_shape
 from stowhand.stores.table.options import TableOptions
-from stowhand.stores.table.records import LIVE, MAX_PAGE_SIZE, PAGE_SIZE, Records, ShownRecord, rows_of, shown_log
+from stowhand.stores.table.records import (
+    LIVE_STATES,
+    MAX_PAGE_SIZE,
+    PAGE_SIZE,
+    Records,
+    ShownRecord,
+    rows_of,
+    shown_log,
+)
 from stowhand.stores.url import scheme_of, store_url
 
 R = TypeVar("R")
@@ -49,7 +57,7 @@ _REFUSED = "a table of yours, and its rows, are the application's: use SQL"
 
 
 class TableStore(Generic[R]):
-    """Jobs in a table of yours. Inserting them is yours too; a plain INSERT is enough.
+    """Jobs in your own table. You insert them, with a plain INSERT.
 
     ``place``: ``postgresql://…``, a libpq string, a ``psycopg_pool.AsyncConnectionPool``, or ``sqlite:///file``.
     Nothing is connected before it is used. Raises ConfigurationError.
@@ -57,7 +65,7 @@ class TableStore(Generic[R]):
 
     jobs = transactions = inspect = admin = operate = timetable = results = None
     schema = settings = connections = flows = notices = None
-    """Inserting, looking, changing and scheduling are the application's, in SQL; and so is the table."""
+    """Parts that the application does itself, in SQL: inserting, reading, changing, scheduling, the schema."""
 
     def __init__(
         self,
@@ -65,7 +73,7 @@ class TableStore(Generic[R]):
         options: TableOptions[R],
         *,
         events: Events | None = None,
-        _pinned: Pinned | None = None,
+        _pinned: DatabaseClock | None = None,
     ) -> None:
         self.options = options
         self.capabilities = Capabilities(table=options.name, absent=dict.fromkeys(PARTS, _REFUSED))
@@ -75,22 +83,22 @@ class TableStore(Generic[R]):
         self._records = Records(options.record, options.scan, options.record_id, shape.columns)
         self._calls = Calls(options.name, events)
         self._offer = partial(self._attempt_store, self._backend)
-        self._opening = asyncio.Lock()
-        self._open = False
+        self._open_lock = asyncio.Lock()
+        self._is_open = False
 
     @property
     def name(self) -> str:
-        """Of the options: what logs and metrics call it."""
+        """The name in logs and metrics, from the options."""
         return self.options.name
 
     @property
     def description(self) -> str:
-        """Where it is, for people."""
+        """The address of the table, without a password."""
         return self._backend.description
 
     @property
     def events(self) -> Events | None:
-        """Where calls to the table are reported."""
+        """The receiver of reports about calls to the table."""
         return self._calls.events
 
     @events.setter
@@ -101,7 +109,7 @@ class TableStore(Generic[R]):
 
     @property
     def terms(self) -> Terms:
-        """What the options lay down for every worker."""
+        """The terms of every worker, from the options."""
         options = self.options
         return Terms(
             lease=options.stalled,
@@ -112,13 +120,13 @@ class TableStore(Generic[R]):
         )
 
     async def open(self) -> None:
-        """Connect and look at the catalog; no row is touched. Raises StoreUnreachable, TableUnsuitable."""
-        if not self._open:
+        """Connect and read the catalog, but no row. Raises StoreUnreachable, TableUnsuitable."""
+        if not self._is_open:
             await self._open_once()
 
     async def _open_once(self) -> None:
-        async with self._opening:
-            if self._open:
+        async with self._open_lock:
+            if self._is_open:
                 return
             try:
                 with self._calls.timed("open"):
@@ -127,12 +135,12 @@ class TableStore(Generic[R]):
             except BaseException:
                 await self._backend.close()
                 raise
-            self._open = True
+            self._is_open = True
 
     async def close(self) -> None:
         """Close every connection."""
-        async with self._opening:
-            self._open = False
+        async with self._open_lock:
+            self._is_open = False
             await self._backend.close()
 
     async def __aenter__(self) -> Self:
@@ -148,20 +156,20 @@ class TableStore(Generic[R]):
         return self
 
     async def validate(self, events: Events | None = None) -> None:
-        """Raises TableUnsuitable, with every trouble and its DDL, for a table that no worker can serve.
+        """Raise TableUnsuitable, with every problem and its DDL, for a table that no worker can serve.
 
-        ``events``: receive the warnings about one that can be served.
+        ``events``: receive the warnings about a table that can be served.
         """
         await self.open()
         if events is not None:
-            self._notices.to(events)
+            self._notices.add_listener(events)
             for finding in self._backend.warnings:
-                events.emit(StoreWarning(self.name, finding.problem, finding.mend))
+                events.emit(StoreWarning(self.name, finding.problem, finding.fix))
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[R]]:
-        """Due records, now processing. A record that could not be read is an ``Unreadable``: an error of its attempt.
+        """Claim due records. One that cannot be read is an ``Unreadable``, which is an error of its attempt.
 
-        Raises TableUnsuitable when none of several could be: nothing is claimed then.
+        Raises TableUnsuitable, and claims nothing, if none of several records can be read.
         """
         if request.tasks is not None and self.options.name not in request.tasks:
             return []
@@ -170,11 +178,11 @@ class TableStore(Generic[R]):
             request = msgspec.structs.replace(request, conditions=conditions)
         await self.open()
         with self._calls.timed("claim"):
-            taken = await self._backend.claim(request)
-        return [self._claimed(one) for one in taken]
+            rows = await self._backend.claim(request)
+        return [self._claimed(row) for row in rows]
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """Record how attempts ended."""
+        """Record the outcomes of attempts."""
         if not batch:
             return []
         await self.open()
@@ -182,34 +190,34 @@ class TableStore(Generic[R]):
             return await self._backend.settle(batch, repeat=repeat)
 
     async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
-        """Seconds until the earliest waiting record is due."""
+        """Return the seconds until the earliest waiting record is due."""
         if tasks is not None and self.options.name not in tasks:
             return None
         await self.open()
         with self._calls.timed("next_due"):
-            return await self._backend.asking.next_due()
+            return await self._backend.queries.next_due()
 
     def foreign(self) -> Foreign | None:
-        """Unknown here: a table's heartbeats look at them."""
+        """Return ``None``: the heartbeats of a table watch foreign leases."""
         return None
 
     async def wait(self, timeout: float) -> bool:
-        """True when there may be new work."""
+        """Wait for new work, and return True when there may be some."""
         return await self._backend.wait(timeout)
 
     @property
     def is_listening(self) -> bool:
-        """Wake-ups are known to arrive just now."""
+        """Whether wake-ups are known to arrive now."""
         return self._backend.is_listening
 
     def heartbeats(self) -> Heartbeats:
-        """With a connection of its own."""
+        """Return heartbeats with their own connection."""
         return self._backend.heartbeats(self._calls)
 
     # -- a running handler's ---------------------------------------------------------------------
 
     def around(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None] | None:
-        """Give the handler its ``ctx.store``; with ``transactional``, a transaction that encloses it."""
+        """Give the handler its ``ctx.store``, and with ``transactional`` an enclosing transaction."""
         if self.options.transactional:
             return self._in_transaction(attempt)
         control_of(attempt).offer = self._offer
@@ -232,100 +240,111 @@ class TableStore(Generic[R]):
     # -- people's --------------------------------------------------------------------------------
 
     async def requeue(self, record: R | JobId, after: datetime | Duration | None = None) -> Answer:
-        """Put a record, or the one with this key, back to ``queued``, due at ``after``: a moment (aware), seconds from
-        now, ``None``: at once.
+        """Put a record, or the one with this key, back to ``queued``.
 
-        An attempt that is running will record nothing. Refused, with the reason, for what is over (completed, failed,
-        canceled). Raises InvalidJob for a key or a time that is none.
+        A running attempt loses its lease and will record nothing. Completed, failed and canceled records are refused,
+        with the reason.
+
+        Args:
+            record: A record or its key.
+            after: The due time: an aware datetime, seconds from now, or ``None`` for now.
+
+        Raises:
+            InvalidJob: The key or the time is invalid.
+
         """
         key, due = await self._key(record), read_after(after)
         with self._calls.timed("requeue"):
-            return await self._backend.asking.requeue(key, due)
+            return await self._backend.queries.requeue(key, due)
 
     async def records(
         self, *states: State | str, after: JobId | None = None, limit: int = PAGE_SIZE
     ) -> list[ShownRecord]:
-        """Records in these states by id, as the table's own columns tell them; none given: what is live, and failed.
+        """Return records in these states by id, read from the table's own columns.
 
-        ``after``: only ids above this one. ``limit``: 1 to 10,000.
+        Args:
+            states: Without any, all live and failed records.
+            after: Return only ids above this one.
+            limit: 1 to 10,000.
+
         """
         if type(limit) is not int or not 1 <= limit <= MAX_PAGE_SIZE:
             raise InvalidJob(f"limit: {limit!r}; give 1 to {MAX_PAGE_SIZE}")
-        wanted = read_states(states or LIVE)
+        requested_states = read_states(states or LIVE_STATES)
         await self.open()
         above = None if after is None else read_key(self._backend.key, after)
         with self._calls.timed("records"):
-            return list(await self._backend.asking.page(wanted, above, limit))
+            return list(await self._backend.queries.page(requested_states, above, limit))
 
     async def look_up(self, record: R | JobId) -> ShownRecord | None:
-        """One record, as the table's own columns tell it; ``None``: there is none."""
+        """Return one record, read from the table's own columns; ``None`` if there is none."""
         key = await self._key(record)
         with self._calls.timed("look_up"):
-            return await self._backend.asking.find(key)
+            return await self._backend.queries.find(key)
 
     async def retry_record(self, record: R | JobId) -> Answer:
-        """Make a record due now, as if it had never been tried: also one that has failed, or was canceled.
+        """Make a record due now with no attempts, including failed and canceled records.
 
         Refused while it runs, and when it is completed.
         """
         key = await self._key(record)
         with self._calls.timed("retry"):
-            return await self._backend.asking.retry(key)
+            return await self._backend.queries.retry(key)
 
     async def cancel_record(self, record: R | JobId) -> Answer:
-        """Cancel a waiting record; ask a running one to stop, which its worker learns with the next heartbeat."""
+        """Cancel a waiting record, or request it of a running one, which its worker learns with the next heartbeat."""
         key = await self._key(record)
         with self._calls.timed("cancel"):
-            return await self._backend.asking.cancel(key)
+            return await self._backend.queries.cancel(key)
 
     async def queued_count(self, include_processing: bool = False, conditions: object = ()) -> int:
-        """How many records wait (queued or errored, due or not), with those in processing if asked for."""
+        """Count waiting records (queued or errored, due or not), optionally with those in processing."""
         states = (*WAITING, State.PROCESSING) if include_processing else WAITING
         return await self.count_by_state(*states, conditions=conditions)
 
     async def count_by_state(self, *states: State | str, conditions: object = ()) -> int:
-        """How many records are in any of these states. Raises ConfigurationError when none is given."""
+        """Count the records in these states. Raises ConfigurationError without any state."""
         return sum((await self.counts(*states, conditions=conditions)).values()) if states else len(read_states(states))
 
     async def counts(self, *states: State | str, conditions: object = ()) -> dict[State, int]:
-        """How many records are in each of these states (none given: of all), and fulfil the conditions."""
-        wanted, asked = read_states(states or tuple(State)), read_filters(conditions, folds=self._folds)
+        """Count the records in each of these states (without any: in all) that meet the conditions."""
+        requested_states, filters = read_states(states or tuple(State)), read_filters(conditions, folds=self._folds)
         await self.open()
         with self._calls.timed("count"):
-            found = await self._backend.asking.count(wanted, asked)
-        return {state: found.get(state, 0) for state in wanted}
+            counts = await self._backend.queries.count(requested_states, filters)
+        return {state: counts.get(state, 0) for state in requested_states}
 
     async def exists(self, *states: State | str, conditions: object = ()) -> bool:
-        """Is there a record in any of these states? Cheaper than counting. None given: refused."""
-        wanted, asked = read_states(states), read_filters(conditions, folds=self._folds)
+        """Return whether there is a record in any of these states. Cheaper than counting. Needs at least one state."""
+        requested_states, filters = read_states(states), read_filters(conditions, folds=self._folds)
         await self.open()
         with self._calls.timed("exists"):
-            return await self._backend.asking.exists(wanted, asked)
+            return await self._backend.queries.exists(requested_states, filters)
 
     async def max_duration_in_queue(self) -> timedelta:
-        """How long the record due longest has been due; zero when none is."""
+        """Return how long the earliest due record has been due; zero without one."""
         await self.open()
         with self._calls.timed("longest_wait"):
-            return timedelta(seconds=await self._backend.asking.longest_wait())
+            return timedelta(seconds=await self._backend.queries.longest_wait())
 
     async def oldest_claim_age(self) -> timedelta:
-        """How long ago the record in processing was claimed that was claimed first; zero when none is."""
+        """Return the time since the oldest claim of a record in processing; zero without one."""
         await self.open()
         with self._calls.timed("longest_run"):
-            return timedelta(seconds=await self._backend.asking.longest_run())
+            return timedelta(seconds=await self._backend.queries.longest_run())
 
     async def logs(self, record: R | JobId) -> list[ExecutionLogEntry] | None:
-        """The execution log of the latest attempt; ``None``: no such record."""
+        """Return the execution log of the latest attempt; ``None`` if there is no such record."""
         key = await self._key(record)
         with self._calls.timed("logs"):
-            found = await self._backend.asking.logs(key)
-        return None if found is None else [shown_log(one) for one in found]
+            entries = await self._backend.queries.logs(key)
+        return None if entries is None else [shown_log(entry) for entry in entries]
 
     async def scan_all(self, rows: Any) -> list[R]:
-        """Records of rows of your own statement: of a cursor (asynchronous or not), or of a list of rows.
+        """Return the records of your own statement's rows: a cursor (asynchronous or not), or a list of rows.
 
-        Rows without names (tuples) of a list must hold the values of the column expressions. Raises what the record's
-        type raises for the first row of which no record can be made.
+        Rows without names (tuples) must contain the values of the column expressions. Raises the error of the record's
+        type for the first row that cannot become a record.
         """
         names, plain = await rows_of(rows)
         if names is None and any(not isinstance(row, Mapping) for row in plain):
@@ -334,35 +353,35 @@ class TableStore(Generic[R]):
         return [self._records.from_row(names, row) for row in plain]
 
     def record_id(self, record: R) -> JobId:
-        """The record's key. Raises ConfigurationError when it has none."""
+        """Return the record's key. Raises ConfigurationError when it has none."""
         return self._records.key(record)
 
     async def check(self) -> list[Finding]:
-        """Compare table, view and options with the catalog: every trouble, each with what mends it."""
+        """Compare table, view and options with the catalog. Return every problem with its fix."""
         with self._calls.timed("check"):
             return list(await self._backend.check())
 
     # --------------------------------------------------------------------------------------------
 
     async def _key(self, record: R | JobId) -> JobId:
-        """As leases have it: which keys there can be is known once the store is open."""
+        """Return the key as in leases. The type of keys is known once the store is open."""
         await self.open()
         return read_key(self._backend.key, self._records.key(record))
 
-    def _claimed(self, taken: Taken) -> Claim[R]:
-        most = self.options.max_num_retries + 1
-        record: Any = Unreadable(taken.fault) if taken.fault else self._records.read(self._backend.names, taken.values)
+    def _claimed(self, row: ClaimedRow) -> Claim[R]:
+        max_attempts = self.options.max_num_retries + 1
+        record: Any = Unreadable(row.fault) if row.fault else self._records.read(self._backend.names, row.values)
         return Claim(
-            lease=taken.lease,
+            lease=row.lease,
             record=record,
             task=self.options.name,
-            attempts=min(taken.num_failures + 1, most),
-            max_attempts=most,
-            resets=taken.num_resets,
+            attempts=min(row.num_failures + 1, max_attempts),
+            max_attempts=max_attempts,
+            resets=row.num_resets,
         )
 
     def _check_record(self) -> None:
-        """A field without a column would fail every record of the table, one after the other."""
+        """Raise TableUnsuitable for a required field without a column: it would fail every record."""
         missing = self._records.missing(self._backend.names)
         if missing:
             raise TableUnsuitable(
@@ -371,14 +390,14 @@ class TableStore(Generic[R]):
             )
 
 
-Pinned = Callable[[], datetime]
-"""Tests only: the database's idea of now."""
+DatabaseClock = Callable[[], datetime]
+"""Replaces the database's time in tests."""
 
 
 def backend_of(
-    place: str | object, options: TableOptions[Any], pinned: Pinned | None, notices: Notices
+    place: str | object, options: TableOptions[Any], pinned: DatabaseClock | None, notices: Notices
 ) -> tuple[Backend, Shape]:
-    """The backend, and the names it was made with. Raises ConfigurationError."""
+    """Return the backend and its names. Raises ConfigurationError."""
     if not isinstance(options, TableOptions):
         raise ConfigurationError(f"options: {a_type(options)} given; give TableOptions(…)")
     if isinstance(place, str):
@@ -398,12 +417,14 @@ def backend_of(
     return PostgresTable(place, options, shape, pinned=pinned, notices=notices), shape
 
 
-def _sqlite(url: str, options: TableOptions[Any], pinned: Pinned | None, notices: Notices) -> tuple[Backend, Shape]:
+def _sqlite(
+    url: str, options: TableOptions[Any], pinned: DatabaseClock | None, notices: Notices
+) -> tuple[Backend, Shape]:
     path = url.removeprefix("sqlite:///").partition("?")[0]
     problems = ["a path cannot hold NUL"] if "\0" in path else []
     if options.transactional:
         problems.append(
-            "transactional: it needs locks of single rows, which SQLite has not; take PostgreSQL, or leave it out"
+            "transactional: it needs locks of single rows, which SQLite does not have; use PostgreSQL, or leave it out"
         )
     if options.notify_channel is not None:
         problems.append("notify_channel: SQLite has no channels, and is polled; leave it out")

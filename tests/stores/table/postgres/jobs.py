@@ -17,7 +17,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, Settlement, Snooze, settle
 from stowhand.protocols.store import ClaimRequest, Heartbeats, Reply
 from stowhand.stores.postgres.table import PostgresTable
-from stowhand.stores.table.backend import Taken
+from stowhand.stores.table.backend import ClaimedRow
 from stowhand.stores.table.names import read_shape
 from stowhand.stores.table.options import TableOptions
 from tests.support.jobs_table import columns, jobs_table
@@ -108,7 +108,9 @@ class Served:
     def __init__(self, table: PostgresTable, heartbeats: Heartbeats) -> None:
         self.table, self.heartbeats = table, heartbeats
 
-    async def claim(self, limit: int = 10, *, worker: str = "w1", token: str = "", **asked: Any) -> Sequence[Taken]:
+    async def claim(
+        self, limit: int = 10, *, worker: str = "w1", token: str = "", **asked: Any
+    ) -> Sequence[ClaimedRow]:
         request = ClaimRequest(worker=worker, token=token or new_token(), limit=limit, lease=30.0, **asked)
         return await self.table.claim(request)
 

@@ -80,11 +80,11 @@ async def test_connections_that_were_cut_come_back(jobs: Jobs) -> None:
     jobs.add(3)
     async with jobs.served() as served:
         lease = await served.take()
-        await served.table.asking.next_due()
+        await served.table.queries.next_due()
         await served.settle(lease, FAILED)
         jobs.hang_up("")
         lease = await served.take()
-        assert await served.table.asking.next_due() == 0
+        assert await served.table.queries.next_due() == 0
         assert await served.settle(lease) is Verdict.SETTLED
 
 

@@ -17,7 +17,7 @@ from stowhand.errors import TableUnsuitable
 from stowhand.jobs.conditions import sql
 from stowhand.stores.postgres.table import PostgresTable
 from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.ddl import Plan, full_ddl
+from stowhand.stores.table.ddl import DdlOptions, full_ddl
 from stowhand.stores.table.names import read_shape
 from stowhand.stores.table.options import TableOptions
 from tests.conftest import Run
@@ -48,7 +48,7 @@ class Place:
 
     def make(self, **columns: str) -> None:
         """The table as the DDL has it, with these column names."""
-        self.do(full_ddl(Plan(shape=read_shape("jobs", None, columns))))
+        self.do(full_ddl(DdlOptions(shape=read_shape("jobs", None, columns))))
 
     def check(self, view: str | None = None, *, url: str | None = None, **columns: str) -> Sequence[Finding]:
         return self.examine("jobs", view, url=url, alternate_column_names=columns)
@@ -70,9 +70,9 @@ class Place:
     def run_printed(self, found: Sequence[Finding]) -> None:
         """Statement by statement, as psql does it."""
         for finding in found:
-            self.do(*(statement for statement in finding.mend.split(";\n") if statement))
+            self.do(*(statement for statement in finding.fix.split(";\n") if statement))
 
-    def mend(self, **columns: str) -> Sequence[Finding]:
+    def fix_all(self, **columns: str) -> Sequence[Finding]:
         """Run what is printed, and map what is said. What a check finds with that mapping is returned."""
         found = self.check(**columns)
         self.run_printed(found)
@@ -196,7 +196,7 @@ def test_what_is_broken_is_found_and_served_after_what_is_printed(place: Place, 
     assert bool(problems(found, fatal=True)) is fatal, problems(found)
     if name == "index of other states":
         place.do("drop index jobs_last_heartbeat_at_idx")
-    assert place.mend() == []
+    assert place.fix_all() == []
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_what_no_simple_statement_mends_is_said_in_a_sentence(place: Place, brea
     place.do(breaking)
     (finding,) = [one for one in place.check() if one.fatal]
     assert said in finding.problem
-    assert finding.mend == ""
+    assert finding.fix == ""
 
 
 def test_where_the_state_is_a_number_the_update_that_runs_pending_rows_is_printed(place: Place) -> None:
@@ -232,14 +232,16 @@ def test_a_table_that_is_not_there_is_made_by_what_is_printed(place: Place) -> N
         "there is no table nowhere_else (in another schema? name it: schema.table)",
         "there is no view seen_nowhere_else",
     ]
-    place.do(*(finding.mend for finding in found))
+    place.do(*(finding.fix for finding in found))
     assert place.examine("nowhere_else", "seen_nowhere_else", **given) == []
 
 
 def test_quoted_names_and_another_schema_are_used_as_they_are(place: Place) -> None:
     table, columns = f'{place.schema}."Jobs ""x"""', {"state": '"Its State"', "id": '"Key"'}
     shape = read_shape(table, None, columns)
-    place.do(full_ddl(Plan(shape=shape, key="uuid")), 'alter table "Jobs ""x""" drop "Its State", drop num_resets')
+    place.do(
+        full_ddl(DdlOptions(shape=shape, key="uuid")), 'alter table "Jobs ""x""" drop "Its State", drop num_resets'
+    )
     found = place.examine(table, alternate_column_names=columns)
     assert "there is no column Its State (for state)" in problems(found)
     place.run_printed(found)
@@ -254,7 +256,7 @@ def test_the_rows_of_a_table_that_gets_a_state_are_not_run_and_the_update_that_r
     (finding,) = [one for one in place.check() if "no column state" in one.problem]
     assert 'UPDATE "jobs" SET "state" = \'queued\' WHERE ...' in finding.problem
     # One statement adds the column and sets its default: no INSERT comes between them.
-    assert [text.split()[0] for text in finding.mend.split(";\n")] == ["BEGIN", "SET", "ALTER", "COMMIT;"]
+    assert [text.split()[0] for text in finding.fix.split(";\n")] == ["BEGIN", "SET", "ALTER", "COMMIT;"]
     place.run_printed([finding])
     place.do("insert into jobs default values")
     assert place.do("select state from jobs order by id") == [("completed",), ("queued",)]
@@ -275,8 +277,8 @@ def test_a_column_of_the_users_is_never_proposed_nor_emptied(place: Place) -> No
         " num_reset integer default 0, processed_at timestamptz)"
     )
     for finding in place.check():
-        assert not re.search("process_after_|status|num_reset\\b|processed_at", f"{finding.problem}\n{finding.mend}")
-        assert "DROP" not in finding.mend
+        assert not re.search("process_after_|status|num_reset\\b|processed_at", f"{finding.problem}\n{finding.fix}")
+        assert "DROP" not in finding.fix
 
 
 def test_a_table_without_what_is_optional_is_sound_unless_it_was_mapped(place: Place) -> None:
@@ -302,9 +304,9 @@ def test_what_takes_a_strong_lock_gives_up_before_others_wait_behind_it(place: P
     place.do("alter table jobs drop num_resets, add constraint known check (state <> 'errored')")
     place.do("alter table jobs alter state drop default")
     found = place.check()
-    strong = [text for one in found for text in one.mend.split(";\n") if text.startswith("ALTER")]
+    strong = [text for one in found for text in one.fix.split(";\n") if text.startswith("ALTER")]
     assert len(strong) == 4
-    printed = "\n".join(one.mend for one in found)
+    printed = "\n".join(one.fix for one in found)
     unguarded = re.sub(r"SET LOCAL lock_timeout = '5s';\nALTER TABLE .*?;\nCOMMIT", "", printed)
     assert re.findall("ALTER TABLE.*", unguarded) == [
         f'ALTER TABLE "{place.schema}"."jobs" VALIDATE CONSTRAINT "known";'
@@ -321,7 +323,7 @@ def test_indexes_are_built_beside_the_writers(place: Place) -> None:
     place.make()
     place.do("drop index jobs_next")
     (finding,) = place.check()
-    assert finding.mend.startswith("CREATE INDEX CONCURRENTLY")
+    assert finding.fix.startswith("CREATE INDEX CONCURRENTLY")
 
 
 @pytest.mark.parametrize(
@@ -388,7 +390,7 @@ def test_a_relation_whose_rows_cannot_be_locked_or_updated_is_refused(place: Pla
 
 def test_a_partitioned_table_whose_key_is_not_written_serves(place: Place) -> None:
     place.do(
-        full_ddl(Plan(shape=read_shape("jobs", None, {}))).replace("\n);", "\n) PARTITION BY HASH (id);", 1),
+        full_ddl(DdlOptions(shape=read_shape("jobs", None, {}))).replace("\n);", "\n) PARTITION BY HASH (id);", 1),
         "create table jobs_0 partition of jobs for values with (modulus 2, remainder 0)",
         "create table jobs_1 partition of jobs for values with (modulus 2, remainder 1)",
     )
@@ -442,7 +444,7 @@ def test_a_channel_without_a_trigger_is_told(place: Place) -> None:
     place.make()
     (finding,) = place.examine("jobs", notify_channel="wake")
     assert "no trigger of the table notifies: workers poll" in finding.problem
-    place.do(finding.mend)
+    place.do(finding.fix)
     assert place.examine("jobs", notify_channel="wake") == []
 
 
@@ -488,7 +490,7 @@ def test_the_index_that_is_advised_follows_the_order(place: Place) -> None:
     order: list[Any] = ["priority", "jobs.id"]
     (finding,) = place.examine("jobs", order_by_expression=order)
     assert finding.problem == "no index on (priority, id) for the records that are queued or errored"
-    place.do("drop index jobs_next", finding.mend)
+    place.do("drop index jobs_next", finding.fix)
     assert place.examine("jobs", order_by_expression=order) == []
     assert problems(place.examine("jobs", order_by_expression=sql("priority % {}", 7))).startswith("no index on (id)")
 

@@ -13,7 +13,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.protocols.queue_store import ActionResult
 from stowhand.protocols.store import ClaimRequest, Verdict
 from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.ddl import Plan, full_ddl
+from stowhand.stores.table.ddl import DdlOptions, full_ddl
 from stowhand.stores.table.names import read_shape
 from stowhand.table import TableOptions, TableStore
 from tests.conftest import Run
@@ -47,13 +47,13 @@ def test_every_write_passes(postgres_url: str, run: Run, made: str, mapped: dict
         connection.execute(made.encode())
         for _ in range(2):  # the second check knows the columns that the first one says to map
             for finding in run(checked(store_of(postgres_url, mapped))):
-                for statement in filter(None, finding.mend.split(";\n")):
+                for statement in filter(None, finding.fix.split(";\n")):
                     connection.execute(statement.encode())
                 mapped = {**mapped, **dict(re.findall(r"\(--column (\w+)=(\w+)\)", finding.problem))}
         run(work(connection, store_of(postgres_url, mapped)))
 
 
-PARTITIONED = full_ddl(Plan(shape=read_shape("jobs", None, {}), key="text")).replace(" PRIMARY KEY", " not null")
+PARTITIONED = full_ddl(DdlOptions(shape=read_shape("jobs", None, {}), key="text")).replace(" PRIMARY KEY", " not null")
 CUT = {
     "by day": (
         "range (created_at)",
@@ -119,7 +119,7 @@ def store_of(url: str, mapped: dict[str, str]) -> TableStore[Any]:
 
 
 async def work(connection: psycopg.Connection[Any], store: TableStore[Any]) -> None:
-    assert [one.problem for one in await store.check() if one.fatal or one.mend] == []
+    assert [one.problem for one in await store.check() if one.fatal or one.fix] == []
     connection.execute("insert into jobs (id) select n::text from generate_series(1, 9) as n")
     async with store:
         for settlement in (*SETTLEMENTS.values(), FAILED, CANCELED):

@@ -35,20 +35,20 @@ async def test_counts_and_existence_by_state_and_condition(jobs: Jobs) -> None:
         jobs.add(state=state)
     async with jobs.served() as served:
         table = served.table
-        assert await table.asking.count([State.QUEUED, State.ERRORED]) == {State.QUEUED: 3, State.ERRORED: 1}
-        assert sum((await table.asking.count(EVERY)).values()) == 6
+        assert await table.queries.count([State.QUEUED, State.ERRORED]) == {State.QUEUED: 3, State.ERRORED: 1}
+        assert sum((await table.queries.count(EVERY)).values()) == 6
         given = (Where("size", ">", 1), sql("path = 'p' or path = 'q'"))
-        assert await table.asking.count([State.QUEUED, State.FAILED], given) == {State.QUEUED: 2, State.FAILED: 0}
-        assert await table.asking.exists([State.PROCESSING])
-        assert not await table.asking.exists([State.FAILED])
-        assert not await table.asking.exists([State.PROCESSING], given)
+        assert await table.queries.count([State.QUEUED, State.FAILED], given) == {State.QUEUED: 2, State.FAILED: 0}
+        assert await table.queries.exists([State.PROCESSING])
+        assert not await table.queries.exists([State.FAILED])
+        assert not await table.queries.exists([State.PROCESSING], given)
 
 
 async def test_a_view_without_a_state_is_counted_by_the_table_s(jobs: Jobs) -> None:
     jobs.sql("create view shown as select id, size * 2 as twice from jobs")
     jobs.add(2)
     async with jobs.served(view_name="shown") as served:
-        assert await served.table.asking.count([State.QUEUED], (Where("twice", "=", 2),)) == {State.QUEUED: 2}
+        assert await served.table.queries.count([State.QUEUED], (Where("twice", "=", 2),)) == {State.QUEUED: 2}
         assert [taken.values for taken in await served.claim()] == [(1, 2), (2, 2)]
 
 
@@ -56,7 +56,7 @@ async def test_the_longest_wait_counts_from_when_a_record_fell_due(jobs: Jobs) -
     async with jobs.served(pinned=now, max_num_retries=1, retry_after=300) as served:
 
         async def minutes() -> float:
-            return await served.table.asking.longest_wait() / 60
+            return await served.table.queries.longest_wait() / 60
 
         assert await minutes() == 0
         jobs.add(queued_at=ago(50), process_after=ago(-1))
@@ -72,22 +72,22 @@ async def test_the_longest_wait_counts_from_when_a_record_fell_due(jobs: Jobs) -
 async def test_without_retries_errored_records_wait_for_nothing(jobs: Jobs) -> None:
     jobs.add(state="errored", finished_at=ago(30))
     async with jobs.served(pinned=now) as served:
-        assert await served.table.asking.longest_wait() == 0
-        assert await served.table.asking.next_due() is None
+        assert await served.table.queries.longest_wait() == 0
+        assert await served.table.queries.next_due() is None
 
 
 async def test_the_longest_run(jobs: Jobs) -> None:
     jobs.add(state="processing", started_at=ago(5), last_heartbeat_at=ago(0))
     jobs.add(state="completed", started_at=ago(50))
     async with jobs.served(pinned=now) as served:
-        assert await served.table.asking.longest_run() == 300
+        assert await served.table.queries.longest_run() == 300
 
 
 async def test_when_the_next_record_is_due(jobs: Jobs) -> None:
     async with jobs.served(pinned=now, max_num_retries=1, retry_after=300) as served:
 
         async def minutes() -> float | None:
-            seconds = await served.table.asking.next_due()
+            seconds = await served.table.queries.next_due()
             return None if seconds is None else seconds / 60
 
         jobs.add(state="completed")
@@ -112,9 +112,9 @@ async def test_when_one_of_a_great_many_errored_records_is_due(jobs: Jobs) -> No
     jobs.add(150, state="errored", finished_at=ago(1), process_after=ago(-2))
     jobs.add(state="errored", finished_at=ago(10), process_after=ago(-3))
     async with jobs.served(pinned=now, max_num_retries=1, retry_after=300) as served:
-        assert await served.table.asking.next_due() == 120
+        assert await served.table.queries.next_due() == 120
         jobs.sql("delete from jobs where id <= 100")
-        assert await served.table.asking.next_due() == 180
+        assert await served.table.queries.next_due() == 180
 
 
 async def test_requeue_makes_a_record_due_when_asked_and_fences_a_running_attempt_out(jobs: Jobs) -> None:
@@ -122,15 +122,15 @@ async def test_requeue_makes_a_record_due_when_asked_and_fences_a_running_attemp
     moment = datetime(2040, 1, 1, tzinfo=UTC)
     async with jobs.served() as served:
         lease = await served.take()
-        assert (await served.table.asking.requeue(1, moment)).done is ActionResult.DONE
+        assert (await served.table.queries.requeue(1, moment)).done is ActionResult.DONE
         row = jobs.row(1)
         assert (row["state"], row["process_after"], row["started_at"]) == ("queued", moment, None)
         assert await served.settle(lease) is Verdict.LOST
-        assert (await served.table.asking.requeue(1, 90.0)).done is ActionResult.DONE
+        assert (await served.table.queries.requeue(1, 90.0)).done is ActionResult.DONE
         row = jobs.row(1)
         assert row["process_after"] - row["queued_at"] == timedelta(seconds=90)
-        assert 0 < await served.table.asking.seconds_until(row["process_after"]) <= 90
-        assert (await served.table.asking.requeue(1, None)).done is ActionResult.DONE
+        assert 0 < await served.table.queries.seconds_until(row["process_after"]) <= 90
+        assert (await served.table.queries.requeue(1, None)).done is ActionResult.DONE
         assert await served.ids() == [1]
 
 
@@ -139,19 +139,19 @@ async def test_what_is_final_is_not_requeued(jobs: Jobs) -> None:
         for state in (State.COMPLETED, State.FAILED, State.CANCELED):
             (job_id,) = jobs.add(state=state.value)
             before = jobs.row(job_id)
-            answer = await served.table.asking.requeue(job_id, None)
+            answer = await served.table.queries.requeue(job_id, None)
             assert (answer.done, answer.why) == (
                 ActionResult.REFUSED,
                 f"it is {state}, which is final: INSERT a record anew",
             )
             assert jobs.row(job_id) == before
-        assert (await served.table.asking.requeue(99, None)).done is ActionResult.MISSING
+        assert (await served.table.queries.requeue(99, None)).done is ActionResult.MISSING
 
 
 async def test_a_requeue_of_what_was_asked_to_cancel_is_canceled(jobs: Jobs) -> None:
     jobs.add(cancel=True, state="errored")
     async with jobs.served() as served:
-        answer = await served.table.asking.requeue(1, None)
+        answer = await served.table.queries.requeue(1, None)
         assert answer.done is ActionResult.DONE
         assert "cancel" in answer.why
     assert jobs.states() == ["canceled"]
@@ -161,7 +161,7 @@ async def test_a_locked_record_is_not_waited_for_by_a_requeue(jobs: Jobs) -> Non
     jobs.add()
     async with jobs.served() as served:
         with jobs.locked(), pytest.raises(StoreUnreachable, match="open transaction holds record 1"):
-            await served.table.asking.requeue(1, None)
+            await served.table.queries.requeue(1, None)
 
 
 async def test_log_entries_are_numbered_in_order_and_replaced(jobs: Jobs) -> None:
@@ -170,19 +170,19 @@ async def test_log_entries_are_numbered_in_order_and_replaced(jobs: Jobs) -> Non
         lease = await served.take()
         assert [await served.table.add_log(lease, f'{{"key":"{at}"}}') for at in range(5)] == [1, 2, 3, 4, 5]
         await served.table.update_log(lease, 3, '{"key":"it\'s new"}')
-        assert await served.table.asking.logs(1) == [
+        assert await served.table.queries.logs(1) == [
             '{"key":"0"}',
             '{"key":"1"}',
             '{"key":"it\'s new"}',
             '{"key":"3"}',
             '{"key":"4"}',
         ]
-        assert await served.table.asking.logs(2) is None
+        assert await served.table.queries.logs(2) is None
         for number in (0, 6, -1):
             with pytest.raises(LogRefused, match=f"no entry {number}, it has 5"):
                 await served.table.update_log(lease, number, "{}")
         await served.settle(lease, FAILED)
-        assert len(await served.table.asking.logs(1) or ()) == 5
+        assert len(await served.table.queries.logs(1) or ()) == 5
 
 
 async def test_the_log_is_the_lease_s_alone(jobs: Jobs) -> None:
@@ -199,7 +199,7 @@ async def test_the_log_is_the_lease_s_alone(jobs: Jobs) -> None:
         for call in (served.table.add_log(lease, "{}"), served.table.update_log(lease, 1, '{"late":1}')):
             with pytest.raises(LogRefused, match="is over"):
                 await call
-        assert await served.table.asking.logs(1) == ["{}"]
+        assert await served.table.queries.logs(1) == ["{}"]
 
 
 async def test_a_log_is_bounded(jobs: Jobs) -> None:

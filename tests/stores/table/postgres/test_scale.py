@@ -11,7 +11,7 @@ import pytest
 from stowhand.jobs.conditions import sql
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.stores.postgres.table.plan import TablePlan
-from stowhand.stores.table.ddl import RECOMMENDED, index_ddl
+from stowhand.stores.table.ddl import RECOMMENDED_INDEXES, index_ddl
 from stowhand.stores.table.names import read_shape
 from tests.stores.table.postgres.jobs import SNOOZED, TABLE, Jobs, Served
 
@@ -27,7 +27,7 @@ def crowd(jobs: Jobs) -> Jobs:
     jobs.add(20, state="processing", started_at=("now()",), last_heartbeat_at=("now()",))
     jobs.add(300, process_after=("now() + interval '1 hour'",))
     jobs.add()
-    for index in RECOMMENDED:
+    for index in RECOMMENDED_INDEXES:
         jobs.sql(index_ddl(read_shape("jobs", None, {}), index))
     jobs.sql("create view shown as select j.*, size * 2 as twice from jobs j")
     jobs.sql("vacuum analyze jobs")
@@ -96,7 +96,7 @@ async def test_suspects_are_found_without_a_walk_over_all_that_wait(crowd: Jobs)
 async def test_settlements_and_beats_do_not_walk_over_what_was_in_processing_before(jobs: Jobs) -> None:
     """Since the last vacuum an index on what is in processing holds that too."""
     jobs.make(f"{TABLE} with (autovacuum_enabled = off)")
-    for index in RECOMMENDED:
+    for index in RECOMMENDED_INDEXES:
         jobs.sql(index_ddl(read_shape("jobs", None, {}), index))
     jobs.add(FINISHED, state="processing", last_heartbeat_at=("now()",))
     jobs.sql("update jobs set state = 'completed'")
@@ -145,7 +145,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 async def test_a_backlog_that_has_just_come_is_walked_and_not_sorted(jobs: Jobs) -> None:
     """An index serves states and order, and the statistics know nothing of what waits."""
-    usual = [index_ddl(read_shape("jobs", None, {}), index) for index in RECOMMENDED]
+    usual = [index_ddl(read_shape("jobs", None, {}), index) for index in RECOMMENDED_INDEXES]
     stale(jobs, *usual, "create index by_size on jobs (size desc, id) where state in ('queued', 'errored')")
     jobs.add(20_000, process_after=("now()",))
     options = {"max_num_retries": 1, "order_by_expression": sql("size desc")}
@@ -167,7 +167,7 @@ async def test_few_that_wait_behind_many_that_are_over_are_found_by_their_state(
 async def test_what_the_record_is_read_by_may_sort(jobs: Jobs) -> None:
     """The setting is for the claim, and not for the user's view, nor for anybody after it."""
     jobs.make(TABLE, "create view shown as select *, current_setting('enable_sort') as sorts from jobs")
-    for index in RECOMMENDED:
+    for index in RECOMMENDED_INDEXES:
         jobs.sql(index_ddl(read_shape("jobs", None, {}), index))
     jobs.add(2)
     async with jobs.served(view_name="shown", column_expressions=["sorts"]) as served:

@@ -14,7 +14,7 @@ from stowhand.errors import StoreError, TableUnsuitable
 from stowhand.jobs.conditions import Where, sql
 from stowhand.jobs.job import State
 from stowhand.protocols.store import Verdict
-from stowhand.stores.table.arguments import Key
+from stowhand.stores.table.arguments import KeyType
 from tests.stores.table.postgres.jobs import COLUMNS, ERRORED, FAILED, SNOOZED, TABLE, Jobs, Served
 
 QUOTED = """
@@ -49,16 +49,16 @@ async def through_its_life(served: Served) -> None:
     assert list(await served.heartbeats.release([second])) == []
     second = await served.take()
     assert await served.settle(second, SNOOZED) is Verdict.SETTLED
-    assert 50 < (await served.table.asking.next_due() or 0) <= 60
-    assert (await served.table.asking.requeue(second.job_id, None)).done == "done"
-    assert await served.table.asking.next_due() == 0
+    assert 50 < (await served.table.queries.next_due() or 0) <= 60
+    assert (await served.table.queries.requeue(second.job_id, None)).done == "done"
+    assert await served.table.queries.next_due() == 0
     second = await served.take()
     assert [one.job_id for one in await served.heartbeats.reset_lease(second)] == [second.job_id]
     assert list(await served.heartbeats.reset_stalled(0)) == []
     assert await served.settle(await served.take()) is Verdict.SETTLED
-    assert await served.table.asking.count([State.ERRORED, State.COMPLETED]) == {State.ERRORED: 1, State.COMPLETED: 1}
-    assert await served.table.asking.logs(first.job_id) == ['{"key": "b"}']
-    assert await served.table.asking.longest_run() == 0
+    assert await served.table.queries.count([State.ERRORED, State.COMPLETED]) == {State.ERRORED: 1, State.COMPLETED: 1}
+    assert await served.table.queries.logs(first.job_id) == ['{"key": "b"}']
+    assert await served.table.queries.longest_run() == 0
 
 
 async def test_every_name_may_be_another_one_in_any_quotes(jobs: Jobs) -> None:
@@ -88,14 +88,14 @@ def keyed(value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("key", "kind", "values"),
     [
-        ("smallserial primary key", Key.INTEGER, None),
-        ("bigint primary key", Key.INTEGER, [2**40, -5]),
-        ("uuid primary key default gen_random_uuid()", Key.UUID, None),
-        ("text primary key", Key.TEXT, ['x"y,{}', "1"]),
-        ("varchar(36) primary key", Key.TEXT, ["a", "b"]),
+        ("smallserial primary key", KeyType.INTEGER, None),
+        ("bigint primary key", KeyType.INTEGER, [2**40, -5]),
+        ("uuid primary key default gen_random_uuid()", KeyType.UUID, None),
+        ("text primary key", KeyType.TEXT, ['x"y,{}', "1"]),
+        ("varchar(36) primary key", KeyType.TEXT, ["a", "b"]),
     ],
 )
-async def test_keys_of_any_kind(jobs: Jobs, key: str, kind: Key, values: list[Any] | None) -> None:
+async def test_keys_of_any_kind(jobs: Jobs, key: str, kind: KeyType, values: list[Any] | None) -> None:
     jobs.make(f"create table jobs (id {key}, {COLUMNS})")
     ids = [jobs.add(**keyed(value))[0] for value in values or (None, None)]
     async with jobs.served(max_num_retries=1, retry_after=60) as served:
@@ -114,7 +114,7 @@ async def test_the_older_shape_without_cancel_and_queued_at(jobs: Jobs) -> None:
     jobs.sql("insert into jobs (num_resets, num_failures) values (null, null), (null, null)")
     async with jobs.served(max_num_retries=1, retry_after=60) as served:
         await through_its_life(served)
-        assert await served.table.asking.longest_wait() == 0
+        assert await served.table.queries.longest_wait() == 0
 
 
 async def test_an_enum_for_the_state(jobs: Jobs) -> None:
@@ -155,7 +155,7 @@ async def test_moments_are_right_whatever_the_session_s_time_zone(jobs: Jobs, mo
             ]
             assert list(await served.heartbeats.reset_stalled(0)) == []
             await served.heartbeats.release([taken.lease])
-            assert await served.table.asking.longest_wait() < 10
+            assert await served.table.queries.longest_wait() < 10
             await through_its_life(served)
     finally:
         jobs.sql(f"alter database {name} reset all")

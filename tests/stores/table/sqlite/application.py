@@ -15,7 +15,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import AttemptOutcome, Settlement
 from stowhand.protocols.store import ClaimRequest, Reply
 from stowhand.stores.sqlite.table import SqliteTable
-from stowhand.stores.table.backend import Taken
+from stowhand.stores.table.backend import ClaimedRow
 from stowhand.stores.table.names import read_shape
 from stowhand.stores.table.options import TableOptions
 
@@ -108,7 +108,7 @@ async def keys(table: SqliteTable, limit: int = 10, **given: Any) -> list[Any]:
     return [one.lease.job_id for one in await table.claim(asking(limit, **given))]
 
 
-async def claimed(table: SqliteTable, **given: Any) -> Taken:
+async def claimed(table: SqliteTable, **given: Any) -> ClaimedRow:
     """Claim one."""
     (taken,) = await table.claim(asking(1, **given))
     return taken

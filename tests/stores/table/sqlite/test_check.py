@@ -1,4 +1,4 @@
-"""What is wrong with a table is found, with DDL that mends it; what cannot be served is refused, and not touched."""
+"""What is wrong with a table is found, with DDL that fixes it; what cannot be served is refused, and not touched."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def test_each_trouble_is_found_and_its_ddl_mends_it(made: Made, run: Run, ddl: s
     columns: dict[str, str] = {}
     for _ in range(2):  # the second check knows the columns that the first one says to map
         for finding in check(app, run, alternate_column_names=columns):
-            app.raw.executescript(finding.mend)
+            app.raw.executescript(finding.fix)
             columns |= mappings([finding])
-            assert "DROP" not in finding.mend
+            assert "DROP" not in finding.fix
     assert check(app, run, alternate_column_names=columns) == []
     if "CREATE TABLE other" not in ddl:
         app.sql("INSERT INTO uploads (path) VALUES ('x')") if "id has no" not in problem else app.add(id=7)
@@ -73,7 +73,7 @@ def test_a_table_that_gets_a_state_had_rows_before_which_do_not_begin_to_run(mad
     app = made(
         "CREATE TABLE uploads (id INTEGER PRIMARY KEY, path TEXT); INSERT INTO uploads (path) VALUES ('x'), ('y')"
     )
-    app.raw.executescript("\n".join(finding.mend for finding in check(app, run)))
+    app.raw.executescript("\n".join(finding.fix for finding in check(app, run)))
     app.sql("INSERT INTO uploads (path) VALUES ('z')")
     assert app.states() == ["completed", "completed", "queued"]
     assert run(_claim_one(app)) == 3
@@ -109,7 +109,7 @@ def test_a_check_of_the_state_is_computed_and_others_are_left_to_the_owner(
     if found:
         mapped = mappings(found)
         for finding in check(app, run, alternate_column_names=mapped):
-            app.raw.executescript(finding.mend)
+            app.raw.executescript(finding.fix)
         again = check(app, run, alternate_column_names=mapped)
         assert not [finding for finding in again if finding.fatal]
 
@@ -176,7 +176,7 @@ def test_a_state_with_another_default_is_told_of_and_stays(made: Made, run: Run,
     app = made(altered("state", f"state TEXT{default},"))
     (finding,) = [one for one in check(app, run) if "default" in one.problem]
     assert said in finding.problem
-    assert (finding.mend, finding.fatal) == ("", False)
+    assert (finding.fix, finding.fatal) == ("", False)
 
 
 def test_transactional_handlers_are_refused(app: Application, run: Run) -> None:

@@ -123,9 +123,9 @@ def test_due_is_what_process_after_says_however_it_is_spelled(made: Made, run: R
             key = app.add(process_after=written)
             app.now = NOON - timedelta(milliseconds=1)
             assert await keys(table) == [], written
-            assert await table.asking.next_due() == pytest.approx(0.001), written
+            assert await table.queries.next_due() == pytest.approx(0.001), written
             app.now = NOON
-            assert await table.asking.next_due() == 0.0, written
+            assert await table.queries.next_due() == 0.0, written
             assert await keys(table) == [key], written
 
     run(scenario())
@@ -162,7 +162,7 @@ def test_a_retry_waits_for_its_own_delay_and_for_the_tables(app: Application, ru
         for delay, wait in ((0.0, 0.25), (3.0, 3.0)):
             taken = await claimed(table)
             await settled(table, taken.lease, errored(delay=delay))
-            assert await table.asking.next_due() == wait
+            assert await table.queries.next_due() == wait
             app.later(wait - 0.001)
             assert await keys(table) == []
             app.later(0.001)
@@ -195,8 +195,8 @@ def test_conditions_narrow_a_claim(app: Application, run: Run, condition: Any, f
 
     async def scenario() -> None:
         table = await app.served()
-        assert await table.asking.exists([State.QUEUED], (condition,)) is bool(found)
-        assert await table.asking.count([State.QUEUED], (condition,)) == {State.QUEUED: len(found)}
+        assert await table.queries.exists([State.QUEUED], (condition,)) is bool(found)
+        assert await table.queries.count([State.QUEUED], (condition,)) == {State.QUEUED: len(found)}
         assert await keys(table, conditions=(condition, Where("size", "<", 99))) == found
 
     run(scenario())
@@ -345,8 +345,8 @@ def test_a_table_without_queued_at_and_cancel_works(made: Made, run: Run) -> Non
         assert [one.state for one in await heartbeats.reset_lease(taken.lease)] == ["queued"]
         await heartbeats.maintain()
         await heartbeats.close()
-        await table.asking.requeue(key, None)
-        assert await table.asking.longest_wait() == 0.0
+        await table.queries.requeue(key, None)
+        assert await table.queries.longest_wait() == 0.0
         assert await keys(table) == [key]
 
     run(scenario())
@@ -375,7 +375,7 @@ def test_what_was_reset_twice_is_claimed_only_by_who_asks_for_suspects(app: Appl
         table = await app.served()
         assert await keys(table) == [other]
         assert await keys(table) == []
-        assert await table.asking.next_due() == 0.0
+        assert await table.queries.next_due() == 0.0
         assert await keys(table, suspects=True) == [suspect]
 
     run(scenario())
@@ -455,14 +455,14 @@ def test_waits_are_measured_from_when_a_record_was_due(app: Application, run: Ru
 
     async def scenario() -> None:
         plain, retrying = await app.served(), await app.served(max_num_retries=1, retry_after=300)
-        assert await plain.asking.longest_wait() == await plain.asking.longest_run() == 0.0
+        assert await plain.queries.longest_wait() == await plain.queries.longest_run() == 0.0
         app.add(queued_at=ago(50), process_after=(NOON + timedelta(hours=1)).isoformat())
         app.add(queued_at=ago(40), process_after=ago(30))
-        assert await plain.asking.longest_wait() == 30 * 60
+        assert await plain.queries.longest_wait() == 30 * 60
         app.add(state="errored", queued_at=ago(90), finished_at=ago(40))
-        assert (await plain.asking.longest_wait(), await retrying.asking.longest_wait()) == (30 * 60, 35 * 60)
+        assert (await plain.queries.longest_wait(), await retrying.queries.longest_wait()) == (30 * 60, 35 * 60)
         app.add(state="processing", started_at=ago(3), last_heartbeat_at=ago(0))
-        assert await plain.asking.longest_run() == 180
+        assert await plain.queries.longest_run() == 180
 
     run(scenario())
 
@@ -470,16 +470,16 @@ def test_waits_are_measured_from_when_a_record_was_due(app: Application, run: Ru
 def test_the_next_due_time_is_the_earliest_of_all_spellings(app: Application, run: Run) -> None:
     async def scenario() -> None:
         table = await app.served(max_num_retries=1, retry_after=60)
-        assert await table.asking.next_due() is None
+        assert await table.queries.next_due() is None
         app.add(process_after=datetime(2024, 5, 3, tzinfo=NOON.tzinfo).isoformat())
-        assert await table.asking.next_due() == 36 * 3600
+        assert await table.queries.next_due() == 36 * 3600
         app.add(process_after="2024-05-01 20:00:00")
         # Which of the two comes first as a text is not which comes first.
         app.add(process_after="2024-05-01T23:00:00+09:00")
-        assert await table.asking.next_due() == 2 * 3600
+        assert await table.queries.next_due() == 2 * 3600
         app.add(state="errored", finished_at="2024-05-01 11:59:30")
-        assert await table.asking.next_due() == 30
+        assert await table.queries.next_due() == 30
         app.add(state="errored", process_after="2024-05-01 12:00:20", finished_at="2024-05-01 11:59:00")
-        assert await table.asking.next_due() == 20
+        assert await table.queries.next_due() == 20
 
     run(scenario())

@@ -223,14 +223,14 @@ def test_requeue_puts_back_what_is_not_over(
 
     async def scenario() -> None:
         table = await app.served()
-        assert (await table.asking.requeue(key, 1.5)).done is done
+        assert (await table.queries.requeue(key, 1.5)).done is done
         now = app.row(key)
         assert now["state"] == becomes
         if becomes == "queued":
             assert (now["process_after"], now["started_at"]) == ("2024-05-01 12:00:01.500000", None)
-            await table.asking.requeue(key, None)
+            await table.queries.requeue(key, None)
             assert await keys(table) == [key]
-        assert (await table.asking.requeue(key + 1, None)).done is ActionResult.MISSING
+        assert (await table.queries.requeue(key + 1, None)).done is ActionResult.MISSING
 
     run(scenario())
 
@@ -241,7 +241,7 @@ def test_a_requeue_fences_out_the_running_attempt(app: Application, run: Run) ->
     async def scenario() -> None:
         table = await app.served()
         taken = await claimed(table)
-        await table.asking.requeue(key, app.now)
+        await table.queries.requeue(key, app.now)
         assert await settled(table, taken.lease, COMPLETED) == [Verdict.LOST]
         assert app.row(key)["worker_hostname"] == "host/1"
 
@@ -253,18 +253,18 @@ def test_log_entries_are_numbered_replaced_and_bounded(app: Application, run: Ru
 
     async def scenario() -> None:
         table = await app.served()
-        assert await table.asking.logs(key) == []
+        assert await table.queries.logs(key) == []
         taken = await claimed(table)
         entries = [f'{{"key":"{n}"}}' for n in range(1, 6)]
         assert [await table.add_log(taken.lease, one) for one in entries] == [1, 2, 3, 4, 5]
         await table.update_log(taken.lease, 2, '{"key":"two","out":"ü\\n"}')
-        assert (await table.asking.logs(key) or ())[1] == '{"key":"two","out":"ü\\n"}'
+        assert (await table.queries.logs(key) or ())[1] == '{"key":"two","out":"ü\\n"}'
         for number in (0, -1, 6):
             with pytest.raises(LogRefused):
                 await table.update_log(taken.lease, number, "{}")
         app.sql("UPDATE uploads SET execution_logs = ?", f"[{','.join(['{}'] * ENTRIES_LIMIT)}]")
         with pytest.raises(LogRefused, match=str(ENTRIES_LIMIT)):
             await table.add_log(taken.lease, "{}")
-        assert await table.asking.logs(key + 1) is None
+        assert await table.queries.logs(key + 1) is None
 
     run(scenario())

@@ -116,7 +116,7 @@ def test_whole_seconds_are_written_where_the_column_is_an_integer(made: Made, ru
         taken = await claimed(table)
         assert app.row(key)["started_at"] == NOON.timestamp()
         assert taken.lease.epoch == NOON.timestamp() * 1_000_000
-        await table.asking.requeue(key, 0.05)
+        await table.queries.requeue(key, 0.05)
         assert app.row(key)["process_after"] == NOON.timestamp() + 1
         app.later(0.05)
         assert await keys(table) == []

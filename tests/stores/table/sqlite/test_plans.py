@@ -11,7 +11,7 @@ from stowhand.jobs.conditions import Sql, sql
 from stowhand.stores.sqlite.table import moments
 from stowhand.stores.sqlite.table.checks import check
 from stowhand.stores.sqlite.table.connections import Table
-from stowhand.stores.table.ddl import Plan, full_ddl
+from stowhand.stores.table.ddl import DdlOptions, full_ddl
 from stowhand.stores.table.names import read_shape
 from tests.conftest import Run
 from tests.stores.table.sqlite.application import Application, asking, counted_steps, keys
@@ -28,7 +28,7 @@ CREATE VIEW shown AS SELECT u.*, repo.name FROM uploads u JOIN repo ON repo.id =
 @pytest.fixture
 def indexed(made: Made) -> Application:
     """With the DDL that we print."""
-    return made(full_ddl(Plan(shape=read_shape("uploads", None, {}, folds=False), dialect="sqlite")) + EXTRAS)
+    return made(full_ddl(DdlOptions(shape=read_shape("uploads", None, {}, folds=False), dialect="sqlite")) + EXTRAS)
 
 
 def facts(app: Application, **options: Any) -> Table:

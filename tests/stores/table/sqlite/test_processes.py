@@ -71,7 +71,7 @@ def test_an_applications_transaction_is_waited_for_and_never_undone(made: Made, 
     async def scenario() -> None:
         table = await app.served(pinned=False)
         # Looking needs no lock.
-        assert await table.asking.exists([State.QUEUED])
+        assert await table.queries.exists([State.QUEUED])
         claiming = asyncio.create_task(claimed(table))
         await asyncio.sleep(0.05)
         assert not claiming.done()
@@ -240,7 +240,7 @@ def test_a_file_that_is_put_in_the_place_of_another_is_served(made: Made, run: R
         app.raw.close()
         for name in ("", "-wal", "-shm"):
             app.path.with_name(app.path.name + name).unlink(missing_ok=True)
-        for read in (lambda: table.asking.exists([State.QUEUED]), table.asking.next_due):
+        for read in (lambda: table.queries.exists([State.QUEUED]), table.queries.next_due):
             with pytest.raises(StoreUnreachable, match="does not exist"):
                 await read()
         with pytest.raises(StoreUnreachable, match="does not exist"):

@@ -26,7 +26,7 @@ from stowhand.stores.database.address import STATEMENT_DEADLINE_SECONDS
 from stowhand.stores.database.link import Link, Row
 from stowhand.stores.database.statements import plain_array
 from stowhand.stores.database.timestamps import TimestampCache, read_timestamps_as_numbers
-from stowhand.stores.foreign_leases import ForeignLeases, Question
+from stowhand.stores.foreign_leases import ForeignLeaseQuestion, ForeignLeases
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.idle_announcement import IdleAnnouncement
@@ -188,7 +188,7 @@ class Claims:
         """Close the connection."""
         await self._link.close()
 
-    def _about_foreign(self, asked: Question | None) -> tuple[object, ...]:
+    def _about_foreign(self, asked: ForeignLeaseQuestion | None) -> tuple[object, ...]:
         """Parameters for ``foreign_leases``; the first says whether to call it."""
         if asked is None:
             return (False, None, None, None)

@@ -16,7 +16,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob
 from stowhand.stores.callers.caller import POSTGRES, PostgresCaller
 from stowhand.stores.callers.connection_types import caller_to
-from stowhand.stores.callers.postgres import asyncpg_place
+from stowhand.stores.callers.postgres import asyncpg_address
 from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.migrations import Applied
 from stowhand.stores.postgres.queue.context import PostgresContext
@@ -77,7 +77,7 @@ class InTransaction:
 
     def _check_place(self, connection: object) -> None:
         """Every driver here knows where it is, without a question to the server."""
-        info: Any = getattr(connection, "info", None) or asyncpg_place(connection)
+        info: Any = getattr(connection, "info", None) or asyncpg_address(connection)
         name = self._context.address.other_name(info) if info is not None else None
         if name is not None:
             raise ConfigurationError(

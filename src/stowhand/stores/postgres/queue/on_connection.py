@@ -14,7 +14,7 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.producer import Cursor
 from stowhand.protocols.store import Claim, ClaimRequest, StoreOptions
 from stowhand.protocols.validation import validate_id
-from stowhand.stores.callers.caller import call_of
+from stowhand.stores.callers.caller import function_call
 from stowhand.stores.database.link import Session
 from stowhand.stores.postgres.queue.claims import queue_values
 from stowhand.stores.postgres.queue.context import PostgresContext
@@ -68,7 +68,7 @@ class PostgresOnConnection:
         written = [query.read(row)[1] for row in self._run(query.statement, query.values)]
         for job in settlement.then if written == [settlement.state] else ():
             text = self._in_transaction.text_of(job)
-            self._run(call_of(self._in_transaction.function).encode(), (text,))
+            self._run(function_call(self._in_transaction.function).encode(), (text,))
         return bool(written)
 
     def live(self) -> int:

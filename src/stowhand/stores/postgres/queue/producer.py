@@ -17,7 +17,7 @@ from stowhand.protocols.validation import validate_id
 from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.database.postgres_errors import retry_transient
-from stowhand.stores.group_commit import Board, GroupCommit
+from stowhand.stores.group_commit import GroupCommit, TakeJobs
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.new_jobs import (
     built_in_values_of,
@@ -79,7 +79,7 @@ class Producer:
             return read_job(row)
         return new_job(job, row)
 
-    async def _together(self, board: Board) -> Sequence[Job]:
+    async def _together(self, board: TakeJobs) -> Sequence[Job]:
         """The plain jobs on board, by one statement, all or none; in this order. Raises what psycopg raises."""
         inserts = self._inserts
 

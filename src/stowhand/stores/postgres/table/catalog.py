@@ -18,10 +18,18 @@ from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.database.postgres_errors import is_connection_lost
 from stowhand.stores.database.statements import load_statements
 from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.check import COUNTERS, READ_ONLY, Column, Facts, Index, Rule, refused_statement
-from stowhand.stores.table.ddl import POSTGRES_COLUMNS, short, trigger_ddl
+from stowhand.stores.table.check import (
+    COUNTER_COLUMNS,
+    READ_ONLY_COLUMNS,
+    CatalogFacts,
+    Column,
+    Index,
+    Rule,
+    refused_statement,
+)
+from stowhand.stores.table.ddl import POSTGRES_COLUMNS, shorten_name, trigger_ddl
 from stowhand.stores.table.ddl import Index as Recommended
-from stowhand.stores.table.names import MOMENTS, TOKEN, Relation, Shape, quote
+from stowhand.stores.table.names import TIME_COLUMNS, TOKEN_COLUMN, Relation, Shape, quote
 from stowhand.stores.table.options import TableOptions
 
 LOOK_SECONDS = 3
@@ -61,13 +69,13 @@ class Catalog:
         return {row[0]: Column(*row) for row in found}
 
 
-async def survey(catalog: Catalog, options: TableOptions[Any], shape: Shape) -> Facts:
+async def survey(catalog: Catalog, options: TableOptions[Any], shape: Shape) -> CatalogFacts:
     """Read the facts."""
     ((user, search_path),) = await catalog.ask("server")
     table = await catalog.relation(shape.table)
     view = await catalog.relation(shape.view) if shape.viewed else table
     await catalog.ask("search_path", "")
-    facts = Facts(
+    facts = CatalogFacts(
         kind="" if table is None else table[2],
         columns=await catalog.columns(table),
         view_kind="" if view is None else view[2],
@@ -83,12 +91,12 @@ async def survey(catalog: Catalog, options: TableOptions[Any], shape: Shape) -> 
 
 async def _survey_table(
     catalog: Catalog,
-    facts: Facts,
+    facts: CatalogFacts,
     table: Row,
     options: TableOptions[Any],
     shape: Shape,
     user: str,
-) -> Facts:
+) -> CatalogFacts:
     triggers = await catalog.ask("triggers", shape.columns["last_heartbeat_at"], table[0])
     problems = [*_of_table(table, shape, user), *_zoneless(facts, shape)]
     if options.notify_channel is not None and not any(on_insert for _, _, on_insert, _ in triggers):
@@ -111,8 +119,10 @@ async def _survey_table(
 
 def _of_table(table: Row, shape: Shape, user: str) -> Iterator[Finding]:
     _, schema, _, is_writable, keys = table
-    written = [own for documented, own in shape.columns.items() if documented not in READ_ONLY and own in (keys or ())]
-    shown = shape.table.shown
+    written = [
+        own for documented, own in shape.columns.items() if documented not in READ_ONLY_COLUMNS and own in (keys or ())
+    ]
+    shown = shape.table.display_name
     if written:
         yield Finding(
             f"{shown} is partitioned by {', '.join(written)}, which a worker writes: the row would move to another"
@@ -124,8 +134,8 @@ def _of_table(table: Row, shape: Shape, user: str) -> Iterator[Finding]:
         yield Finding(f"{user} may not read and update {shown}", grant)
 
 
-def _zoneless(facts: Facts, shape: Shape) -> Iterator[Finding]:
-    own = [column.name for name in MOMENTS if (column := facts.column(shape, name)) and "without" in column.type]
+def _zoneless(facts: CatalogFacts, shape: Shape) -> Iterator[Finding]:
+    own = [column.name for name in TIME_COLUMNS if (column := facts.column(shape, name)) and "without" in column.type]
     if own:
         yield Finding(
             f"timestamps without time zone ({', '.join(own)}) are read and written as UTC; a default of now() is right"
@@ -145,10 +155,10 @@ def _rules_of_type(state: Column | None) -> list[Rule]:
     return [Rule(f"the type {state.type} of column {state.name}", [state.name], missing, widened)]
 
 
-async def _rules_of(catalog: Catalog, row: Row, facts: Facts, shape: Shape) -> list[Rule]:
+async def _rules_of(catalog: Catalog, row: Row, facts: CatalogFacts, shape: Shape) -> list[Rule]:
     """A CHECK that concerns what a worker writes."""
     name, expression, columns = row
-    written = [own for documented, own in shape.columns.items() if documented not in READ_ONLY]
+    written = [own for documented, own in shape.columns.items() if documented not in READ_ONLY_COLUMNS]
     ours = [own for own in written if own in (columns or ())]
     what, state = f"the CHECK {name} on {', '.join(ours)}", facts.column(shape, "state")
     if state is None or columns != [state.name]:
@@ -161,7 +171,7 @@ INTEGERS = ("smallint", "integer", "bigint")
 _STATES = ", ".join(f"'{state}'" for state in State)
 _MARK_CHARACTERS = 130
 """Of a claim's mark: a host's name of 64 characters, the rest of the worker's name, a slash and a token."""
-_ROOM = {"state": max(map(len, State)), "worker_hostname": _MARK_CHARACTERS, TOKEN: 36}
+_ROOM = {"state": max(map(len, State)), "worker_hostname": _MARK_CHARACTERS, TOKEN_COLUMN: 36}
 """Characters that are written there."""
 _VARYING = re.compile(r"character varying(?:\((\d+)\))?")
 _UNLABELED = "an enum without 'queued' says something else of a row"
@@ -181,9 +191,9 @@ class PostgresDialect:
     def misfit(self, documented: str, column: Column) -> str:
         """Why the type cannot serve."""
         bare = re.sub(r"\(\d+\)", "", column.type)
-        if documented in MOMENTS:
+        if documented in TIME_COLUMNS:
             return "" if bare.startswith("timestamp") else "it must be timestamptz"
-        if documented in COUNTERS:
+        if documented in COUNTER_COLUMNS:
             return "" if column.type in INTEGERS else "it must be integer"
         if documented == "cancel":
             return "" if column.type == "boolean" else "it must be boolean"
@@ -193,7 +203,7 @@ class PostgresDialect:
             return ""
         if documented == "id" and column.type in (*INTEGERS, "uuid"):
             return ""
-        if column.type == "uuid" and documented == TOKEN:
+        if column.type == "uuid" and documented == TOKEN_COLUMN:
             return ""
         if documented == "state" and column.labels is not None:
             return "" if State.QUEUED in column.labels else _UNLABELED
@@ -224,7 +234,7 @@ class PostgresDialect:
         """Built beside the table's writers, so in no transaction. A partitioned table's cannot be built like that."""
         if self._is_partitioned:
             return ""
-        name = quote(short(f"{shape.table.name}_{wanted.suffix}"))
+        name = quote(shorten_name(f"{shape.table.name}_{wanted.suffix}"))
         where = f" WHERE {found}" if (found := wanted.predicate(shape)) else ""
         kind = "UNIQUE INDEX" if unique else "INDEX"
         return f"CREATE {kind} CONCURRENTLY {name} ON {self.table} ({', '.join(map(quote, own))}){where};"

@@ -14,15 +14,17 @@ from stowhand.stores.database.postgres_errors import first_line, is_connection_l
 from stowhand.stores.postgres.table.catalog import Catalog, PostgresDialect, survey
 from stowhand.stores.postgres.table.composer import Composer
 from stowhand.stores.table.backend import Finding, refuse_fatal
-from stowhand.stores.table.check import Facts, judge, sample_findings, sample_statement
-from stowhand.stores.table.names import OPTIONAL, Shape
+from stowhand.stores.table.check import CatalogFacts, find_problems, sample_findings, sample_statement
+from stowhand.stores.table.names import OPTIONAL_COLUMNS, Shape
 from stowhand.stores.table.options import TableOptions
 
 LOCK_SECONDS = 5
 """That a lock is waited for."""
 
 
-async def validate(session: Session, options: TableOptions[Any], shape: Shape) -> tuple[Facts, Sequence[Finding]]:
+async def validate(
+    session: Session, options: TableOptions[Any], shape: Shape
+) -> tuple[CatalogFacts, Sequence[Finding]]:
     """For ``open``: what there is, if a worker can serve it, and what such a worker is to be warned of.
 
     Raises TableUnsuitable with every fatal finding.
@@ -32,18 +34,18 @@ async def validate(session: Session, options: TableOptions[Any], shape: Shape) -
     return facts, [finding for finding in found if finding.warned]
 
 
-async def check(session: Session, options: TableOptions[Any], shape: Shape) -> tuple[Facts, Sequence[Finding]]:
+async def check(session: Session, options: TableOptions[Any], shape: Shape) -> tuple[CatalogFacts, Sequence[Finding]]:
     """What there is, and every finding: the fatal ones first. Raises what psycopg raises."""
     async with _only_reading(session):
         catalog = Catalog(session)
         facts = await survey(catalog, options, shape)
         dialect = PostgresDialect(shape, schema=facts.schema, is_partitioned=facts.kind == "partitioned table")
-        found = list(judge(facts, shape, options, dialect))
+        found = list(find_problems(facts, shape, options, dialect))
         if not any(finding.fatal for finding in found):
             lacking = shape.lacking(*absent_columns(facts, shape))
             found += [one async for one in _expression_findings(session, options, lacking, facts)]
             if shape.viewed and await _hides_processing(catalog, shape):
-                shown = shape.view.shown
+                shown = shape.view.display_name
                 found.append(
                     Finding(
                         f"the view {shown} hides records that are processing: what was claimed could not be read; leave"
@@ -55,7 +57,7 @@ async def check(session: Session, options: TableOptions[Any], shape: Shape) -> t
 
 
 async def _expression_findings(
-    session: Session, options: TableOptions[Any], shape: Shape, facts: Facts
+    session: Session, options: TableOptions[Any], shape: Shape, facts: CatalogFacts
 ) -> AsyncIterator[Finding]:
     """Has the server parse the options' expressions, so that an error is found here and not at the first claim."""
     try:
@@ -95,6 +97,6 @@ async def _only_reading(session: Session) -> AsyncIterator[None]:
         yield
 
 
-def absent_columns(facts: Facts, shape: Shape) -> tuple[str, ...]:
+def absent_columns(facts: CatalogFacts, shape: Shape) -> tuple[str, ...]:
     """The optional ones that the table does not have: for ``Shape.lacking``."""
-    return tuple(name for name in OPTIONAL if facts.column(shape, name) is None)
+    return tuple(name for name in OPTIONAL_COLUMNS if facts.column(shape, name) is None)

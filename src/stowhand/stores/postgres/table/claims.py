@@ -32,21 +32,21 @@ from stowhand.stores.database.link import Connection, Link, Row
 from stowhand.stores.database.refused_rows import write_each
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.table.context import TableContext
-from stowhand.stores.table.backend import Taken
-from stowhand.stores.table.check import CHANGES_CLAIM
+from stowhand.stores.table.backend import ClaimedRow
+from stowhand.stores.table.check import CHANGED_CLAIM
 from stowhand.stores.table.claims import (
-    AT_ONCE,
-    BESIDE,
+    MAX_RECORDS_AFTER_ERROR,
+    NEIGHBORS_TO_READ,
     NOT_CHANGED,
     Reasons,
     Rows,
-    Unseen,
-    ViewFault,
+    UnreadableView,
+    UnseenRecord,
+    claimed_rows,
+    read_by_key,
     rows_by_key,
-    shown,
-    taken_of,
 )
-from stowhand.stores.table.names import MARK, TOKEN, Shape
+from stowhand.stores.table.names import MARK_COLUMN, TOKEN_COLUMN, Shape
 
 MAX_ROUNDS = 6
 """Claims in a row, when records of the first were canceled instead."""
@@ -61,7 +61,7 @@ _ONLY_INDEX_SCANS = (
 _NO_TOKEN = "00000000-0000-0000-0000-000000000000"
 
 
-Round = tuple[list[Taken], bool]
+Round = tuple[list[ClaimedRow], bool]
 """What was taken; whether there may be more, because some were canceled instead or could not be taken."""
 
 
@@ -81,14 +81,14 @@ class TableClaims:
         self._walks = False
         """An index holds what waits in the order of claims."""
 
-    async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
+    async def claim(self, request: ClaimRequest) -> Sequence[ClaimedRow]:
         """In order, now processing under the request's token. Raises TableUnsuitable where the view is at fault."""
         context = self._context
         context.worker = request.worker
-        context.abandoned.begun.note(request.token)
+        context.abandoned.started_claims.note(request.token)
         if request.limit < 1 or (request.suspects and self._clock.monotonic() < self._suspects_not_before):
             return []
-        taken: list[Taken] = []
+        taken: list[ClaimedRow] = []
         with context.translated():
             for _ in range(MAX_ROUNDS):
                 try:
@@ -111,15 +111,15 @@ class TableClaims:
 
         try:
             taken, again = await by(self._take)
-        except (Unseen, psycopg.Error) as error:
+        except (UnseenRecord, psycopg.Error) as error:
             context = self._context
-            if postgres_errors.concerns_call(error) and not isinstance(error, Unseen):
+            if postgres_errors.concerns_call(error) and not isinstance(error, UnseenRecord):
                 raise
             try:
                 taken, again = await by(self._take_each)
-            except ViewFault as fault:
+            except UnreadableView as fault:
                 raise TableUnsuitable(
-                    f"{context}: nothing is claimed from the view {context.shape.view.shown}, for {fault}"
+                    f"{context}: nothing is claimed from the view {context.shape.view.display_name}, for {fault}"
                 ) from None
             except NoneMarked as fault:
                 # The store may be at fault; if not, the next claim finds what comes after them.
@@ -146,7 +146,7 @@ class TableClaims:
                 raise mark_changed(self._context.shape)
             rows = [row[1:6] for row in marked.values() if row[2] is False]
             unchanged = [key for key, row in marked.items() if row[2] is None]
-            taken: list[Taken] = []
+            taken: list[ClaimedRow] = []
             if rows:
                 await self._end_walk(connection, request)
                 reading = connection.cursor()
@@ -209,11 +209,11 @@ class TableClaims:
     def _reading(self, ids: list[str]) -> Mapping[str, object]:
         return {**self._context.composer.values, **self._context.values(ids=ids)}
 
-    def _taken(self, request: ClaimRequest, rows: Sequence[Row], shown: Rows, bad: Reasons) -> list[Taken]:
+    def _taken(self, request: ClaimRequest, rows: Sequence[Row], read_by_key: Rows, bad: Reasons) -> list[ClaimedRow]:
         """``rows``: what was marked; ``shown``: what the view shows of it."""
         context = self._context
         marks = {row[0]: row[2:5] for row in rows}
-        return taken_of(context.shape, request.token, marks, shown, bad, context.job_id)
+        return claimed_rows(context.shape, request.token, marks, read_by_key, bad, context.job_id)
 
     # -- before the first ------------------------------------------------------------------------
 
@@ -271,7 +271,9 @@ Try = Callable[[Sequence[str]], Awaitable[list[Row]]]
 
 def mark_changed(shape: Shape) -> psycopg.Error:
     """A trigger has changed what a claim has just written; raised as if the database refused the record."""
-    return psycopg.DataError(CHANGES_CLAIM.format(column=shape.columns[TOKEN if TOKEN in shape.columns else MARK]))
+    return psycopg.DataError(
+        CHANGED_CLAIM.format(column=shape.columns[TOKEN_COLUMN if TOKEN_COLUMN in shape.columns else MARK_COLUMN])
+    )
 
 
 class NoneMarked(Exception):
@@ -312,13 +314,13 @@ class RowValidator:
         if limit == 1:
             # Is it the record's fault, or the view's? Those beside it tell. None of it stays.
             async with self._connection.transaction(force_rollback=True):
-                await self._take(BESIDE)
+                await self._take(NEIGHBORS_TO_READ)
             self.unchanged, self.bad, self.rows = {}, {}, {}
-        return await self._take(min(limit, AT_ONCE))
+        return await self._take(min(limit, MAX_RECORDS_AFTER_ERROR))
 
     async def _take(self, limit: int) -> list[Row]:
         # More than are taken: a view may show the first one several times.
-        found = await self._run(self._pick, {**self._picking, "limit": AT_ONCE})
+        found = await self._run(self._pick, {**self._picking, "limit": MAX_RECORDS_AFTER_ERROR})
         picked = list(dict.fromkeys(row[0] for row in found))[:limit]
         answer, self.unchanged = await self._apply_each(picked, self._marked)
         marked = {row[0]: row for row in answer}
@@ -328,7 +330,7 @@ class RowValidator:
         taken = [marked[key] for key in picked if key in marked]
         keys = [row[0] for row in taken if not row[1]]
         answer, refused = await self._apply_each(keys, self._read)
-        self.rows, self.bad = shown(keys, answer, refused)
+        self.rows, self.bad = read_by_key(keys, answer, refused)
         return taken
 
     async def _apply_each(self, keys: Sequence[str], attempt: Try) -> tuple[list[Row], dict[str, str]]:

@@ -19,11 +19,11 @@ from stowhand.jobs.lifecycle import MIN_SUSPECT_RESETS
 from stowhand.stores.database.statements import fill, load_statements, quote_text
 from stowhand.stores.postgres.table.catalog import INTEGERS
 from stowhand.stores.postgres.table.user_sql import PostgresWriter, plain, quote_
-from stowhand.stores.table.backend import MOST_RESETS
-from stowhand.stores.table.check import Facts
-from stowhand.stores.table.names import MOMENTS, OUR_ALIAS, TOKEN, Shape
-from stowhand.stores.table.options import TableOptions, order_of, selected
-from stowhand.stores.table.records import FIELDS
+from stowhand.stores.table.backend import MAX_RESETS_IN_EPOCH
+from stowhand.stores.table.check import CatalogFacts
+from stowhand.stores.table.names import OWN_ALIAS, TIME_COLUMNS, TOKEN_COLUMN, Shape
+from stowhand.stores.table.options import TableOptions, order_of, select_expressions
+from stowhand.stores.table.records import RECORD_FIELDS
 from stowhand.stores.table.user_sql import names_relation
 
 _MARK = "'/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'"
@@ -37,14 +37,14 @@ _FILE = files(__package__).joinpath("statements.sql")
 class Composer:
     """The statements about one table, as the catalog shows it."""
 
-    def __init__(self, options: TableOptions[Any], shape: Shape, facts: Facts) -> None:
+    def __init__(self, options: TableOptions[Any], shape: Shape, facts: CatalogFacts) -> None:
         shape = _placed(shape, facts)
         self._shape, self._facts, self._retries = shape, facts, options.max_num_retries > 0
         self.waiting_indexes = facts.waiting_indexes(shape, retries=self._retries)
         self._at = quote_(shape.view_label)
         self._types = {name: column.type for name in shape.columns if (column := facts.column(shape, name))}
         record, order = PostgresWriter(shape, "r"), PostgresWriter(shape, "o")
-        written = record.record(selected(options, shape, tuple(facts.view_columns)))
+        written = record.record(select_expressions(options, shape, tuple(facts.view_columns)))
         self._order = order.order(order_of(options, shape))
         self.values = record.values
         """Parameters of ``read``."""
@@ -111,8 +111,8 @@ class Composer:
                 for name in ("id", "state", "process_after", "finished_at", "num_resets")
             )
             source += (
-                f"\n    join (select {renamed} from {plain(shape.table.quoted)} as t) as {OUR_ALIAS}"
-                f" on {OUR_ALIAS}.stowhand_id = {own_id}"
+                f"\n    join (select {renamed} from {plain(shape.table.quoted)} as t) as {OWN_ALIAS}"
+                f" on {OWN_ALIAS}.stowhand_id = {own_id}"
             )
         return source
 
@@ -123,7 +123,7 @@ class Composer:
 
     def _row(self, name: str, default: str | None = None) -> str:
         """A column of what is locked."""
-        column = f"{OUR_ALIAS}.stowhand_{name}" if self._shape.viewed else f"{self._at}.{plain(self._shape[name])}"
+        column = f"{OWN_ALIAS}.stowhand_{name}" if self._shape.viewed else f"{self._at}.{plain(self._shape[name])}"
         facts = self._facts.column(self._shape, name)
         return column if default is None or (facts is not None and facts.filled) else f"coalesce({column}, {default})"
 
@@ -148,10 +148,10 @@ class Composer:
         """What people see of a record: ``records.FIELDS``."""
         guards, names = self._guards(), {"id", "state", "failure_message"}
         fields = {"cancel": guards["cancel"], "worker_hostname": guards["bare"]}
-        fields |= {name: self._read(name) for name in MOMENTS}
+        fields |= {name: self._read(name) for name in TIME_COLUMNS}
         fields |= {name: f"j.{plain(self._shape[name])}::text" for name in names}
         fields |= {name: f"coalesce(j.{plain(self._shape[name])}, 0)" for name in ("num_failures", "num_resets")}
-        return ", ".join(fields[name] for name in FIELDS)
+        return ", ".join(fields[name] for name in RECORD_FIELDS)
 
     # -- fillings --------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class Composer:
         shape = self._shape
         names = {name: plain(shape[name]) for name in shape.columns}
         shown = self._shows("state")
-        locked = OUR_ALIAS if shape.viewed else self._at
+        locked = OWN_ALIAS if shape.viewed else self._at
         return names | {
             "table": plain(shape.table.quoted),
             "table_text": plain(quote_text(shape.table.quoted)),
@@ -186,16 +186,16 @@ class Composer:
         shape = self._shape
         mark, state = f"j.{plain(shape['worker_hostname'])}", f"j.{plain(shape['state'])}"
         ours, bare = f"right({mark}, 37) = '/' || g.token", f"regexp_replace({mark}, {_MARK}, '')"
-        if TOKEN in shape.columns:
-            ours, bare = f"j.{plain(shape[TOKEN])} = g.token::{self._types[TOKEN]}", mark
+        if TOKEN_COLUMN in shape.columns:
+            ours, bare = f"j.{plain(shape[TOKEN_COLUMN])} = g.token::{self._types[TOKEN_COLUMN]}", mark
         marked, ours = f"({ours})", f"coalesce({ours} and {self._epoch()} = g.epoch, false)"
         # Rows are found by their ids. An expression invites no index on the state: one on what is in processing holds
         # all that has been since the last vacuum, and every settlement would walk over it.
         held = f"({state}::text || '' = 'processing' and {ours})"
         cancel = f"coalesce(j.{plain(shape['cancel'])}, false)" if shape.has("cancel") else "false"
         signed = f"{mark} is not distinct from %(mark)s"
-        if TOKEN in shape.columns:
-            signed = f"j.{plain(shape[TOKEN])} is not distinct from %(token)s::text::{self._types[TOKEN]}"
+        if TOKEN_COLUMN in shape.columns:
+            signed = f"j.{plain(shape[TOKEN_COLUMN])} is not distinct from %(token)s::text::{self._types[TOKEN_COLUMN]}"
         return {"held": held, "ours": ours, "marked": marked, "bare": bare, "cancel": cancel, "signed": signed}
 
     def _epoch(self) -> str:
@@ -206,16 +206,16 @@ class Composer:
         started = f"(extract(epoch from {self._read('started_at')}) * 1000000)::bigint"
         if not COARSE.search(self._types["started_at"]):
             return started
-        return f"({started} + least(coalesce(j.{plain(self._shape['num_resets'])}, 0), {MOST_RESETS}))"
+        return f"({started} + least(coalesce(j.{plain(self._shape['num_resets'])}, 0), {MAX_RESETS_IN_EPOCH}))"
 
     def _marks(self) -> dict[str, str]:
         """What only some tables have: a column for the token, and one for when a record was queued."""
         shape = self._shape
         empty = dict.fromkeys(("take_token", "leave_token", "drop_token", "queue_up", "queue_up_unless_canceled"), "")
-        if TOKEN in shape.columns:
-            token = plain(shape[TOKEN])
+        if TOKEN_COLUMN in shape.columns:
+            token = plain(shape[TOKEN_COLUMN])
             cancel = self._guards()["cancel"]
-            taken = f"%(token)s::text::{self._types[TOKEN]}"
+            taken = f"%(token)s::text::{self._types[TOKEN_COLUMN]}"
             empty["take_token"] = f",\n  {token} = case when {cancel} then j.{token} else {taken} end"
             empty["leave_token"] = f",\n  {token} = case when l.state <> 'queued' then j.{token} end"
             empty["drop_token"] = f",\n  {token} = null"
@@ -232,10 +232,11 @@ class Composer:
 
     def _moments(self, options: TableOptions[Any]) -> dict[str, str]:
         short = {
-            name: name.removesuffix("_at").removesuffix("_after").replace("last_heartbeat", "beat") for name in MOMENTS
+            name: name.removesuffix("_at").removesuffix("_after").replace("last_heartbeat", "beat")
+            for name in TIME_COLUMNS
         }
-        found = {f"{short[name]}_now": self._in(name, _NOW) for name in MOMENTS if self._shape.has(name)}
-        found |= {f"{short[name]}_read": self._read(name) for name in MOMENTS}
+        found = {f"{short[name]}_now": self._in(name, _NOW) for name in TIME_COLUMNS if self._shape.has(name)}
+        found |= {f"{short[name]}_read": self._read(name) for name in TIME_COLUMNS}
         ago = f"{_NOW} - (%(stalled)s::float8 + %(slack)s::float8) * interval '1 second'"
         # Every claim writes a heartbeat. The application claimed a row without one, so it is never stale.
         found["stale"] = f"j.{plain(self._shape['last_heartbeat_at'])} < {self._in('last_heartbeat_at', ago)}"
@@ -261,7 +262,7 @@ class Composer:
         return f"{found}\n    and {self._row('id')} is not null"
 
 
-def _placed(shape: Shape, facts: Facts) -> Shape:
+def _placed(shape: Shape, facts: CatalogFacts) -> Shape:
     """In the schemas where they were found: a temporary table of a handler's would come first under the same name."""
     return replace(
         shape, table=replace(shape.table, schema=facts.schema), view=replace(shape.view, schema=facts.view_schema)

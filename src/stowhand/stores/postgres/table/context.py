@@ -18,10 +18,10 @@ from stowhand.stores.database.link import Dialer, Pool
 from stowhand.stores.database.statements import plain_array, text_array, token_array
 from stowhand.stores.postgres.shared.plan import translating
 from stowhand.stores.postgres.table.composer import Composer
-from stowhand.stores.table.arguments import Key
-from stowhand.stores.table.check import CHANGES_CLAIM
-from stowhand.stores.table.claims import Abandoned
-from stowhand.stores.table.names import TOKEN, Shape
+from stowhand.stores.table.arguments import KeyType
+from stowhand.stores.table.check import CHANGED_CLAIM
+from stowhand.stores.table.claims import AbandonedTokens
+from stowhand.stores.table.names import TOKEN_COLUMN, Shape
 from stowhand.stores.table.options import TableOptions
 
 POOL_SIZE = 6
@@ -55,24 +55,24 @@ class TableContext:
             "reset_failure_message": options.reset_failure_message,
         }
         self._composer: Composer | None = None
-        self._key = Key.TEXT
+        self._key = KeyType.TEXT
         self.names: tuple[str, ...] = ()
         """Of the columns that a record is made of."""
-        self.abandoned = Abandoned(options.stalled)
+        self.abandoned = AbandonedTokens(options.stalled)
         self.worker = ""
         """The worker that claims through this store: part of the names of its connections."""
-        self.moved = CHANGES_CLAIM.format(column=shape.columns["started_at"])
+        self.moved = CHANGED_CLAIM.format(column=shape.columns["started_at"])
         """Why a renewed lease is lost: its epoch is another one now."""
         self.patience = min(max(options.stalled / 4, 1.0), STATEMENT_DEADLINE_SECONDS)
         """Seconds that a heartbeat waits for an answer: a connection that died silently must not cost a lease."""
 
-    def bind(self, composer: Composer, key: Key) -> None:
+    def bind(self, composer: Composer, key: KeyType) -> None:
         """Takes what the catalog has shown: from now on statements can be run."""
         self._composer = composer
         self._key = key
 
     @property
-    def key(self) -> Key:
+    def key(self) -> KeyType:
         """What the id column holds."""
         return self._key
 
@@ -95,14 +95,14 @@ class TableContext:
         """As array literals. The statements lock in id order, whatever order these have."""
         ids = [str(lease.job_id) for lease in leases]
         return {
-            "ids": plain_array(ids) if self._key is Key.INTEGER else text_array(ids),
+            "ids": plain_array(ids) if self._key is KeyType.INTEGER else text_array(ids),
             "tokens": token_array([lease.token for lease in leases]),
             "epochs": plain_array([lease.epoch for lease in leases]),
         }
 
     def job_id(self, key: str) -> JobId:
         """The id as leases have it; statements give and take it as text."""
-        return int(key) if self._key is Key.INTEGER else key
+        return int(key) if self._key is KeyType.INTEGER else key
 
     def role(self, role: str) -> str:
         """The application_name of a connection."""
@@ -111,10 +111,10 @@ class TableContext:
 
     def mark(self, worker: str, token: str) -> str:
         """What a claim writes into ``worker_hostname``."""
-        return worker if TOKEN in self.shape.columns else f"{worker}/{token}"
+        return worker if TOKEN_COLUMN in self.shape.columns else f"{worker}/{token}"
 
     def __str__(self) -> str:
-        return f"{self.address}, table {self.shape.table.shown}"
+        return f"{self.address}, table {self.shape.table.display_name}"
 
     def translated(self) -> AbstractContextManager[None]:
         """Turns the driver's errors into the package's."""

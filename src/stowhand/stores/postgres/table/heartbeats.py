@@ -38,7 +38,7 @@ class TableHeartbeats(Leaser[TableContext]):
             ((over,),) = await self._ask("claim_is_over", token=token)
             if not over:
                 return False
-            if not self._context.abandoned.begun.may_hold(token):
+            if not self._context.abandoned.started_claims.may_hold(token):
                 return True
             found = await self._ask("held_by_token", token=token)
         return not await self.release([Lease(self._context.job_id(key), token, epoch) for key, epoch in found])

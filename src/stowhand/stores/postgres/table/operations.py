@@ -17,7 +17,7 @@ from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.stores.database.link import Row, Session, rows
 from stowhand.stores.postgres.table.context import TableContext, mark_of
 from stowhand.stores.table.arguments import cancel_refusal, requeue_refusal, retry_refusal
-from stowhand.stores.table.records import ShownRecord, shown
+from stowhand.stores.table.records import ShownRecord, shown_record
 
 
 class PostgresOperations:
@@ -127,7 +127,7 @@ class PostgresOperations:
         return str(found[0][0]) if found else None
 
     def _shown(self, row: Row) -> ShownRecord:
-        return shown((self._context.job_id(str(row[0])), *row[1:]))
+        return shown_record((self._context.job_id(str(row[0])), *row[1:]))
 
 
 def _names(states: Sequence[State]) -> list[str]:

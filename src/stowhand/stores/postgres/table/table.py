@@ -22,9 +22,9 @@ from stowhand.stores.postgres.table.heartbeats import TableHeartbeats
 from stowhand.stores.postgres.table.operations import Logs, PostgresOperations
 from stowhand.stores.postgres.table.plan import TablePlan
 from stowhand.stores.postgres.table.transaction import AttemptTransactions
-from stowhand.stores.table.arguments import Key
+from stowhand.stores.table.arguments import KeyType
 from stowhand.stores.table.backend import Finding, Notices
-from stowhand.stores.table.check import Facts
+from stowhand.stores.table.check import CatalogFacts
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions
 
@@ -46,7 +46,7 @@ class PostgresTable:
         context = TableContext(place, options, shape, pinned)
         self._context = context
         self.warnings: Sequence[Finding] = ()
-        self._claims = TableClaims(context, PassedOver("record", (notices or Notices(options.name)).say))
+        self._claims = TableClaims(context, PassedOver("record", (notices or Notices(options.name)).warn))
         plan, logs = TablePlan(context), Logs(context)
         self._settler = settler = Settler(context, plan)
         self._listener = Listener(
@@ -55,7 +55,7 @@ class PostgresTable:
         self._transactions = AttemptTransactions(context, plan, settler, logs)
         self.claim, self.settle, self.wait = self._claims.claim, settler.settle, self._listener.wait
         self.begin, self.add_log, self.update_log = self._transactions.begin, logs.add, logs.update
-        self.asking = PostgresOperations(context, self._session)
+        self.queries = PostgresOperations(context, self._session)
 
     @property
     def description(self) -> str:
@@ -63,7 +63,7 @@ class PostgresTable:
         return str(self._context)
 
     @property
-    def key(self) -> Key:
+    def key(self) -> KeyType:
         """What the id column holds; known once it is open."""
         return self._context.key
 
@@ -123,7 +123,7 @@ class PostgresTable:
                 yield session
 
 
-def _key(facts: Facts, shape: Shape) -> Key:
+def _key(facts: CatalogFacts, shape: Shape) -> KeyType:
     column = facts.column(shape, "id")
     kind = column.type if column is not None else ""
-    return Key.INTEGER if kind in INTEGERS else Key.UUID if kind == "uuid" else Key.TEXT
+    return KeyType.INTEGER if kind in INTEGERS else KeyType.UUID if kind == "uuid" else KeyType.TEXT

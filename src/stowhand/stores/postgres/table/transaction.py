@@ -158,7 +158,7 @@ class RecordTransaction:
         """COMMIT was sent with this settlement, and its reply is not known; why."""
         self._recorded: Settlement | None = None
         """What is written: the settlement that was given, or an error instead."""
-        self.asking = PostgresOperations(transactions.context, self._session)
+        self.queries = PostgresOperations(transactions.context, self._session)
         transactions.open.add(self)
 
     # -- the end ---------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from psycopg import sql
 
 from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.conditions import Where
-from stowhand.stores.table.names import Read, Shape, quote
-from stowhand.stores.table.options import Selected
-from stowhand.stores.table.user_sql import Writer
+from stowhand.stores.table.names import ParsedExpression, Shape, quote
+from stowhand.stores.table.options import SelectedExpression
+from stowhand.stores.table.user_sql import SqlWriter
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -25,20 +25,20 @@ class Bounds(msgspec.Struct, frozen=True):
     within: str = "true"
 
 
-class PostgresWriter(Writer):
+class PostgresWriter(SqlWriter):
     """``prefix``: of the names of its values."""
 
     def __init__(self, shape: Shape, prefix: str) -> None:
         super().__init__(shape)
         self._prefix = prefix
 
-    def record(self, chosen: Sequence[Selected]) -> str:
+    def record(self, chosen: Sequence[SelectedExpression]) -> str:
         """What stands behind SELECT."""
         return "\n, ".join(
             self.expression(one.expression) + ("" if one.name is None else f" as {quote_(one.name)}") for one in chosen
         )
 
-    def order(self, given: Sequence[Read]) -> str:
+    def order(self, given: Sequence[ParsedExpression]) -> str:
         """What stands behind ORDER BY."""
         return "\n, ".join(map(self.expression, given))
 
@@ -54,18 +54,18 @@ class PostgresWriter(Writer):
         return Bounds(
             "".join(f", {column} as cost_{at}" for at, column in enumerate(columns)),
             "".join(f", sum(placed.cost_{at}) {over} as total_{at}" for at in numbers),
-            " and ".join(f"summed.total_{at} <= {self.place(one.value)}" for at, one in enumerate(together)),
+            " and ".join(f"summed.total_{at} <= {self.placeholder(one.value)}" for at, one in enumerate(together)),
         )
 
-    def place(self, value: object) -> str:
+    def placeholder(self, value: object) -> str:
         name = f"{self._prefix}{len(self.values)}"
         self.values[name] = value
         return f"%({name})s"
 
-    def plain(self, text: str) -> str:
+    def literal_text(self, text: str) -> str:
         return plain(text)
 
-    def other(self, given: object) -> str:
+    def driver_expression(self, given: object) -> str:
         """What ``psycopg.sql`` composes."""
         if not isinstance(given, sql.Composable):
             raise ConfigurationError(

@@ -14,7 +14,7 @@ from stowhand.errors import ConfigurationError, a_type
 from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.queue_store import Notices
 from stowhand.protocols.store import StoreOptions
-from stowhand.stores.callers.connection_types import hearing_caller, is_asyncpg
+from stowhand.stores.callers.connection_types import commit_aware_caller, is_asyncpg
 from stowhand.stores.database.sqlite_connection import SqliteConnection
 from stowhand.stores.sqlite.queue import enqueue, trouble
 from stowhand.stores.sqlite.queue.transaction import Transaction
@@ -29,11 +29,11 @@ class AfterCommit:
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         job = self._options.whole(job)
-        caller = hearing_caller(connection)
+        caller = commit_aware_caller(connection)
         if caller is None:
             return self._at_once(connection, job)
         held = _HeldJob(self._connection, job)
-        heard: Awaitable[None] | None = caller.hear(held)
+        heard: Awaitable[None] | None = caller.add_pending(held)
         return held.job if heard is None else _after(heard, held.job)
 
     def _at_once(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:

@@ -11,7 +11,7 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.validation import validate_id
 from stowhand.stores.database.sqlite_errors import is_refused
-from stowhand.stores.group_commit import Board, GroupCommit
+from stowhand.stores.group_commit import GroupCommit, TakeJobs
 from stowhand.stores.sqlite.queue import enqueue, trouble
 from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.in_transaction import enqueue_in
@@ -44,7 +44,7 @@ class Producer:
     async def _alone(self, job: NewJob) -> Job:
         return await self._connections.write(lambda tx: _add(tx, job), wakes=True)
 
-    async def _together(self, board: Board) -> list[Job]:
+    async def _together(self, board: TakeJobs) -> list[Job]:
         jobs = board()
         return await self._connections.write(lambda tx: [_add(tx, job) for job in jobs], wakes=True) if jobs else []
 

@@ -15,10 +15,18 @@ from msgspec.structs import replace
 
 from stowhand.jobs.job import State
 from stowhand.stores.sqlite.table.moments import Kind, kind_of
-from stowhand.stores.table.check import COUNTERS, READ_ONLY, Column, Facts, Index, Rule, refused_statement
+from stowhand.stores.table.check import (
+    COUNTER_COLUMNS,
+    READ_ONLY_COLUMNS,
+    CatalogFacts,
+    Column,
+    Index,
+    Rule,
+    refused_statement,
+)
 from stowhand.stores.table.ddl import SQLITE_COLUMNS, index_ddl
 from stowhand.stores.table.ddl import Index as Recommended
-from stowhand.stores.table.names import TOKEN, Relation, Shape, quote
+from stowhand.stores.table.names import TOKEN_COLUMN, Relation, Shape, quote
 
 _UPDATE = re.compile(r"\bUPDATE(?:\s+OF\s+(?P<columns>.+?))?\s+ON\b", re.IGNORECASE | re.DOTALL)
 """The first one in a trigger's text: what runs it."""
@@ -26,12 +34,12 @@ _CHECK = re.compile(r"\bCHECK\s*\(", re.IGNORECASE)
 _WHERE = re.compile(r"\sWHERE\s", re.IGNORECASE)
 
 
-def survey(connection: sqlite3.Connection, shape: Shape) -> Facts:
+def survey(connection: sqlite3.Connection, shape: Shape) -> CatalogFacts:
     """Look. A schema other than ``main`` has nothing in it: no file is attached here."""
     (kind, sql), (view_kind, _) = (_kind(connection, one) for one in (shape.table, shape.view))
     is_table = kind == "table"
     columns = _columns(connection, shape.table) if kind else {}
-    facts = Facts(
+    facts = CatalogFacts(
         kind=kind,
         columns=columns,
         view_kind=view_kind,
@@ -97,9 +105,9 @@ def _triggers(connection: sqlite3.Connection, shape: Shape) -> dict[str, str]:
     }
 
 
-def _rules(connection: sqlite3.Connection, sql: str, facts: Facts, shape: Shape) -> Iterator[Rule]:
+def _rules(connection: sqlite3.Connection, sql: str, facts: CatalogFacts, shape: Shape) -> Iterator[Rule]:
     """CHECKs that concern what a worker writes. One of the state alone is computed; no row and no lock is touched."""
-    state, written = facts.column(shape, "state"), [name for name in shape.columns if name not in READ_ONLY]
+    state, written = facts.column(shape, "state"), [name for name in shape.columns if name not in READ_ONLY_COLUMNS]
     columns = [column.name for name in written if (column := facts.column(shape, name)) is not None]
     for expression in _checks(sql):
         ours = [own for own in columns if re.search(rf"(?<!\w){re.escape(own)}(?!\w)", expression, re.IGNORECASE)]
@@ -122,7 +130,7 @@ def _checks(sql: str) -> Iterator[str]:
         yield sql[check.end() : end - 1]
 
 
-TEXTS = ("state", "failure_message", "execution_logs", "worker_hostname", TOKEN)
+TEXTS = ("state", "failure_message", "execution_logs", "worker_hostname", TOKEN_COLUMN)
 
 
 class SqliteDialect:
@@ -141,7 +149,11 @@ class SqliteDialect:
             return "keys are INTEGER or TEXT" if "BLOB" in declared or kind_of(declared) is Kind.REAL else ""
         if documented in TEXTS and is_number:
             return "it must keep text as it is"
-        if documented in COUNTERS and not is_number and any(word in declared for word in ("CHAR", "CLOB", "TEXT")):
+        if (
+            documented in COUNTER_COLUMNS
+            and not is_number
+            and any(word in declared for word in ("CHAR", "CLOB", "TEXT"))
+        ):
             return "it must keep a number"
         return ""
 

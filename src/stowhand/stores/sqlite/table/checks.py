@@ -14,11 +14,11 @@ from stowhand.stores.sqlite.table.composer import compose, kinds_of
 from stowhand.stores.sqlite.table.connections import Table
 from stowhand.stores.sqlite.table.moments import Kind, kind_of
 from stowhand.stores.sqlite.table.user_sql import Queries
-from stowhand.stores.table.arguments import Key
+from stowhand.stores.table.arguments import KeyType
 from stowhand.stores.table.backend import Finding
-from stowhand.stores.table.check import Facts, judge, sample_findings, sample_statement
-from stowhand.stores.table.names import OPTIONAL, Relation, Shape
-from stowhand.stores.table.options import TableOptions, order_of, selected
+from stowhand.stores.table.check import CatalogFacts, find_problems, sample_findings, sample_statement
+from stowhand.stores.table.names import OPTIONAL_COLUMNS, Relation, Shape
+from stowhand.stores.table.options import TableOptions, order_of, select_expressions
 
 
 def check(
@@ -26,7 +26,7 @@ def check(
 ) -> tuple[Table | None, list[Finding]]:
     """The table, if a worker can serve it, and every finding: the fatal ones first."""
     facts = survey(connection, shape)
-    found = list(judge(facts, shape, options, SqliteDialect(shape)))
+    found = list(find_problems(facts, shape, options, SqliteDialect(shape)))
     table = None
     if not any(finding.fatal for finding in found):
         try:
@@ -37,18 +37,18 @@ def check(
     return table, sorted(found, key=lambda finding: not finding.fatal)
 
 
-def _table(facts: Facts, options: TableOptions[Any], shape: Shape) -> Table:
-    shape = shape.lacking(*(name for name in OPTIONAL if facts.column(shape, name) is None))
+def _table(facts: CatalogFacts, options: TableOptions[Any], shape: Shape) -> Table:
+    shape = shape.lacking(*(name for name in OPTIONAL_COLUMNS if facts.column(shape, name) is None))
     shown = tuple(column.name for column in facts.view_columns.values())
     kinds = kinds_of(shape, {column.name: column.type for column in facts.columns.values()})
     key = facts.column(shape, "id")
     assert key is not None
-    columns = selected(options, shape, shown)
+    columns = select_expressions(options, shape, shown)
     return Table(
         options=options,
         shape=shape,
         kinds=kinds,
-        key=Key.INTEGER if kind_of(key.type) is Kind.INTEGER else Key.TEXT,
+        key=KeyType.INTEGER if kind_of(key.type) is Kind.INTEGER else KeyType.TEXT,
         names=(),
         statements=compose(shape, options, kinds),
         queries=Queries(
@@ -62,7 +62,7 @@ def _table(facts: Facts, options: TableOptions[Any], shape: Shape) -> Table:
     )
 
 
-def _probe(connection: sqlite3.Connection, table: Table, facts: Facts) -> Table:
+def _probe(connection: sqlite3.Connection, table: Table, facts: CatalogFacts) -> Table:
     """Let SQLite compile what will be run; gives the table with the names of a record's columns."""
     queries = table.queries
     try:
@@ -87,10 +87,10 @@ def _probe(connection: sqlite3.Connection, table: Table, facts: Facts) -> Table:
 def _unsuitable(error: Exception, relation: Relation, trouble: str) -> Exception:
     if isinstance(error, sqlite3.Error) and is_busy(error):
         return error
-    return TableUnsuitable(f"{relation.shown}: {trouble}: {error}")
+    return TableUnsuitable(f"{relation.display_name}: {trouble}: {error}")
 
 
-def _walks(connection: sqlite3.Connection, table: Table, facts: Facts) -> bool:
+def _walks(connection: sqlite3.Connection, table: Table, facts: CatalogFacts) -> bool:
     """Would SQLite walk an index of what waits, in the order of claims? Anything else would be worse than to sort."""
     query = table.queries.candidates((), suspects=False, in_order=True)
     steps = connection.execute(f"EXPLAIN QUERY PLAN {query.text}", _Anything(query.values)).fetchall()

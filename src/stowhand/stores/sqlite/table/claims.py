@@ -17,21 +17,21 @@ from stowhand.stores.database.sqlite_connection import write_in_savepoint
 from stowhand.stores.database.sqlite_errors import concerns_call
 from stowhand.stores.sqlite.table.connections import TableTransaction
 from stowhand.stores.sqlite.table.moments import DAY, SECOND, parameters
-from stowhand.stores.table.backend import Taken
-from stowhand.stores.table.check import CHANGES_CLAIM
+from stowhand.stores.table.backend import ClaimedRow
+from stowhand.stores.table.check import CHANGED_CLAIM
 from stowhand.stores.table.claims import (
-    AT_ONCE,
-    BESIDE,
+    MAX_RECORDS_AFTER_ERROR,
+    NEIGHBORS_TO_READ,
     NOT_CHANGED,
     Reasons,
     Rows,
-    Unseen,
-    ViewFault,
+    UnreadableView,
+    UnseenRecord,
+    claimed_rows,
+    read_by_key,
     rows_by_key,
-    shown,
-    taken_of,
 )
-from stowhand.stores.table.names import MARK, TOKEN
+from stowhand.stores.table.names import MARK_COLUMN, TOKEN_COLUMN
 
 MANY = 1000
 """Due records; so many are sorted in about a millisecond."""
@@ -73,7 +73,7 @@ class TableClaim:
             return False
         return is_due(self._tx) and bool(self._candidates(1))
 
-    def claim(self) -> tuple[Sequence[Taken], Reasons]:
+    def claim(self) -> tuple[Sequence[ClaimedRow], Reasons]:
         """Take up to ``limit`` due records in order; those with ``cancel`` set go to canceled instead.
 
         Gives what was taken, and why the table would not let others be. Raises TableUnsuitable where none of several
@@ -86,7 +86,7 @@ class TableClaim:
             taken = self._read() if self._marks else []
             raw.execute("RELEASE stowhand_claim")
             return taken, self._refused
-        except (Unseen, sqlite3.Error) as error:
+        except (UnseenRecord, sqlite3.Error) as error:
             if not raw.in_transaction or (isinstance(error, sqlite3.Error) and concerns_call(error)):
                 raise
         self._undo()
@@ -151,14 +151,14 @@ class TableClaim:
         epoch, has_token = self._tx.look("taken", id=key, token=token).fetchone()
         if not has_token:
             shape = self._tx.table.shape
-            own = shape.columns[TOKEN if TOKEN in shape.columns else MARK]
-            raise sqlite3.IntegrityError(CHANGES_CLAIM.format(column=own))
+            own = shape.columns[TOKEN_COLUMN if TOKEN_COLUMN in shape.columns else MARK_COLUMN]
+            raise sqlite3.IntegrityError(CHANGED_CLAIM.format(column=own))
         self._marks[key] = (epoch, *counts)
         return True
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def _read(self) -> list[Taken]:
+    def _read(self) -> list[ClaimedRow]:
         """The view's columns, as they are after the update. Raises Unseen."""
         return self._taken(rows_by_key(self._marks, self._shown(list(self._marks))), {})
 
@@ -166,28 +166,28 @@ class TableClaim:
         query = self._tx.table.queries.records()
         return self._tx.select(query, ids=msgspec.json.encode(keys).decode()).fetchall()
 
-    def _taken(self, rows: Rows, bad: Reasons) -> list[Taken]:
-        return taken_of(self._tx.table.shape, self._request.token, self._marks, rows, bad)
+    def _taken(self, rows: Rows, bad: Reasons) -> list[ClaimedRow]:
+        return claimed_rows(self._tx.table.shape, self._request.token, self._marks, rows, bad)
 
     # -- the slow way: one of them is bad, and is searched ---------------------------------------
 
-    def _sift(self) -> list[Taken]:
+    def _sift(self) -> list[ClaimedRow]:
         try:
             if self._request.limit == 1:
                 # Is it the record's fault, or the view's? Those beside it tell. None of it stays.
                 self._tx.raw.execute("SAVEPOINT stowhand_claim")
-                self._sifted(BESIDE)
+                self._sifted(NEIGHBORS_TO_READ)
                 self._undo()
-            return self._sifted(min(self._request.limit, AT_ONCE))
-        except ViewFault as fault:
-            view = self._tx.table.shape.view.shown
+            return self._sifted(min(self._request.limit, MAX_RECORDS_AFTER_ERROR))
+        except UnreadableView as fault:
+            view = self._tx.table.shape.view.display_name
             raise TableUnsuitable(f"nothing is claimed from the view {view}, for {fault}") from None
 
     def _undo(self) -> None:
         self._tx.raw.execute("ROLLBACK TO stowhand_claim")
         self._tx.raw.execute("RELEASE stowhand_claim")
 
-    def _sifted(self, limit: int) -> list[Taken]:
+    def _sifted(self, limit: int) -> list[ClaimedRow]:
         self._take_in_order(limit)
         keys = list(self._marks)
         found: list[tuple[Any, ...]] = []
@@ -199,7 +199,7 @@ class TableClaim:
                 if concerns_call(error):
                     raise
                 unread[key] = clean(str(error), REASON_LIMIT)
-        return self._taken(*shown(keys, found, unread))
+        return self._taken(*read_by_key(keys, found, unread))
 
 
 def within(found: Sequence[tuple[Any, ...]], conditions: Sequence[Any]) -> Sequence[tuple[Any, ...]]:

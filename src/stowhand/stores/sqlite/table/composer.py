@@ -13,10 +13,10 @@ from typing import Any
 
 from stowhand.stores.database.statements import load_statements
 from stowhand.stores.sqlite.table.moments import SECOND, Kind, kind_of
-from stowhand.stores.table.backend import MOST_RESETS
-from stowhand.stores.table.names import MOMENTS, TOKEN, Shape, quote
+from stowhand.stores.table.backend import MAX_RESETS_IN_EPOCH
+from stowhand.stores.table.names import TIME_COLUMNS, TOKEN_COLUMN, Shape, quote
 from stowhand.stores.table.options import TableOptions
-from stowhand.stores.table.records import FIELDS
+from stowhand.stores.table.records import RECORD_FIELDS
 
 A_TOKEN = "/????????-????-????-????-????????????"
 """A mark ends like this while its claim's token is in it (GLOB)."""
@@ -40,7 +40,7 @@ def compose(shape: Shape, options: TableOptions[Any], kinds: Kinds) -> dict[str,
 def kinds_of(shape: Shape, declared: Mapping[str, str]) -> dict[str, Kind]:
     """By the declared types of the table's columns; names as SQLite compares them, whatever their case."""
     types = {name.lower(): kind for name, kind in declared.items()}
-    return {name: kind_of(types.get(shape.columns[name].lower(), "")) for name in MOMENTS}
+    return {name: kind_of(types.get(shape.columns[name].lower(), "")) for name in TIME_COLUMNS}
 
 
 def truth(cancel: str) -> str:
@@ -60,19 +60,19 @@ def _places(shape: Shape, options: TableOptions[Any], kinds: Kinds) -> dict[str,
     row = quote(shape.table.name)
     columns = {name: quote(own) for name, own in shape.columns.items()}
     of = {name: f"{row}.{column}" for name, column in columns.items()}
-    now = {f"now_{name}": f":now_{kinds[name]}" for name in MOMENTS}
+    now = {f"now_{name}": f":now_{kinds[name]}" for name in TIME_COLUMNS}
     queued_at = shape.has("queued_at")
     retried = f"stowhand_micros({of['finished_at']}) + {round(options.retry_delay * SECOND)}"
     fence = _fence(of, columns, _epoch(of, kinds))
     canceled = truth(of["cancel"]) if shape.has("cancel") else "0"
     values = {"id": of["id"], "state": of["state"], "failure_message": of["failure_message"], "cancel": canceled}
     values |= {name: f"coalesce({of[name]}, 0)" for name in ("num_failures", "num_resets")}
-    values |= {name: f"stowhand_micros({of[name]})" if shape.has(name) else "NULL" for name in MOMENTS}
+    values |= {name: f"stowhand_micros({of[name]})" if shape.has(name) else "NULL" for name in TIME_COLUMNS}
     values["worker_hostname"] = fence["worker"]
     return {
         **columns,
         **now,
-        "shown": ", ".join(values[name] for name in FIELDS),
+        "shown": ", ".join(values[name] for name in RECORD_FIELDS),
         "uncancel": f", {columns['cancel']} = 0" if shape.has("cancel") else "",
         "ask_cancel": f"{columns['cancel']} = 1" if shape.has("cancel") else f"{columns['state']} = {columns['state']}",
         **fence,
@@ -94,19 +94,19 @@ def _epoch(of: Mapping[str, str], kinds: Kinds) -> str:
     began = f"coalesce(stowhand_micros({of['started_at']}), 0)"
     if kinds["started_at"] is not Kind.INTEGER:
         return began
-    return f"({began} + min(coalesce({of['num_resets']}, 0), {MOST_RESETS}))"
+    return f"({began} + min(coalesce({of['num_resets']}, 0), {MAX_RESETS_IN_EPOCH}))"
 
 
 def _fence(of: Mapping[str, str], columns: Mapping[str, str], epoch: str) -> dict[str, str]:
     """Where the claim's token is: at the end of the mark, or in a column of its own. And its epoch beside it: a
     program that knows nothing of tokens does not clear an old one."""
     mark = of["worker_hostname"]
-    if TOKEN in of:
-        token = f"coalesce({of[TOKEN]} = :token, 0)"
+    if TOKEN_COLUMN in of:
+        token = f"coalesce({of[TOKEN_COLUMN]} = :token, 0)"
         places = {
-            "sign": f"{columns['worker_hostname']} = :worker, {columns[TOKEN]} = :token",
-            "strip": f"{columns[TOKEN]} = NULL",
-            "marked": f"{of[TOKEN]} IS NOT NULL",
+            "sign": f"{columns['worker_hostname']} = :worker, {columns[TOKEN_COLUMN]} = :token",
+            "strip": f"{columns[TOKEN_COLUMN]} = NULL",
+            "marked": f"{of[TOKEN_COLUMN]} IS NOT NULL",
             "worker": mark,
         }
     else:

@@ -23,7 +23,7 @@ from stowhand.stores.sqlite.table import moments
 from stowhand.stores.sqlite.table.composer import Kinds
 from stowhand.stores.sqlite.table.moments import parameters
 from stowhand.stores.sqlite.table.user_sql import Queries, Query
-from stowhand.stores.table.arguments import Key
+from stowhand.stores.table.arguments import KeyType
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions
 
@@ -34,7 +34,7 @@ class Table(msgspec.Struct, frozen=True):
     options: TableOptions[Any]
     shape: Shape
     kinds: Kinds
-    key: Key
+    key: KeyType
     names: tuple[str, ...]
     """Of a record's columns."""
     statements: Mapping[str, str]

@@ -17,7 +17,7 @@ from stowhand.stores.sqlite.table.connections import TableConnections, TableTran
 from stowhand.stores.sqlite.table.moments import SECOND, after, to_micros
 from stowhand.stores.sqlite.table.plan import CurrentRecord, find, no_lease
 from stowhand.stores.table.arguments import cancel_refusal, requeue_refusal, retry_refusal
-from stowhand.stores.table.records import ShownRecord, shown
+from stowhand.stores.table.records import ShownRecord, shown_record
 
 LOOKED_AT = 200
 """Waiting records looked at for the next due time; what is beyond is a poll's to find."""
@@ -76,12 +76,12 @@ class SqliteOperations:
     async def page(self, states: Sequence[State], after_: JobId | None, limit: int) -> Sequence[ShownRecord]:
         """Records in these states, by id, above ``after_``."""
         given = {"states": json.dumps([state.value for state in states]), "after": after_, "limit": limit}
-        return await self._connections.read(lambda tx: [shown(row) for row in tx.look("page", **given)])
+        return await self._connections.read(lambda tx: [shown_record(row) for row in tx.look("page", **given)])
 
     async def find(self, record_id: JobId) -> ShownRecord | None:
         """One record."""
         row = await self._connections.read(lambda tx: tx.look("find", id=record_id).fetchone())
-        return None if row is None else shown(row)
+        return None if row is None else shown_record(row)
 
     async def retry(self, record_id: JobId) -> Answer:
         """To queued, as if it had never been tried."""

@@ -21,8 +21,8 @@ from stowhand.stores.sqlite.shared.leaser import PAGE
 from stowhand.stores.sqlite.shared.plan import Renewal
 from stowhand.stores.sqlite.table.connections import TableTransaction
 from stowhand.stores.sqlite.table.moments import SECOND, after
-from stowhand.stores.table.check import CHANGES_CLAIM
-from stowhand.stores.table.claims import Abandoned
+from stowhand.stores.table.check import CHANGED_CLAIM
+from stowhand.stores.table.claims import AbandonedTokens
 from stowhand.stores.verdicts import Entry, recorded, untraced
 
 WITH_MESSAGE = (State.ERRORED, State.FAILED)
@@ -68,7 +68,7 @@ def no_lease(key: JobId) -> Lease:
 class TablePlan:
     """Of one table. ``abandoned``: tokens that this process has given up."""
 
-    def __init__(self, abandoned: Abandoned) -> None:
+    def __init__(self, abandoned: AbandonedTokens) -> None:
         self._abandoned = abandoned
 
     def settle(self, tx: TableTransaction, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
@@ -93,7 +93,7 @@ class TablePlan:
 
     def abandon(self, tx: TableTransaction, token: str) -> Sequence[Lease]:
         self._abandoned.add(token)
-        held = tx.look("held_by_token", token=token) if self._abandoned.begun.may_hold(token) else ()
+        held = tx.look("held_by_token", token=token) if self._abandoned.started_claims.may_hold(token) else ()
         return [Lease(key, token, epoch) for key, epoch in held]
 
     def find_foreign(self, tx: TableTransaction, ours: Sequence[Lease], slack: float) -> Foreign:
@@ -158,7 +158,7 @@ def _renew(tx: TableTransaction, lease: Lease) -> Renewal | None:
         return None
     record = find(tx, lease)
     is_moved = record is not None and not record.matches
-    refusal = CHANGES_CLAIM.format(column=tx.table.shape.columns["started_at"]) if is_moved else ""
+    refusal = CHANGED_CLAIM.format(column=tx.table.shape.columns["started_at"]) if is_moved else ""
     return Renewal(lease.pair, bool(row[0]), refusal)
 
 

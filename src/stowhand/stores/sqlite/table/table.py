@@ -28,9 +28,9 @@ from stowhand.stores.sqlite.table.connections import Table, TableConnections, Ta
 from stowhand.stores.sqlite.table.heartbeats import TableHeartbeats
 from stowhand.stores.sqlite.table.operations import SqliteOperations
 from stowhand.stores.sqlite.table.plan import TablePlan, mark
-from stowhand.stores.table.arguments import Key
-from stowhand.stores.table.backend import Finding, Notices, Taken, refuse_fatal
-from stowhand.stores.table.claims import NOT_CHANGED, Abandoned, Reasons
+from stowhand.stores.table.arguments import KeyType
+from stowhand.stores.table.backend import ClaimedRow, Finding, Notices, refuse_fatal
+from stowhand.stores.table.claims import NOT_CHANGED, AbandonedTokens, Reasons
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions
 
@@ -52,21 +52,21 @@ class SqliteTable:
     ) -> None:
         notices = notices or Notices(options.name)
         # As SQLite names its -wal: by the file itself, wherever a link to it is.
-        self._connections = TableConnections(Path(place).resolve(), pinned, notices.say)
+        self._connections = TableConnections(Path(place).resolve(), pinned, notices.warn)
         self._options = options
         self._shape = shape
-        self._abandoned = Abandoned(options.stalled)
-        self._passed = PassedOver("record", notices.say)
+        self._abandoned = AbandonedTokens(options.stalled)
+        self._passed = PassedOver("record", notices.warn)
         self._plan = TablePlan(self._abandoned)
         self.settle = Settler(self._connections, self._plan).settle
         self._clock = SystemClock()
-        self.asking = SqliteOperations(self._connections)
+        self.queries = SqliteOperations(self._connections)
         self.close = self._connections.close
         self.description = f"sqlite:///{self._connections.path}"
         self.warnings: Sequence[Finding] = ()
 
     @property
-    def key(self) -> Key:
+    def key(self) -> KeyType:
         """What the id column holds."""
         return self._connections.table.key
 
@@ -93,9 +93,9 @@ class SqliteTable:
 
     # -- a worker's ------------------------------------------------------------------------------
 
-    async def claim(self, request: ClaimRequest) -> Sequence[Taken]:
+    async def claim(self, request: ClaimRequest) -> Sequence[ClaimedRow]:
         """Due records in order, now processing under the token."""
-        self._abandoned.begun.note(request.token)
+        self._abandoned.started_claims.note(request.token)
         passed = self._passed.current()
         if request.limit < 1 or not await self._connections.read(
             lambda tx: TableClaim(tx, request, passed).is_worth_it()
@@ -112,7 +112,7 @@ class SqliteTable:
             raise StoreError(f"{self.description}: none of {len(wrong)} records can be claimed: record {key!r}: {why}")
         return taken
 
-    async def _claim(self, request: ClaimRequest) -> tuple[Sequence[Taken], Reasons]:
+    async def _claim(self, request: ClaimRequest) -> tuple[Sequence[ClaimedRow], Reasons]:
         while True:
             passed = self._passed.current()
             claim = partial(self._claim_within, request=request, passed=passed)
@@ -125,7 +125,7 @@ class SqliteTable:
 
     def _claim_within(
         self, tx: TableTransaction, request: ClaimRequest, passed: Sequence[str]
-    ) -> tuple[Sequence[Taken], Reasons]:
+    ) -> tuple[Sequence[ClaimedRow], Reasons]:
         if request.token in self._abandoned:
             return (), {}
         return TableClaim(tx, request, passed).claim()

@@ -21,9 +21,9 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import MIN_SUSPECT_RESETS
 from stowhand.stores.sqlite.table.composer import Kinds, reached, truth
 from stowhand.stores.sqlite.table.moments import LARGEST_SECONDS, Kind, as_text, to_micros
-from stowhand.stores.table.names import OUR_ALIAS, Column, Read, Shape, quote
-from stowhand.stores.table.options import Selected
-from stowhand.stores.table.user_sql import Writer, names_relation
+from stowhand.stores.table.names import OWN_ALIAS, Column, ParsedExpression, Shape, quote
+from stowhand.stores.table.options import SelectedExpression
+from stowhand.stores.table.user_sql import SqlWriter, names_relation
 
 JUDGED = ("id", "state", "process_after", "finished_at", "num_resets", "cancel")
 """Columns of the table that a claim, or a count, judges by."""
@@ -48,8 +48,8 @@ class Queries:
         kinds: Kinds,
         *,
         retries: bool,
-        order: Sequence[Read],
-        columns: Sequence[Selected],
+        order: Sequence[ParsedExpression],
+        columns: Sequence[SelectedExpression],
         shows_state: bool,
     ) -> None:
         self._shape = shape
@@ -155,7 +155,7 @@ def _retried(finished_at: str) -> str:
     return f"({finished_at} IS NULL OR {reached(finished_at, 'late')})"
 
 
-class _Writer(Writer):
+class _Writer(SqlWriter):
     """One statement: what it is FROM, what the user's parts become, and the values among them."""
 
     def __init__(self, shape: Shape, parts: Iterable[Any], *, beside: bool = True) -> None:
@@ -168,7 +168,7 @@ class _Writer(Writer):
         if not shape.viewed or shown:
             self.at = {name: shape.of(label, name) for name in judged}
         else:
-            self.at = {name: f"{quote(OUR_ALIAS)}.{quote(f'stowhand_{name}')}" for name in judged}
+            self.at = {name: f"{quote(OWN_ALIAS)}.{quote(f'stowhand_{name}')}" for name in judged}
         self._from = shape.view.labelled()
         if shape.viewed and (shown or beside):
             key = f"{quote(shape.view_label)}.{shape['id']}"
@@ -181,19 +181,19 @@ class _Writer(Writer):
         text = f"{select}\nFROM {self._from}\nWHERE " + "\n    AND ".join(where) + (f"\n{rest}" if rest else "")
         return Query(text, self.values)
 
-    def compared(self, column: str, values: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    def comparable(self, column: str, values: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
         """Moments as numbers, however the column keeps them. A date is its first one."""
         if not any(isinstance(value, date) for value in values):
             return column, values
         moments = (to_micros(_aware(value)) if isinstance(value, date) else value for value in values)
         return f"stowhand_micros({column})", tuple(moments)
 
-    def place(self, value: object) -> str:
+    def placeholder(self, value: object) -> str:
         name = f"value_{len(self.values)}"
         self.values[name] = _bound(value)
         return f":{name}"
 
-    def other(self, given: object) -> str:
+    def driver_expression(self, given: object) -> str:
         raise ConfigurationError(
             f"{a_type(given)} given; for SQLite a condition is Where(column, op, value) or sql(text,"
             " *values), an expression a column's name or sql(…)"
@@ -202,7 +202,7 @@ class _Writer(Writer):
     def _hidden(self, judged: Iterable[str]) -> str:
         table = quote(self.shape.table.name)
         listed = ", ".join(f"{table}.{self.shape[name]} AS {quote(f'stowhand_{name}')}" for name in judged)
-        return f"(SELECT {listed} FROM {self.shape.table.quoted}) AS {quote(OUR_ALIAS)}"
+        return f"(SELECT {listed} FROM {self.shape.table.quoted}) AS {quote(OWN_ALIAS)}"
 
 
 def _mentions(part: Any, label: str) -> bool:
