@@ -103,7 +103,7 @@ async def test_a_look_goes_on_while_it_finds_something_and_grants_the_slack() ->
         def heartbeats(self) -> Any:
             heartbeats = super().heartbeats()
 
-            async def late(ours: Any, slack: float) -> Foreign:
+            async def late(own_leases: Any, slack: float) -> Foreign:
                 return Foreign(late=True)
 
             async def reset_stalled(slack: float) -> list[Any]:
@@ -132,7 +132,7 @@ async def test_stopped_before_a_backlog_has_an_end_it_takes_no_further_page() ->
         def heartbeats(self) -> Any:
             heartbeats = super().heartbeats()
 
-            async def late(ours: Any, slack: float) -> Foreign:
+            async def late(own_leases: Any, slack: float) -> Foreign:
                 return Foreign(late=True)
 
             async def reset_stalled(slack: float) -> list[Any]:
@@ -226,7 +226,7 @@ async def test_it_stops_although_a_call_hangs_and_closes_its_heart_behind_it(mon
     heartbeats = store.heartbeats()
 
     class Hangs:
-        async def foreign(self, ours: Any, slack: float) -> Foreign:
+        async def foreign(self, own_leases: Any, slack: float) -> Foreign:
             hanging.set()
             go_on.wait(SOON)
             order.append("answered")

@@ -127,7 +127,7 @@ async def test_a_blocked_loop_is_reported_while_a_call_to_the_store_hangs() -> N
     reported, hanging = threading.Event(), threading.Event()
 
     class Hangs(FaultyHeartbeats):
-        async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+        async def foreign(self, own_leases: Sequence[Lease], slack: float) -> Foreign | None:
             hanging.set()
             await asyncio.Event().wait()
             raise AssertionError("nothing answers")

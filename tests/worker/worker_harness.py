@@ -159,9 +159,9 @@ class FaultyHeartbeats(SqliteHeartbeats):
         self._faulty.before("abandon", token)
         return await super().abandon(token)
 
-    async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+    async def foreign(self, own_leases: Sequence[Lease], slack: float) -> Foreign | None:
         self._faulty.before("foreign", slack)
-        return await super().foreign(ours, slack)
+        return await super().foreign(own_leases, slack)
 
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         self._faulty.before("reset_stalled", slack)

@@ -299,8 +299,8 @@ class Heartbeats(Protocol):
     async def abandon(self, token: str) -> bool:
         """Let this token claim nothing more, and hand back its jobs. False: some of them are busy, try again."""
 
-    async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
-        """Leases other than ``ours``; one query where that is empty. ``None``: only ``reset_stalled`` can find them."""
+    async def foreign(self, own_leases: Sequence[Lease], slack: float) -> Foreign | None:
+        """Find leases other than ``own_leases``; one query if none. ``None``: only ``reset_stalled`` can find them."""
 
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
         """Take back jobs whose lease ended more than ``slack`` seconds ago. Called again as long as it returns any."""

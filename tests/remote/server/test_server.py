@@ -173,7 +173,7 @@ class Upgraded(MemoryStore):
     def heartbeats(self) -> Any:
         heartbeats = super().heartbeats()
 
-        async def refuse(ours: object, slack: float) -> Any:
+        async def refuse(own_leases: object, slack: float) -> Any:
             raise SchemaTooNew("version 99")
 
         heartbeats.foreign = refuse  # type: ignore[method-assign]

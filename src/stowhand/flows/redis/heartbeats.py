@@ -75,7 +75,7 @@ class RedisHeartbeats:
             self._next_look = now + min(asked * CROWD, RAREST)
         return found
 
-    async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+    async def foreign(self, own_leases: Sequence[Lease], slack: float) -> Foreign | None:
         """Only two looks at the locks can tell."""
         return None
 

@@ -74,7 +74,7 @@ class HttpHeartbeats:
             self._proofs.end_token(token)
         return abandoned
 
-    async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
+    async def foreign(self, own_leases: Sequence[Lease], slack: float) -> Foreign | None:
         """Return nothing: the server looks for foreign leases that have ended."""
         return Foreign()
 

@@ -1,11 +1,11 @@
-"""Any table is a queue: a table that an application owns, served by workers.
+"""A user's table as a queue for workers.
 
-options.py      TableOptions: how the table is served; its expressions
-names.py        names of tables and columns, parsed and quoted; arguments.py: what else is read
+options.py      TableOptions: the options of a table, and its expressions
+names.py        names of tables and columns, parsed and quoted; arguments.py: other arguments
 user_sql.py     expressions and conditions as SQL
-check.py        what is wrong with a table, and SQL for it; ddl.py: a new table as SQL
-records.py      rows become records
-claims.py       which records of a claim are bad, whose claims were abandoned, when the next record is due
-store.py        TableStore: what a worker and people see; attempt_store.py: what a running handler sees
-backend.py      what a database must be able to do: postgres/, sqlite/
+check.py        problems of a table, and SQL that fixes them; ddl.py: a new table as SQL
+records.py      builds records from rows
+claims.py       bad records of a claim, and abandoned claims
+store.py        TableStore, for workers and users; attempt_store.py: ctx.store, for handlers
+backend.py      the interface of a database: postgres/, sqlite/
 """

@@ -79,7 +79,7 @@ class Index(msgspec.Struct, frozen=True):
 class Rule(msgspec.Struct, frozen=True):
     """A CHECK, or a type, that may refuse a worker's writes."""
 
-    what: str
+    subject: str
     columns: Sequence[str]
     """The columns of the rule that a worker writes."""
     refused: Sequence[State] | None = None
@@ -210,12 +210,12 @@ def _unfit(shape: Shape, documented: str, problem: str) -> Finding:
 def _rule(facts: CatalogFacts, shape: Shape, rule: Rule) -> Iterator[Finding]:
     if rule.refused is None:
         yield Finding(
-            f"{rule.what} concerns {', '.join(rule.columns)}, which a worker writes: see that it lets pass records in"
-            " every state",
+            f"{rule.subject} concerns {', '.join(rule.columns)}, which a worker writes: see that it lets pass records"
+            " in every state",
             fatal=False,
         )
     elif rule.refused:
-        problem = f"{rule.what} does not let pass a record that is {', '.join(rule.refused)}"
+        problem = f"{rule.subject} does not let pass a record that is {', '.join(rule.refused)}"
         fatal = list(rule.refused) != [State.CANCELED] or facts.column(shape, "cancel") is not None
         if fatal and (not rule.widened or State.QUEUED in rule.refused):
             yield _unfit(shape, "state", problem)

@@ -130,7 +130,9 @@ async def plan_of_a_claim(jobs: Jobs, limit: int, **options: Any) -> dict[str, A
         token = "00000000-0000-0000-0000-000000000000"
         given = {**values, **context.values(limit=limit, mark="w", token=token)}
         with jobs.transaction() as connection:
-            connection.execute(context.statement("begin_walk" if claims._walks else "begin_claim"), {"token": token})
+            connection.execute(
+                context.statement("begin_walk" if claims._can_walk_index else "begin_claim"), {"token": token}
+            )
             ((found,),) = connection.execute(b"explain (analyze, buffers, format json) " + statement, given).fetchall()
             connection.rollback()
     plan: dict[str, Any] = found[0]["Plan"]
@@ -171,7 +173,7 @@ async def test_what_the_record_is_read_by_may_sort(jobs: Jobs) -> None:
         jobs.sql(index_ddl(read_shape("jobs", None, {}), index))
     jobs.add(2)
     async with jobs.served(view_name="shown", column_expressions=["sorts"]) as served:
-        assert served.table._claims._walks
+        assert served.table._claims._can_walk_index
         assert [one.values for one in await served.claim(2)] == [("on",), ("on",)]
 
 

@@ -160,7 +160,7 @@ def test_a_record_that_somebody_holds_locked_is_waited_for_within_bounds(
         async with await psycopg.AsyncConnection.connect(shared_url) as application:
             await application.execute("select from jobs for update")
             with monkeypatch.context() as patience:
-                patience.setattr(held_transaction, "LOCK_PATIENCE", 0.1)
+                patience.setattr(held_transaction, "LOCK_TIMEOUT_SECONDS", 0.1)
                 with pytest.raises(StoreUnreachable, match="lock"):
                     async with harness.attempt(claim):
                         pytest.fail("begun")

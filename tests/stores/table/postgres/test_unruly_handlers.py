@@ -198,7 +198,7 @@ def test_a_statement_that_runs_on_holds_nobody_up_for_long(
         await asyncio.sleep(0.05)
 
     async def scene(harness: AttemptHarness) -> None:
-        monkeypatch.setattr(held_transaction, "PATIENCE", 0.2)
+        monkeypatch.setattr(held_transaction, "STATEMENT_TIMEOUT_SECONDS", 0.2)
         async with asyncio.timeout(20):
             verdict, row = await harness.run(leaks)
         assert (verdict, row["state"], await harness.effects()) == (Verdict.SETTLED, "errored", [])
@@ -218,7 +218,7 @@ def test_an_open_stream_is_not_waited_for(run: Run, shared_url: str, monkeypatch
         streams.append(stream)
 
     async def scene(harness: AttemptHarness) -> None:
-        monkeypatch.setattr(held_transaction, "PATIENCE", 60.0)
+        monkeypatch.setattr(held_transaction, "STATEMENT_TIMEOUT_SECONDS", 60.0)
         async with asyncio.timeout(20):
             _, row = await harness.run(work)
         assert (row["state"], "left a stream" in row["failure_message"]) == ("errored", True)

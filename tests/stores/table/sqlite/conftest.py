@@ -16,7 +16,7 @@ from tests.stores.table.sqlite.application import Application
 def slow_machines() -> Iterator[None]:
     """Whoever waits for the write lock waits for another, however slow the machine: a reset is not put off for that."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(heartbeats, "SHORT", 60.0)
+        patch.setattr(heartbeats, "MAX_LOCK_WAIT_SECONDS", 60.0)
         yield
 
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from stowhand.stores.sqlite.table import moments
-from stowhand.stores.sqlite.table.moments import Kind
+from stowhand.stores.sqlite.table import timestamps
+from stowhand.stores.sqlite.table.timestamps import TimeFormat
 
 AT = 1_714_564_800_123_456
 
@@ -40,35 +40,35 @@ AT = 1_714_564_800_123_456
     ],
 )
 def test_whatever_is_stored_is_understood_or_left_alone(stored: object, micros: int | None) -> None:
-    assert moments.stored_micros(stored) == micros
+    assert timestamps.stored_micros(stored) == micros
 
 
 @pytest.mark.parametrize(
     ("declared", "kind"),
     [
-        ("", Kind.TEXT),
-        ("datetime", Kind.TEXT),
-        ("TIMESTAMP", Kind.TEXT),
-        ("varchar(30)", Kind.TEXT),
-        ("BigInt", Kind.INTEGER),
-        ("INTEGER", Kind.INTEGER),
-        ("real", Kind.REAL),
-        ("DOUBLE PRECISION", Kind.REAL),
+        ("", TimeFormat.TEXT),
+        ("datetime", TimeFormat.TEXT),
+        ("TIMESTAMP", TimeFormat.TEXT),
+        ("varchar(30)", TimeFormat.TEXT),
+        ("BigInt", TimeFormat.INTEGER),
+        ("INTEGER", TimeFormat.INTEGER),
+        ("real", TimeFormat.REAL),
+        ("DOUBLE PRECISION", TimeFormat.REAL),
     ],
 )
-def test_the_declared_type_says_how_to_write(declared: str, kind: Kind) -> None:
-    assert moments.kind_of(declared) is kind
+def test_the_declared_type_says_how_to_write(declared: str, kind: TimeFormat) -> None:
+    assert timestamps.kind_of(declared) is kind
 
 
 def test_what_is_written_sorts_with_what_sqlite_itself_writes() -> None:
     connection = sqlite3.connect(":memory:")
     (now,) = connection.execute("SELECT CURRENT_TIMESTAMP").fetchone()
     connection.close()
-    second = moments.to_micros(datetime.fromisoformat(now).replace(tzinfo=UTC))
-    assert moments.as_text(second - 1) < now <= moments.as_text(second)
-    assert moments.stored_micros(now) == second
+    second = timestamps.to_micros(datetime.fromisoformat(now).replace(tzinfo=UTC))
+    assert timestamps.as_text(second - 1) < now <= timestamps.as_text(second)
+    assert timestamps.stored_micros(now) == second
 
 
 def test_the_ends_of_time_are_written_as_the_last_moment_there_is() -> None:
-    assert moments.as_text(moments.after(0, 1e300)) == "9999-12-31 23:59:59.999999"
-    assert moments.as_text(moments.after(0, -1e300)) == "0001-01-01 00:00:00.000000"
+    assert timestamps.as_text(timestamps.after(0, 1e300)) == "9999-12-31 23:59:59.999999"
+    assert timestamps.as_text(timestamps.after(0, -1e300)) == "0001-01-01 00:00:00.000000"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stowhand.jobs.conditions import Sql, sql
-from stowhand.stores.sqlite.table import moments
+from stowhand.stores.sqlite.table import timestamps
 from stowhand.stores.sqlite.table.checks import check
 from stowhand.stores.sqlite.table.connections import Table
 from stowhand.stores.table.ddl import DdlOptions, full_ddl
@@ -32,7 +32,7 @@ def indexed(made: Made) -> Application:
 
 
 def facts(app: Application, **options: Any) -> Table:
-    app.raw.create_function("stowhand_micros", 1, moments.stored_micros, deterministic=True)
+    app.raw.create_function("stowhand_micros", 1, timestamps.stored_micros, deterministic=True)
     backend = app.table(max_num_retries=1, **options)
     table, _ = check(app.raw, backend._options, backend._shape)
     assert table is not None

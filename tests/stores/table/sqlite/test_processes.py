@@ -171,7 +171,7 @@ def test_an_idle_claim_takes_no_lock(app: Application, run: Run) -> None:
 def test_a_reset_that_had_to_wait_lets_the_beats_go_first(
     app: Application, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SHORT", 0.0)
+    monkeypatch.setattr(module, "MAX_LOCK_WAIT_SECONDS", 0.0)
     app.add(state="processing", last_heartbeat_at="2024-05-01 11:00:00")
 
     async def scenario() -> None:
@@ -263,7 +263,7 @@ def test_a_file_that_is_not_there_is_not_made(app: Application, run: Run) -> Non
 
     async def scenario() -> None:
         table = app.table()
-        with pytest.raises(StoreUnreachable, match="the application's to make"):
+        with pytest.raises(StoreUnreachable, match="the application creates the file"):
             await table.open()
         assert not app.path.exists()
         app.path = app.path.with_name("x" * 300)

@@ -94,7 +94,7 @@ class Claims:
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         """Due jobs in the order (priority, run_at, id), now processing under the request's token."""
         self._context.worker = request.worker
-        self._context.patience = min(max(request.lease / 4, 1.0), STATEMENT_DEADLINE_SECONDS)
+        self._context.heartbeat_timeout_seconds = min(max(request.lease / 4, 1.0), STATEMENT_DEADLINE_SECONDS)
         self._foreign_leases.ask(request)
         if request.limit < 1 or (
             request.suspects and self._answered(request.tasks, request.queues) and not self._answer.suspects

@@ -75,9 +75,9 @@ class PostgresContext:
         )
         self.worker = ""
         """The worker that claims through this store: part of the names of its connections."""
-        self.patience = STATEMENT_DEADLINE_SECONDS
+        self.heartbeat_timeout_seconds = STATEMENT_DEADLINE_SECONDS
         """Seconds that a heartbeat waits for an answer: a connection that died silently must not cost a lease."""
-        self.moved = "its lease is another one now"
+        self.changed_claim_reason = "its lease is another one now"
 
     @property
     def place(self) -> str:

@@ -59,7 +59,7 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
         values = self._context.values(history=options.history, failed_retention=options.failed_retention)
         with self._context.translated():
             ((problem,),) = await self._link.rows(
-                self._context.statement("maintain"), values, lambda: self._context.patience
+                self._context.statement("maintain"), values, lambda: self._context.heartbeat_timeout_seconds
             )
         if problem is not None:
             raise StoreError(f"{self._context.address}: not everything could be kept in order: {problem}")

@@ -1,7 +1,7 @@
-"""What the queue and a user's table do alike on PostgreSQL.
+"""The common parts of the queue and of a user's table on PostgreSQL.
 
-plan       what differs: statements, and how errors are called. A plan decides nothing and opens nothing
-settler    records how attempts ended
-leaser     renews leases, hands them back, takes them back from the dead: the heartbeats of both
+plan       the parts that differ: statements and error messages. A plan decides nothing and opens nothing
+settler    records the outcomes of attempts
+leaser     renews, releases and resets leases: the heartbeats of both
 listener   waits for notifications
 """

@@ -1,4 +1,4 @@
-"""Leases: renewed, handed back, and taken back from the dead. On a connection for the heartbeater's own loop."""
+"""Renews, releases and resets leases, on a connection for the heartbeater's own loop."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ PAGE = 1000
 
 
 class Leaser(Generic[C]):
-    """What the heartbeats of the queue and of a user's table do alike; each adds what it alone has.
+    """The common part of the heartbeats of the queue and of a user's table.
 
-    What differs is in the two files statements.sql: the same names, the same columns in the answers, other SQL. One
-    call at a time, on one loop. Every method raises StoreUnreachable, and may be repeated.
+    The two files statements.sql have statements with the same names and result columns, but different SQL. Only one
+    call runs at a time, on one loop. Every method raises StoreUnreachable, and may be repeated.
     """
 
     def __init__(self, context: C, calls: Calls = UNREPORTED) -> None:
@@ -40,7 +40,7 @@ class Leaser(Generic[C]):
 
     @reported
     async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
-        """Renew for ``lease`` seconds from now; a table's option says how long, whatever ``lease`` is."""
+        """Renew for ``lease`` seconds from now. A table ignores ``lease``, and uses its own option."""
         if not leases:
             return Pulse()
         answers: dict[str, set[Pair]] = {"lost": set(), "canceled": set(), "busy": set()}
@@ -51,7 +51,9 @@ class Leaser(Generic[C]):
         answered, refused = await self._write_each("beat", leases, beat, lambda one: one.job_id)
         for key, token, found in answered:
             if found == "moved":
-                self._refused.append(RefusedChange(self._context.job_id(key), "beat", self._context.moved))
+                self._refused.append(
+                    RefusedChange(self._context.job_id(key), "beat", self._context.changed_claim_reason)
+                )
                 found = "lost"
             if found != "renewed":
                 answers[found].add((self._context.job_id(key), token))
@@ -60,7 +62,7 @@ class Leaser(Generic[C]):
 
     @reported
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """Hand back unspent. Returns the leases whose rows another transaction has locked."""
+        """Return jobs to the queue without using an attempt. Return the leases of rows that are locked."""
         if not leases:
             return []
 
@@ -75,43 +77,43 @@ class Leaser(Generic[C]):
         nothing = [""] * len(missed)
         with self._context.translated():
             looked = await self._ask("look", **self._context.leases(missed), states=nothing, errors=nothing)
-        found = {(self._context.job_id(key), token): what for key, token, what, *_ in looked}
+        found = {(self._context.job_id(key), token): outcome for key, token, outcome, *_ in looked}
         return [lease for lease in missed if found.get((lease.job_id, lease.token)) == "busy"]
 
     @reported
-    async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
-        """All leases but these."""
+    async def foreign(self, own_leases: Sequence[Lease], slack: float) -> Foreign | None:
+        """Look for foreign leases."""
         with self._context.translated():
-            ((late, ends_in),) = await self._ask("foreign_leases", **self._context.leases(ours), slack=slack)
+            ((late, ends_in),) = await self._ask("foreign_leases", **self._context.leases(own_leases), slack=slack)
         return Foreign(late=late, ends_in=ends_in)
 
     @reported
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
-        """Take back what has not been renewed in time."""
+        """Reset jobs whose lease was not renewed in time."""
         return await self._reset(await self._find("find_stalled", slack=slack), slack)
 
     @reported
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
-        """Take back all that this worker holds, but for what another transaction has locked."""
-        taken: list[ResetJob] = []
+        """Reset all jobs of this worker, except those that another transaction has locked."""
+        reset_jobs: list[ResetJob] = []
         while page := await self._reset(await self._find("find_held_by_worker", worker=worker)):
-            taken += page
-        return taken
+            reset_jobs += page
+        return reset_jobs
 
     @reported
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
-        """Take back this one."""
+        """Reset the job of this lease."""
         about = {"id": lease.job_id, "token": lease.token, "epoch": lease.epoch}
         return await self._reset(await self._find("find_held_by_lease", **about))
 
     def refused(self) -> Sequence[RefusedChange]:
-        """What the database refused to change since the last call."""
+        """Return what the database refused to change since the last call."""
         refused, self._refused = self._refused, []
         return refused
 
     async def check_writable(self) -> None:
-        """Nothing: a server that cannot write its log ends, and a claim locks rows, which a standby refuses."""
-        # Where only the tables are on a full disk, a write that needs another page fails.
+        """Do nothing: a server that cannot write its log stops, and a standby refuses claims, which lock rows."""
+        # If only the tables are on a full disk, a write that needs another page fails.
 
     async def close(self) -> None:
         """Close the connection."""
@@ -122,7 +124,7 @@ class Leaser(Generic[C]):
             return await self._ask(name, page=PAGE, **values)
 
     async def _reset(self, found: Sequence[Row], slack: float | None = None) -> Sequence[ResetJob]:
-        """Decide by ``lifecycle.reset``, and write: only where the row is still what was found."""
+        """Reset rows by the rules of ``lifecycle.reset``, if they have not changed since they were found."""
         if not found:
             return []
 
@@ -133,8 +135,8 @@ class Leaser(Generic[C]):
                 ids=[row[0] for row in part],
                 marks=[row[1] for row in part],
                 epochs=[row[2] for row in part],
-                states=[each.state.value for each in decided],
-                errors=[each.error for each in decided],
+                states=[decision.state.value for decision in decided],
+                errors=[decision.error for decision in decided],
                 slack=slack,
             )
 
@@ -148,22 +150,22 @@ class Leaser(Generic[C]):
 
     async def _write_each(
         self,
-        doing: str,
+        operation: str,
         items: Sequence[T],
         write: Callable[[Sequence[T]], Awaitable[Sequence[Row]]],
         job_id: Callable[[T], JobId],
     ) -> tuple[list[Row], list[T]]:
-        """The answers, and the items that the database refuses: these are reported."""
+        """Write items. Return the answers, and the items that the database refuses, which are reported."""
         with self._context.translated():
-            written = await write_each(items, write, self._clock, postgres_errors.concerns_call)
-        for item, error in written.refused:
-            self._refused.append(RefusedChange(job_id(item), doing, clean(postgres_errors.first_line(error))))
-        return written.rows, [item for item, _ in written.refused]
+            result = await write_each(items, write, self._clock, postgres_errors.concerns_call)
+        for item, error in result.refused:
+            self._refused.append(RefusedChange(job_id(item), operation, clean(postgres_errors.first_line(error))))
+        return result.rows, [item for item, _ in result.refused]
 
     async def _ask(self, name: str, /, **values: object) -> list[Row]:
-        """Repeated a few times after errors by which nothing was done. Raises what psycopg raises."""
+        """Run a statement, repeated a few times after transient errors. Raises psycopg's errors."""
         return await retry_transient(lambda: self._try(name, **values), self._clock)
 
     async def _try(self, name: str, /, **values: object) -> list[Row]:
-        statement, given = self._context.statement(name), self._context.values(**values)
-        return await self._link.rows(statement, given, lambda: self._context.patience)
+        statement, parameters = self._context.statement(name), self._context.values(**values)
+        return await self._link.rows(statement, parameters, lambda: self._context.heartbeat_timeout_seconds)

@@ -1,7 +1,7 @@
-"""LISTEN, on a connection of its own. A notification is a hint; without them a worker polls.
+"""LISTEN on its own connection. A notification is a hint; without notifications a worker polls.
 
-Nothing is lost between two waits: what arrives then stays in the socket, and the next wait finds it there. While a
-wait sleeps, the connection may be asked something else (``ask``), whose answer proves it too.
+Notifications between two waits are not lost: they stay in the socket until the next wait. During a wait, the connection
+may run other statements (``ask``), whose replies also prove that it works.
 """
 
 from __future__ import annotations
@@ -19,48 +19,48 @@ from stowhand.retry import exponential
 from stowhand.stores.database.link import Connection, Dialer, Row, Values, disconnect, is_idle, rows
 from stowhand.stores.database.statements import quote_identifier
 
-PING_DEADLINE = 5.0
-PROVE_EVERY = 25.0
-"""Seconds of silence after which the connection is asked whether it still listens."""
-_TROUBLE = (psycopg.Error, StoreError, OSError)
+PING_TIMEOUT_SECONDS = 5.0
+PROOF_INTERVAL_SECONDS = 25.0
+"""Silence after which the connection must prove that it still listens."""
+_CONNECTION_ERRORS = (psycopg.Error, StoreError, OSError)
 _IS_LISTENING = b"select count(*) from pg_catalog.pg_listening_channels() c where c = %s"
 _BACKEND = b"select pg_catalog.pg_backend_pid()"
 
 
 class Announcement:
-    """What the listening connection shows of its worker, so that only a worker that waits is notified.
+    """State of the worker that its listening connection announces, so that only waiting workers are notified.
 
-    This one shows nothing: every enqueue notifies.
+    This base announces nothing: every enqueue notifies.
     """
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
-        """Set when it is to show something else."""
+        """Set when the announcement must be updated."""
 
     async def begin(self, connection: Connection) -> None:
-        """It has just begun to listen."""
+        """Start the announcement on a connection that has just started to listen."""
 
     async def update(self, connection: Connection) -> bool:
-        """Show what is to be shown. True: until now no enqueue had to notify it, so there may be new work."""
+        """Update the announcement. True if no enqueue notified the worker before, so there may be new work."""
         return False
 
     def end(self) -> None:
-        """The connection is gone, and with it what it showed."""
+        """End the announcement: its connection is lost."""
 
     def woken(self, now: float) -> None:
-        """By a notification."""
+        """Note that a notification woke the worker."""
 
     def next_look(self) -> float:
-        """When there may be new work without a notification."""
+        """Return the next time when there may be new work without a notification."""
         return float("inf")
 
     def look(self, now: float) -> bool:
-        """True once for each of those times that has come."""
+        """Return True once for each of those times that has passed."""
         return False
 
 
 class Listener:
-    """Waits for notifications; reconnects with growing pauses, and merely sleeps as long as that fails."""
+    """Waits for notifications. Reconnects with growing pauses, and sleeps while that fails."""
 
     def __init__(
         self,
@@ -71,8 +71,17 @@ class Listener:
         announcement: Announcement,
         report: OnListening = lambda state, error, connection: None,
     ) -> None:
-        """``channel``: ``None`` where nothing notifies. ``behind_pooler``: what to say there, where a LISTEN would stay
-        behind on a server connection that serves other clients next, and reach none; ``None``: trust the address.
+        """Create a listener that is not connected yet.
+
+        Args:
+            dialer: Opens connections.
+            role: The role in the connection's name.
+            channel: ``None`` where nothing notifies.
+            behind_pooler: The warning for an address of a pooler, behind which a LISTEN reaches nobody. ``None``: trust
+                the address.
+            announcement: The announced state of the worker.
+            report: Called with each change of the listening connection.
+
         """
         self._dialer = dialer
         self._role = role
@@ -83,27 +92,27 @@ class Listener:
         self._on_change = report
         self._connection: Connection | None = None
         self._lock = asyncio.Lock()
-        """Of waits: one at a time."""
+        """Held by a wait: one at a time."""
         self._turn = asyncio.Lock()
-        """Of the connection: a wait lets go of it while it sleeps."""
-        self._forgot = False
-        """The connection has said that it listens no more."""
-        self.prove_every = PROVE_EVERY
+        """Held by a user of the connection. A wait releases it while it sleeps."""
+        self._has_stopped_listening = False
+        """Whether the connection no longer listens."""
+        self.prove_every = PROOF_INTERVAL_SECONDS
         self._proven_at = float("-inf")
         self._notified = False
-        """A notification came along with the answer to a statement."""
+        """Whether a notification arrived with the reply to a statement."""
         self._pause: Backoff = exponential(base=0.5, cap=30.0, jitter=0.2)
         self._failures = 0
         self._retry_at = 0.0
 
     @property
     def is_listening(self) -> bool:
-        """The listening connection answered when it was last asked."""
+        """Whether the listening connection answered its last statement."""
         return self._connection is not None
 
     async def wait(self, timeout: float) -> bool:
-        """True when there may be new work; False after ``timeout`` seconds. Raises nothing."""
-        until = self._clock.monotonic() + timeout
+        """Return True when there may be new work; False after ``timeout`` seconds. Never raises."""
+        deadline = self._clock.monotonic() + timeout
         if self._channel is not None:
             async with self._lock:
                 try:
@@ -111,49 +120,50 @@ class Listener:
                         if await self._ready(self._channel):
                             return True
                     if self._connection is not None:
-                        return await self._next_notification(self._connection, until)
-                except _TROUBLE as error:
+                        return await self._next_notification(self._connection, deadline)
+                except _CONNECTION_ERRORS as error:
                     self._report("error", error)
                     await self.close()
-                    self._retry_at = 0.0  # it worked a moment ago: connect again at once
+                    self._retry_at = 0.0  # it worked before: connect again at once
                     try:
                         async with self._turn:
                             return await self._ready(self._channel)
-                    except _TROUBLE as again:
-                        self._report("error", again)
+                    except _CONNECTION_ERRORS as second_error:
+                        self._report("error", second_error)
                         self._postpone()
                 except BaseException:
-                    # Canceled in the middle of a question: the connection's state is not known.
-                    asked = self._turn.locked()  # by somebody else, who goes on
-                    if self._connection is not None and not asked and not is_idle(self._connection):
+                    # Canceled during a statement: the connection's state is unknown.
+                    is_in_use = self._turn.locked()  # by somebody else, who goes on
+                    if self._connection is not None and not is_in_use and not is_idle(self._connection):
                         await self.close()
                     raise
-        await self._clock.sleep(max(until - self._clock.monotonic(), 0.0))
+        await self._clock.sleep(max(deadline - self._clock.monotonic(), 0.0))
         return False
 
     async def ask(self, statement: bytes, values: Values) -> list[Row] | None:
-        """The rows of a statement, run on the connection while a wait sleeps; ``None``: there is none to run it on now.
+        """Run a statement on the connection while a wait sleeps. ``None`` if there is no free connection now.
 
-        Raises what psycopg raises, and TimeoutError sooner than elsewhere: it is a ping too.
+        Raises psycopg's errors, and TimeoutError earlier than elsewhere, because the statement is a ping too.
         """
         connection = self._connection
         if connection is None or self._turn.locked():
             return None
         async with self._turn:
             try:
-                with connection.answering_within(PING_DEADLINE):
+                with connection.answering_within(PING_TIMEOUT_SECONDS):
                     return await rows(connection, statement, values, self._dialer.prepared)
             finally:
-                self._announcement.changed.set()  # psycopg has taken the reader away; an error may have ended it all
+                # psycopg has removed the reader, and an error may have closed the connection.
+                self._announcement.changed.set()
 
     def proven(self, *, listens: bool) -> None:
-        """What has just been asked has said whether it still listens."""
+        """Note whether a statement has proved that the connection still listens."""
         self._proven_at = self._clock.monotonic()
-        self._forgot = not listens
+        self._has_stopped_listening = not listens
 
     @property
     def connection(self) -> Connection | None:
-        """The one that listens, if any."""
+        """The listening connection, if there is one."""
         return self._connection
 
     async def close(self) -> None:
@@ -170,7 +180,7 @@ class Listener:
                 return False
             try:
                 await self._listen(channel)
-            except _TROUBLE as error:
+            except _CONNECTION_ERRORS as error:
                 self._report("error", error)
                 self._postpone()
                 return False
@@ -202,17 +212,17 @@ class Listener:
             await disconnect(connection)
             raise
         self._connection, self._proven_at, self._failures = connection, self._clock.monotonic(), 0
-        self._forgot = False
+        self._has_stopped_listening = False
         self._report("success")
 
     @staticmethod
     async def _is_listening(connection: Connection, channel: str) -> bool:
         """Asked now and then: a dead peer does not report that it is dead, and a pooler forgets a LISTEN."""
-        async with asyncio.timeout(PING_DEADLINE):
+        async with asyncio.timeout(PING_TIMEOUT_SECONDS):
             ((channels,),) = await rows(connection, _IS_LISTENING, (channel,), False)
         return bool(channels)
 
-    async def _next_notification(self, connection: Connection, until: float) -> bool:
+    async def _next_notification(self, connection: Connection, deadline: float) -> bool:
         """Sleep until the socket has something to read; then read it all."""
         announcement = self._announcement
         while True:
@@ -220,7 +230,7 @@ class Listener:
                 announcement.changed.clear()
                 if not is_idle(connection):
                     raise StoreError("the connection broke, or did not answer, when it was asked something else")
-                if self._forgot:
+                if self._has_stopped_listening:
                     raise _forgotten()
                 if await announcement.update(connection):
                     return True
@@ -231,9 +241,9 @@ class Listener:
                     return True
                 if announcement.look(now):
                     return True
-                if now >= until:
+                if now >= deadline:
                     return False
-            await self._readable(connection, min(until, announcement.next_look()) - now)
+            await self._readable(connection, min(deadline, announcement.next_look()) - now)
 
     def _read_notifications(self, connection: Connection) -> bool:
         """Read what has come, without psycopg's generator, which would cost turns of the loop before the job starts."""

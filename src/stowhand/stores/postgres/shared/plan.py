@@ -56,10 +56,10 @@ class Context(Protocol):
     """Where the store is, its statements, and how its errors are called."""
 
     dialer: Dialer
-    patience: float
+    heartbeat_timeout_seconds: float
     """Seconds that a heartbeat waits for an answer."""
 
-    moved: str
+    changed_claim_reason: str
     """Why a lease is lost that has just been renewed: the statement ``beat`` says ``moved``."""
 
     def statement(self, name: str) -> bytes:

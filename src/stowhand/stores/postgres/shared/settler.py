@@ -1,4 +1,4 @@
-"""Settlements, on a connection of their own: durable, guarded by the pair (id, token), none failing for another."""
+"""Writes settlements on their own connection: durable, guarded by (id, token), and independent of each other."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Write = Callable[[Connection, Sequence[Entry]], Awaitable[Mapping[Pair, State]]]
 
 _JOB_ID = attrgetter("job_id")
 
-# A row is mostly locked by a statement of ours (a beat, a cancel, a key that moves on): gone in a moment. What takes
-# longer is an application's transaction; then the caller tries again.
+# Rows are mostly locked by our own short statements (a beat, a cancel, the next job of a key). An application's
+# transaction takes longer, and then the caller tries again.
 _BUSY_PAUSES = (0.002, 0.010)
 
 
 class Settler:
-    """Records how attempts ended: all together, what the database refuses alone, what is locked a moment later."""
+    """Records the outcomes of attempts in one call, and retries locked rows after a pause."""
 
     def __init__(self, context: Context, plan: SettlePlan, write: Write | None = None) -> None:
         """``write``: for a store that writes more than the plan's one statement."""
@@ -43,12 +43,12 @@ class Settler:
         self._clock = SystemClock()
 
     async def settle(self, batch: Sequence[Entry], *, repeat: bool = False) -> Sequence[Reply]:
-        """Replies in the order of the batch. What only completed is written first, all of it by one statement."""
+        """Settle a batch, and reply in its order. Plain completions are written first, by one statement."""
         leases = self.plain_leases(batch)
         return await self.settle_rest(batch, await self._complete(leases) if leases else frozenset(), repeat=repeat)
 
     async def settle_rest(self, batch: Sequence[Entry], done: Set[JobId], *, repeat: bool) -> Sequence[Reply]:
-        """Settle all but what is ``done``. Replies in the order of the batch."""
+        """Settle all jobs that are not ``done``, and reply in the order of the batch."""
         if len(done) == len(batch):
             return [Verdict.SETTLED] * len(batch)
         rest = [entry for entry in batch if entry[0].job_id not in done]
@@ -56,18 +56,18 @@ class Settler:
         return [Verdict.SETTLED if lease.job_id in done else next(replies) for lease, _ in batch]
 
     def plain_leases(self, batch: Sequence[Entry]) -> list[Lease]:
-        """Those that completed with nothing to add, in id order; none where one id is there twice.
+        """Return the leases of plain completions in order of ids; none if an id occurs twice.
 
-        What is completed together is answered by ids, which would not tell two leases of one job apart.
+        The reply to completions contains ids only, which cannot distinguish two leases of one job.
         """
         if len({lease.job_id for lease, _ in batch}) < len(batch):
             return []
-        plain = [lease for lease, one in batch if one is COMPLETED or self._plan.is_plain(one)]
+        plain = [lease for lease, settlement in batch if settlement is COMPLETED or self._plan.is_plain(settlement)]
         plain.sort(key=_JOB_ID)
         return plain
 
     async def _complete(self, leases: Sequence[Lease]) -> Set[JobId]:
-        """All together: nothing but ids and tokens travels. None of them where the database refuses one."""
+        """Complete all leases, sending only ids and tokens. Complete none if the database refuses one."""
         query = self._plan.complete(leases)
         with self._context.translated():
             try:
@@ -90,7 +90,7 @@ class Settler:
         return replies.in_order(repeat=repeat)
 
     async def connect(self) -> None:
-        """Have a connection, once. Raises StoreUnreachable."""
+        """Connect if there is no connection. Raises StoreUnreachable."""
         if not self._link.connected:
             async with self._link.connection():
                 pass
@@ -100,48 +100,52 @@ class Settler:
         await self._link.close()
 
     async def persist(self, action: Callable[[Connection], Awaitable[T]]) -> T:
-        """Repeated a few times after errors by which nothing was done (a deadlock, a server shutting down)."""
+        """Run an action, repeated a few times after transient errors (a deadlock, a server that shuts down)."""
 
         return await retry_transient(lambda: self.once(action), self._clock)
 
     async def once(self, action: Callable[[Connection], Awaitable[T]]) -> T:
-        """For what must not be repeated."""
+        """Run an action that must not be repeated."""
         async with self._link.connection() as connection:
             return await action(connection)
 
     async def run(self, connection: Connection, query: Query[T]) -> list[T]:
-        """What the query finds."""
+        """Run a query, and return its rows as it reads them."""
         prepared = self._context.dialer.prepared or None
         return [query.read(row) for row in await rows(connection, query.statement, query.values, prepared)]
 
     async def _settle(self, replies: Replies, entries: Sequence[Entry]) -> None:
-        """Write what can be written, and look what became of the rest."""
-        wrong = {pair(entry): why for entry in entries if (why := self._plan.acceptable(entry)) is not None}
-        replies.known |= await self._write_each([entry for entry in entries if pair(entry) not in wrong])
+        """Write the settlements. Look up the state of those not written."""
+        reasons = {pair(entry): reason for entry in entries if (reason := self._plan.acceptable(entry)) is not None}
+        replies.known |= await self._write_each([entry for entry in entries if pair(entry) not in reasons])
         missed = replies.missed(entries)
         if not missed:
             return
         query = self._plan.look(missed)
-        for about, found in await self.persist(lambda connection: self.run(connection, query)):
-            if found is Verdict.BUSY and about in wrong:  # the lease holds its row, and only the values are wrong
-                replies.known[about] = RefusedSettlement(wrong[about])
-            elif found is not None:
-                replies.known[about] = found
+        for lease_pair, reply in await self.persist(lambda connection: self.run(connection, query)):
+            if (
+                reply is Verdict.BUSY and lease_pair in reasons
+            ):  # the lease holds its row, and only the values are wrong
+                replies.known[lease_pair] = RefusedSettlement(reasons[lease_pair])
+            elif reply is not None:
+                replies.known[lease_pair] = reply
 
     async def _write_each(self, entries: Sequence[Entry]) -> dict[Pair, Reply]:
-        """All together; where the database refuses some, the others. Where the server refuses all of several, its error
-        is raised: the store is at fault, and the caller repeats the call."""
+        """Write all entries, or those that the database does not refuse.
+
+        If the server refuses all of several, raise its error: the store is at fault, and the caller repeats the call.
+        """
 
         async def write(part: Sequence[Entry]) -> Sequence[tuple[Pair, Reply]]:
-            written = await self.once(lambda connection: self._write(connection, part))
-            return [(pair(one), recorded(one[1], written[pair(one)])) for one in part if pair(one) in written]
+            states = await self.once(lambda connection: self._write(connection, part))
+            return [(pair(entry), recorded(entry[1], states[pair(entry)])) for entry in part if pair(entry) in states]
 
         if not entries:
             return {}
         answer = await write_each(entries, write, self._clock, postgres_errors.concerns_call)
-        by_server = [error for _, error in answer.refused if not postgres_errors.is_client_error(error)]
-        if len(by_server) == len(entries) > 1:
-            raise by_server[0]
+        server_errors = [error for _, error in answer.refused if not postgres_errors.is_client_error(error)]
+        if len(server_errors) == len(entries) > 1:
+            raise server_errors[0]
         refused = {
             pair(entry): RefusedSettlement(clean(postgres_errors.first_line(error))) for entry, error in answer.refused
         }

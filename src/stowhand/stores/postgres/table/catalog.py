@@ -1,6 +1,6 @@
-"""What PostgreSQL's catalog says about a user's table and view, what its CHECKs would refuse, and what serves.
+"""PostgreSQL's catalog of a user's table and view, the states its CHECKs refuse, and the types that fit.
 
-Statements that take a strong lock give up after a few seconds: others would wait behind it.
+Statements that take a strong lock time out after a few seconds, so that others do not wait behind them.
 """
 
 from __future__ import annotations
@@ -32,45 +32,45 @@ from stowhand.stores.table.ddl import Index as Recommended
 from stowhand.stores.table.names import TIME_COLUMNS, TOKEN_COLUMN, Relation, Shape, quote
 from stowhand.stores.table.options import TableOptions
 
-LOOK_SECONDS = 3
-"""Seconds that one look at rows, or one CHECK, may take."""
+QUERY_TIMEOUT_SECONDS = 3
+"""The limit of one query of rows, or of one CHECK."""
 _SQL = load_statements(files(__package__).joinpath("catalog.sql"), {})
 
 
 class Catalog:
-    """Questions of one transaction. Raises what psycopg raises."""
+    """Queries of the catalog in one transaction. Raises psycopg's errors."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     async def ask(self, name: str, *values: object) -> list[Row]:
-        """A statement of catalog.sql."""
+        """Run a statement of catalog.sql, and return its rows."""
         return await rows(self._session, _SQL[name], values)
 
-    async def look(self, statement: str) -> list[Row]:
-        """One bounded look; nothing where it takes too long, or is not permitted."""
+    async def query(self, statement: str) -> list[Row]:
+        """Run a query with a time limit. Return no rows if it takes too long, or is not permitted."""
         try:
             async with self._session.transaction():
-                await self._session.execute(b"set local statement_timeout = '%ds'" % LOOK_SECONDS)
+                await self._session.execute(b"set local statement_timeout = '%ds'" % QUERY_TIMEOUT_SECONDS)
                 return await rows(self._session, statement.encode())
         except psycopg.Error as error:
             if is_connection_lost(error):
                 raise
             return []
 
-    async def relation(self, wanted: Relation) -> Row | None:
-        """The table or view of that name."""
-        found = await self.ask("relation", wanted.name, wanted.schema, wanted.schema)
+    async def relation(self, relation: Relation) -> Row | None:
+        """Return the table or view of that name; ``None`` if there is none."""
+        found = await self.ask("relation", relation.name, relation.schema, relation.schema)
         return found[0] if found else None
 
-    async def columns(self, there: Row | None) -> dict[str, Column]:
-        """By name."""
-        found = [] if there is None else await self.ask("columns", there[0], there[0])
+    async def columns(self, relation: Row | None) -> dict[str, Column]:
+        """Return the relation's columns by name."""
+        found = [] if relation is None else await self.ask("columns", relation[0], relation[0])
         return {row[0]: Column(*row) for row in found}
 
 
 async def survey(catalog: Catalog, options: TableOptions[Any], shape: Shape) -> CatalogFacts:
-    """Read the facts."""
+    """Read the catalog."""
     ((user, search_path),) = await catalog.ask("server")
     table = await catalog.relation(shape.table)
     view = await catalog.relation(shape.view) if shape.viewed else table
@@ -156,29 +156,30 @@ def _rules_of_type(state: Column | None) -> list[Rule]:
 
 
 async def _rules_of(catalog: Catalog, row: Row, facts: CatalogFacts, shape: Shape) -> list[Rule]:
-    """A CHECK that concerns what a worker writes."""
+    """Return the rule of a CHECK on columns that a worker writes."""
     name, expression, columns = row
     written = [own for documented, own in shape.columns.items() if documented not in READ_ONLY_COLUMNS]
-    ours = [own for own in written if own in (columns or ())]
-    what, state = f"the CHECK {name} on {', '.join(ours)}", facts.column(shape, "state")
+    own_columns = [own for own in written if own in (columns or ())]
+    subject = f"the CHECK {name} on {', '.join(own_columns)}"
+    state = facts.column(shape, "state")
     if state is None or columns != [state.name]:
-        return [Rule(what, ours)] if ours else []
-    refused = [State(row[0]) for row in await catalog.look(refused_statement(state, expression))]
-    return [Rule(what, ours, refused, widened_check(shape, facts.schema, name, expression))]
+        return [Rule(subject, own_columns)] if own_columns else []
+    refused = [State(row[0]) for row in await catalog.query(refused_statement(state, expression))]
+    return [Rule(subject, own_columns, refused, widened_check(shape, facts.schema, name, expression))]
 
 
-INTEGERS = ("smallint", "integer", "bigint")
+INTEGER_TYPES = ("smallint", "integer", "bigint")
 _STATES = ", ".join(f"'{state}'" for state in State)
 _MARK_CHARACTERS = 130
-"""Of a claim's mark: a host's name of 64 characters, the rest of the worker's name, a slash and a token."""
-_ROOM = {"state": max(map(len, State)), "worker_hostname": _MARK_CHARACTERS, TOKEN_COLUMN: 36}
-"""Characters that are written there."""
+"""The length of a claim's mark: a host's name (64), the rest of the worker's name, a slash and a token."""
+_REQUIRED_CHARACTERS = {"state": max(map(len, State)), "worker_hostname": _MARK_CHARACTERS, TOKEN_COLUMN: 36}
+"""The length of the texts that a worker writes, by column."""
 _VARYING = re.compile(r"character varying(?:\((\d+)\))?")
 _UNLABELED = "an enum without 'queued' says something else of a row"
 
 
 class PostgresDialect:
-    """Of one table."""
+    """PostgreSQL's types and statements for one table."""
 
     name = "postgres"
 
@@ -189,19 +190,19 @@ class PostgresDialect:
         self._is_partitioned = is_partitioned
 
     def misfit(self, documented: str, column: Column) -> str:
-        """Why the type cannot serve."""
+        """Return why the type does not fit; empty if it fits."""
         bare = re.sub(r"\(\d+\)", "", column.type)
         if documented in TIME_COLUMNS:
             return "" if bare.startswith("timestamp") else "it must be timestamptz"
         if documented in COUNTER_COLUMNS:
-            return "" if column.type in INTEGERS else "it must be integer"
+            return "" if column.type in INTEGER_TYPES else "it must be integer"
         if documented == "cancel":
             return "" if column.type == "boolean" else "it must be boolean"
         if documented == "execution_logs":
             return "" if column.type in ("json[]", "jsonb[]") else "it must be json[]"
         if column.type in ("text", "citext") or column.type.endswith(".citext"):
             return ""
-        if documented == "id" and column.type in (*INTEGERS, "uuid"):
+        if documented == "id" and column.type in (*INTEGER_TYPES, "uuid"):
             return ""
         if column.type == "uuid" and documented == TOKEN_COLUMN:
             return ""
@@ -210,28 +211,30 @@ class PostgresDialect:
         varying = _VARYING.fullmatch(column.type)
         if varying is None:
             return "it must be text"
-        needed = _ROOM.get(documented, 0)
+        needed = _REQUIRED_CHARACTERS.get(documented, 0)
         is_short = varying[1] is not None and int(varying[1]) < needed
         return f"{needed} characters are written there" if is_short else ""
 
     def add(self, documented: str, own: str) -> str:
-        """In one statement: a row that is inserted meanwhile has either the old rows' value or its own."""
+        """Return one statement: a row inserted meanwhile has either the old rows' value or its own."""
         name, declared = quote(own), POSTGRES_COLUMNS[documented]
         if documented == "state":
             actions = f"ADD COLUMN {name} text NOT NULL DEFAULT 'completed', ALTER COLUMN {name} SET DEFAULT 'queued'"
-        elif documented == "queued_at":  # the rows that are there were not queued now
+        elif documented == "queued_at":  # existing rows were not queued now
             actions = f"ADD COLUMN {name} timestamptz, ALTER COLUMN {name} SET DEFAULT now()"
         else:
             actions = f"ADD COLUMN {name} {declared}"
-        return patient(f"ALTER TABLE {self.table} {actions};")
+        return with_lock_timeout(f"ALTER TABLE {self.table} {actions};")
 
     def default(self, documented: str) -> str:
-        """As in a table of our own DDL."""
+        """Return SET DEFAULT with the value of our own DDL."""
         value = POSTGRES_COLUMNS[documented].partition("DEFAULT ")[2]
-        return patient(f"ALTER TABLE {self.table} ALTER COLUMN {self._shape[documented]} SET DEFAULT {value};")
+        return with_lock_timeout(
+            f"ALTER TABLE {self.table} ALTER COLUMN {self._shape[documented]} SET DEFAULT {value};"
+        )
 
     def index(self, shape: Shape, wanted: Recommended, own: Sequence[str], *, unique: bool = False) -> str:
-        """Built beside the table's writers, so in no transaction. A partitioned table's cannot be built like that."""
+        """Return CREATE INDEX CONCURRENTLY, for no transaction. Empty for partitioned tables, which lack it."""
         if self._is_partitioned:
             return ""
         name = quote(shorten_name(f"{shape.table.name}_{wanted.suffix}"))
@@ -241,13 +244,13 @@ class PostgresDialect:
 
 
 def widened_check(shape: Shape, schema: str, name: str, expression: str) -> str:
-    """A CHECK of the state lets our states pass, and what it let pass before. There is always one of the two."""
+    """Return SQL that makes a CHECK accept our states too. The table always has the old or the new CHECK."""
     table, rule = Relation(shape.table.name, schema).quoted, quote(name)
     wider = f"({expression}) OR {shape['state']} IN ({_STATES})"
     change = f"ALTER TABLE {table} DROP CONSTRAINT {rule}, ADD CONSTRAINT {rule} CHECK ({wider}) NOT VALID;"
-    return f"{patient(change)}\nALTER TABLE {table} VALIDATE CONSTRAINT {rule};"
+    return f"{with_lock_timeout(change)}\nALTER TABLE {table} VALIDATE CONSTRAINT {rule};"
 
 
-def patient(statement: str) -> str:
-    """Gives up after 5 s of waiting for a lock, before others wait behind it."""
+def with_lock_timeout(statement: str) -> str:
+    """Return the statement with a lock timeout of 5 s, so that others do not wait behind it."""
     return f"BEGIN;\nSET LOCAL lock_timeout = '5s';\n{statement}\nCOMMIT;"

@@ -1,4 +1,4 @@
-"""Compares a user's table and view with the options, in a transaction that only reads."""
+"""Compares a user's table and view with the options, in a read-only transaction."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from stowhand.stores.table.check import CatalogFacts, find_problems, sample_find
 from stowhand.stores.table.names import OPTIONAL_COLUMNS, Shape
 from stowhand.stores.table.options import TableOptions
 
-LOCK_SECONDS = 5
-"""That a lock is waited for."""
+LOCK_TIMEOUT_SECONDS = 5
+"""How long to wait for a lock."""
 
 
 async def validate(
     session: Session, options: TableOptions[Any], shape: Shape
 ) -> tuple[CatalogFacts, Sequence[Finding]]:
-    """For ``open``: what there is, if a worker can serve it, and what such a worker is to be warned of.
+    """Return the catalog and the warnings for a worker that opens the table.
 
     Raises TableUnsuitable with every fatal finding.
     """
@@ -35,31 +35,31 @@ async def validate(
 
 
 async def check(session: Session, options: TableOptions[Any], shape: Shape) -> tuple[CatalogFacts, Sequence[Finding]]:
-    """What there is, and every finding: the fatal ones first. Raises what psycopg raises."""
-    async with _only_reading(session):
+    """Return the catalog and every finding, fatal ones first. Raises psycopg's errors."""
+    async with _read_only_transaction(session):
         catalog = Catalog(session)
         facts = await survey(catalog, options, shape)
         dialect = PostgresDialect(shape, schema=facts.schema, is_partitioned=facts.kind == "partitioned table")
-        found = list(find_problems(facts, shape, options, dialect))
-        if not any(finding.fatal for finding in found):
+        findings = list(find_problems(facts, shape, options, dialect))
+        if not any(finding.fatal for finding in findings):
             lacking = shape.lacking(*absent_columns(facts, shape))
-            found += [one async for one in _expression_findings(session, options, lacking, facts)]
+            findings += [one async for one in _expression_findings(session, options, lacking, facts)]
             if shape.viewed and await _hides_processing(catalog, shape):
                 shown = shape.view.display_name
-                found.append(
+                findings.append(
                     Finding(
-                        f"the view {shown} hides records that are processing: what was claimed could not be read; leave"
-                        " the state out of its WHERE"
+                        f"the view {shown} hides records that are processing, so claimed records could not be read;"
+                        " leave the state out of its WHERE"
                     )
                 )
-            found += sample_findings(shape, await catalog.look(sample_statement(shape)))
-    return facts, sorted(found, key=lambda finding: not finding.fatal)
+            findings += sample_findings(shape, await catalog.query(sample_statement(shape)))
+    return facts, sorted(findings, key=lambda finding: not finding.fatal)
 
 
 async def _expression_findings(
     session: Session, options: TableOptions[Any], shape: Shape, facts: CatalogFacts
 ) -> AsyncIterator[Finding]:
-    """Has the server parse the options' expressions, so that an error is found here and not at the first claim."""
+    """Let the server parse the options' expressions, to find errors before the first claim."""
     try:
         composer = Composer(options, shape, facts)
     except (ConfigurationError, TableUnsuitable) as error:
@@ -79,24 +79,25 @@ async def _expression_findings(
 
 
 async def _hides_processing(catalog: Catalog, shape: Shape) -> bool:
-    """Does the planner see that nothing processing can come out of the view? It needs no rows for that."""
-    await catalog.look("SELECT set_config('constraint_exclusion', 'on', true)")
-    plan = await catalog.look(
+    """Return whether the planner, without reading rows, excludes records in processing from the view."""
+    await catalog.query("SELECT set_config('constraint_exclusion', 'on', true)")
+    plan = await catalog.query(
         f"EXPLAIN (COSTS OFF) SELECT FROM {shape.view.quoted} WHERE {shape['state']} = 'processing'"
     )
     return [str(row[0]).strip() for row in plan[:2]] == ["Result", "One-Time Filter: false"]
 
 
 @asynccontextmanager
-async def _only_reading(session: Session) -> AsyncIterator[None]:
-    """A transaction in which nothing can be written, and no lock is waited for longer than a few seconds."""
+async def _read_only_transaction(session: Session) -> AsyncIterator[None]:
+    """Open a read-only transaction that waits only a few seconds for locks."""
     async with session.transaction():
         await session.execute(
-            b"set transaction read only; set local timezone = 'UTC'; set local lock_timeout = '%ds'" % LOCK_SECONDS
+            b"set transaction read only; set local timezone = 'UTC'; set local lock_timeout = '%ds'"
+            % LOCK_TIMEOUT_SECONDS
         )
         yield
 
 
 def absent_columns(facts: CatalogFacts, shape: Shape) -> tuple[str, ...]:
-    """The optional ones that the table does not have: for ``Shape.lacking``."""
+    """Return the optional columns that the table does not have, for ``Shape.lacking``."""
     return tuple(name for name in OPTIONAL_COLUMNS if facts.column(shape, name) is None)

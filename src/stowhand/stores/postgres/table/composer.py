@@ -1,8 +1,8 @@
-"""The one place where a user's names, and SQL of the program's own, become part of a statement.
+"""Composes the statements about a table: the only place where a user's names and SQL become part of a statement.
 
 Names are quoted; values become parameters; text is a programmer's (``Sql``, ``psycopg.sql``), never data (user_sql.py).
-Expressions name the view by its alias. Where the table has another one, they may name it too: it is joined beside
-the view then. What is locked is the table under names that no expression can mean.
+Expressions name the view by its alias. If the table has another alias, they may use that too: then the table is joined
+to the view. The locked table has names that no expression can mean.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from stowhand.jobs.conditions import split_conditions
 from stowhand.jobs.lifecycle import MIN_SUSPECT_RESETS
 from stowhand.stores.database.statements import fill, load_statements, quote_text
-from stowhand.stores.postgres.table.catalog import INTEGERS
+from stowhand.stores.postgres.table.catalog import INTEGER_TYPES
 from stowhand.stores.postgres.table.user_sql import PostgresWriter, plain, quote_
 from stowhand.stores.table.backend import MAX_RESETS_IN_EPOCH
 from stowhand.stores.table.check import CatalogFacts
@@ -26,19 +26,19 @@ from stowhand.stores.table.options import TableOptions, order_of, select_express
 from stowhand.stores.table.records import RECORD_FIELDS
 from stowhand.stores.table.user_sql import names_relation
 
-_MARK = "'/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'"
-"""What follows the worker's name while a claim holds: a slash and the claim's token, 37 signs."""
+_MARK_PATTERN = "'/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'"
+"""The end of a mark while its claim holds: a slash and the claim's token, 37 characters."""
 _NOW = "coalesce(%(now)s::timestamptz, statement_timestamp())"
-COARSE = re.compile(r"\([012]\)")
-"""A type of moments too far apart to tell one claim of a record from the next: ``timestamp(0) with time zone``."""
+COARSE_TYPE = re.compile(r"\([012]\)")
+"""A type too coarse to distinguish two claims of a record: ``timestamp(0) with time zone``."""
 _FILE = files(__package__).joinpath("statements.sql")
 
 
 class Composer:
-    """The statements about one table, as the catalog shows it."""
+    """Composes the statements about one table of the catalog."""
 
     def __init__(self, options: TableOptions[Any], shape: Shape, facts: CatalogFacts) -> None:
-        shape = _placed(shape, facts)
+        shape = _with_schemas(shape, facts)
         self._shape, self._facts, self._retries = shape, facts, options.max_num_retries > 0
         self.waiting_indexes = facts.waiting_indexes(shape, retries=self._retries)
         self._at = quote_(shape.view_label)
@@ -47,19 +47,19 @@ class Composer:
         written = record.record(select_expressions(options, shape, tuple(facts.view_columns)))
         self._order = order.order(order_of(options, shape))
         self.values = record.values
-        """Parameters of ``read``."""
+        """The parameters of ``read``."""
         self.order_values = order.values
-        """Parameters of ``order``."""
+        """The parameters of ``order``."""
         self._fixed = self._columns() | self._guards() | self._moments(options) | self._marks()
         self._fixed |= {"record": written, "order": self._order, "shown": self._shown()}
         self._fixed["ordered"] = self._source(self._order, locked=False)
-        self._raw = {name: text.decode() for name, text in load_statements(_FILE, _Untouched()).items()}
+        self._raw = {name: text.decode() for name, text in load_statements(_FILE, _KeepPlaceholders()).items()}
         self._fixed["marking"] = fill(self._raw["marking"], self._fixed)
         later = ("claim", "numbered_within", "pick", "marking", "count", "exists", "read_beside")
         self.statements = {
             name: fill(text, self._fixed).encode() for name, text in self._raw.items() if name not in later
         }
-        """By name; what has conditions is written anew for each set of them."""
+        """By name. Statements with conditions are composed for each set of conditions."""
         if self._is_beside(written):
             self.statements["read"] = fill(self._raw["read_beside"], self._fixed).encode()
 
@@ -71,11 +71,13 @@ class Composer:
         passing: bool = False,
         name: str = "claim",
     ) -> tuple[bytes, dict[str, object]]:
-        """The statement that picks and marks (``claim``), or only picks (``pick``), and the values of what is written
-        in it. ``passing``: the records whose keys are in ``passed`` are passed over."""
+        """Return the statement that picks and marks (``claim``), or only picks (``pick``), and its values.
+
+        ``passing``: pass over the records whose keys are in ``passed``.
+        """
         each, together = split_conditions(conditions)
-        given = PostgresWriter(self._shape, "c")
-        text, bounds = given.conditions(each), given.bounds(together)
+        writer = PostgresWriter(self._shape, "c")
+        text, bounds = writer.conditions(each), writer.bounds(together)
         resets = self._row("num_resets", "0")
         suspicion = f" and {resets} {'>=' if suspects else '<'} {MIN_SUSPECT_RESETS}"
         source = self._source(self._order + text + bounds.costs, locked=True)
@@ -84,19 +86,19 @@ class Composer:
         fillings["numbered"] = fill(self._raw[numbered], {"totals": bounds.totals, "within": bounds.within})
         if passing:
             fillings["suspicion"] += f" and {self._row('id')} <> all(%(passed)s::text[]::{self._fixed['id_type']}[])"
-        return fill(self._raw[name], self._fixed | fillings).encode(), self.order_values | given.values
+        return fill(self._raw[name], self._fixed | fillings).encode(), self.order_values | writer.values
 
     def counting(self, name: str, conditions: Sequence[Any]) -> tuple[bytes, dict[str, object]]:
-        """``count`` or ``exists``."""
-        given = PostgresWriter(self._shape, "c")
-        text = given.conditions(conditions)
+        """Return the statement ``count`` or ``exists``, and its values."""
+        writer = PostgresWriter(self._shape, "c")
+        text = writer.conditions(conditions)
         counted = self._source(text, locked=self._shape.viewed and not self._shows("state"))
-        return fill(self._raw[name], self._fixed | {"counted": counted, "conditions": text}).encode(), given.values
+        return fill(self._raw[name], self._fixed | {"counted": counted, "conditions": text}).encode(), writer.values
 
     # -- parts -----------------------------------------------------------------------------------
 
     def _source(self, text: str, *, locked: bool) -> str:
-        """What to select from: the view, and beside it the table if the text names it, and if it is to be locked."""
+        """Return what to select from: the view, joined with the table if the text names it, or if it is locked."""
         shape = self._shape
         source = plain(shape.view.labelled())
         if not shape.viewed:
@@ -117,12 +119,12 @@ class Composer:
         return source
 
     def _is_beside(self, text: str) -> bool:
-        """Does the text name the table by an alias that is not the view's?"""
+        """Return whether the text names the table by an alias that is not the view's."""
         table, view = self._shape.table.label, self._shape.view.label
         return self._shape.viewed and table.lower() != view.lower() and names_relation(table, text)
 
     def _row(self, name: str, default: str | None = None) -> str:
-        """A column of what is locked."""
+        """Return a column of the locked relation."""
         column = f"{OWN_ALIAS}.stowhand_{name}" if self._shape.viewed else f"{self._at}.{plain(self._shape[name])}"
         facts = self._facts.column(self._shape, name)
         return column if default is None or (facts is not None and facts.filled) else f"coalesce({column}, {default})"
@@ -134,18 +136,18 @@ class Composer:
         return self._types.get(name, "").startswith("timestamp") and "without time zone" not in self._types[name]
 
     def _in(self, name: str, moment: str) -> str:
-        """A moment as the column keeps it: one without a zone keeps UTC."""
+        """Return a time in the column's type: a column without a zone has UTC."""
         return moment if self._zoned(name) else f"(({moment}) at time zone 'UTC')"
 
     def _read(self, name: str) -> str:
-        """The column as a moment."""
+        """Return the column as a timestamp with time zone."""
         if not self._shape.has(name):
             return "null::timestamptz"
         column = f"j.{plain(self._shape[name])}"
         return column if self._zoned(name) else f"({column} at time zone 'UTC')"
 
     def _shown(self) -> str:
-        """What people see of a record: ``records.FIELDS``."""
+        """Return the columns of a displayed record: ``records.RECORD_FIELDS``."""
         guards, names = self._guards(), {"id", "state", "failure_message"}
         fields = {"cancel": guards["cancel"], "worker_hostname": guards["bare"]}
         fields |= {name: self._read(name) for name in TIME_COLUMNS}
@@ -158,7 +160,7 @@ class Composer:
     def _columns(self) -> dict[str, str]:
         shape = self._shape
         names = {name: plain(shape[name]) for name in shape.columns}
-        shown = self._shows("state")
+        visible = self._shows("state")
         locked = OWN_ALIAS if shape.viewed else self._at
         return names | {
             "table": plain(shape.table.quoted),
@@ -169,8 +171,8 @@ class Composer:
             "beside": plain(shape.table.labelled()),
             "beside_id": f"{quote_(shape.table.label)}.{names['id']}",
             "key": f"j.{names['id']}::text",
-            # An integer may become a bigint while we work.
-            "id_type": "bigint" if self._types["id"] in INTEGERS else self._types["id"],
+            # An integer may become a bigint while workers run.
+            "id_type": "bigint" if self._types["id"] in INTEGER_TYPES else self._types["id"],
             "message_type": self._types["failure_message"],
             "state_type": self._types["state"],
             "log_type": self._types["execution_logs"].removesuffix("[]"),
@@ -179,37 +181,37 @@ class Composer:
             f" where stowhand_seen.{names['id']} = j.{names['id']})"
             if shape.viewed
             else "",
-            "c_state": f"{self._at}.{names['state']}" if shown else self._row("state"),
+            "c_state": f"{self._at}.{names['state']}" if visible else self._row("state"),
         }
 
     def _guards(self) -> dict[str, str]:
         shape = self._shape
         mark, state = f"j.{plain(shape['worker_hostname'])}", f"j.{plain(shape['state'])}"
-        ours, bare = f"right({mark}, 37) = '/' || g.token", f"regexp_replace({mark}, {_MARK}, '')"
+        matches, bare = f"right({mark}, 37) = '/' || g.token", f"regexp_replace({mark}, {_MARK_PATTERN}, '')"
         if TOKEN_COLUMN in shape.columns:
-            ours, bare = f"j.{plain(shape[TOKEN_COLUMN])} = g.token::{self._types[TOKEN_COLUMN]}", mark
-        marked, ours = f"({ours})", f"coalesce({ours} and {self._epoch()} = g.epoch, false)"
-        # Rows are found by their ids. An expression invites no index on the state: one on what is in processing holds
-        # all that has been since the last vacuum, and every settlement would walk over it.
-        held = f"({state}::text || '' = 'processing' and {ours})"
+            matches, bare = f"j.{plain(shape[TOKEN_COLUMN])} = g.token::{self._types[TOKEN_COLUMN]}", mark
+        marked, matches = f"({matches})", f"coalesce({matches} and {self._epoch()} = g.epoch, false)"
+        # Rows are found by their ids. The expression prevents an index on the state: one of records in processing has
+        # dead entries since the last vacuum, and every settlement would read them.
+        held = f"({state}::text || '' = 'processing' and {matches})"
         cancel = f"coalesce(j.{plain(shape['cancel'])}, false)" if shape.has("cancel") else "false"
         signed = f"{mark} is not distinct from %(mark)s"
         if TOKEN_COLUMN in shape.columns:
             signed = f"j.{plain(shape[TOKEN_COLUMN])} is not distinct from %(token)s::text::{self._types[TOKEN_COLUMN]}"
-        return {"held": held, "ours": ours, "marked": marked, "bare": bare, "cancel": cancel, "signed": signed}
+        return {"held": held, "ours": matches, "marked": marked, "bare": bare, "cancel": cancel, "signed": signed}
 
     def _epoch(self) -> str:
-        """What tells this claim from those after it, where they leave its token: when it began, to the microsecond.
+        """Return what distinguishes a claim from later ones that keep its token: its start in microseconds.
 
-        A column of whole seconds may show the next one's start as the same; its reset has counted by then.
+        In a column of whole seconds the next claim may have the same start, so add the number of resets.
         """
         started = f"(extract(epoch from {self._read('started_at')}) * 1000000)::bigint"
-        if not COARSE.search(self._types["started_at"]):
+        if not COARSE_TYPE.search(self._types["started_at"]):
             return started
         return f"({started} + least(coalesce(j.{plain(self._shape['num_resets'])}, 0), {MAX_RESETS_IN_EPOCH}))"
 
     def _marks(self) -> dict[str, str]:
-        """What only some tables have: a column for the token, and one for when a record was queued."""
+        """Return the parts for optional columns: the token, the cancellation request, and the time of queueing."""
         shape = self._shape
         empty = dict.fromkeys(("take_token", "leave_token", "drop_token", "queue_up", "queue_up_unless_canceled"), "")
         if TOKEN_COLUMN in shape.columns:
@@ -221,8 +223,8 @@ class Composer:
             empty["drop_token"] = f",\n  {token} = null"
         empty |= dict.fromkeys(("uncancel", "ask_cancel", "cancelable"), "")
         if shape.has("cancel"):
-            asked = plain(shape["cancel"])
-            empty |= {"uncancel": f",\n  {asked} = false", "ask_cancel": f",\n  {asked} = true"}
+            cancel_column = plain(shape["cancel"])
+            empty |= {"uncancel": f",\n  {cancel_column} = false", "ask_cancel": f",\n  {cancel_column} = true"}
             empty["cancelable"] = ", 'processing'"
         if shape.has("queued_at"):
             queued, now = plain(shape["queued_at"]), self._in("queued_at", _NOW)
@@ -231,46 +233,46 @@ class Composer:
         return empty
 
     def _moments(self, options: TableOptions[Any]) -> dict[str, str]:
-        short = {
+        short_names = {
             name: name.removesuffix("_at").removesuffix("_after").replace("last_heartbeat", "beat")
             for name in TIME_COLUMNS
         }
-        found = {f"{short[name]}_now": self._in(name, _NOW) for name in TIME_COLUMNS if self._shape.has(name)}
-        found |= {f"{short[name]}_read": self._read(name) for name in TIME_COLUMNS}
+        fillings = {f"{short_names[name]}_now": self._in(name, _NOW) for name in TIME_COLUMNS if self._shape.has(name)}
+        fillings |= {f"{short_names[name]}_read": self._read(name) for name in TIME_COLUMNS}
         ago = f"{_NOW} - (%(stalled)s::float8 + %(slack)s::float8) * interval '1 second'"
-        # Every claim writes a heartbeat. The application claimed a row without one, so it is never stale.
-        found["stale"] = f"j.{plain(self._shape['last_heartbeat_at'])} < {self._in('last_heartbeat_at', ago)}"
-        found["after"] = self._in(
+        # Every claim writes a heartbeat. A row without one was claimed by the application, and is never stale.
+        fillings["stale"] = f"j.{plain(self._shape['last_heartbeat_at'])} < {self._in('last_heartbeat_at', ago)}"
+        fillings["after"] = self._in(
             "process_after", f"coalesce(%(after)s::timestamptz, {_NOW} + %(delay)s::float8 * interval '1 second')"
         )
         retry_after = f"interval '{round(options.retry_delay * 1e6)} microseconds'"
-        found |= {"now": _NOW, "retry_after": retry_after, "retries": str(self._retries).lower()}
-        found["epoch"] = self._epoch()
-        found["eligible"] = self._eligible(retry_after)
-        return found
+        fillings |= {"now": _NOW, "retry_after": retry_after, "retries": str(self._retries).lower()}
+        fillings["epoch"] = self._epoch()
+        fillings["eligible"] = self._eligible(retry_after)
+        return fillings
 
     def _eligible(self, retry_after: str) -> str:
-        """Of the row that is locked, and, where the view shows it too, of what it shows: so that an index serves."""
+        """Return the condition on the locked row, and on the view's columns if it shows them, for its indexes."""
         state, due, finished = self._row("state"), self._row("process_after"), self._row("finished_at")
         states = "in ('queued', 'errored')" if self._retries else "= 'queued'"
-        found = f"{state} {states} and ({due} is null or {due} <= {self._in('process_after', _NOW)})"
+        condition = f"{state} {states} and ({due} is null or {due} <= {self._in('process_after', _NOW)})"
         if self._retries:
-            since = self._in("finished_at", f"{_NOW} - {retry_after}")
-            found += f"\n    and ({state} = 'queued' or {finished} is null or {finished} <= {since})"
+            finished_before = self._in("finished_at", f"{_NOW} - {retry_after}")
+            condition += f"\n    and ({state} = 'queued' or {finished} is null or {finished} <= {finished_before})"
         if self._shape.viewed and self._shows("state"):
-            found += f"\n    and {self._at}.{plain(self._shape['state'])} {states}"
-        return f"{found}\n    and {self._row('id')} is not null"
+            condition += f"\n    and {self._at}.{plain(self._shape['state'])} {states}"
+        return f"{condition}\n    and {self._row('id')} is not null"
 
 
-def _placed(shape: Shape, facts: CatalogFacts) -> Shape:
-    """In the schemas where they were found: a temporary table of a handler's would come first under the same name."""
+def _with_schemas(shape: Shape, facts: CatalogFacts) -> Shape:
+    """Return the shape with its schemas: a handler's temporary table would hide a name without a schema."""
     return replace(
         shape, table=replace(shape.table, schema=facts.schema), view=replace(shape.view, schema=facts.view_schema)
     )
 
 
-class _Untouched(dict[str, str]):
-    """Every {place} stays what it is."""
+class _KeepPlaceholders(dict[str, str]):
+    """Fillings that keep every {placeholder}."""
 
     def __missing__(self, name: str) -> str:
         return f"{{{name}}}"

@@ -1,4 +1,4 @@
-"""What the parts of this store share: the table's address, shape and statements, and its clock."""
+"""The state that the parts of this store share: address, shape, statements and time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stowhand.stores.table.names import TOKEN_COLUMN, Shape
 from stowhand.stores.table.options import TableOptions
 
 POOL_SIZE = 6
-"""Connections for people's and handlers' calls, beside those for claims, settlements, listening and heartbeats."""
+"""Connections for calls of users and handlers. Claims, settlements, listening and heartbeats have their own."""
 
 
 class TableContext:
@@ -39,14 +39,14 @@ class TableContext:
         self.pool: Pool | BorrowedPool
         if isinstance(place, str):
             self.address = Address(place)
-            # Nothing is prepared: a pooler may stand before the database, and the table's owner may alter it.
+            # Prepare nothing: there may be a pooler before the database, and the table's owner may alter it.
             self.dialer = Dialer(self.address, prepared=False)
             self.pool = Pool(self.dialer, POOL_SIZE, self.role)
         else:
             self.pool = BorrowedPool(place, prepared=True)
             self.address = self.pool.address
             self.dialer = Dialer(self.address, self.pool.prepared)
-        self._pinned = pinned
+        self._database_clock = pinned
         self._options = {
             "task": options.name,
             "stalled": options.stalled,
@@ -57,42 +57,42 @@ class TableContext:
         self._composer: Composer | None = None
         self._key = KeyType.TEXT
         self.names: tuple[str, ...] = ()
-        """Of the columns that a record is made of."""
+        """The names of a record's columns."""
         self.abandoned = AbandonedTokens(options.stalled)
         self.worker = ""
-        """The worker that claims through this store: part of the names of its connections."""
-        self.moved = CHANGED_CLAIM.format(column=shape.columns["started_at"])
-        """Why a renewed lease is lost: its epoch is another one now."""
-        self.patience = min(max(options.stalled / 4, 1.0), STATEMENT_DEADLINE_SECONDS)
-        """Seconds that a heartbeat waits for an answer: a connection that died silently must not cost a lease."""
+        """The name of the worker that claims through this store, for the names of its connections."""
+        self.changed_claim_reason = CHANGED_CLAIM.format(column=shape.columns["started_at"])
+        """The reason for the loss of a renewed lease whose epoch has changed."""
+        self.heartbeat_timeout_seconds = min(max(options.stalled / 4, 1.0), STATEMENT_DEADLINE_SECONDS)
+        """How long a heartbeat waits for a reply: a connection lost silently must not cost a lease."""
 
     def bind(self, composer: Composer, key: KeyType) -> None:
-        """Takes what the catalog has shown: from now on statements can be run."""
+        """Set the results of reading the catalog, after which statements can be run."""
         self._composer = composer
         self._key = key
 
     @property
     def key(self) -> KeyType:
-        """What the id column holds."""
+        """The type of the id column."""
         return self._key
 
     @property
     def composer(self) -> Composer:
-        """Composes the statements. Raises StoreError before the store is open."""
+        """The composer of statements. Raises StoreError before the store is open."""
         if self._composer is None:
             raise StoreError(f"{self}: the store is not open")
         return self._composer
 
     def statement(self, name: str) -> bytes:
-        """One whose text never changes."""
+        """Return a statement with a constant text."""
         return self.composer.statements[name]
 
     def values(self, **values: object) -> Mapping[str, object]:
-        """A statement's parameters, with those of the options, and the time that a test pins, or NULL."""
-        return self._options | values | {"now": self._pinned() if self._pinned is not None else None}
+        """Return a statement's parameters with those of the options, and a test's time or NULL."""
+        return self._options | values | {"now": self._database_clock() if self._database_clock is not None else None}
 
     def leases(self, leases: Sequence[Lease]) -> dict[str, Any]:
-        """As array literals. The statements lock in id order, whatever order these have."""
+        """Return leases as array literals in any order. The statements lock in order of ids."""
         ids = [str(lease.job_id) for lease in leases]
         return {
             "ids": plain_array(ids) if self._key is KeyType.INTEGER else text_array(ids),
@@ -101,27 +101,27 @@ class TableContext:
         }
 
     def job_id(self, key: str) -> JobId:
-        """The id as leases have it; statements give and take it as text."""
+        """Return the id as in leases. Statements have it as text."""
         return int(key) if self._key is KeyType.INTEGER else key
 
     def role(self, role: str) -> str:
-        """The application_name of a connection."""
+        """Return the application_name of a connection."""
         name = f"stowhand:{role}:{self.options.name}"
         return f"{name}:{self.worker}" if self.worker else name
 
     def mark(self, worker: str, token: str) -> str:
-        """What a claim writes into ``worker_hostname``."""
+        """Return the text that a claim writes into ``worker_hostname``."""
         return worker if TOKEN_COLUMN in self.shape.columns else f"{worker}/{token}"
 
     def __str__(self) -> str:
         return f"{self.address}, table {self.shape.table.display_name}"
 
     def translated(self) -> AbstractContextManager[None]:
-        """Turns the driver's errors into the package's."""
+        """Convert errors of the driver inside the block."""
         return translating(self.translate)
 
     def translate(self, error: BaseException) -> StoreError:
-        """The package's error for a driver's error."""
+        """Return our error for an error of the driver."""
         text = self.address.message(error)
         if postgres_errors.is_connection_lost(error) or postgres_errors.is_transient(error):
             return StoreUnreachable(f"{self.address}: {text}")
@@ -133,5 +133,5 @@ class TableContext:
 
 
 def mark_of(lease: Lease) -> dict[str, Any]:
-    """One lease as parameters."""
+    """Return one lease as parameters."""
     return {"id": str(lease.job_id), "token": lease.token, "epoch": lease.epoch}

@@ -1,7 +1,7 @@
-"""A transaction that holds a record locked, on a connection that is lent to a handler meanwhile.
+"""A transaction that keeps a record locked, on a connection lent to the handler.
 
-It knows how such a transaction starts, is kept alive, is taken back and ends, and nothing about outcomes. A handler may
-have done anything to it. The driver's transaction status and the savepoint show what can still be committed.
+It knows how such a transaction starts, stays alive and ends, and nothing about outcomes. The handler may have done
+anything to it: the driver's transaction status and the savepoint show what can still be committed.
 """
 
 from __future__ import annotations
@@ -28,109 +28,111 @@ from stowhand.stores.database.statements import quote_identifier
 
 _T = TypeVar("_T")
 
-_ENDED_BY = (
+_REFUSAL = (
     "the transaction of an attempt ends with the attempt: return, and what was done is committed together with the "
     "record's state; raise, and it is rolled back. A part of its own is `async with ctx.connection.transaction()`"
 )
 
 
 class AttemptConnection(psycopg.AsyncConnection[Any]):
-    """``ctx.connection``. Everything of psycopg's works but ``commit``, ``rollback`` and ``close``."""
+    """``ctx.connection``. Everything of psycopg works except ``commit``, ``rollback`` and ``close``."""
 
-    def __init__(self, lent: psycopg.AsyncConnection[Any], owner: str) -> None:
-        handlers = lent.pgconn.notice_handler, lent.pgconn.notify_handler
-        super().__init__(lent.pgconn)
-        lent.pgconn.notice_handler, lent.pgconn.notify_handler = handlers  # they stay with the connection itself
-        self.lock = lent.lock
-        """Shared: one statement at a time, through either object."""
-        self.row_factory = lent.row_factory
-        self.cursor_factory = lent.cursor_factory
-        self.server_cursor_factory = lent.server_cursor_factory
-        self._adapters = AdaptersMap(lent.adapters)
-        # psycopg must begin no other transaction, should the handler's own SQL have ended this one.
+    def __init__(self, connection: psycopg.AsyncConnection[Any], owner: str) -> None:
+        handlers = connection.pgconn.notice_handler, connection.pgconn.notify_handler
+        super().__init__(connection.pgconn)
+        connection.pgconn.notice_handler, connection.pgconn.notify_handler = (
+            handlers  # the connection keeps its handlers
+        )
+        self.lock = connection.lock
+        """Shared, so that only one statement runs at a time, through either object."""
+        self.row_factory = connection.row_factory
+        self.cursor_factory = connection.cursor_factory
+        self.server_cursor_factory = connection.server_cursor_factory
+        self._adapters = AdaptersMap(connection.adapters)
+        # psycopg must start no other transaction if the handler's own SQL has ended this one.
         self._autocommit = True
-        # The pool's object knows other prepared statements, under the same names.
+        # The pool's object has other prepared statements under the same names.
         self.prepare_threshold = None
         self._owner = owner
-        self._over = False
-        self._waits = 0
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._is_over = False
+        self._waiting_tasks = 0
+        self._is_quiet = asyncio.Event()
+        self._is_quiet.set()
 
     def end(self) -> None:
-        """Nothing more is sent through this object, even where a task still holds it."""
-        self._over = True
+        """Refuse further statements through this object, even of tasks that still hold it."""
+        self._is_over = True
 
-    async def quiet(self) -> None:
+    async def wait_until_quiet(self) -> None:
         """Wait until no task waits for the server through this object.
 
-        Closing under a waiting task would take the file descriptor from it, and give it the next connection's.
+        If the connection closed under a waiting task, its file descriptor could become that of another connection.
         """
-        await self._quiet.wait()
+        await self._is_quiet.wait()
 
     async def wait(self, gen: Generator[Any, Any, _T], *args: Any, **options: Any) -> _T:
-        if self._over:
+        if self._is_over:
             gen.close()
             raise psycopg.InterfaceError(f"the attempt of {self._owner} is over, and with it its transaction")
-        self._waits += 1
-        self._quiet.clear()
+        self._waiting_tasks += 1
+        self._is_quiet.clear()
         try:
             return await super().wait(gen, *args, **options)
         finally:
-            self._waits -= 1
-            if not self._waits:
-                self._quiet.set()
+            self._waiting_tasks -= 1
+            if not self._waiting_tasks:
+                self._is_quiet.set()
 
     async def commit(self) -> None:
-        """Refused: see ``_ENDED_BY``."""
-        raise psycopg.ProgrammingError(_ENDED_BY)
+        """Raise ProgrammingError: see ``_REFUSAL``."""
+        raise psycopg.ProgrammingError(_REFUSAL)
 
     async def rollback(self) -> None:
-        """Refused, as ``commit``."""
-        raise psycopg.ProgrammingError(_ENDED_BY)
+        """Raise ProgrammingError, as ``commit``."""
+        raise psycopg.ProgrammingError(_REFUSAL)
 
     async def close(self) -> None:
-        """Refused, as ``commit``: it goes back to the pool."""
-        raise psycopg.ProgrammingError(_ENDED_BY)
+        """Raise ProgrammingError: the connection returns to the pool."""
+        raise psycopg.ProgrammingError(_REFUSAL)
 
     def __del__(self, *warn: Any) -> None:
-        """No warning: the pool closes the connection, or goes on with it."""
+        """Give no warning: the pool closes the connection, or uses it again."""
 
 
-LOCK_PATIENCE = 10.0
-"""Seconds that another transaction may hold a record locked when its attempt starts."""
-PATIENCE = 5.0
-"""Seconds that a statement may still run on the connection when the handler has ended."""
-CANCEL_PATIENCE = 5.0
-"""Seconds for asking the server to cancel a statement."""
-UNLOCK_PATIENCE = 0.1
-"""Seconds for a task that has its reply to release the connection's lock."""
-RESTORED = ("search_path", "role", "statement_timeout", "lock_timeout", "TimeZone")
-"""Settings that a handler may change, and under which statements of the store would mean something else."""
-AS_NEW = (
+LOCK_TIMEOUT_SECONDS = 10.0
+"""How long another transaction may lock a record when its attempt starts."""
+STATEMENT_TIMEOUT_SECONDS = 5.0
+"""How long a statement may still run on the connection after the handler has ended."""
+CANCEL_TIMEOUT_SECONDS = 5.0
+"""How long a request to the server to cancel a statement may take."""
+UNLOCK_TIMEOUT_SECONDS = 0.1
+"""How long a task that has its reply may take to release the connection's lock."""
+RESTORED_SETTINGS = ("search_path", "role", "statement_timeout", "lock_timeout", "TimeZone")
+"""Settings that a handler may change, and that would change the meaning of the store's statements."""
+RESET_SESSION = (
     "close all; set session authorization default; reset all; deallocate all; unlisten *;"
     " select pg_catalog.pg_advisory_unlock_all(); discard plans; discard temp; discard sequences"
 )
-"""DISCARD ALL in parts, which can follow COMMIT in one message. Sent alone behind a pooler it would reach another
-session than the handler's."""
+"""DISCARD ALL in parts, which can follow COMMIT in one message. Sent alone behind a pooler, it could reach another
+session."""
 
 ENDED_BY_HANDLER = (
-    "its handler ended the transaction itself (COMMIT or ROLLBACK): what it did until then cannot be taken back, or is "
-    "lost. The attempt's outcome ends it; a part of its own is `async with ctx.connection.transaction()`"
+    "its handler ended the transaction itself (COMMIT or ROLLBACK): its changes until then cannot be undone, or are "
+    "lost. The attempt's outcome ends it; for a part of its own use `async with ctx.connection.transaction()`"
 )
 LEFT_OPEN = "its handler left a stream, a COPY or a pipeline open on its connection"
-FAILED = (
-    "its handler returned, but one of its statements had failed, and so nothing of its transaction can be committed. "
-    "A database error that is to be survived belongs into `async with ctx.connection.transaction()`"
+FAILED_STATEMENT = (
+    "its handler returned, but one of its statements had failed, so its transaction cannot be committed. "
+    "To survive a database error, use `async with ctx.connection.transaction()`"
 )
 
 
 class NotCommitted(Exception):
-    """Nothing of the transaction is committed, nor will be; why."""
+    """The transaction is not committed, and will not be. The message has the reason."""
 
 
 class InDoubt(Exception):
-    """COMMIT was sent, and it is not known whether it was executed; why."""
+    """COMMIT was sent, and its outcome is unknown. The message has the reason."""
 
 
 class HeldTransaction:
@@ -139,19 +141,19 @@ class HeldTransaction:
     def __init__(
         self, stack: AsyncExitStack, connection: psycopg.AsyncConnection[Any], owner: str, *, resets: bool
     ) -> None:
-        """``stack`` returns the connection when it is closed. ``resets``: the session is left as if it were new."""
+        """``stack`` returns the connection when it closes. ``resets``: reset the session at the end."""
         self._stack = stack
         self._connection = connection
         self._savepoint = quote_identifier(f"attempt_{uuid.uuid4().hex}")
-        self._ending = [AS_NEW] if resets else []
+        self._ending = [RESET_SESSION] if resets else []
         self._is_over = False
-        """COMMIT or ROLLBACK of ours was executed, and the session may serve others."""
+        """Our own COMMIT or ROLLBACK was executed, and the session may be used again."""
         self._pings: asyncio.Task[None] | None = None
         self.session = BorrowedConnection(connection, prepared=False)
         self.handler_connection = AttemptConnection(connection, owner)
 
     async def begin(self, lock: bytes, values: Mapping[str, object], stalled: float) -> Row | None:
-        """Return the row that ``lock`` finds, locked. Raises what psycopg raises, TimeoutError.
+        """Return the row that ``lock`` finds, locked. Raises psycopg's errors, TimeoutError.
 
         ``stalled``: seconds without a statement after which the server ends the transaction.
         """
@@ -165,40 +167,41 @@ class HeldTransaction:
             f"select {_RESTORE_LOCK_TIMEOUT}",
             f"savepoint {self._savepoint}",
         ]
-        async with asyncio.timeout(LOCK_PATIENCE + PATIENCE):
+        async with asyncio.timeout(LOCK_TIMEOUT_SECONDS + STATEMENT_TIMEOUT_SECONDS):
             reply = await self._run(statements, values)
         reply.nextset()
         reply.nextset()
         return await reply.fetchone()
 
     def keep_alive(self, clock: Clock, interval: float) -> None:
-        """Send an empty statement that often, so that the server does not take the transaction for abandoned."""
+        """Send an empty statement in intervals, so that the server does not end the transaction as abandoned."""
         self._pings = asyncio.get_running_loop().create_task(self._ping(clock, interval), name="stowhand transaction")
 
     @property
     def has_failed(self) -> bool:
-        """A statement in it failed, so it can only be rolled back."""
+        """Whether a statement failed, so that the transaction can only be rolled back."""
         return self._connection.info.transaction_status == TransactionStatus.INERROR
 
     async def take_back(self) -> None:
         """Let only the store use the connection from here on. Raises NotCommitted where that is not possible."""
         self.handler_connection.end()
         try:
-            async with asyncio.timeout(PATIENCE):
-                await self.handler_connection.quiet()
+            async with asyncio.timeout(STATEMENT_TIMEOUT_SECONDS):
+                await self.handler_connection.wait_until_quiet()
         except TimeoutError:
             raise NotCommitted("its handler ended while a statement still ran on its connection") from None
         try:
-            async with asyncio.timeout(UNLOCK_PATIENCE), self._connection.lock:
+            async with asyncio.timeout(UNLOCK_TIMEOUT_SECONDS), self._connection.lock:
                 pass
         except TimeoutError:
-            raise NotCommitted(LEFT_OPEN) from None  # a stream or a COPY keeps the lock, and waits for nothing
+            raise NotCommitted(LEFT_OPEN) from None  # a stream or a COPY keeps the lock
         if self._pings is not None:
-            self._pings.cancel()  # it sleeps: while it waits for an answer, the connection is not quiet
+            self._pings.cancel()  # it sleeps now: during a ping the connection is not quiet
         self._check_status()
         if is_stale(self._connection):
             try:
-                await self._run([""])  # if the server has hung up, nothing was committed, and the error has its reason
+                # If the server closed the connection, nothing was committed, and the error has the reason.
+                await self._run([""])
             except (psycopg.Error, OSError) as error:
                 raise NotCommitted(f"its transaction could not be ended: {postgres_errors.first_line(error)}") from None
 
@@ -217,7 +220,7 @@ class HeldTransaction:
         ``keep``: with what the handler did. Raises NotCommitted, InDoubt.
         """
         if keep:
-            # What is deferred would fail at COMMIT, where it would be in doubt.
+            # A deferred constraint would fail at COMMIT, where the outcome would be in doubt.
             first = [f"release savepoint {self._savepoint}", _RESTORE, "set constraints all immediate"]
         else:
             first = [f"rollback to savepoint {self._savepoint}"]
@@ -228,30 +231,30 @@ class HeldTransaction:
         is_found = False
         while reply.statusmessage != "COMMIT":
             is_found = reply.rowcount > 0
-            if not reply.nextset():  # COMMIT of a failed transaction is answered with ROLLBACK, and is no error
-                raise NotCommitted(FAILED)
+            if not reply.nextset():  # the reply to COMMIT of a failed transaction is ROLLBACK, not an error
+                raise NotCommitted(FAILED_STATEMENT)
         self._is_over = True
         return is_found
 
     async def _undo_after(self, error: Exception) -> NoReturn:
-        """Raises NotCommitted, with the record unlocked, or InDoubt."""
-        status, why = self._connection.info.transaction_status, postgres_errors.first_line(error)
+        """Raise NotCommitted, with the record unlocked, or InDoubt."""
+        status, reason = self._connection.info.transaction_status, postgres_errors.first_line(error)
         if status not in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
             broke = self._connection.closed or postgres_errors.is_connection_lost(error)
-            raise InDoubt(f"the connection broke: {why}" if broke else why) from None
+            raise InDoubt(f"the connection broke: {reason}" if broke else reason) from None
         await self.undo()
         if isinstance(error, psycopg.errors.InvalidSavepointSpecification):
             raise NotCommitted(ENDED_BY_HANDLER) from None
-        raise NotCommitted(f"its transaction could not be committed: {why}") from None
+        raise NotCommitted(f"its transaction could not be committed: {reason}") from None
 
     async def undo(self) -> None:
-        """Roll all of it back. A connection on which that fails is closed by ``let_go``, which has the same effect."""
+        """Roll back. If that fails, ``release`` closes the connection, which has the same effect."""
         with suppress(psycopg.Error, OSError):
             await self._run(["rollback", *self._ending])
             self._is_over = True
 
-    async def let_go(self) -> None:
-        """Return the connection. One whose transaction was not ended by the store is closed. Always bounded."""
+    async def release(self) -> None:
+        """Return the connection, or close it if the store has not ended its transaction. Takes a bounded time."""
         self.handler_connection.end()
         connection = self._connection
         try:
@@ -264,17 +267,17 @@ class HeldTransaction:
             if self._is_over and connection.info.transaction_status == TransactionStatus.IDLE:
                 await self._stack.aclose()
             else:
-                connection.pgconn.finish()  # close() may return it to an application's pool as if it were sound
+                connection.pgconn.finish()  # close() may return it to an application's pool as usable
                 with suppress(NotCommitted):  # so the pool does not use it again
                     await self._stack.__aexit__(NotCommitted, NotCommitted(), None)
 
     async def _interrupt(self) -> None:
-        """Cancel what still runs, or the server goes on with it and holds the lock. What waits for it gets an error."""
+        """Cancel the running statement, which would keep the lock. Tasks that wait for it get an error."""
         with suppress(psycopg.Error, OSError):
-            await self._connection.cancel_safe(timeout=CANCEL_PATIENCE)
+            await self._connection.cancel_safe(timeout=CANCEL_TIMEOUT_SECONDS)
         with suppress(OSError), socket.socket(fileno=dup(self._connection.fileno())) as end:
             end.shutdown(socket.SHUT_RDWR)
-        await self.handler_connection.quiet()
+        await self.handler_connection.wait_until_quiet()
 
     async def _ping(self, clock: Clock, interval: float) -> None:
         connection = self._connection
@@ -282,14 +285,14 @@ class HeldTransaction:
             await clock.sleep(interval)
             is_open = connection.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
             if is_open and not connection.lock.locked() and connection.info.pipeline_status == PipelineStatus.OFF:
-                with suppress(psycopg.Error, OSError):  # take_back finds out
-                    await self.handler_connection.execute("")  # harmless, also in a transaction that has failed
+                with suppress(psycopg.Error, OSError):  # take_back will notice
+                    await self.handler_connection.execute("")  # harmless, even in a failed transaction
 
     async def _run(
         self, statements: Sequence[bytes | str], values: Mapping[str, object] | None = None
     ) -> psycopg.AsyncClientCursor[Row]:
-        """All in one message; so psycopg writes their values out. A statement may end in a comment."""
-        text = b"\n;".join(one.encode() if isinstance(one, str) else one for one in statements)
+        """Send all statements in one message, with literal values. A statement may end in a comment."""
+        text = b"\n;".join(statement.encode() if isinstance(statement, str) else statement for statement in statements)
         cursor = psycopg.AsyncClientCursor(self._connection, row_factory=tuple_row)
         async with asyncio.timeout(STATEMENT_DEADLINE_SECONDS):
             await cursor.execute(text, values)
@@ -297,7 +300,7 @@ class HeldTransaction:
 
 
 def _setting(name: str, value: str) -> str:
-    """Of the transaction: its end undoes it, and so does a return to a savepoint before."""
+    """Return a setting of the transaction, undone at its end or by a rollback to an earlier savepoint."""
     return f"pg_catalog.set_config('{name}', {value}, true)"
 
 
@@ -305,28 +308,28 @@ def _current(name: str) -> str:
     return f"pg_catalog.current_setting('{name}')"
 
 
-_SAVE = ", ".join(_setting(f"stowhand.{name}", _current(name)) for name in RESTORED)
-_SAVED = ", ".join(_setting(name, _current(f"stowhand.{name}")) for name in RESTORED)
+_SAVE = ", ".join(_setting(f"stowhand.{name}", _current(name)) for name in RESTORED_SETTINGS)
+_SAVED = ", ".join(_setting(name, _current(f"stowhand.{name}")) for name in RESTORED_SETTINGS)
 _RESTORE = f"select {_SAVED} where {_current('stowhand.role')} <> ''"
-"""RESET ALL empties what was saved, and restores the settings itself."""
+"""RESET ALL clears the saved settings, and restores the settings itself."""
 _RESTORE_LOCK_TIMEOUT = _setting("lock_timeout", _current("stowhand.lock_timeout"))
 
 
 def _limits(stalled: float) -> str:
-    """Settings of the transaction, so that a client that is gone does not hold a record for ever."""
+    """Return settings of the transaction, so that a lost client does not lock a record forever."""
     milliseconds = min(max(round(stalled * 1000), 1), 2**31 - 1)
     limits = {
-        "lock_timeout": round(LOCK_PATIENCE * 1000),
+        "lock_timeout": round(LOCK_TIMEOUT_SECONDS * 1000),
         "idle_in_transaction_session_timeout": milliseconds,
-        # The host vanished: noticed in about as long. (A socket takes at most 32,767 s.)
+        # A lost host is noticed in about the same time. (A socket accepts at most 32,767 s.)
         "tcp_keepalives_idle": min(max(round(stalled / 2), 1), 32_767),
         "tcp_keepalives_interval": min(max(round(stalled / 6), 1), 32_767),
         "tcp_keepalives_count": 3,
         "tcp_user_timeout": milliseconds,
     }
     settings = [_setting(name, f"'{value}'") for name, value in limits.items()]
-    # A process that dies while its statement runs is else noticed only when the statement is done. Where the server
-    # cannot see that, setting it is an error.
+    # Without this, a process that dies during its statement is noticed only when the statement is done. Where the
+    # server does not support the check, setting it is an error.
     check = _setting("client_connection_check_interval", f"'{max(milliseconds // 3, 1)}'")
-    is_able = f"{_current('server_version_num')}::int4 >= 140000 and pg_catalog.version() like '%%linux%%'"
-    return ", ".join([*settings, f"case when {is_able} then {check} end"])
+    is_supported = f"{_current('server_version_num')}::int4 >= 140000 and pg_catalog.version() like '%%linux%%'"
+    return ", ".join([*settings, f"case when {is_supported} then {check} end"])

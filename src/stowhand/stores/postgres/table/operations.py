@@ -1,4 +1,4 @@
-"""Shows a table, acts on single records, and keeps the execution logs of running attempts."""
+"""Reads a table, changes single records, and writes the execution logs of running attempts."""
 
 from __future__ import annotations
 
@@ -21,94 +21,94 @@ from stowhand.stores.table.records import ShownRecord, shown_record
 
 
 class PostgresOperations:
-    """Each call on a connection that ``session`` gives for a role, and in whose block errors are translated."""
+    """Operations, each on a connection of ``session`` for a role, whose block converts errors."""
 
     def __init__(self, context: TableContext, session: Callable[[str], AbstractAsyncContextManager[Session]]) -> None:
         self._context = context
         self._session = session
 
     async def requeue(self, record_id: JobId, after: datetime | float | None) -> Answer:
-        """To queued; a running attempt is fenced out. Raises StoreUnreachable where the row is locked."""
-        moment, delay = (after, None) if isinstance(after, datetime) else (None, after)
-        done = await self._act("requeue", record_id, requeue_refusal, after=moment, delay=delay)
-        if isinstance(done, Answer):
-            return done
-        is_canceled = done == State.CANCELED
+        """Put a record back to queued; a running attempt loses its lease. Raises StoreUnreachable if it is locked."""
+        time, delay = (after, None) if isinstance(after, datetime) else (None, after)
+        result = await self._act("requeue", record_id, requeue_refusal, after=time, delay=delay)
+        if isinstance(result, Answer):
+            return result
+        is_canceled = result == State.CANCELED
         return Answer(record_id, ActionResult.DONE, "it was asked to cancel: canceled instead" if is_canceled else "")
 
     async def retry(self, record_id: JobId) -> Answer:
-        """To queued, as if it had never been tried."""
-        done = await self._act("retry", record_id, retry_refusal)
-        return done if isinstance(done, Answer) else Answer(record_id, ActionResult.DONE)
+        """Put a record back to queued with no attempts."""
+        result = await self._act("retry", record_id, retry_refusal)
+        return result if isinstance(result, Answer) else Answer(record_id, ActionResult.DONE)
 
     async def cancel(self, record_id: JobId) -> Answer:
-        """A waiting record is canceled, a running one is asked to stop."""
+        """Cancel a waiting record, or request it of a running one."""
         refuse = partial(cancel_refusal, can_ask=self._context.shape.has("cancel"))
-        done = await self._act("cancel", record_id, refuse)
-        if isinstance(done, Answer):
-            return done
-        if done == State.PROCESSING:
+        result = await self._act("cancel", record_id, refuse)
+        if isinstance(result, Answer):
+            return result
+        if result == State.PROCESSING:
             return Answer(record_id, ActionResult.ASKED, "it is running, and asked to stop")
         return Answer(record_id, ActionResult.DONE)
 
     async def _act(
         self, name: str, record_id: JobId, refuse: Callable[[JobId, str | None], Answer | None], **values: object
     ) -> str | Answer:
-        """What the statement found, or why it found nothing. Raises StoreUnreachable where the row is locked."""
+        """Return the statement's result, or why it found nothing. Raises StoreUnreachable if the row is locked."""
         async with self._session("requeue") as session:
-            if done := await self._rows(session, name, id=str(record_id), **values):
-                return str(done[0][0])
+            if result := await self._rows(session, name, id=str(record_id), **values):
+                return str(result[0][0])
             refusal = refuse(record_id, await self._state(session, record_id))
         if refusal is None:
             where = f"{self._context}: an open transaction holds record {record_id}"
             raise StoreUnreachable(f"{where}; try again when it has ended")
         return refusal
 
-    async def seconds_until(self, moment: datetime) -> float:
-        """Counted from the database's clock."""
-        ((seconds,),) = await self._ask("seconds_until", moment=moment)
+    async def seconds_until(self, time: datetime) -> float:
+        """Return the seconds until a time, by the database's clock."""
+        ((seconds,),) = await self._ask("seconds_until", moment=time)
         return float(seconds)
 
     async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
-        """As the view shows them; every state asked for is a key."""
+        """Count records in the view. Every requested state is a key."""
         found = await self._counting("count", states, conditions)
         return dict.fromkeys(states, 0) | {State(state): number for state, number in found}
 
     async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
-        """Is there one?"""
+        """Return whether there is such a record."""
         ((found,),) = await self._counting("exists", states, conditions)
         return bool(found)
 
     async def next_due(self) -> float | None:
-        """Seconds until the earliest waiting record is due; 0 if one is; ``None`` if none waits."""
+        """Return the seconds until the earliest waiting record is due; 0 if one is; ``None`` if none waits."""
         async with self._session("due") as session:
             ((seconds,),) = await self._rows(session, "next_due")
         return None if seconds is None else float(seconds)
 
     async def longest_wait(self) -> float:
-        """Seconds that the one due longest has been due; 0: none is."""
+        """Return for how many seconds the earliest due record has been due; 0 without one."""
         ((seconds,),) = await self._ask("longest_wait")
         return float(seconds)
 
     async def longest_run(self) -> float:
-        """Seconds since the oldest record in processing was claimed; 0: none is."""
+        """Return the seconds since the oldest claim of a record in processing; 0 without one."""
         ((seconds,),) = await self._ask("longest_run")
         return float(seconds)
 
     async def logs(self, record_id: JobId) -> Sequence[str] | None:
-        """Entry by entry, as JSON text."""
+        """Return the log's entries as JSON texts; ``None`` if there is no such record."""
         found = await self._ask("logs", id=str(record_id))
         return None if not found else [entry or "null" for entry in found[0][0] or ()]
 
     async def page(self, states: Sequence[State], after: JobId | None, limit: int) -> Sequence[ShownRecord]:
-        """Records in these states, by id, above ``after``."""
-        above = None if after is None else str(after)
-        return [self._shown(row) for row in await self._ask("page", states=_names(states), after=above, limit=limit)]
+        """Return records in these states with ids above ``after``, ordered by id."""
+        last_id = None if after is None else str(after)
+        return [self._record(row) for row in await self._ask("page", states=_names(states), after=last_id, limit=limit)]
 
     async def find(self, record_id: JobId) -> ShownRecord | None:
-        """One record."""
+        """Return one record; ``None`` if there is none."""
         found = await self._ask("find", id=str(record_id))
-        return self._shown(found[0]) if found else None
+        return self._record(found[0]) if found else None
 
     async def _counting(self, name: str, states: Sequence[State], conditions: Sequence[Any]) -> list[Row]:
         statement, values = self._context.composer.counting(name, conditions)
@@ -123,10 +123,10 @@ class PostgresOperations:
         return await rows(session, self._context.statement(name), self._context.values(**values))
 
     async def _state(self, session: Session, record_id: JobId) -> str | None:
-        found = await self._rows(session, "state_of", id=str(record_id))
-        return str(found[0][0]) if found else None
+        rows = await self._rows(session, "state_of", id=str(record_id))
+        return str(rows[0][0]) if rows else None
 
-    def _shown(self, row: Row) -> ShownRecord:
+    def _record(self, row: Row) -> ShownRecord:
         return shown_record((self._context.job_id(str(row[0])), *row[1:]))
 
 
@@ -134,18 +134,18 @@ def _names(states: Sequence[State]) -> list[str]:
     return [state.value for state in states]
 
 
-_PAUSES = (0.0, 0.01, 0.05, 0.25)
-"""A beat holds the row for a moment; an application's transaction longer, and then the caller tries again."""
+_RETRY_PAUSES_SECONDS = (0.0, 0.01, 0.05, 0.25)
+"""A beat locks the row briefly. An application's transaction takes longer, and then the caller tries again."""
 
 
 class Logs:
-    """Adds and replaces entries."""
+    """Adds and replaces entries of execution logs."""
 
     def __init__(self, context: TableContext) -> None:
         self._context, self._clock = context, SystemClock()
 
     async def add(self, lease: Lease, entry: str) -> int:
-        """Append; its number. Raises LogRefused, StoreUnreachable."""
+        """Append an entry, and return its number. Raises LogRefused, StoreUnreachable."""
         return await self._write("add_log", lease, most=ENTRIES_LIMIT, entry=entry)
 
     async def update(self, lease: Lease, number: int, entry: str) -> None:
@@ -159,12 +159,12 @@ class Logs:
     async def _write(self, name: str, lease: Lease, **values: object) -> int:
         context = self._context
         with context.translated():
-            for pause in _PAUSES:
+            for pause in _RETRY_PAUSES_SECONDS:
                 await self._clock.sleep(pause)
                 async with context.pool.connection("log") as session:
-                    done = await rows(session, context.statement(name), self.values(lease, **values))
-                    if done:
-                        return int(done[0][0])
+                    result = await rows(session, context.statement(name), self.values(lease, **values))
+                    if result:
+                        return int(result[0][0])
                     found = await rows(session, context.statement("look_at_log"), self.values(lease))
                 self._refuse(lease, found[0] if found else (False, 0), values)
         raise StoreUnreachable(f"{context}: an open transaction holds record {lease.job_id}; try again")

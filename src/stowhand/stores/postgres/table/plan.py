@@ -1,4 +1,4 @@
-"""The statements about settlements of a user's table, for the settler that the queue has too (shared/plan.py)."""
+"""The statements about settlements of a user's table, for the shared settler (shared/plan.py)."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from stowhand.stores.postgres.shared.plan import Query
 from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.verdicts import Entry, Pair, pair
 
-_FOUND = {"settled": Verdict.ALREADY_SETTLED, "busy": Verdict.BUSY, "lost": Verdict.LOST}
-NO_JOBS = "jobs were to be enqueued with it, and a table of one's own enqueues none: INSERT them"
+_VERDICTS = {"settled": Verdict.ALREADY_SETTLED, "busy": Verdict.BUSY, "lost": Verdict.LOST}
+NO_JOBS = "a user's table cannot enqueue following jobs: INSERT them instead"
 
 
 class TablePlan:
-    """Of one table."""
+    """The statements of one table."""
 
     def __init__(self, context: TableContext) -> None:
         self._context = context
 
     def acceptable(self, entry: Entry) -> str | None:
-        """Whatever enqueues nothing."""
+        """Return why a settlement is not acceptable; ``None`` if it enqueues nothing."""
         return NO_JOBS if entry[1].then else None
 
     def is_plain(self, settlement: Settlement) -> bool:
-        """A table has no place for a result."""
+        """Return whether the record is completed without an error. A table has no column for a result."""
         return settlement.state is State.COMPLETED and settlement.error is None and not settlement.then
 
     def settle(self, entries: Sequence[Entry]) -> Query[tuple[Pair, State]]:
-        """Any outcome."""
+        """Return the query that settles entries with any outcome."""
         values = self.settle_values(entries)
         return Query(self._context.statement("settle"), values, self.read_settled)
 
     def read_settled(self, row: Row) -> tuple[Pair, State]:
-        """Of the statement ``settle``."""
+        """Return the pair and state in a row of the statement ``settle``."""
         return self._pair(row), State(row[2])
 
     def settle_values(self, entries: Sequence[Entry]) -> Mapping[str, object]:
-        """Of the statement ``settle``."""
+        """Return the parameters of the statement ``settle``."""
         settlements = [settlement for _, settlement in entries]
         return self._context.values(
             **self._context.leases([lease for lease, _ in entries]),
@@ -52,14 +52,17 @@ class TablePlan:
         )
 
     def complete(self, leases: Sequence[Lease]) -> Query[JobId]:
-        """All of them completed; the ids of those that are."""
+        """Return the query that completes all leases, and returns the ids it completed."""
         values = self._context.values(**self._context.leases(leases))
         return Query(self._context.statement("settle_completed"), values, lambda row: self._context.job_id(row[0]))
 
     def look(self, entries: Sequence[Entry]) -> Query[tuple[Pair, Reply | None]]:
-        """A table keeps no history, and no token of what has ended: its state and its message have to say it."""
+        """Return the query for the replies of leases that hold no row, by the record's state and message.
+
+        A table keeps neither a history nor the tokens of finished records.
+        """
         leases, settlements = zip(*entries, strict=True)
-        asked = {pair(entry): entry[1] for entry in entries}
+        settlements_by_pair = {pair(entry): entry[1] for entry in entries}
         values = self._context.values(
             **self._context.leases(leases),
             states=token_array([settlement.state.value for settlement in settlements]),
@@ -67,8 +70,10 @@ class TablePlan:
         )
 
         def read(row: Row) -> tuple[Pair, Reply | None]:
-            of = self._pair(row)
-            return of, with_state(asked[of], State.CANCELED) if row[2] == "canceled" else _FOUND.get(row[2])
+            pair_of_row = self._pair(row)
+            return pair_of_row, with_state(settlements_by_pair[pair_of_row], State.CANCELED) if row[
+                2
+            ] == "canceled" else _VERDICTS.get(row[2])
 
         return Query(self._context.statement("look"), values, read)
 

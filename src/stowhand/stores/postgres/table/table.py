@@ -1,4 +1,4 @@
-"""One user's table in PostgreSQL: opens the parts, each of which has its file."""
+"""The backend of a user's table in PostgreSQL, which opens its parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.shared.listener import Announcement, Listener
 from stowhand.stores.postgres.shared.settler import Settler
 from stowhand.stores.postgres.table import checks
-from stowhand.stores.postgres.table.catalog import INTEGERS
+from stowhand.stores.postgres.table.catalog import INTEGER_TYPES
 from stowhand.stores.postgres.table.claims import TableClaims
 from stowhand.stores.postgres.table.composer import Composer
 from stowhand.stores.postgres.table.context import TableContext
@@ -28,11 +28,11 @@ from stowhand.stores.table.check import CatalogFacts
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions
 
-_BEHIND_POOLER = "behind a pooler no notification arrives, so the table is polled"
+_BEHIND_POOLER = "notifications do not arrive behind a pooler, so the table is polled"
 
 
 class PostgresTable:
-    """``place``: a URL, a libpq string, or a ``psycopg_pool.AsyncConnectionPool``. Connects when it is used."""
+    """The backend. ``place``: a URL, a libpq string, or a ``psycopg_pool.AsyncConnectionPool``."""
 
     def __init__(
         self,
@@ -59,21 +59,21 @@ class PostgresTable:
 
     @property
     def description(self) -> str:
-        """Where it is, for people."""
+        """The address of the table, without a password."""
         return str(self._context)
 
     @property
     def key(self) -> KeyType:
-        """What the id column holds; known once it is open."""
+        """The type of the id column, known once the table is open."""
         return self._context.key
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns that a record is made of; known once it is open."""
+        """The names of a record's columns, known once the table is open."""
         return self._context.names
 
     async def open(self) -> None:
-        """Connect, compare with the catalog, have every claim planned once. Touches no row.
+        """Connect, compare with the catalog, and let the server plan each claim once. Reads no row.
 
         Raises StoreUnreachable, TableUnsuitable.
         """
@@ -101,11 +101,11 @@ class PostgresTable:
 
     @property
     def is_listening(self) -> bool:
-        """Notifications are known to arrive now."""
+        """Whether notifications are known to arrive now."""
         return self._listener.is_listening
 
     def heartbeats(self, calls: Calls = UNREPORTED) -> Heartbeats:
-        """With a connection of its own."""
+        """Return heartbeats with their own connection."""
         return TableHeartbeats(self._context, calls)
 
     # --------------------------------------------------------------------------------------------
@@ -126,4 +126,4 @@ class PostgresTable:
 def _key(facts: CatalogFacts, shape: Shape) -> KeyType:
     column = facts.column(shape, "id")
     kind = column.type if column is not None else ""
-    return KeyType.INTEGER if kind in INTEGERS else KeyType.UUID if kind == "uuid" else KeyType.TEXT
+    return KeyType.INTEGER if kind in INTEGER_TYPES else KeyType.UUID if kind == "uuid" else KeyType.TEXT

@@ -1,18 +1,18 @@
-"""An attempt in a transaction of its own, which holds its record locked from before its handler to its end.
+"""The transaction of an attempt, which locks its record from before the handler until its end.
 
     begin       BEGIN, lock the record under (id, token), SAVEPOINT; the handler works behind the savepoint
-    settle      completed, or back to queued: what the handler did, and the record's state, are committed together
-                anything else: back to the savepoint, so what an unsuccessful attempt did is never seen; its state
-                is committed alone
-    rollback    everything
+    settle      completed, or back to queued: the handler's changes and the record's state are committed together
+                otherwise: roll back to the savepoint, so that an unsuccessful attempt leaves no changes, and commit
+                the record's state alone
+    rollback    roll back everything
 
-While it is open the row lock says that the worker is alive: beats skip the row and call it busy, the reset skips it.
-The lock ends with the process; with a host that vanished, after the TCP timeouts; with a frozen process, or one whose
-loop is blocked, after ``stalled_max_age`` without a statement (a loop that runs sends an empty one now and then). A
-``cancel`` that was set before it is honored in ``begin``; one that is set later waits for the lock, so until the end.
+While the transaction is open, the row lock shows that the worker is alive: beats skip the row as busy, and resets skip
+it too. The lock ends with the process. It ends after the TCP timeouts if the host is lost. It ends after
+``stalled_max_age`` without a statement if the process is frozen or its loop is blocked (a running loop sends empty
+statements). A ``cancel`` set earlier takes effect in ``begin``; one set later waits for the lock, so until the end.
 
-What cannot be committed is never called completed: an attempt whose transaction failed, was ended by its handler, or
-was lost with its connection is recorded as an error, outside of the transaction and guarded by the lease.
+An attempt that cannot be committed is never recorded as completed. If its transaction failed, was ended by its handler,
+or was lost with its connection, an error is recorded outside of the transaction, guarded by the lease.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from stowhand.stores.postgres.shared.settler import Settler
 from stowhand.stores.postgres.table.context import TableContext, mark_of
 from stowhand.stores.postgres.table.held_transaction import (
     ENDED_BY_HANDLER,
-    FAILED,
+    FAILED_STATEMENT,
     AttemptConnection,
     HeldTransaction,
     InDoubt,
@@ -48,15 +48,15 @@ from stowhand.stores.postgres.table.operations import Logs, PostgresOperations
 from stowhand.stores.postgres.table.plan import TablePlan
 
 KEPT_STATES = (State.COMPLETED, State.QUEUED)
-"""What the handler did is committed with a record that goes to one of them."""
+"""The states of a record with which the handler's changes are committed."""
 RETRY_DELAY_SECONDS = 0.05
-"""Between two tries to settle outside of the transaction."""
+"""The pause between two attempts to settle outside of the transaction."""
 MAX_CONNECTIONS = 1000
-"""How many attempts run at once is the worker's decision."""
+"""A large limit: the worker decides how many attempts run at once."""
 
 
 class AttemptTransactions:
-    """Starts the transactions of one table's attempts, and holds what they share."""
+    """Starts the transactions of one table's attempts, and owns what they share."""
 
     def __init__(self, context: TableContext, plan: TablePlan, settlements: Settler, logs: Logs) -> None:
         self.context = context
@@ -72,24 +72,24 @@ class AttemptTransactions:
         """Return the handler's connection and the transaction. Raises LeaseLost, StoreUnreachable."""
         context, lease = self.context, attempt.lease
         stalled = context.options.stalled
-        held = await self._hold(lease)
+        record_lock = await self._hold(lease)
         try:
             with context.translated():
-                row = await held.begin(context.statement("lock"), context.values(**mark_of(lease)), stalled)
+                row = await record_lock.begin(context.statement("lock"), context.values(**mark_of(lease)), stalled)
             is_ours, is_canceled = row is not None, row is not None and row[0]
             if not is_ours or is_canceled:
-                await held.undo()
+                await record_lock.undo()
         except BaseException as error:
             if isinstance(error, StoreError):
-                await held.undo()
-            await held.let_go()
+                await record_lock.undo()
+            await record_lock.release()
             raise
         if is_ours and not is_canceled:
-            held.keep_alive(self.clock, stalled / 3)
-            return held.handler_connection, RecordTransaction(self, attempt, held)
-        await held.let_go()
+            record_lock.keep_alive(self.clock, stalled / 3)
+            return record_lock.handler_connection, RecordTransaction(self, attempt, record_lock)
+        await record_lock.release()
         if not is_ours:
-            raise LeaseLost(f"record {lease.job_id} was given to another worker, or is gone")
+            raise LeaseLost(f"record {lease.job_id} belongs to another worker, or no longer exists")
         canceled = settle_as(attempt, Cancel("canceled before its handler began"), 0.0)
         await self.settle_outside(lease, canceled, ())
         raise LeaseLost(f"record {lease.job_id} was asked to cancel before its handler began")
@@ -99,8 +99,8 @@ class AttemptTransactions:
         with self.context.translated():
             async with AsyncExitStack() as stack:
                 try:
-                    # How an attempt ended may have to be written without its transaction; where connections are few,
-                    # transactions would take them all.
+                    # An outcome may have to be written outside of its transaction. If connections are few, the
+                    # transactions would take them all, so connect for settlements first.
                     await self.settlements.connect()
                     connection = await stack.enter_async_context(self._pool.lend("transaction"))
                 except StoreUnreachable:
@@ -128,8 +128,8 @@ class AttemptTransactions:
             await self.clock.sleep(RETRY_DELAY_SECONDS)
 
     async def close(self) -> None:
-        """End what is still open (a handler that does not end must not hold its record for ever), and disconnect."""
-        await asyncio.gather(*(one.rollback() for one in tuple(self.open)))
+        """Roll back open transactions, so that a hanging handler does not lock its record forever, and disconnect."""
+        await asyncio.gather(*(record_transaction.rollback() for record_transaction in tuple(self.open)))
         await self._pool.close()
 
     async def _write_logs(self, lease: Lease, entries: Sequence[str]) -> None:
@@ -139,101 +139,103 @@ class AttemptTransactions:
 
 
 def settle_as(attempt: Attempt[Any], outcome: Outcome, delay: float) -> Settlement:
-    """Decide what an outcome that is not the handler's means for this attempt."""
+    """Return the settlement of an outcome that is not the handler's own."""
     claim = attempt.claim
     return settle(outcome, attempts=claim.attempts, max_attempts=claim.max_attempts, backoff=lambda attempts: delay)
 
 
 class RecordTransaction:
-    """How the transaction ends, and what a handler may do in it besides using the connection."""
+    """The transaction of one record: its end, and the operations of its handler."""
 
-    def __init__(self, transactions: AttemptTransactions, attempt: Attempt[Any], held: HeldTransaction) -> None:
+    def __init__(
+        self, transactions: AttemptTransactions, attempt: Attempt[Any], held_transaction: HeldTransaction
+    ) -> None:
         self._transactions = transactions
         self._context = transactions.context
         self._attempt = attempt
-        self._held: HeldTransaction | None = held
+        self._transaction: HeldTransaction | None = held_transaction
         self._logs: list[str] = []
-        """Written when the attempt ends, however it does."""
+        """The log entries, written when the attempt ends, with any outcome."""
         self._doubtful: tuple[Settlement, str] | None = None
-        """COMMIT was sent with this settlement, and its reply is not known; why."""
+        """The settlement whose COMMIT has an unknown outcome, and the reason."""
         self._recorded: Settlement | None = None
-        """What is written: the settlement that was given, or an error instead."""
+        """The settlement to record: the worker's, or an error instead."""
         self.queries = PostgresOperations(transactions.context, self._session)
         transactions.open.add(self)
 
     # -- the end ---------------------------------------------------------------------------------
 
     async def settle(self, settlement: Settlement) -> Reply:
-        """Write how the attempt ended, and commit. Raises StoreError; then it is not known. May be repeated."""
-        if (why := self._transactions.plan.acceptable((self._attempt.lease, settlement))) is not None:
-            return RefusedSettlement(why)
+        """Write the settlement, and commit. Raises StoreError if the outcome is unknown. May be repeated."""
+        if (reason := self._transactions.plan.acceptable((self._attempt.lease, settlement))) is not None:
+            return RefusedSettlement(reason)
         self._recorded = settlement
         reply = await self._settle(settlement)
         is_written = reply is Verdict.SETTLED or reply is Verdict.ALREADY_SETTLED
         return self._recorded if is_written and self._recorded != settlement else reply
 
     async def rollback(self) -> None:
-        """Undo everything; the record is as it was when it was claimed."""
-        held = self._take()
-        if held is None:
+        """Roll back everything; the record is as it was after the claim."""
+        held_transaction = self._take()
+        if held_transaction is None:
             return
         try:
-            await held.take_back()
-            await held.undo()
+            await held_transaction.take_back()
+            await held_transaction.undo()
         except NotCommitted:
             pass
         finally:
-            await held.let_go()
+            await held_transaction.release()
 
     def _take(self) -> HeldTransaction | None:
         self._transactions.open.discard(self)
-        held, self._held = self._held, None
-        return held
+        held_transaction, self._transaction = self._transaction, None
+        return held_transaction
 
     async def _settle(self, settlement: Settlement) -> Reply:
-        held = self._take()
-        if held is not None:
+        held_transaction = self._take()
+        if held_transaction is not None:
             try:
-                await held.take_back()
-                if settlement.state in KEPT_STATES and held.has_failed:
-                    self._recorded = settlement = self._failed(settlement, FAILED)
-                return await self._commit(held, settlement)
+                await held_transaction.take_back()
+                if settlement.state in KEPT_STATES and held_transaction.has_failed:
+                    self._recorded = settlement = self._failed(settlement, FAILED_STATEMENT)
+                return await self._commit(held_transaction, settlement)
             except NotCommitted as error:
                 self._recorded = settlement = self._failed(settlement, str(error))
             except InDoubt as doubt:
                 self._doubtful = settlement, str(doubt)
             finally:
-                await held.let_go()
+                await held_transaction.release()
         if self._doubtful is not None:
             return await self._resolve(*self._doubtful)
         return await self._transactions.settle_outside(self._attempt.lease, settlement, self._logs)
 
-    async def _commit(self, held: HeldTransaction, settlement: Settlement) -> Verdict:
+    async def _commit(self, held_transaction: HeldTransaction, settlement: Settlement) -> Verdict:
         lease, context = self._attempt.lease, self._context
         statements = [context.statement("settle")]
         values = dict(self._transactions.plan.settle_values([(lease, settlement)]))
         if self._logs:
             statements.insert(0, context.statement("write_logs"))
             values |= self._transactions.logs.values(lease, entries=list(self._logs))
-        is_found = await held.commit(statements, values, keep=settlement.state in KEPT_STATES)
-        # Only the handler can have changed a record that was locked all the time; that was its own decision.
+        is_found = await held_transaction.commit(statements, values, keep=settlement.state in KEPT_STATES)
+        # The record was locked all the time, so only the handler itself can have changed it.
         return Verdict.SETTLED if is_found else Verdict.LOST
 
-    def _failed(self, settlement: Settlement, why: str) -> Settlement:
-        """What is recorded when nothing of the handler's work is committed: never that it completed."""
+    def _failed(self, settlement: Settlement, reason: str) -> Settlement:
+        """Return the settlement to record without the handler's changes: never completed."""
         if settlement.state in KEPT_STATES:
-            return settle_as(self._attempt, Retry(clean(why)), self._context.options.retry_delay)
-        if why == ENDED_BY_HANDLER and settlement.error is not None:
-            return replace(settlement, error=clean(f"{settlement.error}\n({why})"))
+            return settle_as(self._attempt, Retry(clean(reason)), self._context.options.retry_delay)
+        if reason == ENDED_BY_HANDLER and settlement.error is not None:
+            return replace(settlement, error=clean(f"{settlement.error}\n({reason})"))
         return settlement
 
-    async def _resolve(self, doubtful: Settlement, why: str) -> Reply:
-        """Find out whether it was committed. A record that is still ours was rolled back with the handler's work."""
+    async def _resolve(self, doubtful: Settlement, reason: str) -> Reply:
+        """Find out whether it was committed. A record that we still hold was rolled back with the handler's changes."""
         lease = self._attempt.lease
-        failed = self._failed(doubtful, f"its transaction could not be committed: {why}")
+        failed = self._failed(doubtful, f"its transaction could not be committed: {reason}")
         reply = await self._transactions.settle_outside(lease, failed, self._logs, repeat=True)
         if reply is Verdict.LOST or reply is Verdict.UNKNOWN:
-            # It is not ours any more. This writes nothing, and shows whether what is there is what we wrote.
+            # We no longer hold the record. This writes nothing, and shows whether the record has our settlement.
             (reply,) = await self._transactions.settlements.settle([(lease, doubtful)], repeat=True)
             self._recorded = doubtful
             return reply if reply is Verdict.ALREADY_SETTLED else Verdict.UNKNOWN
@@ -245,7 +247,7 @@ class RecordTransaction:
     # -- a handler's -----------------------------------------------------------------------------
 
     async def add_log(self, lease: Lease, entry: str) -> int:
-        """Keep it until the end. Raises LogRefused."""
+        """Keep an entry until the end, and return its number. Raises LogRefused."""
         self._open()
         if len(self._logs) >= ENTRIES_LIMIT:
             raise LogRefused(f"record {lease.job_id}: an attempt has at most {ENTRIES_LIMIT} log entries")
@@ -261,13 +263,13 @@ class RecordTransaction:
 
     @asynccontextmanager
     async def _session(self, _: str) -> AsyncIterator[Session]:
-        """The transaction's own connection; what fails there leaves the transaction as it was."""
-        held = self._open()
+        """Use the transaction's own connection. A failure there leaves the transaction unchanged."""
+        held_transaction = self._open()
         with self._context.translated():
-            async with held.session.transaction():
-                yield held.session
+            async with held_transaction.session.transaction():
+                yield held_transaction.session
 
     def _open(self) -> HeldTransaction:
-        if self._held is None:
+        if self._transaction is None:
             raise LogRefused(f"the attempt of record {self._attempt.lease.job_id} is over")
-        return self._held
+        return self._transaction

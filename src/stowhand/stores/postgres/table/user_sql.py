@@ -1,4 +1,4 @@
-"""A user's expressions and conditions, written out: names are quoted, values are parameters, text stays as it is."""
+"""Writes a user's expressions and conditions: names are quoted, values are parameters, text is unchanged."""
 
 from __future__ import annotations
 
@@ -16,45 +16,48 @@ from stowhand.stores.table.user_sql import SqlWriter
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """Of what one claim brings together."""
+    """The SQL of bounds on all records of one claim."""
 
     costs: str = ""
-    """Beside each key."""
+    """The costs of each key."""
     totals: str = ""
-    """Of each and those before it."""
+    """The total of each record and those before it."""
     within: str = "true"
 
 
 class PostgresWriter(SqlWriter):
-    """``prefix``: of the names of its values."""
+    """A writer for PostgreSQL. ``prefix``: the prefix of its parameters' names."""
 
     def __init__(self, shape: Shape, prefix: str) -> None:
         super().__init__(shape)
         self._prefix = prefix
 
     def record(self, chosen: Sequence[SelectedExpression]) -> str:
-        """What stands behind SELECT."""
+        """Write the list after SELECT."""
         return "\n, ".join(
-            self.expression(one.expression) + ("" if one.name is None else f" as {quote_(one.name)}") for one in chosen
+            self.expression(selected.expression) + ("" if selected.name is None else f" as {quote_(selected.name)}")
+            for selected in chosen
         )
 
-    def order(self, given: Sequence[ParsedExpression]) -> str:
-        """What stands behind ORDER BY."""
-        return "\n, ".join(map(self.expression, given))
+    def order(self, expressions: Sequence[ParsedExpression]) -> str:
+        """Write the list after ORDER BY."""
+        return "\n, ".join(map(self.expression, expressions))
 
-    def conditions(self, given: Sequence[Any]) -> str:
-        """Each in parentheses of its own, all of them to hold. Raises ConfigurationError for what is none."""
-        return "".join(f" and ({self.condition(one)}\n)" for one in given)
+    def conditions(self, conditions: Sequence[Any]) -> str:
+        """Write conditions that must all hold. Raises ConfigurationError for an invalid one."""
+        return "".join(f" and ({self.condition(condition)}\n)" for condition in conditions)
 
     def bounds(self, together: Sequence[Where]) -> Bounds:
-        """``Where(column, "together <=", value)``, one or several."""
+        """Write conditions ``Where(column, "together <=", value)``."""
         numbers = range(len(together))
-        columns = [self.expression(self.shape.column(one.column)) for one in together]
+        columns = [self.expression(self.shape.column(bound.column)) for bound in together]
         over = "over (order by placed.place rows unbounded preceding)"
         return Bounds(
-            "".join(f", {column} as cost_{at}" for at, column in enumerate(columns)),
-            "".join(f", sum(placed.cost_{at}) {over} as total_{at}" for at in numbers),
-            " and ".join(f"summed.total_{at} <= {self.placeholder(one.value)}" for at, one in enumerate(together)),
+            "".join(f", {column} as cost_{number}" for number, column in enumerate(columns)),
+            "".join(f", sum(placed.cost_{number}) {over} as total_{number}" for number in numbers),
+            " and ".join(
+                f"summed.total_{number} <= {self.placeholder(bound.value)}" for number, bound in enumerate(together)
+            ),
         )
 
     def placeholder(self, value: object) -> str:
@@ -65,33 +68,33 @@ class PostgresWriter(SqlWriter):
     def literal_text(self, text: str) -> str:
         return plain(text)
 
-    def driver_expression(self, given: object) -> str:
-        """What ``psycopg.sql`` composes."""
-        if not isinstance(given, sql.Composable):
+    def driver_expression(self, expression: object) -> str:
+        """Write an object of ``psycopg.sql``."""
+        if not isinstance(expression, sql.Composable):
             raise ConfigurationError(
-                f'{given!r}: {a_type(given)} given; give Where(column, operator, value), sql("…"), or what'
+                f'{expression!r}: {a_type(expression)} given; give Where(column, operator, value), sql("…"), or what'
                 " psycopg.sql composes"
             )
-        if any(isinstance(part, sql.Placeholder) for part in _parts(given)):
+        if any(isinstance(part, sql.Placeholder) for part in _parts(expression)):
             raise ConfigurationError(
-                f'{given!r}: a placeholder has no value here; sql("… {{}}", value) has, or Literal'
+                f'{expression!r}: a placeholder has no value here; sql("… {{}}", value) has, or Literal'
             )
-        return plain(given.as_string(None))
+        return plain(expression.as_string(None))
 
 
 def plain(text: str) -> str:
-    """Text as it is: in a statement with parameters a percent sign is written twice."""
+    """Return text for a statement with parameters, where a percent sign is doubled."""
     return text.replace("%", "%%")
 
 
 def quote_(name: str) -> str:
-    """A name, quoted, in a statement with parameters."""
+    """Return a quoted name for a statement with parameters."""
     return plain(quote(name))
 
 
-def _parts(given: sql.Composable) -> Iterator[sql.Composable]:
-    if isinstance(given, sql.Composed):
-        for part in given:
+def _parts(composable: sql.Composable) -> Iterator[sql.Composable]:
+    if isinstance(composable, sql.Composed):
+        for part in composable:
             yield from _parts(part)
     else:
-        yield given
+        yield composable

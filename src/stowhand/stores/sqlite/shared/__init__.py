@@ -1,6 +1,6 @@
-"""What the queue and a user's table in an SQLite file share.
+"""The common parts of the queue and of a user's table in an SQLite file.
 
-plan     what differs between them: the work of one transaction
-settler  records how attempts ended
+plan     the parts that differ: the work of one transaction
+settler  records the outcomes of attempts
 leaser   renews leases, releases and resets
 """

@@ -1,7 +1,6 @@
 """Leases of the queue and of a user's table: renewed, released, and taken back from lost workers.
 
-On a connection of its own, used from one other thread, whose loop its calls block: it has nothing else to do, and a hop
-to a further thread would make no file faster.
+It has its own connection, used from one other thread. Calls block that thread's loop, which has nothing else to do.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _CLOCK = SystemClock()
 
 
 class Leaser(Generic[X]):
-    """What the heartbeats of both do alike; each adds what it alone has."""
+    """The common part of the heartbeats of the queue and of a user's table."""
 
     def __init__(
         self,
@@ -37,32 +36,34 @@ class Leaser(Generic[X]):
     ) -> None:
         self.calls = calls
         self._connection = connection
-        self._probe = probe
+        self._write_probe = probe
         self._plan = plan
         self._refused: list[RefusedChange] = []
 
     @reported
     async def beat(self, leases: Sequence[Lease], lease: float) -> Pulse:
-        """Renew for ``lease`` seconds from now; a table's option says how long, whatever ``lease`` is."""
+        """Renew for ``lease`` seconds from now. A table ignores ``lease``, and uses its own option."""
         if not leases:
             return Pulse()
-        held = {one.pair: one for one in leases}
+        leases_by_pair = {renewal.pair: renewal for renewal in leases}
         renewals, refused = await self._write_each(
-            "beat", list(held.values()), lambda tx, part: self._plan.renew(tx, part, lease)
+            "beat", list(leases_by_pair.values()), lambda tx, part: self._plan.renew(tx, part, lease)
         )
-        for one in renewals:
-            if one.refusal:
-                self._refused.append(RefusedChange(one.pair[0], "beat", one.refusal))
-        renewed = frozenset(one.pair for one in renewals if not one.refusal)
+        for renewal in renewals:
+            if renewal.refusal:
+                self._refused.append(RefusedChange(renewal.pair[0], "beat", renewal.refusal))
+        renewed = frozenset(renewal.pair for renewal in renewals if not renewal.refusal)
         return Pulse(
-            lost=frozenset(held.keys() - renewed - refused),
-            canceled=frozenset(one.pair for one in renewals if one.pair in renewed and one.cancel_requested),
+            lost=frozenset(leases_by_pair.keys() - renewed - refused),
+            canceled=frozenset(
+                renewal.pair for renewal in renewals if renewal.pair in renewed and renewal.cancel_requested
+            ),
             refused=frozenset(refused),
         )
 
     @reported
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """Return them without using an attempt. None is ever busy: there is one writer at a time."""
+        """Return jobs to the queue without using an attempt. None is busy: there is one writer at a time."""
 
         def release(tx: X, part: Sequence[Lease]) -> Sequence[None]:
             for lease in part:
@@ -75,70 +76,69 @@ class Leaser(Generic[X]):
 
     @reported
     async def abandon(self, token: str) -> bool:
-        """Release all that this token holds; it claims nothing more."""
+        """Release all jobs of this token, which may claim nothing more."""
         await self.release(self._connection.write(lambda tx: self._plan.abandon(tx, token)))
         return True
 
     @reported
-    async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
-        """All leases but these."""
-        return self._connection.read(lambda tx: self._plan.find_foreign(tx, ours, slack))
+    async def foreign(self, own_leases: Sequence[Lease], slack: float) -> Foreign | None:
+        """Look for foreign leases."""
+        return self._connection.read(lambda tx: self._plan.find_foreign(tx, own_leases, slack))
 
     @reported
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
-        """Take back a page of rows whose lease ended more than ``slack`` seconds ago."""
+        """Reset a page of rows whose lease expired more than ``slack`` seconds ago."""
         return await self._reset(lambda tx: self._plan.find_stalled(tx, slack))
 
     @reported
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
-        """Take back a page of what this worker holds."""
+        """Reset a page of this worker's rows."""
         return await self._reset(lambda tx: self._plan.find_held_by(tx, worker))
 
     @reported
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
-        """Take back this one row."""
+        """Reset the row of this lease."""
         return await self._reset(lambda _: [lease])
 
     def refused(self) -> Sequence[RefusedChange]:
-        """What the file refused to change since the last call."""
+        """Return what the file refused to change since the last call."""
         refused, self._refused = self._refused, []
         return refused
 
     async def check_writable(self) -> None:
-        """Writes, and rolls it back."""
-        if self._probe is not None:
-            self._probe.look()
+        """Write to the file, and roll back."""
+        if self._write_probe is not None:
+            self._write_probe.look()
 
     async def close(self) -> None:
         """Close the connections."""
         self._connection.close()
-        if self._probe is not None:
-            self._probe.close()
+        if self._write_probe is not None:
+            self._write_probe.close()
 
     async def _reset(self, find: Callable[[X], Sequence[Lease]]) -> Sequence[ResetJob]:
-        # Look first, without the write lock: there is hardly ever anything to do.
-        found = self._connection.read(find)
-        if not found:
+        # Read first, without the write lock: there is hardly ever anything to do.
+        leases = self._connection.read(find)
+        if not leases:
             return []
 
         def reset(tx: X, part: Sequence[Lease]) -> list[ResetJob]:
-            still = set(find(tx))  # a lease may have been renewed meanwhile
-            jobs = [self._plan.reset(tx, lease) for lease in part if lease in still]
+            current = set(find(tx))  # a lease may have been renewed meanwhile
+            jobs = [self._plan.reset(tx, lease) for lease in part if lease in current]
             return [job for job in jobs if job is not None]
 
-        taken, _ = await self._write_each("reset", found, reset)
-        return taken
+        reset_jobs, _ = await self._write_each("reset", leases, reset)
+        return reset_jobs
 
     async def _write_each(
-        self, doing: str, leases: Sequence[Lease], write: Callable[[X, Sequence[Lease]], Sequence[R]]
+        self, operation: str, leases: Sequence[Lease], write: Callable[[X, Sequence[Lease]], Sequence[R]]
     ) -> tuple[list[R], set[tuple[object, str]]]:
-        """The answers, and the pairs that the file refuses (a CHECK, a trigger): these are reported. ``write``: in one
-        transaction."""
+        """Write in one transaction. Return the answers, and the pairs that the file refuses, which are reported."""
 
         async def call(part: Sequence[Lease]) -> Sequence[R]:
             return self._connection.write(lambda tx: write(tx, part))
 
-        written = await write_each(leases, call, _CLOCK, concerns_call, self._connection.retry_pauses)
-        for lease, error in written.refused:
-            self._refused.append(RefusedChange(lease.job_id, doing, clean(message_of(error))))
-        return written.rows, {lease.pair for lease, _ in written.refused}
+        result = await write_each(leases, call, _CLOCK, concerns_call, self._connection.retry_pauses)
+        for lease, error in result.refused:
+            self._refused.append(RefusedChange(lease.job_id, operation, clean(message_of(error))))
+        return result.rows, {lease.pair for lease, _ in result.refused}

@@ -1,4 +1,4 @@
-"""Settlements of the queue and of a user's table: all in one transaction; where the file refuses some, the others."""
+"""Writes settlements of the queue and of a user's table in one transaction, without those the file refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stowhand.stores.sqlite.shared.plan import SettlePlan
 from stowhand.stores.verdicts import Entry
 
 MAX_SETTLEMENTS = 500
-"""In one transaction; more are written in several, so that other writers get their turn."""
+"""The limit of one transaction, so that other writers get the lock in between."""
 T = TypeVar("T")
 X = TypeVar("X")
 X_co = TypeVar("X_co", covariant=True)
@@ -27,23 +27,23 @@ class Writer(Protocol[X_co]):
 
     @property
     def retry_pauses(self) -> Sequence[float]:
-        """Seconds before each further try of a settlement that is refused."""
+        """The pauses before further attempts of a refused settlement, in seconds."""
 
     def write(self, work: Callable[[X_co], T]) -> Awaitable[T]:
-        """Do ``work`` in one transaction."""
+        """Run ``work`` in one transaction."""
 
 
 class Settler(Generic[X]):
-    """Records how attempts ended."""
+    """Records the outcomes of attempts."""
 
     def __init__(self, writer: Writer[X], plan: SettlePlan[X]) -> None:
         self._writer = writer
         self._plan = plan
 
     async def settle(self, batch: Sequence[Entry], *, repeat: bool = False) -> list[Reply]:
-        """Replies in the order of the batch.
+        """Settle a batch, and reply in its order.
 
-        Raises StoreError where all of several are refused: the store is at fault, and the caller repeats the call.
+        Raises StoreError if all of several are refused: the store is at fault, and the caller repeats the call.
         """
         replies: list[Reply] = []
         for start in range(0, len(batch), MAX_SETTLEMENTS):
@@ -57,11 +57,11 @@ class Settler(Generic[X]):
             return [(number, reply) for (number, _), reply in zip(part, replies, strict=True)]
 
         pauses = self._writer.retry_pauses
-        written = await write_each(list(enumerate(batch)), write, _CLOCK, concerns_call, pauses)
-        if len(written.refused) == len(batch) > 1:
-            _, error = written.refused[0]
+        result = await write_each(list(enumerate(batch)), write, _CLOCK, concerns_call, pauses)
+        if len(result.refused) == len(batch) > 1:
+            _, error = result.refused[0]
             raise error if isinstance(error, StoreError) else StoreError(self._plan.reason(error))
-        replies = dict(written.rows)
-        for (number, _), error in written.refused:
+        replies = dict(result.rows)
+        for (number, _), error in result.refused:
             replies[number] = RefusedSettlement(clean(self._plan.reason(error)))
         return [replies[number] for number in range(len(batch))]

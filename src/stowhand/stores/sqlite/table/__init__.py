@@ -1,13 +1,13 @@
 """A user's table in an SQLite file.
 
-table        what a worker asks of it, behind the protocol that both databases share
-connections  the file's connections and threads, and what work on them is passed
+table        the backend, with the interface that both databases share
+connections  the file's connections and threads, and the context of work on them
 checks       facts (catalog) -> findings -> statements (composer, user_sql; statements.sql)
 claims       due records, in order
-plan         the work of each transaction that settles, renews, releases or resets
-heartbeats   when waiting records are canceled, and when a sweep gives way
+plan         the transactions that settle, renew, release or reset
+heartbeats   cancels waiting records, and lets other beats go before a sweep
 operations   counts, waits, due times, logs, requeue
-moments      how applications keep time in SQLite
+timestamps   the formats of times in SQLite
 """
 
 from stowhand.stores.sqlite.table.table import SqliteTable

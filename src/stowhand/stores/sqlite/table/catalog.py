@@ -1,7 +1,7 @@
-"""What the catalog of a file says about a table and its view, what its CHECKs would refuse, and what serves.
+"""A file's catalog of a table and its view, the states its CHECKs refuse, and the types that fit.
 
-SQLite lets a column hold anything, so only that is wrong which changes what is written. A check changes neither types
-nor constraints: where a column cannot serve, the worker gets another one.
+A column of SQLite can contain anything, so only types that change written values are wrong. No fix changes types or
+constraints: where a column does not fit, the worker gets another one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from stowhand.jobs.job import State
-from stowhand.stores.sqlite.table.moments import Kind, kind_of
+from stowhand.stores.sqlite.table.timestamps import TimeFormat, kind_of
 from stowhand.stores.table.check import (
     COUNTER_COLUMNS,
     READ_ONLY_COLUMNS,
@@ -29,14 +29,14 @@ from stowhand.stores.table.ddl import Index as Recommended
 from stowhand.stores.table.names import TOKEN_COLUMN, Relation, Shape, quote
 
 _UPDATE = re.compile(r"\bUPDATE(?:\s+OF\s+(?P<columns>.+?))?\s+ON\b", re.IGNORECASE | re.DOTALL)
-"""The first one in a trigger's text: what runs it."""
+"""The first match in a trigger's text is the event that runs it."""
 _CHECK = re.compile(r"\bCHECK\s*\(", re.IGNORECASE)
 _WHERE = re.compile(r"\sWHERE\s", re.IGNORECASE)
 
 
 def survey(connection: sqlite3.Connection, shape: Shape) -> CatalogFacts:
-    """Look. A schema other than ``main`` has nothing in it: no file is attached here."""
-    (kind, sql), (view_kind, _) = (_kind(connection, one) for one in (shape.table, shape.view))
+    """Read the catalog. Schemas other than ``main`` are empty: no file is attached here."""
+    (kind, sql), (view_kind, _) = (_kind(connection, relation) for relation in (shape.table, shape.view))
     is_table = kind == "table"
     columns = _columns(connection, shape.table) if kind else {}
     facts = CatalogFacts(
@@ -51,7 +51,7 @@ def survey(connection: sqlite3.Connection, shape: Shape) -> CatalogFacts:
 
 
 def _kind(connection: sqlite3.Connection, relation: Relation) -> tuple[str, str]:
-    """What it is, and the SQL that made it."""
+    """Return the kind of a relation, and the SQL that created it."""
     if relation.schema is not None and relation.schema.lower() != "main":
         return "", ""
     row = connection.execute(
@@ -81,47 +81,49 @@ def _columns(connection: sqlite3.Connection, relation: Relation) -> dict[str, Co
 
 
 def _indexes(connection: sqlite3.Connection, relation: Relation) -> list[Index]:
-    found = []
+    indexes = []
     for _, name, unique, _, partial in connection.execute(f"PRAGMA main.index_list({quote(relation.name)})").fetchall():
         own = tuple(row[2] and row[2].lower() for row in connection.execute(f"PRAGMA main.index_info({quote(name)})"))
         row = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'index' AND name = ?", (name,)).fetchone()
         predicate = _WHERE.split(row[0])[-1] if partial and row and row[0] else ""
-        found.append(Index(name, bool(unique), own, predicate))
+        indexes.append(Index(name, bool(unique), own, predicate))
     rows = connection.execute(f"PRAGMA main.table_xinfo({quote(relation.name)})").fetchall()
     key = tuple(row[1].lower() for row in sorted(rows, key=lambda row: row[5]) if row[5])
-    return [*found, Index("", True, key)] if key else found
+    return [*indexes, Index("", True, key)] if key else indexes
 
 
 def _triggers(connection: sqlite3.Connection, shape: Shape) -> dict[str, str]:
-    found = connection.execute(
+    rows = connection.execute(
         "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND lower(tbl_name) = lower(?) ORDER BY name",
         (shape.table.name,),
     )
     beat = shape.columns["last_heartbeat_at"].lower()
     return {
         name: sql
-        for name, sql in found
+        for name, sql in rows
         if (update := _UPDATE.search(sql)) and (update["columns"] is None or beat in update["columns"].lower())
     }
 
 
 def _rules(connection: sqlite3.Connection, sql: str, facts: CatalogFacts, shape: Shape) -> Iterator[Rule]:
-    """CHECKs that concern what a worker writes. One of the state alone is computed; no row and no lock is touched."""
+    """Yield CHECKs on columns that a worker writes. One on the state alone is evaluated, without rows or locks."""
     state, written = facts.column(shape, "state"), [name for name in shape.columns if name not in READ_ONLY_COLUMNS]
     columns = [column.name for name in written if (column := facts.column(shape, name)) is not None]
     for expression in _checks(sql):
-        ours = [own for own in columns if re.search(rf"(?<!\w){re.escape(own)}(?!\w)", expression, re.IGNORECASE)]
+        columns_of_check = [
+            own for own in columns if re.search(rf"(?<!\w){re.escape(own)}(?!\w)", expression, re.IGNORECASE)
+        ]
         refused = None
-        if state is not None and ours == [state.name]:
-            with contextlib.suppress(sqlite3.Error):  # it names other columns, or functions of the application's own
+        if state is not None and columns_of_check == [state.name]:
+            with contextlib.suppress(sqlite3.Error):  # it names other columns, or the application's own functions
                 rows = connection.execute(refused_statement(state, expression)).fetchall()
                 refused = [State(row[0]) for row in rows]
-        if ours:
-            yield Rule(f"a CHECK of {shape.table.name}", ours, refused)
+        if columns_of_check:
+            yield Rule(f"a CHECK of {shape.table.name}", columns_of_check, refused)
 
 
 def _checks(sql: str) -> Iterator[str]:
-    """The expressions of a table's CHECKs."""
+    """Yield the expressions of a table's CHECKs."""
     for check in _CHECK.finditer(sql):
         depth, end = 1, check.end()
         while depth and end < len(sql):
@@ -130,11 +132,11 @@ def _checks(sql: str) -> Iterator[str]:
         yield sql[check.end() : end - 1]
 
 
-TEXTS = ("state", "failure_message", "execution_logs", "worker_hostname", TOKEN_COLUMN)
+TEXT_COLUMNS = ("state", "failure_message", "execution_logs", "worker_hostname", TOKEN_COLUMN)
 
 
 class SqliteDialect:
-    """Of one table."""
+    """SQLite's types and statements for one table."""
 
     name = "sqlite"
 
@@ -142,13 +144,13 @@ class SqliteDialect:
         self.table = shape.table.quoted
 
     def misfit(self, documented: str, column: Column) -> str:
-        """Why the type cannot serve."""
+        """Return why the type does not fit; empty if it fits."""
         declared = column.type.upper()
-        is_number = kind_of(declared) is not Kind.TEXT
+        is_number = kind_of(declared) is not TimeFormat.TEXT
         if documented == "id":
-            return "keys are INTEGER or TEXT" if "BLOB" in declared or kind_of(declared) is Kind.REAL else ""
-        if documented in TEXTS and is_number:
-            return "it must keep text as it is"
+            return "keys are INTEGER or TEXT" if "BLOB" in declared or kind_of(declared) is TimeFormat.REAL else ""
+        if documented in TEXT_COLUMNS and is_number:
+            return "it must keep text unchanged"
         if (
             documented in COUNTER_COLUMNS
             and not is_number
@@ -158,7 +160,7 @@ class SqliteDialect:
         return ""
 
     def add(self, documented: str, own: str) -> str:
-        """SQLite adds no column whose default is the time. The rows that are there were never meant to run."""
+        """Return ADD COLUMN. SQLite adds no column whose default is the time. Existing rows must not run."""
         declared = SQLITE_COLUMNS[documented].removesuffix(" DEFAULT CURRENT_TIMESTAMP")
         add = f"ALTER TABLE {self.table} ADD COLUMN {quote(own)} {declared};"
         if documented != "state":
@@ -167,10 +169,10 @@ class SqliteDialect:
         return f"BEGIN IMMEDIATE;\n{add}\n{update}\nCOMMIT;"
 
     def default(self, documented: str) -> str:
-        """None can be set."""
+        """Return nothing: SQLite cannot set a default."""
         return ""
 
     def index(self, shape: Shape, wanted: Recommended, own: Sequence[str], *, unique: bool = False) -> str:
-        """CREATE INDEX."""
-        made = index_ddl(shape, wanted, "sqlite", own=own)
-        return made.replace("CREATE INDEX", "CREATE UNIQUE INDEX", 1) if unique else made
+        """Return CREATE INDEX."""
+        statement = index_ddl(shape, wanted, "sqlite", own=own)
+        return statement.replace("CREATE INDEX", "CREATE UNIQUE INDEX", 1) if unique else statement

@@ -1,4 +1,4 @@
-"""From the catalog to what a worker works with: the facts are read, judged, and statements are composed of them."""
+"""Checks a table by its catalog, and composes the statements of a table that a worker can serve."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stowhand.stores.database.sqlite_errors import is_busy
 from stowhand.stores.sqlite.table.catalog import SqliteDialect, survey
 from stowhand.stores.sqlite.table.composer import compose, kinds_of
 from stowhand.stores.sqlite.table.connections import Table
-from stowhand.stores.sqlite.table.moments import Kind, kind_of
+from stowhand.stores.sqlite.table.timestamps import TimeFormat, kind_of
 from stowhand.stores.sqlite.table.user_sql import Queries
 from stowhand.stores.table.arguments import KeyType
 from stowhand.stores.table.backend import Finding
@@ -24,31 +24,31 @@ from stowhand.stores.table.options import TableOptions, order_of, select_express
 def check(
     connection: sqlite3.Connection, options: TableOptions[Any], shape: Shape
 ) -> tuple[Table | None, list[Finding]]:
-    """The table, if a worker can serve it, and every finding: the fatal ones first."""
+    """Return the table, if a worker can serve it, and every finding, fatal ones first."""
     facts = survey(connection, shape)
-    found = list(find_problems(facts, shape, options, SqliteDialect(shape)))
+    findings = list(find_problems(facts, shape, options, SqliteDialect(shape)))
     table = None
-    if not any(finding.fatal for finding in found):
+    if not any(finding.fatal for finding in findings):
         try:
             table = _probe(connection, _table(facts, options, shape), facts)
-            found += sample_findings(shape, connection.execute(sample_statement(shape)).fetchall())
+            findings += sample_findings(shape, connection.execute(sample_statement(shape)).fetchall())
         except TableUnsuitable as error:
-            found.append(Finding(str(error)))
-    return table, sorted(found, key=lambda finding: not finding.fatal)
+            findings.append(Finding(str(error)))
+    return table, sorted(findings, key=lambda finding: not finding.fatal)
 
 
 def _table(facts: CatalogFacts, options: TableOptions[Any], shape: Shape) -> Table:
     shape = shape.lacking(*(name for name in OPTIONAL_COLUMNS if facts.column(shape, name) is None))
-    shown = tuple(column.name for column in facts.view_columns.values())
+    visible = tuple(column.name for column in facts.view_columns.values())
     kinds = kinds_of(shape, {column.name: column.type for column in facts.columns.values()})
     key = facts.column(shape, "id")
     assert key is not None
-    columns = select_expressions(options, shape, shown)
+    columns = select_expressions(options, shape, visible)
     return Table(
         options=options,
         shape=shape,
         kinds=kinds,
-        key=KeyType.INTEGER if kind_of(key.type) is Kind.INTEGER else KeyType.TEXT,
+        key=KeyType.INTEGER if kind_of(key.type) is TimeFormat.INTEGER else KeyType.TEXT,
         names=(),
         statements=compose(shape, options, kinds),
         queries=Queries(
@@ -57,16 +57,16 @@ def _table(facts: CatalogFacts, options: TableOptions[Any], shape: Shape) -> Tab
             retries=options.max_num_retries > 0,
             order=order_of(options, shape),
             columns=columns,
-            shows_state=shape.viewed and shape.columns["state"].lower() in map(str.lower, shown),
+            shows_state=shape.viewed and shape.columns["state"].lower() in map(str.lower, visible),
         ),
     )
 
 
 def _probe(connection: sqlite3.Connection, table: Table, facts: CatalogFacts) -> Table:
-    """Let SQLite compile what will be run; gives the table with the names of a record's columns."""
+    """Let SQLite compile all statements. Return the table with the names of a record's columns."""
     queries = table.queries
     try:
-        walks = _walks(connection, table, facts)
+        walks = _can_walk_index(connection, table, facts)
         records = queries.records()
         cursor = connection.execute(records.text, {**records.values, "ids": "[]"})
         names = tuple(column[0] for column in cursor.description[1:])
@@ -77,23 +77,23 @@ def _probe(connection: sqlite3.Connection, table: Table, facts: CatalogFacts) ->
         ) from error
     try:
         for statement in (queries.due(), *table.statements.values()):
-            connection.execute(f"EXPLAIN {statement}", _Anything()).close()
+            connection.execute(f"EXPLAIN {statement}", _AnyValue()).close()
     except sqlite3.Error as error:
-        # A CHECK or a trigger, say, that calls a function of the application's own.
+        # For example, a CHECK or a trigger calls an application's own function.
         raise _unsuitable(error, table.shape.table, "what a worker writes cannot be written here") from error
     return msgspec.structs.replace(table, names=names, walks=walks)
 
 
-def _unsuitable(error: Exception, relation: Relation, trouble: str) -> Exception:
+def _unsuitable(error: Exception, relation: Relation, problem: str) -> Exception:
     if isinstance(error, sqlite3.Error) and is_busy(error):
         return error
-    return TableUnsuitable(f"{relation.display_name}: {trouble}: {error}")
+    return TableUnsuitable(f"{relation.display_name}: {problem}: {error}")
 
 
-def _walks(connection: sqlite3.Connection, table: Table, facts: CatalogFacts) -> bool:
-    """Would SQLite walk an index of what waits, in the order of claims? Anything else would be worse than to sort."""
+def _can_walk_index(connection: sqlite3.Connection, table: Table, facts: CatalogFacts) -> bool:
+    """Return whether SQLite walks an index of waiting records in the order of claims. Otherwise sorting is better."""
     query = table.queries.candidates((), suspects=False, in_order=True)
-    steps = connection.execute(f"EXPLAIN QUERY PLAN {query.text}", _Anything(query.values)).fetchall()
+    steps = connection.execute(f"EXPLAIN QUERY PLAN {query.text}", _AnyValue(query.values)).fetchall()
     first = str(steps[0][3])
     return (
         not any("TEMP B-TREE" in step[3] for step in steps)
@@ -102,7 +102,7 @@ def _walks(connection: sqlite3.Connection, table: Table, facts: CatalogFacts) ->
     )
 
 
-class _Anything(dict[str, Any]):
+class _AnyValue(dict[str, Any]):
     """A value for every parameter."""
 
     def __missing__(self, name: str) -> None:

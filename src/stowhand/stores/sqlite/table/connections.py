@@ -1,4 +1,4 @@
-"""The connections to an application's file, and what work on them is passed: the time, and what is known of the table.
+"""The connections to an application's file, and the context of work on them: the time and the table.
 
 Writer, reader and each worker's heartbeats have a connection and a thread of their own.
 """
@@ -19,9 +19,9 @@ from stowhand.stores.database.refused_rows import RETRY_PAUSES_SECONDS
 from stowhand.stores.database.sqlite_connection import OwnThreads, SqliteConnection
 from stowhand.stores.database.sqlite_file import ReplacementReporter
 from stowhand.stores.database.sqlite_wake import Wake
-from stowhand.stores.sqlite.table import moments
+from stowhand.stores.sqlite.table import timestamps
 from stowhand.stores.sqlite.table.composer import Kinds
-from stowhand.stores.sqlite.table.moments import parameters
+from stowhand.stores.sqlite.table.timestamps import parameters
 from stowhand.stores.sqlite.table.user_sql import Queries, Query
 from stowhand.stores.table.arguments import KeyType
 from stowhand.stores.table.names import Shape
@@ -29,47 +29,47 @@ from stowhand.stores.table.options import TableOptions
 
 
 class Table(msgspec.Struct, frozen=True):
-    """Options, and the statements that they and the catalog lead to."""
+    """A table's options, and the statements composed by its catalog."""
 
     options: TableOptions[Any]
     shape: Shape
     kinds: Kinds
     key: KeyType
     names: tuple[str, ...]
-    """Of a record's columns."""
+    """The names of a record's columns."""
     statements: Mapping[str, str]
     queries: Queries
     walks: bool = False
-    """There is an index of the very order in which records are claimed, of what waits alone."""
+    """Whether an index has only waiting records, in the order of claims."""
 
 
 class TableTransaction:
-    """What all work on the file is passed: the connection, the time (microseconds since 1970), and the table."""
+    """The context of work on the file: the connection, the time (microseconds since 1970), and the table."""
 
-    __slots__ = ("_known", "now", "raw", "times")
+    __slots__ = ("_get_table", "now", "raw", "times")
 
-    def __init__(self, raw: sqlite3.Connection, now: int, known: Callable[[], Table]) -> None:
+    def __init__(self, raw: sqlite3.Connection, now: int, get_table: Callable[[], Table]) -> None:
         self.raw = raw
         self.now = now
         self.times = parameters("now", now)
-        self._known = known
+        self._get_table = get_table
 
     @property
     def table(self) -> Table:
-        """Raises StoreError before the catalog has been read."""
-        return self._known()
+        """The table. Raises StoreError before the catalog has been read."""
+        return self._get_table()
 
     def run(self, name: str, /, *, due: int | None = None, **values: Any) -> sqlite3.Cursor:
-        """Change one record. ``due``: when it is to be due again; ``None``: at once."""
-        when = _AT_ONCE if due is None else parameters("due", due, not_before=True)
-        return self.raw.execute(self.table.statements[name], {**self.times, **when, **values})
+        """Change one record. ``due``: when it is due again; ``None``: now."""
+        due_parameters = _AT_ONCE if due is None else parameters("due", due, not_before=True)
+        return self.raw.execute(self.table.statements[name], {**self.times, **due_parameters, **values})
 
-    def look(self, name: str, /, **values: Any) -> sqlite3.Cursor:
-        """Run a statement that asks for no time but what it is given."""
+    def read(self, name: str, /, **values: Any) -> sqlite3.Cursor:
+        """Run a statement without the transaction's time."""
         return self.raw.execute(self.table.statements[name], values)
 
     def select(self, query: Query, **values: Any) -> sqlite3.Cursor:
-        """Run one that the user's own expressions or conditions are part of."""
+        """Run a query that contains the user's own expressions or conditions."""
         return self.raw.execute(query.text, {**query.values, **values})
 
 
@@ -81,7 +81,7 @@ Work = Callable[[TableTransaction], T]
 
 
 class TableConnections:
-    """The file of one table, and the ways to work on it."""
+    """The connections to the file of one table, and their threads."""
 
     retry_pauses = RETRY_PAUSES_SECONDS
 
@@ -89,44 +89,44 @@ class TableConnections:
         self, path: Path, pinned: Callable[[], datetime] | None, on_replaced: Callable[[str, str], None]
     ) -> None:
         self.path = path
-        self.now = moments.clock(pinned)
-        self._found: Table | None = None
+        self.now = timestamps.clock(pinned)
+        self._table: Table | None = None
         self._replacement = ReplacementReporter(on_replaced)
         self._writer, self._reader = self.connect(), self.connect()
-        # On the loop's own thread, which must not be kept waiting.
+        # It runs on the loop's own thread, which must not wait for a lock.
         self.wake = Wake(self.connect(timeout_seconds=0.0, settings=("busy_timeout = 0",)))
         self._threads = OwnThreads()
 
     def learn(self, table: Table) -> None:
-        """What the catalog has shown: from now on statements can be run."""
-        self._found = table
+        """Set the table once the catalog is read, after which statements can be run."""
+        self._table = table
         self.wake.look()
 
     @property
     def table(self) -> Table:
-        """Raises StoreError before the store is open."""
-        if self._found is None:
+        """The table. Raises StoreError before the store is open."""
+        if self._table is None:
             raise StoreError(f"sqlite:///{self.path}: the table's store is not open")
-        return self._found
+        return self._table
 
     def connect(
         self, timeout_seconds: float | None = None, settings: Sequence[str] = ()
     ) -> SqliteConnection[TableTransaction]:
-        """A further connection, for a thread of the caller's."""
+        """Return a further connection, for a thread of the caller."""
 
         def dial() -> sqlite3.Connection:
             try:
                 return sqlite_file.connect(self.path, settings)
             except FileNotFoundError:
                 raise StoreUnreachable(
-                    f"{self.path} does not exist: the file and its table are the application's to make"
+                    f"{self.path} does not exist: the application creates the file and its table"
                     " (stowhand table ddl --dialect sqlite)"
                 ) from None
 
         def prepare(connection: sqlite3.Connection) -> None:
-            connection.create_function("stowhand_micros", 1, moments.stored_micros, deterministic=True)
+            connection.create_function("stowhand_micros", 1, timestamps.stored_micros, deterministic=True)
 
-        # The file is the application's: it may put another one in its place, from a backup, say.
+        # The application owns the file, and may replace it, for example with a backup.
         return SqliteConnection(
             self.path,
             dial,
@@ -138,7 +138,7 @@ class TableConnections:
         )
 
     async def write(self, work: Work[T]) -> T:
-        """In one transaction."""
+        """Run ``work`` in one transaction."""
         return await self._threads.run(self._writer, lambda: self._writer.write(work))
 
     async def read(self, work: Work[T]) -> T:
@@ -149,17 +149,17 @@ class TableConnections:
         self.wake.close()
 
 
-_CHANGED = (
+_SCHEMA_ERRORS = (
     *("no such table", "no such column", "has no column named", "ambiguous column"),
     *("no such function", "unknown function", "no such collation"),
 )
 
 
 def _explain(error: sqlite3.Error, path: Path) -> StoreError:
-    """As an error of ours: the table is unsuitable, or refuses a write, or SQLite itself has a problem."""
+    """Return our error: the table is unsuitable, or refuses a write, or SQLite itself has a problem."""
     text = str(error)
-    if any(words in text for words in _CHANGED):
-        return TableUnsuitable(f"{path}: {text}: table, view or expressions do not go together (stowhand table check)")
+    if any(message in text for message in _SCHEMA_ERRORS):
+        return TableUnsuitable(f"{path}: {text}: table, view and expressions do not match (stowhand table check)")
     if isinstance(error, sqlite3.IntegrityError):
-        return StoreError(f"{path}: the table refuses what a worker writes: {text} (stowhand table check)")
+        return StoreError(f"{path}: the table refuses a worker's write: {text} (stowhand table check)")
     return sqlite_errors.explain(error, path)

@@ -1,12 +1,12 @@
-"""The heartbeats of a user's table: beside leases, waiting records that were asked to cancel.
+"""The heartbeats of a user's table: leases, and waiting records with a cancellation request.
 
-A lease ends ``stalled_max_age`` after ``last_heartbeat_at`` by the machine's wall clock. A queue that is ours keeps its
-leases by the boot's monotonic clock, which no program can set; a table that other programs share has only its columns,
-and they compare them with the time of day. So a wall clock that leaps ahead by more than the lease resets live records:
-their attempts are lost, never settled twice.
+A lease expires ``stalled_max_age`` after ``last_heartbeat_at`` by the machine's wall clock. Our own queue uses the
+monotonic clock of the boot, which no program can set. A table shared with other programs has only its columns, which
+they compare with the time of day. So if the wall clock jumps ahead by more than the lease, live records are reset:
+their attempts are lost, but never settled twice.
 
-While an application holds a write transaction no beat can be written. A sweep that had to wait for it resets nothing in
-that round, and one that did not pauses: the beats that waited come first.
+While an application holds a write transaction, no beat can be written. A sweep that had to wait for the lock resets
+nothing in that round, and one that did not wait pauses first: waiting beats are written before it.
 """
 
 from __future__ import annotations
@@ -22,56 +22,58 @@ from stowhand.stores.sqlite.shared.leaser import PAGE, Leaser
 from stowhand.stores.sqlite.table.connections import TableTransaction
 from stowhand.stores.sqlite.table.plan import TablePlan, no_lease
 
-SHORT = 0.5
-"""Seconds: one that waited longer than that for the write lock lets the others' beats go first."""
-TURN = 0.1
-"""Seconds, in which one that waits for the lock tries several times."""
-RECENTLY = 1.0
-"""Seconds in which no transaction can have kept beats away for as long as a lease lasts."""
-SHARE = 0.01
-"""Of the time, at most, goes into looking for waiting records that were canceled."""
+MAX_LOCK_WAIT_SECONDS = 0.5
+"""A sweep that waited longer than this for the write lock lets other beats be written first."""
+TURN_SECONDS = 0.1
+"""A pause in which a writer that waits for the lock tries several times."""
+RECENT_SECONDS = 1.0
+"""A period too short for a transaction to have blocked beats for a whole lease."""
+MAX_TIME_SHARE = 0.01
+"""The maximum share of time for the search for canceled waiting records."""
 
 CLOCK = SystemClock()
 
 
 class TableHeartbeats(Leaser[TableTransaction]):
-    """Leases end by the table's own columns."""
+    """Renews and resets leases by the table's own columns."""
 
     def __init__(
         self, connection: SqliteConnection[TableTransaction], probe: WriteProbe, plan: TablePlan, calls: Calls
     ) -> None:
         super().__init__(connection, probe, plan, calls)
-        self._rest_until = self._turns_at = float("-inf")
+        self._next_maintenance_at = self._last_turn_at = float("-inf")
 
-    async def foreign(self, ours: Sequence[Lease], slack: float) -> Foreign | None:
-        """All leases but these. Waiting records that were asked to cancel are looked for as well."""
+    async def foreign(self, own_leases: Sequence[Lease], slack: float) -> Foreign | None:
+        """Look for foreign leases, and cancel waiting records with a cancellation request."""
         await self.maintain()
-        return await super().foreign(ours, slack)
+        return await super().foreign(own_leases, slack)
 
     @reported
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
-        """Take back a page of records without a heartbeat for ``stalled_max_age`` and ``slack`` seconds."""
+        """Reset a page of records without a heartbeat for ``stalled_max_age`` and ``slack`` seconds."""
         await self.maintain()
-        # A look without the write lock first: there is hardly ever anything to do.
+        # Read first, without the write lock: there is hardly ever anything to do.
         if not self._connection.read(lambda tx: self._plan.find_stalled(tx, slack)):
             return []
         if not await self._beats_had_their_turn():
             return []
-        asked = stopwatch()
-        return await self._reset(lambda tx: () if stopwatch() - asked > SHORT else self._plan.find_stalled(tx, slack))
+        requested_at = stopwatch()
+        return await self._reset(
+            lambda tx: () if stopwatch() - requested_at > MAX_LOCK_WAIT_SECONDS else self._plan.find_stalled(tx, slack)
+        )
 
     async def check(self) -> None:
-        """Does nothing: the table is its owner's, and what it lacks is reported where it is needed."""
+        """Do nothing: the table belongs to its owner, and statements report what it lacks."""
 
     async def maintain(self) -> None:
-        """Put away waiting records whose ``cancel`` was set. Looked for seldom where looking takes long."""
-        if stopwatch() < self._rest_until:
+        """Cancel waiting records whose ``cancel`` is set. The slower the search, the less often it runs."""
+        if stopwatch() < self._next_maintenance_at:
             return
-        began = stopwatch()
+        started_at = stopwatch()
 
         def find(tx: TableTransaction) -> list[Lease]:
-            can_ask = tx.table.shape.has("cancel")
-            return [no_lease(key) for (key,) in tx.look("find_cancel_waiting", limit=PAGE)] if can_ask else []
+            has_column = tx.table.shape.has("cancel")
+            return [no_lease(key) for (key,) in tx.read("find_cancel_waiting", limit=PAGE)] if has_column else []
 
         def cancel(tx: TableTransaction, part: Sequence[Lease]) -> Sequence[None]:
             for waiting in part:
@@ -80,16 +82,16 @@ class TableHeartbeats(Leaser[TableTransaction]):
 
         if found := self._connection.read(find):
             await self._write_each("cancel", found, cancel)
-        self._rest_until = stopwatch() + (stopwatch() - began) / SHARE
+        self._next_maintenance_at = stopwatch() + (stopwatch() - started_at) / MAX_TIME_SHARE
 
     async def _beats_had_their_turn(self) -> bool:
-        """False while another program holds the write lock. When it has just released it, others have been waiting."""
-        if stopwatch() - self._turns_at < RECENTLY:
+        """Return False while another program holds the write lock. After a release, let waiting beats go first."""
+        if stopwatch() - self._last_turn_at < RECENT_SECONDS:
             return True
-        asked = stopwatch()
+        requested_at = stopwatch()
         self._connection.write(lambda _: None)
-        if stopwatch() - asked > SHORT:
+        if stopwatch() - requested_at > MAX_LOCK_WAIT_SECONDS:
             return False
-        await CLOCK.sleep(TURN)
-        self._turns_at = stopwatch()
+        await CLOCK.sleep(TURN_SECONDS)
+        self._last_turn_at = stopwatch()
         return True

@@ -1,4 +1,4 @@
-"""What people and a waiting worker ask of the table: how many, how long, when the next one is due; logs, requeue."""
+"""Reads the table, and changes single records: counts, waits, due times, logs, requeue, retry, cancel."""
 
 from __future__ import annotations
 
@@ -14,58 +14,58 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import JobId
 from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.stores.sqlite.table.connections import TableConnections, TableTransaction
-from stowhand.stores.sqlite.table.moments import SECOND, after, to_micros
 from stowhand.stores.sqlite.table.plan import CurrentRecord, find, no_lease
+from stowhand.stores.sqlite.table.timestamps import SECOND, after, to_micros
 from stowhand.stores.table.arguments import cancel_refusal, requeue_refusal, retry_refusal
 from stowhand.stores.table.records import ShownRecord, shown_record
 
-LOOKED_AT = 200
-"""Waiting records looked at for the next due time; what is beyond is a poll's to find."""
+MAX_RECORDS_FOR_NEXT_DUE = 200
+"""The waiting records to read for the next due time. Polls find the others."""
 
 _entries = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class SqliteOperations:
-    """Each call is one look, or one transaction."""
+    """Operations, each a read or one transaction."""
 
     def __init__(self, connections: TableConnections) -> None:
         self._connections = connections
 
     async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
-        """Of each state asked for."""
-        found = dict(
+        """Count the records in each requested state."""
+        counts = dict(
             await self._connections.read(lambda tx: tx.select(tx.table.queries.counts(states, conditions)).fetchall())
         )
-        return {state: found.get(state.value, 0) for state in states}
+        return {state: counts.get(state.value, 0) for state in states}
 
     async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
-        """At least one."""
+        """Return whether there is such a record."""
         return await self._connections.read(
             lambda tx: tx.select(tx.table.queries.exists(states, conditions)).fetchone() is not None
         )
 
     async def next_due(self) -> float | None:
-        """Seconds until the first waiting record is due; ``None``: none waits."""
+        """Return the seconds until the first waiting record is due; ``None`` if none waits."""
         return await self._connections.read(_next_due)
 
     async def longest_wait(self) -> float:
-        """Seconds; 0: nothing is due."""
+        """Return for how many seconds the earliest due record has been due; 0 without one."""
         return await self._connections.read(lambda tx: _since(tx, "longest_wait"))
 
     async def longest_run(self) -> float:
-        """Seconds; 0: nothing is running."""
+        """Return the seconds since the oldest claim of a record in processing; 0 without one."""
         return await self._connections.read(lambda tx: _since(tx, "longest_run"))
 
-    async def seconds_until(self, moment: datetime) -> float:
-        """From now."""
-        return (to_micros(moment) - self._connections.now()) / SECOND
+    async def seconds_until(self, time: datetime) -> float:
+        """Return the seconds from now until a time."""
+        return (to_micros(time) - self._connections.now()) / SECOND
 
     async def requeue(self, record_id: JobId, after_: datetime | float | None) -> Answer:
-        """To queued; where ``cancel`` is set, to canceled. Terminal records are refused."""
+        """Put a record back to queued, or cancel it if ``cancel`` is set. Finished records are refused."""
 
-        def requeue(tx: TableTransaction, held: CurrentRecord) -> Answer:
-            if held.cancel:
-                tx.run("reset_canceled" if held.state == State.PROCESSING else "cancel_waiting", id=record_id)
+        def requeue(tx: TableTransaction, record: CurrentRecord) -> Answer:
+            if record.cancel:
+                tx.run("reset_canceled" if record.state == State.PROCESSING else "cancel_waiting", id=record_id)
                 return Answer(record_id, ActionResult.DONE, "it was asked to cancel: canceled instead")
             seconds = None if after_ is None or isinstance(after_, datetime) else after(tx.now, after_)
             tx.run("requeue", due=to_micros(after_) if isinstance(after_, datetime) else seconds, id=record_id)
@@ -74,17 +74,17 @@ class SqliteOperations:
         return await self._act(record_id, requeue_refusal, requeue)
 
     async def page(self, states: Sequence[State], after_: JobId | None, limit: int) -> Sequence[ShownRecord]:
-        """Records in these states, by id, above ``after_``."""
-        given = {"states": json.dumps([state.value for state in states]), "after": after_, "limit": limit}
-        return await self._connections.read(lambda tx: [shown_record(row) for row in tx.look("page", **given)])
+        """Return records in these states with ids above ``after_``, ordered by id."""
+        parameters = {"states": json.dumps([state.value for state in states]), "after": after_, "limit": limit}
+        return await self._connections.read(lambda tx: [shown_record(row) for row in tx.read("page", **parameters)])
 
     async def find(self, record_id: JobId) -> ShownRecord | None:
-        """One record."""
-        row = await self._connections.read(lambda tx: tx.look("find", id=record_id).fetchone())
+        """Return one record; ``None`` if there is none."""
+        row = await self._connections.read(lambda tx: tx.read("find", id=record_id).fetchone())
         return None if row is None else shown_record(row)
 
     async def retry(self, record_id: JobId) -> Answer:
-        """To queued, as if it had never been tried."""
+        """Put a record back to queued with no attempts."""
 
         def retry(tx: TableTransaction, _: CurrentRecord) -> Answer:
             tx.run("retry", id=record_id)
@@ -93,10 +93,10 @@ class SqliteOperations:
         return await self._act(record_id, retry_refusal, retry)
 
     async def cancel(self, record_id: JobId) -> Answer:
-        """What waits is canceled, what runs is asked to end."""
+        """Cancel a waiting record, or request it of a running one."""
 
-        def cancel(tx: TableTransaction, held: CurrentRecord) -> Answer:
-            if held.state == State.PROCESSING:
+        def cancel(tx: TableTransaction, record: CurrentRecord) -> Answer:
+            if record.state == State.PROCESSING:
                 tx.run("cancel", id=record_id)
                 return Answer(record_id, ActionResult.ASKED, "it is running, and asked to stop")
             tx.run("cancel_waiting", id=record_id)
@@ -111,21 +111,21 @@ class SqliteOperations:
         refuse: Callable[[JobId, str | None], Answer | None],
         act: Callable[[TableTransaction, CurrentRecord], Answer],
     ) -> Answer:
-        """Do it, unless it is refused for a record in this state, or for one that is not there."""
+        """Do it, unless it is refused for the record's state, or there is no such record."""
 
         def work(tx: TableTransaction) -> Answer:
-            held = find(tx, no_lease(record_id))
-            refusal = refuse(record_id, None if held is None else held.state)
+            record = find(tx, no_lease(record_id))
+            refusal = refuse(record_id, None if record is None else record.state)
             if refusal is not None:
                 return refusal
-            assert held is not None  # what is not there is refused
-            return act(tx, held)
+            assert record is not None  # a missing record is refused
+            return act(tx, record)
 
         return await self._connections.write(work)
 
     async def logs(self, record_id: JobId) -> Sequence[str] | None:
-        """Entry by entry; none where the column holds anything but a JSON array."""
-        row = await self._connections.read(lambda tx: tx.look("logs", id=record_id).fetchone())
+        """Return the log's entries; none if the column contains no JSON array."""
+        row = await self._connections.read(lambda tx: tx.read("logs", id=record_id).fetchone())
         if row is None:
             return None
         try:
@@ -135,10 +135,10 @@ class SqliteOperations:
 
 
 def _next_due(tx: TableTransaction) -> float | None:
-    (due,) = tx.look("next_due", limit=LOOKED_AT).fetchone()
+    (due,) = tx.read("next_due", limit=MAX_RECORDS_FOR_NEXT_DUE).fetchone()
     return None if due is None else max(due - tx.now, 0) / SECOND
 
 
 def _since(tx: TableTransaction, name: str) -> float:
-    (since,) = tx.look(name, now=tx.now).fetchone()
-    return 0.0 if since is None else max(tx.now - since, 0) / SECOND
+    (started_at,) = tx.read(name, now=tx.now).fetchone()
+    return 0.0 if started_at is None else max(tx.now - started_at, 0) / SECOND

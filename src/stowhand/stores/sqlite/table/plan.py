@@ -1,4 +1,4 @@
-"""The work of a table's transactions about leases and settlements, for the parts that the queue has too.
+"""The work of a table's transactions on leases and settlements, for the shared settler and leaser.
 
 Every write is guarded by id, token and epoch.
 """
@@ -20,53 +20,53 @@ from stowhand.stores.database.sqlite_errors import message_of
 from stowhand.stores.sqlite.shared.leaser import PAGE
 from stowhand.stores.sqlite.shared.plan import Renewal
 from stowhand.stores.sqlite.table.connections import TableTransaction
-from stowhand.stores.sqlite.table.moments import SECOND, after
+from stowhand.stores.sqlite.table.timestamps import SECOND, after
 from stowhand.stores.table.check import CHANGED_CLAIM
 from stowhand.stores.table.claims import AbandonedTokens
 from stowhand.stores.verdicts import Entry, recorded, untraced
 
-WITH_MESSAGE = (State.ERRORED, State.FAILED)
-"""States that have a message."""
+STATES_WITH_MESSAGE = (State.ERRORED, State.FAILED)
+"""The states with a failure message."""
 NO_JOBS = "a user's table cannot enqueue further jobs: ctx.then must stay empty; insert them with SQL of your own"
 
 
 class CurrentRecord(msgspec.Struct, frozen=True):
-    """A record as it is now."""
+    """The current state of a record."""
 
     state: str
     matches: int
-    """It has the token and the epoch of the given lease."""
+    """Whether it has the token and the epoch of the lease (0 or 1)."""
     cancel: int
     message: str | None
     resets: int
     worker: str | None
-    beaten: int | None
-    """When it had its last heartbeat; microseconds since 1970."""
+    last_heartbeat: int | None
+    """The time of its last heartbeat, in microseconds since 1970."""
 
     @property
-    def valid(self) -> bool:
-        """The lease holds."""
+    def is_valid(self) -> bool:
+        """Whether the lease holds the record."""
         return bool(self.matches) and self.state == State.PROCESSING
 
 
 def mark(lease: Lease) -> dict[str, Any]:
-    """What a write is guarded by, as parameters."""
+    """Return the parameters that guard a write."""
     return {"id": lease.job_id, "token": lease.token, "epoch": lease.epoch}
 
 
 def find(tx: TableTransaction, lease: Lease) -> CurrentRecord | None:
-    """The record, if there is one."""
-    row = tx.look("held", **mark(lease)).fetchone()
+    """Return the record; ``None`` if there is none."""
+    row = tx.read("held", **mark(lease)).fetchone()
     return None if row is None else CurrentRecord(*row)
 
 
 def no_lease(key: JobId) -> Lease:
-    """To find a record whether it is held or not."""
+    """Return a lease that finds a record without holding it."""
     return Lease(key, "", 0)
 
 
 class TablePlan:
-    """Of one table. ``abandoned``: tokens that this process has given up."""
+    """The transactions of one table. ``abandoned``: tokens that this process has abandoned."""
 
     def __init__(self, abandoned: AbandonedTokens) -> None:
         self._abandoned = abandoned
@@ -80,7 +80,7 @@ class TablePlan:
         return message_of(error)
 
     def renew(self, tx: TableTransaction, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
-        """How long they last is the table's option, not ``seconds``."""
+        """Renew leases. Their duration is the table's option, not ``seconds``."""
         if not leases:
             tx.run("beat", **mark(no_lease("")))
         renewals = [_renew(tx, lease) for lease in leases]
@@ -88,30 +88,30 @@ class TablePlan:
 
     def release(self, tx: TableTransaction, lease: Lease) -> None:
         record = find(tx, lease)
-        if record is not None and record.valid:
+        if record is not None and record.is_valid:
             check_written(tx.run("release_canceled" if record.cancel else "release", **mark(lease)))
 
     def abandon(self, tx: TableTransaction, token: str) -> Sequence[Lease]:
         self._abandoned.add(token)
-        held = tx.look("held_by_token", token=token) if self._abandoned.started_claims.may_hold(token) else ()
-        return [Lease(key, token, epoch) for key, epoch in held]
+        rows = tx.read("held_by_token", token=token) if self._abandoned.started_claims.may_hold(token) else ()
+        return [Lease(key, token, epoch) for key, epoch in rows]
 
-    def find_foreign(self, tx: TableTransaction, ours: Sequence[Lease], slack: float) -> Foreign:
+    def find_foreign(self, tx: TableTransaction, own_leases: Sequence[Lease], slack: float) -> Foreign:
         late = _late(tx, slack)
-        ids = msgspec.json.encode([lease.job_id for lease in ours]).decode()
-        found, first = tx.look("foreign_leases", late=late, ours=ids).fetchone()
-        return Foreign(late=bool(found), ends_in=None if first is None else (first - late) / SECOND)
+        ids = msgspec.json.encode([lease.job_id for lease in own_leases]).decode()
+        has_late_lease, first_end = tx.read("foreign_leases", late=late, ours=ids).fetchone()
+        return Foreign(late=bool(has_late_lease), ends_in=None if first_end is None else (first_end - late) / SECOND)
 
     def find_stalled(self, tx: TableTransaction, slack: float) -> Sequence[Lease]:
-        """Whoever holds them: another program's records have no token."""
-        return [no_lease(key) for (key,) in tx.look("find_stalled", late=_late(tx, slack), limit=PAGE)]
+        """Return stalled records of any holder: another program's records have no token."""
+        return [no_lease(key) for (key,) in tx.read("find_stalled", late=_late(tx, slack), limit=PAGE)]
 
     def find_held_by(self, tx: TableTransaction, worker: str) -> Sequence[Lease]:
-        """Another program's marks are not ours to judge."""
-        return [no_lease(key) for (key,) in tx.look("find_held_by_worker", worker=worker, limit=PAGE)]
+        """Return this worker's records. Marks of other programs are ignored."""
+        return [no_lease(key) for (key,) in tx.read("find_held_by_worker", worker=worker, limit=PAGE)]
 
     def reset(self, tx: TableTransaction, lease: Lease) -> ResetJob | None:
-        """Of ``no_lease``, whoever holds it; ``lifecycle.reset`` decides whether it may run again."""
+        """Reset a record; with ``no_lease``, of any holder. ``lifecycle.reset`` decides whether it may run again."""
         record = find(tx, lease)
         if record is None or record.state != State.PROCESSING or (lease.token and not record.matches):
             return None
@@ -122,14 +122,14 @@ class TablePlan:
         state = State.CANCELED if record.cancel else state
         name = {State.QUEUED: "reset", State.FAILED: "reset_failed", State.CANCELED: "reset_canceled"}[state]
         check_written(tx.run(name, id=lease.job_id, error=options.reset_failure_message))
-        age = None if record.beaten is None else (tx.now - record.beaten) / SECOND
+        age = None if record.last_heartbeat is None else (tx.now - record.last_heartbeat) / SECOND
         return ResetJob(lease.job_id, options.name, state, record.worker or None, age)
 
 
 def _settle(tx: TableTransaction, lease: Lease, settlement: Settlement, *, repeat: bool) -> Reply:
-    # A look first also makes SQLite read a schema again that was changed: an update with a broken trigger would not.
+    # Reading first also makes SQLite reload a changed schema, which an update with a broken trigger would not.
     record = find(tx, lease)
-    if record is None or not record.valid:
+    if record is None or not record.is_valid:
         return _trace(record, settlement, repeat=repeat)
     if settlement.then:
         return RefusedSettlement(NO_JOBS)
@@ -140,15 +140,17 @@ def _settle(tx: TableTransaction, lease: Lease, settlement: Settlement, *, repea
     return recorded(settlement, state)
 
 
-def _trace(record: CurrentRecord | None, asked: Settlement, *, repeat: bool) -> Reply:
-    """Why a lease holds nothing: settled by this very settlement, lost, or without a trace."""
+def _trace(record: CurrentRecord | None, settlement: Settlement, *, repeat: bool) -> Reply:
+    """Return the reply for a lease without a record: settled by this settlement, lost, or without a trace."""
     if record is None:
         return untraced(repeat=repeat)
-    if not record.matches or asked.state is State.QUEUED:
+    if not record.matches or settlement.state is State.QUEUED:
         return Verdict.LOST
-    if record.state == State.CANCELED and asked.state not in (State.COMPLETED, State.CANCELED):
-        return with_state(asked, State.CANCELED)
-    is_written = record.state == asked.state and (asked.state not in WITH_MESSAGE or record.message == asked.error)
+    if record.state == State.CANCELED and settlement.state not in (State.COMPLETED, State.CANCELED):
+        return with_state(settlement, State.CANCELED)
+    is_written = record.state == settlement.state and (
+        settlement.state not in STATES_WITH_MESSAGE or record.message == settlement.error
+    )
     return Verdict.ALREADY_SETTLED if is_written else Verdict.LOST
 
 
@@ -163,5 +165,5 @@ def _renew(tx: TableTransaction, lease: Lease) -> Renewal | None:
 
 
 def _late(tx: TableTransaction, slack: float) -> int:
-    """The last heartbeat of a lease that ended so many seconds ago."""
+    """Return the time of the last heartbeat of a lease that expired ``slack`` seconds ago."""
     return after(tx.now, -tx.table.options.stalled - slack)

@@ -1,7 +1,7 @@
-"""A user's table in an SQLite file of the application's: one writer at a time, short writes, no lock on any row.
+"""A user's table in the application's SQLite file: one writer at a time, short writes, no row locks.
 
-The file stays as it is: its journal mode and whatever else is kept in it are its owner's. Written is in transactions
-that take the write lock at once (BEGIN IMMEDIATE), and only where a look without it has found something to write.
+The file keeps its journal mode and its other contents, which belong to its owner. Write transactions take the write
+lock at once (BEGIN IMMEDIATE), and only if a read without the lock has found something to write.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SqliteTable:
     """The backend for ``sqlite:///file``."""
 
     is_listening = True
-    """Always: commits are counted in the file itself."""
+    """Always true: the file itself counts commits."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class SqliteTable:
         notices: Notices | None = None,
     ) -> None:
         notices = notices or Notices(options.name)
-        # As SQLite names its -wal: by the file itself, wherever a link to it is.
+        # SQLite names the -wal after the file itself, not after a link to it.
         self._connections = TableConnections(Path(place).resolve(), pinned, notices.warn)
         self._options = options
         self._shape = shape
         self._abandoned = AbandonedTokens(options.stalled)
-        self._passed = PassedOver("record", notices.warn)
+        self._passed_over = PassedOver("record", notices.warn)
         self._plan = TablePlan(self._abandoned)
         self.settle = Settler(self._connections, self._plan).settle
         self._clock = SystemClock()
@@ -67,26 +67,26 @@ class SqliteTable:
 
     @property
     def key(self) -> KeyType:
-        """What the id column holds."""
+        """The type of the id column."""
         return self._connections.table.key
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of a record's columns."""
+        """The names of a record's columns."""
         return self._connections.table.names
 
     async def open(self) -> None:
-        """Connect and look at the catalog."""
-        table, found = await self._examine()
-        refuse_fatal(self._shape, found)
+        """Connect and read the catalog."""
+        table, findings = await self._examine()
+        refuse_fatal(self._shape, findings)
         assert table is not None  # nothing is fatal
         self._connections.learn(table)
-        self.warnings = [finding for finding in found if finding.warned]
+        self.warnings = [finding for finding in findings if finding.warned]
 
     async def check(self) -> Sequence[Finding]:
         """Compare table and view with the options."""
-        _, found = await self._examine()
-        return found
+        _, findings = await self._examine()
+        return findings
 
     async def _examine(self) -> tuple[Table | None, Sequence[Finding]]:
         return await self._connections.read(lambda tx: check(tx.raw, self._options, self._shape))
@@ -94,44 +94,46 @@ class SqliteTable:
     # -- a worker's ------------------------------------------------------------------------------
 
     async def claim(self, request: ClaimRequest) -> Sequence[ClaimedRow]:
-        """Due records in order, now processing under the token."""
+        """Claim due records in order under the token."""
         self._abandoned.started_claims.note(request.token)
-        passed = self._passed.current()
+        skipped = self._passed_over.current()
         if request.limit < 1 or not await self._connections.read(
-            lambda tx: TableClaim(tx, request, passed).is_worth_it()
+            lambda tx: TableClaim(tx, request, skipped).is_worth_it()
         ):
             return ()
         taken, refused = await self._claim(request)
-        wrong = {key: why for key, why in refused.items() if why != NOT_CHANGED}
-        none_passes = len(wrong) > 1 and not taken
-        for key, why in refused.items():
-            self._passed.refused(str(key), why, report=not none_passes)
-        if none_passes:
-            # The store may be at fault; if not, the next claim finds what comes after them.
-            key, why = next(iter(wrong.items()))
-            raise StoreError(f"{self.description}: none of {len(wrong)} records can be claimed: record {key!r}: {why}")
+        reasons = {key: reason for key, reason in refused.items() if reason != NOT_CHANGED}
+        is_none_claimed = len(reasons) > 1 and not taken
+        for key, reason in refused.items():
+            self._passed_over.refused(str(key), reason, report=not is_none_claimed)
+        if is_none_claimed:
+            # The store may be at fault. If not, the next claim finds the records after these.
+            key, reason = next(iter(reasons.items()))
+            raise StoreError(
+                f"{self.description}: none of {len(reasons)} records can be claimed: record {key!r}: {reason}"
+            )
         return taken
 
     async def _claim(self, request: ClaimRequest) -> tuple[Sequence[ClaimedRow], Reasons]:
         while True:
-            passed = self._passed.current()
-            claim = partial(self._claim_within, request=request, passed=passed)
+            skipped = self._passed_over.current()
+            claim = partial(self._claim_within, request=request, skipped=skipped)
             try:
                 return await self._connections.write(claim)
-            except RolledBack as error:  # by the trigger of one record, with all that was claimed before it
-                if str(error.key) in passed:
+            except RolledBack as error:  # one record's trigger rolled back the whole claim
+                if str(error.key) in skipped:
                     raise StoreError(f"{self.description}: record {error.key!r} undoes every claim: {error}") from None
-                self._passed.refused(str(error.key), str(error))
+                self._passed_over.refused(str(error.key), str(error))
 
     def _claim_within(
-        self, tx: TableTransaction, request: ClaimRequest, passed: Sequence[str]
+        self, tx: TableTransaction, request: ClaimRequest, skipped: Sequence[str]
     ) -> tuple[Sequence[ClaimedRow], Reasons]:
         if request.token in self._abandoned:
             return (), {}
-        return TableClaim(tx, request, passed).claim()
+        return TableClaim(tx, request, skipped).claim()
 
     async def wait(self, timeout: float) -> bool:
-        """Until a commit by anyone, if something is due then: most commits to the file may concern other tables."""
+        """Wait for a commit after which something is due: most commits may concern other tables."""
         deadline = self._clock.monotonic() + timeout
         while await self._connections.wake.wait(max(deadline - self._clock.monotonic(), 0.0)):
             if await self._connections.read(is_due):
@@ -139,21 +141,21 @@ class SqliteTable:
         return False
 
     def heartbeats(self, calls: Calls = UNREPORTED) -> TableHeartbeats:
-        """With a connection of its own, and one that only tries whether the file can be written."""
+        """Return heartbeats with their own connection, and one that checks whether the file can be written."""
         probe = WriteProbe(self._connections.connect(timeout_seconds=0.0))
         return TableHeartbeats(self._connections.connect(), probe, self._plan, calls)
 
     # -- a running handler's ---------------------------------------------------------------------
 
     async def begin(self, attempt: Attempt[Any]) -> NoReturn:
-        """Raises ConfigurationError."""
+        """Raise ConfigurationError."""
         raise ConfigurationError(
-            "transactional handlers need PostgreSQL: an SQLite file has one writer at a time, and a handler would keep"
-            " everybody else from writing, the heartbeats of its own worker too"
+            "transactional handlers need PostgreSQL: an SQLite file has one writer at a time, and a handler would block"
+            " all other writers, including the heartbeats of its own worker"
         )
 
     async def add_log(self, lease: Lease, entry: str) -> int:
-        """Append an entry; its number."""
+        """Append an entry, and return its number."""
 
         def add(tx: TableTransaction) -> Any:
             return tx.run("add_log", **mark(lease), entry=entry, most=ENTRIES_LIMIT).fetchone()
@@ -164,7 +166,7 @@ class SqliteTable:
         return int(row[0])
 
     async def update_log(self, lease: Lease, number: int, entry: str) -> None:
-        """Put it in the place of entry ``number``."""
+        """Replace entry ``number``."""
 
         def update(tx: TableTransaction) -> Any:
             return tx.run("update_log", **mark(lease), entry=entry, number=number).fetchone()

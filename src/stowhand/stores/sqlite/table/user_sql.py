@@ -1,8 +1,8 @@
-"""Statements of which the user's own expressions and conditions are part.
+"""Composes the statements that contain the user's own expressions and conditions.
 
-They select from the table beside the view, for what a claim judges by. Its columns have names of ours there, so that a
-bare name in the user's SQL is the view's; only where that SQL calls the table by its alias is it there as it is.
-Names are always quoted and behind their relation: a quoted name that no column has would be a text to SQLite.
+They join the view with the table, for the columns that a claim checks. There these columns have our own names, so that
+a bare name in the user's SQL means the view's column. Only if the SQL uses the table's alias is the table joined as it
+is. Names are always quoted and qualified: SQLite takes an unknown quoted name for a text.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from stowhand.jobs.conditions import Where, split_conditions
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import MIN_SUSPECT_RESETS
 from stowhand.stores.sqlite.table.composer import Kinds, reached, truth
-from stowhand.stores.sqlite.table.moments import LARGEST_SECONDS, Kind, as_text, to_micros
+from stowhand.stores.sqlite.table.timestamps import MAX_SECONDS, TimeFormat, as_text, to_micros
 from stowhand.stores.table.names import OWN_ALIAS, Column, ParsedExpression, Shape, quote
 from stowhand.stores.table.options import SelectedExpression
 from stowhand.stores.table.user_sql import SqlWriter, names_relation
 
-JUDGED = ("id", "state", "process_after", "finished_at", "num_resets", "cancel")
-"""Columns of the table that a claim, or a count, judges by."""
+CLAIM_COLUMNS = ("id", "state", "process_after", "finished_at", "num_resets", "cancel")
+"""The table's columns that claims and counts check."""
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -37,9 +37,9 @@ class Query(msgspec.Struct, frozen=True):
 
 
 class Queries:
-    """For one table; ``order`` and ``columns`` as options.py reads them.
+    """The queries of one table. ``order`` and ``columns`` are read by options.py.
 
-    ``shows_state``: there is a view, and it has the table's column for the state.
+    ``shows_state``: there is a view, and it has the table's state column.
     """
 
     def __init__(
@@ -60,19 +60,19 @@ class Queries:
         self._due = _due(shape, kinds, retries=retries)
 
     def due(self) -> str:
-        """How many are due, ``:limit`` at most. Parameters: ``now``, ``late``, ``soon``."""
+        """Return the count of due records, at most ``:limit``. Parameters: ``now``, ``late``, ``soon``."""
         return f"SELECT count(*) FROM (SELECT 1 FROM ({self._due}) LIMIT :limit)"
 
     def candidates(self, conditions: Sequence[Any], *, suspects: bool, in_order: bool, passing: bool = False) -> Query:
-        """Due records in order: key, whether each is to be canceled, and what of each is summed (``together <=``).
+        """Return due records in order: key, whether to cancel it, and the summed costs (``together <=``).
 
         Parameters: as ``due``.
 
-        ``in_order``: walk an index of that order until there are enough, instead of sorting all that are due.
-        ``passing``: those whose keys, as texts, are in ``:passed`` (JSON) are passed over.
+        ``in_order``: walk an index in that order until there are enough, instead of sorting all due records.
+        ``passing``: pass over records whose keys, as texts, are in ``:passed`` (JSON).
         """
         conditions, together = split_conditions(conditions)
-        query = _Writer(self._shape, (*self._order, *conditions))
+        query = _SqliteWriter(self._shape, (*self._order, *conditions))
         at = query.at
         order = ", ".join(query.expression(one) for one in self._order)
         costs = "".join(f", {query.expression(self._shape.column(one.column))}" for one in together)
@@ -89,9 +89,9 @@ class Queries:
         )
 
     def records(self) -> Query:
-        """Key and columns of those whose keys are in ``:ids`` (JSON)."""
+        """Return key and columns of the records whose keys are in ``:ids`` (JSON)."""
         given = tuple(one.expression for one in self._columns)
-        query = _Writer(self._shape, given, beside=False)
+        query = _SqliteWriter(self._shape, given, beside=False)
         key = f"{quote(self._shape.view_label)}.{self._shape['id']}"
         listed = "".join(
             f", {query.expression(one.expression)}" + ("" if one.name is None else f" AS {quote(one.name)}")
@@ -100,21 +100,21 @@ class Queries:
         return query.whole(f"SELECT {key}{listed}", [f"{key} IN (SELECT value FROM json_each(:ids))"])
 
     def counts(self, states: Sequence[State], conditions: Sequence[Any]) -> Query:
-        """State and number."""
-        query = _Writer(self._shape, conditions)
+        """Return the number of records by state."""
+        query = _SqliteWriter(self._shape, conditions)
         state = query.at["state"]
         return query.whole(f"SELECT {state}, count(*)", [_is_in(state, states)], conditions, f"GROUP BY {state}")
 
     def exists(self, states: Sequence[State], conditions: Sequence[Any]) -> Query:
-        """One row, or none."""
-        query = _Writer(self._shape, conditions)
+        """Return one row if there is such a record."""
+        query = _SqliteWriter(self._shape, conditions)
         return query.whole("SELECT 1", [_is_in(query.at["state"], states)], conditions, "LIMIT 1")
 
     def _waiting(self, at: Mapping[str, str]) -> list[str]:
-        """Due, written so that SQLite takes an index WHERE state IN ('queued', 'errored') that has the user's order.
+        """Return the conditions of due records, for an index WHERE state IN ('queued', 'errored') in the user's order.
 
-        Such an index is recognised by the very words of its condition. Without a likelihood the planner believes that
-        hardly anything waits, and would rather sort it; a plus keeps it from looking for the state by another index.
+        SQLite recognizes such an index by the exact text of its condition. Without a likelihood the planner assumes few
+        waiting records, and sorts them. A plus prevents it from searching the state in another index.
         """
         states = [at["state"]]
         if self._shows_state:
@@ -133,15 +133,15 @@ def _is_in(column: str, states: Sequence[State]) -> str:
 
 
 def _due(shape: Shape, kinds: Kinds, *, retries: bool) -> str:
-    """Keys of what is due, by ranges of an index on (state, process_after): the others are not even looked at."""
+    """Return the keys of due records, by ranges of an index on (state, process_after), without reading others."""
     row, table = quote(shape.table.name), shape.table.quoted
     key, after = f"{row}.{shape['id']}", f"{row}.{shape['process_after']}"
-    if kinds["process_after"] is Kind.TEXT:
-        # Texts of other spellings are less than two days from where they belong; numbers sort before all texts.
+    if kinds["process_after"] is TimeFormat.TEXT:
+        # Texts in other formats sort less than two days from their place; numbers sort before all texts.
         ranges = [f"{after} < :soon_text AND {reached(after, 'now')}"]
     else:
         # Milliseconds, and all texts, sort after all seconds.
-        ranges = [f"{after} {bound} AND {reached(after, 'now')}" for bound in ("< :soon_real", f">= {LARGEST_SECONDS}")]
+        ranges = [f"{after} {bound} AND {reached(after, 'now')}" for bound in ("< :soon_real", f">= {MAX_SECONDS}")]
     finished_at = f"{row}.{shape['finished_at']}"
     states = {"queued": ""} | ({"errored": f" AND {_retried(finished_at)}"} if retries else {})
     return "\nUNION ALL ".join(
@@ -155,53 +155,53 @@ def _retried(finished_at: str) -> str:
     return f"({finished_at} IS NULL OR {reached(finished_at, 'late')})"
 
 
-class _Writer(SqlWriter):
-    """One statement: what it is FROM, what the user's parts become, and the values among them."""
+class _SqliteWriter(SqlWriter):
+    """The writer of one statement: its FROM, the user's parts, and their values."""
 
     def __init__(self, shape: Shape, parts: Iterable[Any], *, beside: bool = True) -> None:
         super().__init__(shape)
         label = shape.table_label
-        shown = shape.viewed and any(_mentions(part, label) for part in parts)
+        joins_table = shape.viewed and any(_mentions(part, label) for part in parts)
         self.at: dict[str, str] = {}
-        """Documented name -> the table's column, as this statement calls it."""
-        judged = [name for name in JUDGED if shape.has(name)]
-        if not shape.viewed or shown:
-            self.at = {name: shape.of(label, name) for name in judged}
+        """By documented name, the table's column in this statement."""
+        claim_columns = [name for name in CLAIM_COLUMNS if shape.has(name)]
+        if not shape.viewed or joins_table:
+            self.at = {name: shape.of(label, name) for name in claim_columns}
         else:
-            self.at = {name: f"{quote(OWN_ALIAS)}.{quote(f'stowhand_{name}')}" for name in judged}
+            self.at = {name: f"{quote(OWN_ALIAS)}.{quote(f'stowhand_{name}')}" for name in claim_columns}
         self._from = shape.view.labelled()
-        if shape.viewed and (shown or beside):
+        if shape.viewed and (joins_table or beside):
             key = f"{quote(shape.view_label)}.{shape['id']}"
-            side = shape.table.labelled(label) if shown else self._hidden(judged)
+            side = shape.table.labelled(label) if joins_table else self._hidden(claim_columns)
             self._from += f"\n    JOIN {side} ON {self.at['id']} = {key}"
 
     def whole(self, select: str, conditions: Sequence[str], users: Sequence[Any] = (), rest: str = "") -> Query:
-        """The statement. The user's conditions are in parentheses."""
+        """Return the statement, with the user's conditions in parentheses."""
         where = [*conditions, *(f"({self.condition(one)})" for one in users)]
         text = f"{select}\nFROM {self._from}\nWHERE " + "\n    AND ".join(where) + (f"\n{rest}" if rest else "")
         return Query(text, self.values)
 
     def comparable(self, column: str, values: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-        """Moments as numbers, however the column keeps them. A date is its first one."""
+        """Compare times as numbers, in any format of the column. A date is its first instant."""
         if not any(isinstance(value, date) for value in values):
             return column, values
-        moments = (to_micros(_aware(value)) if isinstance(value, date) else value for value in values)
-        return f"stowhand_micros({column})", tuple(moments)
+        times = (to_micros(_aware(value)) if isinstance(value, date) else value for value in values)
+        return f"stowhand_micros({column})", tuple(times)
 
     def placeholder(self, value: object) -> str:
         name = f"value_{len(self.values)}"
         self.values[name] = _bound(value)
         return f":{name}"
 
-    def driver_expression(self, given: object) -> str:
+    def driver_expression(self, expression: object) -> str:
         raise ConfigurationError(
-            f"{a_type(given)} given; for SQLite a condition is Where(column, op, value) or sql(text,"
+            f"{a_type(expression)} given; for SQLite a condition is Where(column, op, value) or sql(text,"
             " *values), an expression a column's name or sql(…)"
         )
 
-    def _hidden(self, judged: Iterable[str]) -> str:
+    def _hidden(self, claim_columns: Iterable[str]) -> str:
         table = quote(self.shape.table.name)
-        listed = ", ".join(f"{table}.{self.shape[name]} AS {quote(f'stowhand_{name}')}" for name in judged)
+        listed = ", ".join(f"{table}.{self.shape[name]} AS {quote(f'stowhand_{name}')}" for name in claim_columns)
         return f"(SELECT {listed} FROM {self.shape.table.quoted}) AS {quote(OWN_ALIAS)}"
 
 
@@ -212,7 +212,7 @@ def _mentions(part: Any, label: str) -> bool:
 
 
 def _bound(value: Any) -> Any:
-    """A value as SQLite takes one."""
+    """Return a value that SQLite accepts."""
     if isinstance(value, datetime):
         return as_text(to_micros(_aware(value)))
     if isinstance(value, date):
@@ -230,7 +230,7 @@ def _bound(value: Any) -> Any:
     return value
 
 
-def _aware(when: date) -> datetime:
-    if not isinstance(when, datetime):
-        return datetime.combine(when, time.min, UTC)
-    return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+def _aware(time_value: date) -> datetime:
+    if not isinstance(time_value, datetime):
+        return datetime.combine(time_value, time.min, UTC)
+    return time_value if time_value.tzinfo is not None else time_value.replace(tzinfo=UTC)
