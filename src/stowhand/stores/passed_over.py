@@ -38,6 +38,4 @@ class PassedOver:
         if len(self._until) > MAX_ROWS:
             del self._until[next(iter(self._until))]
         if report and (previous is None or pause == MAX_PAUSE_SECONDS):
-            self._warn(
-                f"{self._noun} {key} cannot be claimed: {reason}. It is passed over, and tried again now and then"
-            )
+            self._warn(f"{self._noun} {key} cannot be claimed: {reason}. It is skipped, and retried from time to time")

@@ -230,7 +230,7 @@ def test_a_record_whose_mark_a_trigger_changes_is_not_claimed_and_the_column_is_
 
     run(scenario())
     (event,) = [one for one in told if "record 2" in one.warning]
-    assert f"a trigger sets {column}, by which a claim is known" in event.warning
+    assert f"a trigger sets {column}, which identifies a claim" in event.warning
 
 
 def test_a_trigger_that_sets_the_start_anew_at_a_beat_is_named(run: Run, place: Place) -> None:

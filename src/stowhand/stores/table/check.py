@@ -203,19 +203,19 @@ def _unfit(shape: Shape, documented: str, problem: str) -> Finding:
     if documented == "state":
         problem += f", and let the handler write {shape.columns['state']}"
     elif documented in COLUMNS_OF_WAITING_RECORDS:
-        problem += ", and copy there what the records have that wait"
+        problem += ", and copy the values of waiting records there"
     return Finding(problem)
 
 
 def _rule(facts: CatalogFacts, shape: Shape, rule: Rule) -> Iterator[Finding]:
     if rule.refused is None:
         yield Finding(
-            f"{rule.subject} concerns {', '.join(rule.columns)}, which a worker writes: see that it lets pass records"
-            " in every state",
+            f"{rule.subject} concerns {', '.join(rule.columns)}, which a worker writes: make sure that it accepts"
+            " records in every state",
             fatal=False,
         )
     elif rule.refused:
-        problem = f"{rule.subject} does not let pass a record that is {', '.join(rule.refused)}"
+        problem = f"{rule.subject} refuses a record that is {', '.join(rule.refused)}"
         fatal = list(rule.refused) != [State.CANCELED] or facts.column(shape, "cancel") is not None
         if fatal and (not rule.widened or State.QUEUED in rule.refused):
             yield _unfit(shape, "state", problem)
@@ -270,7 +270,7 @@ def _indexes(facts: CatalogFacts, shape: Shape, options: TableOptions[Any], dial
             {*sought} <= one.states or (one.columns[:1] == (state,) and not one.predicate) for one in facts.indexes
         )
         behind = f" for the records that are {' or '.join(wanted.states)}" if wanted.states else ""
-        over = "" if found or not sought else ": every look walks over all that is finished"
+        over = "" if found or not sought else ": every query reads all finished records"
         fix = dialect.index(shape, _with_free_name(facts, shape, wanted), own)
         problem = f"no index on ({', '.join(own)}){behind}{over}{_PARTITION_ADVICE if not fix else ''}"
         yield Finding(problem, fix, fatal=False, warned=bool(over))
@@ -338,8 +338,8 @@ def _view(facts: CatalogFacts, shape: Shape, dialect: Dialect) -> Iterator[Findi
         )
     elif _key(shape, "state") not in facts.view_columns:
         yield Finding(
-            f"the view {shown} does not show {shape.columns['state']}: no index helps a claim past the records that are"
-            " over; select it, unchanged, under that name",
+            f"the view {shown} does not show {shape.columns['state']}: no index lets a claim skip finished"
+            " records; select it, unchanged, under that name",
             fatal=False,
         )
 
@@ -368,14 +368,14 @@ def sample_findings(shape: Shape, rows: Sequence[tuple[Any, ...]]) -> Iterator[F
             "1 record has" if number == 1 else f"{number} records{' or more' if number == MAX_SAMPLE_ROWS else ''} have"
         )
         if what == "state" and value not in tuple(State):
-            shown = "no state (NULL)" if value is None else f"the state {value!r}, which no worker knows"
+            shown = "no state (NULL)" if value is None else f"the state {value!r}, unknown to workers"
             yield Finding(f"of {MAX_SAMPLE_ROWS} records at most, {have} {shown}: never claimed", fatal=False)
         elif what == "unmarked" and number:
             run = f"UPDATE {shape.table.quoted} SET {shape['state']} = 'queued' WHERE {_unmarked(shape)}"
             beat = shape.columns["last_heartbeat_at"]
             yield Finding(
-                f"{have} the state processing and no {beat}: no worker has claimed what has none, and none takes it"
-                f" back. To have it run: {run};",
+                f"{have} the state processing and no {beat}: no worker has claimed such a record, and none resets"
+                f" it. To run it: {run};",
                 fatal=False,
             )
         elif what == "no id" and number:

@@ -21,9 +21,9 @@ MAX_RECORDS_AFTER_ERROR = 50
 """The limit of a claim after an error. The next claim takes the other records."""
 NEIGHBORS_TO_READ = 5
 """The records to read before a record that is claimed alone counts as bad."""
-SHOWN_TWICE = "the view shows it more than once: its joins must give one row for each record"
+SHOWN_TWICE = "the view shows it more than once: its joins must return one row for each record"
 HIDDEN_WHILE_PROCESSING = (
-    "the view does not show it once it is processing: it must not leave out records by what a claim changes"
+    "the view does not show it once it is processing: it must not filter by columns that a claim changes"
 )
 NOT_CHANGED = "a trigger of the table keeps it as it is"
 

@@ -149,12 +149,12 @@ BROKEN = {
     ),
     "CHECK of the state": (
         "alter table jobs add constraint known check (state in ('queued', 'processing', 'completed', 'odd'))",
-        "the CHECK known on state does not let pass a record that is errored, failed, canceled",
+        "the CHECK known on state refuses a record that is errored, failed, canceled",
         True,
     ),
     "CHECK of other words": (
         "alter table jobs alter state drop default, add check (state in ('new', 'done'))",
-        "does not let pass a record that is queued",
+        "refuses a record that is queued",
         True,
     ),
     "enum of other words": (
@@ -174,7 +174,7 @@ BROKEN = {
             "alter table jobs alter state drop default;"
             "alter table jobs alter state type job_state using state::job_state, alter state set default 'queued'"
         ),
-        "of column state does not let pass a record that is errored, canceled",
+        "of column state refuses a record that is errored, canceled",
         True,
     ),
     "no indexes": ("drop index jobs_next, jobs_stalled, jobs_state_process_after", "no index on (", False),
@@ -267,7 +267,7 @@ def test_what_is_to_be_done_by_hand_is_said_of_a_column_that_cannot_serve(place:
     place.do("alter table jobs alter process_after set not null, alter state type char(12)")
     told = problems(place.check(), fatal=True)
     assert "(--column state=job_state), and let the handler write state" in told
-    assert "(--column process_after=job_process_after), and copy there what the records have that wait" in told
+    assert "(--column process_after=job_process_after), and copy the values of waiting records there" in told
 
 
 def test_a_column_of_the_users_is_never_proposed_nor_emptied(place: Place) -> None:
@@ -333,7 +333,7 @@ def test_indexes_are_built_beside_the_writers(place: Place) -> None:
         ("select id::text, state from jobs", "shows id as text; in the table it is bigint", True),
         ("select id, state from jobs where state = 'queued'", "hides records that are processing", True),
         ("select j.* from jobs j where state in ('queued', 'errored')", "hides records that are processing", True),
-        ("select id from jobs", "does not show state: no index helps", False),
+        ("select id from jobs", "does not show state: no index lets", False),
     ],
 )
 def test_a_view_that_cannot_serve_is_found(place: Place, view: str, said: str, fatal: bool) -> None:
@@ -364,7 +364,7 @@ def test_a_check_of_more_than_the_state_is_left_to_the_owner(place: Place, rule:
     place.make()
     place.do(f"alter table jobs add size int, add constraint several check ({rule})")
     found = place.check()
-    told = f"the CHECK several on {columns} concerns {columns}, which a worker writes: see that it lets pass records in"
+    told = f"the CHECK several on {columns} concerns {columns}, which a worker writes: make sure that it accepts"
     assert problems(found, fatal=False).startswith(told) if columns else found == []
     assert problems(found, fatal=True) == ""
 
@@ -405,7 +405,7 @@ def test_states_that_no_worker_knows_are_counted_and_not_fatal(place: Place) -> 
         "insert into jobs (state) values (null), ('stuck'), ('stuck'), ('queued')",
     )
     told = problems(place.check(), fatal=False)
-    assert "2 records have the state 'stuck', which no worker knows: never claimed" in told
+    assert "2 records have the state 'stuck', unknown to workers: never claimed" in told
     assert "1 record has no state (NULL): never claimed" in told
 
 

@@ -212,7 +212,7 @@ async def test_a_view_that_hides_all_that_is_processing_claims_nothing(jobs: Job
     jobs.add(2, size=1, failure_message="kept")
     async with jobs.served(view_name="shown") as served:
         for limit in (1, 2):
-            with pytest.raises(TableUnsuitable, match=r"shown, for none of 2 .* record 1: the view does not show it"):
+            with pytest.raises(TableUnsuitable, match=r"shown: none of 2 .* record 1: the view does not show it"):
                 await served.claim(limit)
         assert jobs.states() == ["queued", "queued"]
         assert jobs.row(1)["failure_message"] == "kept"

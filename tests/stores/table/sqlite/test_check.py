@@ -48,7 +48,7 @@ def altered(column: str, line: str) -> str:
         (altered("started_at", "started_at TEXT AS (queued_at),"), "started_at computes itself"),
         (altered("id", "id INTEGER,"), "id has no unique index"),
         (altered("state", "state TEXT DEFAULT 'queued' CHECK (state IN ('queued', 'processing', 'completed')),"),
-            "a CHECK of uploads does not let pass a record that is errored, failed, canceled"),
+            "a CHECK of uploads refuses a record that is errored, failed, canceled"),
         ("CREATE TABLE other (n)", "there is no table uploads"),
     ],
 )  # fmt: skip
@@ -167,7 +167,7 @@ def test_states_that_nobody_knows_are_told_of_and_do_no_harm(app: Application, r
     found = check(app, run)
     assert not any(finding.fatal for finding in found)
     told = "\n".join(finding.problem for finding in found)
-    assert "2 records have the state 'new', which no worker knows" in told
+    assert "2 records have the state 'new', unknown to workers" in told
     assert "1 record has no state (NULL)" in told
 
 

@@ -118,7 +118,7 @@ class TableClaims:
                 taken, has_more = await on_connection(self._take_each)
             except UnreadableView as view_error:
                 raise TableUnsuitable(
-                    f"{context}: nothing is claimed from the view {context.shape.view.display_name}, for {view_error}"
+                    f"{context}: nothing is claimed from the view {context.shape.view.display_name}: {view_error}"
                 ) from None
             except NoRecordClaimed as view_error:
                 # The store may be at fault. If not, the next claim finds the records after these.

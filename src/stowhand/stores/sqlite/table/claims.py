@@ -181,7 +181,7 @@ class TableClaim:
             return self._read_each(min(self._request.limit, MAX_RECORDS_AFTER_ERROR))
         except UnreadableView as view_error:
             view = self._tx.table.shape.view.display_name
-            raise TableUnsuitable(f"nothing is claimed from the view {view}, for {view_error}") from None
+            raise TableUnsuitable(f"nothing is claimed from the view {view}: {view_error}") from None
 
     def _undo(self) -> None:
         self._tx.raw.execute("ROLLBACK TO stowhand_claim")
