@@ -76,7 +76,7 @@ def known_long_ago(url: str, *items: tuple[str, str]) -> None:
 def test_an_item_that_nobody_schedules_has_no_next_run_and_can_be_removed(call: Stowhand, folder: Path) -> None:
     call("migrate")
     known_long_ago(f"sqlite:///{folder}/stowhand.db", ("often", "* * * * * hello"), ("backup", "0 4 1 1 * hello"))
-    assert " nobody since " in call("cron", "list").out.splitlines()[1]
+    assert " none since " in call("cron", "list").out.splitlines()[1]
     backup, often = call("cron", "list", "--json").rows()
     assert [(row["is_scheduled"], row["scheduled_by"], row["next_run"]) for row in (backup, often)] == [
         (False, "old-host:1", None)
@@ -84,7 +84,7 @@ def test_an_item_that_nobody_schedules_has_no_next_run_and_can_be_removed(call: 
     assert (backup["missed_tick"], often["missed_tick"] is None) == (None, False)
     examined = call("doctor")
     assert examined.code == 0
-    assert "scheduled by nobody: backup, often; start a worker with their crontab, or" in examined.out
+    assert "not scheduled by any worker: backup, often; start a worker with their crontab, or" in examined.out
     assert "missed a tick: often (" in examined.out
     assert call("cron", "remove", "backup").out == "backup: removed\n"
     assert [row["identifier"] for row in call("cron", "list", "--json").rows()] == ["often"]
@@ -119,7 +119,7 @@ def test_run_knows_what_a_worker_has_made_known(call: Stowhand, crontab: Path) -
     assert call("cron", "run", "yearly").code == 0
     wrong = call("cron", "run", "yaerly")
     assert wrong.code == 2
-    assert "nothing recurs under the name 'yaerly'; did you mean 'yearly'?" in wrong.err
+    assert "no recurring item 'yaerly'; did you mean 'yearly'?" in wrong.err
 
 
 def test_run_takes_items_of_an_app_and_of_another_file(call: Stowhand, folder: Path, crontab: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_function_cannot_be_run_from_the_store_alone(call: Stowhand, folder: P
     assert call("worker", "--once", "--app", "shop:app").code == 0
     refused = call("cron", "run", "by_function")
     assert refused.code == 2
-    assert "was written in Python, not in a crontab; name the application" in refused.err
+    assert "was declared in Python, not in a crontab; name its App" in refused.err
     (row,) = [row for row in call("cron", "list", "--json").rows() if row["identifier"] == "by_function"]
     assert row["next_run"] is None
 

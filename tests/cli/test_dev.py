@@ -99,7 +99,7 @@ def test_a_change_is_run_a_mistake_is_waited_for_and_ctrl_c_ends_everything(fold
         running.until("good morning Bea")
         file.write_text(APP + "\ndef (")
         running.until("SyntaxError")
-        running.until("exited with code 2; waiting for a change")
+        running.until("exited with code 2; waiting for a file to change")
         file.write_text(APP)
         running.until("Worker connected")
         children = running.children()

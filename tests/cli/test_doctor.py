@@ -80,7 +80,7 @@ def test_a_task_that_no_live_worker_has_is_named() -> None:
         LiveCounts(name="a", queued=BoundedCount(1)),
     ]
     assert said(stats_of(a_worker("a"), tasks=due)) == [
-        "due, and no live worker has it (or claims it: --task, --exclude-task): send (3)"
+        "due, but no live worker claims it (missing, or excluded by --task or --exclude-task): send (3)"
     ]
     assert said(stats_of(a_worker(), tasks=due)) == [], "it has any"
     assert said(stats_of(a_worker("a"), a_worker("send"), tasks=due)) == []
@@ -161,7 +161,7 @@ def test_the_connections_of_all_processes_are_compared_with_what_the_server_give
     *_, roomy = examine_server(Server(18, 97, used=10), settings)
     *_, full = examine_server(Server(18, 90, used=10), settings)
     assert (roomy.mark, full.mark) == ("ok", "warn")
-    assert "6 x 13 + 3 of their parent = 81 at most" in full.text
+    assert "6 x 13 + 3 of the supervisor = 81 at most" in full.text
 
 
 def test_a_server_on_which_nothing_can_be_done_is_no_mere_warning() -> None:

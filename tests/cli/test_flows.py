@@ -237,7 +237,7 @@ def test_a_job_is_found_however_far_behind_or_it_is_said_where_nobody_looked(
     _, second, third = add(run, program, "one", "two", "three")
     assert "waiting in first, priority 1, position 2" in call("flows", "show", program, second).out
     behind = call("flows", "show", program, third)
-    assert behind.err == "Only the first 2 of first were searched: it may be behind them.\n"
+    assert behind.err == "Only the first 2 of first were searched; the job may be behind them.\n"
 
 
 def test_jobs_by_a_lookup_attribute(run: Run, call: Stowhand, program: str) -> None:
@@ -395,7 +395,7 @@ def test_run_works_until_a_signal(run: Run, program: str, folder: Path, call: St
         (["jobs", "{}", "--queue", "frist"], 2, "flow 'demo' has no queue 'frist'; did you mean 'first'? there are"),
         (["jobs", "{}", "--key", "userId"], 2, "write it with =, as in name=value"),
         (["jobs", "{}", "--key", "text=1"], 2, "'text' is no lookup attribute; it has: userId"),
-        (["jobs", "{}", "--key", "userId=1", "--failed"], 2, "leave --queue and --failed out"),
+        (["jobs", "{}", "--key", "userId=1", "--failed"], 2, "omit --queue and --failed"),
         (["jobs", "{}", "--after", "x"], 2, "--after goes with --failed"),
         (["show", "{}", "nobody\x1b[2J"], 1, "there is no job nobody\\x1b[2J"),
         (["show", "{}", ""], 2, "a job's id is a text"),

@@ -227,7 +227,7 @@ def test_a_list_begins_with_the_newest_and_is_narrowed_by_moment_and_words_of_th
     assert [row["id"] for row in serial("jobs", "list", "--newest", "--limit", 2, "--json").rows()] == [3, 2]
     assert [row["id"] for row in serial("jobs", "list", "--newest", "--after", 2, "--json").rows()] == [1]
     assert [row["id"] for row in serial("jobs", "list", "--error", "NO SUCH", "--json").rows()] == [1]
-    assert serial("jobs", "list", "--worker", "w").err == "No waiting, running or failed jobs held by w.\n"
+    assert serial("jobs", "list", "--worker", "w").err == "No waiting, running or failed jobs claimed by w.\n"
     assert len(serial("jobs", "list", "--since", "1h", "--until", "2100-01-01", "--json").rows()) == 3
     assert serial("jobs", "list", "--until", "1h", "--json").rows() == []
     refused = serial("jobs", "list", "--since", "yesterday")
@@ -256,7 +256,7 @@ def test_what_is_to_be_done_to_many_is_asked_first_and_what_is_meant_must_be_sai
     for nothing_said in (("cancel",), ("remove", "-y"), ("cancel", "1", "--task", "send"), ("remove", "1", "--all")):
         refused = serial("jobs", *nothing_said)
         assert refused.code == 2
-        assert "describe them" in refused.err
+        assert "select them" in refused.err
     assert [row["state"] for row in serial("jobs", "list", "--json").rows()] == ["queued"]
 
 

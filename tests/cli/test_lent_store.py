@@ -60,8 +60,8 @@ def test_a_worker_runs_the_jobs_of_a_lent_store_and_shows_its_token_nowhere(lent
 def test_doctor_says_that_it_is_reached_and_heard(lent: Lent, call: Stowhand) -> None:
     said = call("doctor", "-c", lent.url, "--token", lent.token)
     assert said.code == 0, said.out
-    assert "which lends it" in said.out
-    assert "heard" in said.out
+    assert "(lent over HTTP)" in said.out
+    assert "received" in said.out
     assert lent.token not in said.out + said.err
 
 

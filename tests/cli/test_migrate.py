@@ -19,7 +19,7 @@ def url(postgres_url: str) -> str:
 def test_how_many_attempts_a_job_has_by_default_is_kept_by_the_schema(call: Stowhand, url: str) -> None:
     assert call("migrate", "-c", url, "--default-attempts", 5).code == 0
     said = call("doctor", "-c", url)
-    assert "5 for a job of which neither call, task, preset nor App says a number" in said.out
+    assert "5 for a job without a number from its call, task, preset or App" in said.out
     with psycopg.connect(url, autocommit=True) as connection:
         one = "select max_attempts from stowhand.add_job('a')"
         spec = "('b',null,null,null,null,null,null,null, null)::stowhand.job_spec"
@@ -42,12 +42,12 @@ def test_a_preset_that_sql_does_not_know_of_is_named_by_doctor(
     call: Stowhand, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call("migrate", "-c", url)
-    assert "25 for a job of which neither" in call("doctor", "-c", url).out
+    assert "25 for a job without a number" in call("doctor", "-c", url).out
     monkeypatch.setenv("STOWHAND_PRESET", "service")
     difference = "warn  attempts    5 for a job that is enqueued with these settings, 25 for one that SQL adds"
     assert difference in call("doctor", "-c", url).out
     call("migrate", "-c", url, "--default-attempts", 5)
-    assert "ok    attempts    5 for a job of which" in call("doctor", "-c", url).out
+    assert "ok    attempts    5 for a job without a number" in call("doctor", "-c", url).out
 
 
 def test_a_worker_says_at_its_start_what_sql_does_not_know_of(
@@ -88,7 +88,7 @@ def test_the_doctor_notices_another_programs_hand_and_migrate_makes_it_good(call
     sick = call("doctor", "-c", url)
     assert sick.code == 1
     assert (
-        "the function wake is not the one of this version: another program was here; run stowhand migrate" in sick.out
+        "the function wake is not the one of this version: changed by another program; run stowhand migrate" in sick.out
     )
     assert "function wake is not the one of this version: fixed" in call("migrate", "-c", url).out
     assert call("doctor", "-c", url).code == 0

@@ -88,13 +88,13 @@ def test_failed_ones_are_counted_and_retried_all_at_once(serial: Stowhand, stowh
     assert serial("jobs", "retry", "--failed", "--until", "1h", "-y").err.startswith("No failed jobs until ")
     assert (
         serial("jobs", "retry", "--error", "no such text", "-y").err
-        == "No failed jobs with an error that says 'no such text'.\n"
+        == "No failed jobs with an error that contains 'no such text'.\n"
     )
     narrowed = ("--serial", "q", "--task", "hello", "--error", "KeyError", "--since", "1h")
     one = stowhand("jobs", "retry", *narrowed, stdin="y\n")
     assert (one.code, one.out) == (0, "4: done\n")
     assert (
-        "Retry 1 failed job of task hello of the serial key q with an error that says 'KeyError' since 1h ago?"
+        "Retry 1 failed job of task hello of the serial key q with an error that contains 'KeyError' since 1h ago?"
         in one.err
     )
     rest = serial("jobs", "retry", "--all", "--yes", "--json").rows()

@@ -53,7 +53,7 @@ def test_an_admin_and_nobody_else_administers_from_the_command_line(logins: Logi
     for verb, *rest in commands:
         done = call("jobs", verb, *rest, "-c", logins.url("admin"))
         assert (done.code, done.err) == (0, "")
-    assert call("jobs", "unlock", "nobody", "-c", logins.url("admin")).err.startswith("Nothing is held")
+    assert call("jobs", "unlock", "nobody", "-c", logins.url("admin")).err.startswith("These workers have no jobs")
 
 
 def test_a_login_without_a_role_is_told_the_command(logins: Logins, call: Stowhand) -> None:

@@ -19,7 +19,7 @@ def test_queues_are_paused_listed_and_resumed(serial: Stowhand) -> None:
     serial("enqueue", "hello", "--serial", "mail", "--run-at", "+1h")
     paused = serial("serials", "pause", "mail", "not yeté[2J")
     assert (paused.code, paused.out.splitlines()) == (0, ["mail: paused", "not yeté[2J: paused"])
-    assert serial("serials", "pause", "mail").out == "mail: unchanged (it is paused already)\n"
+    assert serial("serials", "pause", "mail").out == "mail: unchanged (it is already paused)\n"
     heads, mail, other = serial("serials", "list").out.splitlines()
     assert heads.split() == ["SERIAL", "STATE", "WAITING", "DUE", "FAILED", "SINCE"]
     assert mail.split()[:5] == ["mail", "paused", "2", "1", "0"]
@@ -66,7 +66,7 @@ def test_a_task_is_paused_listed_and_resumed(serial: Stowhand) -> None:
     serial("enqueue", "hello", '{"name": "a"}')
     paused = serial("serials", "pause", "--task", "hello")
     assert paused.out.splitlines() == ["task hello: paused"]
-    assert serial("serials", "pause", "--task", "hello").out == "task hello: unchanged (it is paused already)\n"
+    assert serial("serials", "pause", "--task", "hello").out == "task hello: unchanged (it is already paused)\n"
     heads, task = serial("serials", "list").out.splitlines()
     assert heads.split() == ["ALSO", "PAUSED", "SINCE"]
     assert task.startswith("task hello ")

@@ -182,7 +182,7 @@ def test_an_apps_store_is_served_and_what_its_tasks_declare_holds_for_jobs_from_
     [
         (("--host", "0.0.0.0"), "stowhand tokens make"),
         (("--trust-from", "proxy"), "no network"),
-        (("--tokens", "t.json"), "no tokens have been made yet"),
+        (("--tokens", "t.json"), "no tokens yet"),
         (("--tls-cert", "nothing.pem"), "there is no such file"),
         (("--app", "tasks.hello:hello"), "not a store"),
         (("--grace", "soon"), "grace"),
@@ -240,13 +240,13 @@ def test_the_file_of_tokens_is_named_by_option_or_variable(
     ("options", "words"),
     [
         (("--scope", "everything"), "there are: act, add, claim, enqueue, payload, read"),
-        (("--scope", ","), "none given"),
+        (("--scope", ","), "no scope given"),
         (("--serial", "q"), "cannot be limited by serial key"),
         (("--scope", "read,act", "--task", "a"), "act and add are for the dashboard"),
         (("--scope", "add", "--serial", "q"), "act and add are for the dashboard"),
         (("--task", "a\nb"), "--task"),
         (("--expires", "soon"), "no duration"),
-        (("--expires", "0s"), "longer than nothing"),
+        (("--expires", "0s"), "longer than 0"),
     ],
 )
 def test_a_token_that_cannot_be_is_refused(call: Stowhand, options: tuple[str, ...], words: str) -> None:

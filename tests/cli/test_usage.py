@@ -57,7 +57,7 @@ def test_a_group_without_a_command_shows_its_help_as_a_usage_error(call: Stowhan
         (("worker", "--tasks", "a", "--app", "b:c"), "--tasks and --app"),
         (("worker", "--crontab", "crontab"), "crontab crontab: No such file"),
         (("jobs", "retry", "0"), "0"),
-        (("jobs", "remove"), "name the jobs: ID..."),
+        (("jobs", "remove"), "name the jobs (ID...)"),
         (("jobs", "list", "--limit", "0"), "--limit"),
         (("enqueue",), "TASK"),
         (("enqueue", "hello", "{nope}"), "payload"),
@@ -167,7 +167,7 @@ def test_an_app_is_named_once(call: Stowhand) -> None:
     for command in ("worker", "dev"):
         ended = call(command, "shop:app", "-A", "other:app")
         assert ended.code == 2
-        assert "the App is named twice, by shop:app and by --app other:app: leave out one" in ended.err
+        assert "two Apps: shop:app and --app other:app; omit one" in ended.err
 
 
 def test_add_is_another_name_of_enqueue(call: Stowhand) -> None:

@@ -105,7 +105,7 @@ def test_a_port_in_use_is_said(stowhand: Stowhand) -> None:
         beside = stowhand("worker", "--web", port)
         assert beside.code == 2
         assert f"port {port} on 127.0.0.1 is in use" in beside.err
-        assert "the dashboard has not started; see the error above" in beside.err
+        assert "the dashboard did not start; see the error above" in beside.err
 
 
 def test_a_driver_that_is_missing_is_said_at_once(folder: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_dashboard_beside_a_worker_that_dies_is_started_again(folder: Path, st
         assert process.stdout is not None
         while "Dashboard: " not in (line := process.stdout.readline()):
             assert line
-            assert "ERROR" not in line or "The dashboard was killed by SIGKILL; it starts again." in line
+            assert "ERROR" not in line or "The dashboard was killed by SIGKILL; restarting" in line
         assert url in line
         assert page(url)[0] == 200
     finally:
@@ -288,7 +288,7 @@ def test_a_proxy_that_is_named_says_who_comes(
         (("--trust-header", "X-User", "--trust-from", "10.0.0.0/8"), "--public-url"),
         (("--trust-from", "proxy"), "no network"),
         (("--public-url", "jobs.example.com"), "write it like https://"),
-        (("--tokens", "t.json"), "no tokens have been made yet"),
+        (("--tokens", "t.json"), "no tokens yet"),
         (("--tls-key", "key.pem"), "--tls-cert"),
     ],
 )

@@ -200,7 +200,7 @@ def test_while_one_writes_a_mistake_is_told_of_and_mended(debugged: Shop) -> Non
         until_it_says("(shop.tasks.report) with success")
         debugged.change("shop/tasks.py", lambda text: f"1 / 0\n{text}")
         until_it_says("ZeroDivisionError: division by zero (shop/tasks.py, line 1)")
-        until_it_says("waiting for a change")
+        until_it_says("waiting for a file to change")
         debugged.change("shop/tasks.py", lambda text: text.removeprefix("1 / 0\n"))
         until_it_says("looking for jobs")
         report(debugged)

@@ -56,10 +56,10 @@ MISTAKES = {
     "enqueue send --recipient ada": f"no option '--recipient'{PAYLOAD}",
     "enqueue send --run-at 5m": "'5m' is neither a time (2030-01-31T09:00:00Z) nor a delay (+5m)",
     # arguments
-    "jobs retry abc": "'abc' is no id of a job, which is a whole number; the ids of a task's jobs: "
+    "jobs retry abc": "'abc' is not a job id, which is a whole number; to list a task's jobs: "
     "stowhand jobs list --task abc",
-    "jobs show 0": "'0' is no id of a job, which is a whole number",
-    "jobs cancel": "name the jobs: ID..., or describe them (--task, --state, …), or --all",
+    "jobs show 0": "'0' is not a job id, which is a whole number",
+    "jobs cancel": "name the jobs (ID...), or select them (--task, --state, …, --all)",
     "jobs list failed": "unexpected argument 'failed'; did you mean --state failed?",
     "migrate shop:app": "unexpected argument 'shop:app'; the App is an option here: -A shop:app",
     "worker shop:app mail:app": "unexpected argument 'mail:app'",
@@ -74,7 +74,7 @@ MISTAKES = {
     "worker shop.app": "'shop.app': no module named 'shop.app'; did you mean 'shop:app'?",
     "worker shpo:app": "'shpo:app': no module named 'shpo'; did you mean 'shop'?",
     "worker shop:send": "'shop:send': a Task, not App; did you mean 'app'?",
-    "worker shop:app -A mail:app": "the App is named twice, by shop:app and by --app mail:app: leave out one",
+    "worker shop:app -A mail:app": "two Apps: shop:app and --app mail:app; omit one",
     "worker tasks": "tasks is a folder; for a folder of tasks: --tasks tasks; for an App: MODULE:APP",
     "worker --tasks shop.py": "--tasks shop.py: a file; name its folder, or the App in it: stowhand worker shop:app",
     "enqueue sned {} -A shop:app": "did you mean 'send'?",

@@ -1,4 +1,4 @@
-"""The ``stowhand`` command. One file per subcommand, imported when it is asked for."""
+"""The ``stowhand`` command. One module per subcommand, imported on use."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Run the program with the arguments of this process, and end it with the right number."""
-    if os.getpid() == 1:  # in a container; the kernel keeps from such a process what it does not handle itself
+    """Run the program with the arguments of this process, and exit with its code."""
+    if os.getpid() == 1:  # in a container: the kernel drops signals that process 1 does not handle
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     from stowhand.cli.program import run
 
@@ -18,6 +18,6 @@ def main() -> NoReturn:
 
 
 def _after_last_spans(code: int) -> int:
-    """The exit code after the last spans are sent; where nothing can have been traced, their module is not loaded."""
+    """Return the exit code once the last spans are sent. Their module is not loaded if nothing was traced."""
     process = sys.modules.get("stowhand.service.process")
     return code if process is None else int(process.export_last_spans(code))

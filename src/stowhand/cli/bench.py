@@ -1,4 +1,4 @@
-"""``stowhand bench``: start, load and latency of a store on this machine, measured with real worker processes."""
+"""``stowhand bench``: measure start, load and latency of a store with real worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ from stowhand.stores.url import open_store
 
 SCHEMA = "stowhand_bench"
 MAX_SINGLE_JOBS = 1000
-"""Jobs enqueued one by one, at most."""
-LATENCY_JOBS, WARM_UP_JOBS = 200, 5
-"""Jobs sent to an idle worker, and the first of them, which are not counted."""
+"""Maximum number of jobs enqueued one by one."""
+LATENCY_JOBS = 200
+"""Jobs sent to an idle worker and measured."""
+WARM_UP_JOBS = 5
+"""Jobs sent before them and not measured."""
 POSITIVE_INTEGER = click.IntRange(min=1)
 
 app = App()
 _start_times: asyncio.Queue[float] = asyncio.Queue()
-"""When a job of the latency test was started."""
+"""Start times of the jobs of the latency test."""
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """One figure."""
+    """One measured figure."""
 
     measure: str
     value: float
@@ -57,24 +59,26 @@ async def noop(number: int) -> None:
 
 @app.task
 async def start(number: int) -> None:  # noqa: ARG001
-    """Note the moment."""
+    """Record the start time."""
     _start_times.put_nowait(stopwatch())
 
 
 @click.command("bench", cls=Command)
-@click.option("-c", "--connection", metavar="STORE", help="As for every command; measured beside what is in use.")
+@click.option("-c", "--connection", metavar="STORE", help="Store to measure; its own jobs are not touched.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @click.option("--jobs", type=POSITIVE_INTEGER, default=20_000, show_default=True, help="Jobs of the load test.")
 @click.option(
     "--processes", type=POSITIVE_INTEGER, default=1, show_default=True, help="Worker processes of the load test."
 )
-@click.option("--concurrency", type=POSITIVE_INTEGER, default=24, show_default=True, help="Jobs at once in a process.")
+@click.option(
+    "--concurrency", type=POSITIVE_INTEGER, default=24, show_default=True, help="Jobs that a process runs at once."
+)
 def command(connection: str | None, as_json: bool, jobs: int, processes: int, concurrency: int) -> None:
     """Measure how fast the store is on this machine.
 
-    It measures the start of a worker, enqueueing, a load of jobs, and the latency of single jobs.
+    It measures worker start, enqueueing, a load of jobs, and the latency of single jobs.
 
-    Works in a schema of its own (stowhand_bench), or in a file of its own beside the SQLite file, and removes it.
+    It uses its own schema (stowhand_bench) or its own file beside the SQLite file, and removes it afterwards.
     """
     configure_logging("error", "text")
     resolved = resolve_store_url(connection)
@@ -101,7 +105,7 @@ def command(connection: str | None, as_json: bool, jobs: int, processes: int, co
 
 @contextmanager
 def _own_store(resolved: ResolvedStore) -> Iterator[StoreSettings]:
-    """A schema of its own in that database, or a file of its own in the folder of that file, removed afterwards."""
+    """Yield the settings of a separate schema, or of a separate SQLite file that is removed afterwards."""
     options = StoreOptions(schema=SCHEMA, history=None)
     if resolved.scheme != "sqlite":
         yield StoreSettings(connection=resolved, options=options)
@@ -153,7 +157,7 @@ def _rate(measure: str, jobs: int, seconds: float) -> Measurement:
 
 
 async def _drain(settings: WorkerSettings) -> float:
-    """Seconds in which worker processes start, run all jobs, and end."""
+    """Return the seconds that worker processes take to start, run all jobs, and exit."""
     supervisor = Supervisor(settings, (await app.open()).heartbeats, Events())
     started_at = stopwatch()
     worker_run = asyncio.create_task(supervisor.run())
@@ -163,18 +167,18 @@ async def _drain(settings: WorkerSettings) -> float:
         supervisor.request_stop()
         await worker_run
     if code != OK:
-        raise StoreError(f"the worker processes ended by themselves, with code {code}")
+        raise StoreError(f"the worker processes exited unexpectedly with code {code}")
     return stopwatch() - started_at
 
 
 async def _latencies() -> list[float]:
-    """Milliseconds from the enqueueing of a job to its start in an idle worker of this process, ascending."""
+    """Return the sorted milliseconds from enqueueing a job to its start in an idle worker of this process."""
     delays = []
     async with app.run_in_background(tasks=["start"]):
         for number in range(LATENCY_JOBS + WARM_UP_JOBS):
             sent_at = stopwatch()
             await start.enqueue(number)
             delays.append(1000 * (await _start_times.get() - sent_at))
-            # Between 4 and 24 ms, spread evenly without a pattern that a poll could fall in step with (golden ratio).
+            # Sleep 4 to 24 ms. The golden ratio spreads the pauses evenly, without a pattern that polls could match.
             await SystemClock().sleep(0.004 + 0.020 * (number * 0.6180339887 % 1))
     return sorted(delays[WARM_UP_JOBS:])

@@ -1,6 +1,6 @@
-"""Views as lists of columns. A list is printed as a table, as a page (a line for each field), or as JSON.
+"""Views as lists of columns: printed as a table, as a page with one line per field, or as JSON.
 
-Text is escaped: no value that a user has written can drive a terminal.
+Text is escaped, so no value that a user has written can control the terminal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stowhand.protocols.counts import BoundedCount
 T = TypeVar("T")
 
 MAX_CELL_WIDTH = 60
-"""Columns of the terminal, for every cell except those of the last column."""
+"""Maximum width of a cell, except in the last column."""
 MIN_SHRUNK_WIDTH = 8
 
 
@@ -33,39 +33,39 @@ class Column(msgspec.Struct, Generic[T], frozen=True):
     """One field of a view of ``T``."""
 
     key: str = ""
-    """Name in JSON, and on a page with spaces for underscores; empty: not shown there."""
+    """Name in JSON, and on a page with spaces for underscores. Empty: shown in tables only."""
     heading: str = ""
-    """Heading in a table; empty: not in tables."""
+    """Heading in a table. Empty: not shown in tables."""
     value: Callable[[T], Any] | None = None
-    """Function of the value for JSON; by default the attribute ``key``."""
+    """Function that returns the value for JSON; by default the attribute ``key``."""
     text: Callable[[T], str] | None = None
-    """Function of the text for people; by default the value in words."""
+    """Function that returns the text for people; by default the formatted value."""
     is_right_aligned: bool = False
     """Whether cells are aligned to the right."""
     can_shrink: bool = False
-    """Whether cells are cut where the table is wider than the terminal."""
+    """Whether cells are cut when the table is wider than the terminal."""
     is_multiline: bool = False
-    """The text has line breaks: a page keeps them, a table shows the most telling line."""
+    """Whether the text has line breaks: a page keeps them, a table shows the most informative line."""
     colors: Mapping[str, str] = {}
-    """The color of a text, in a table on a terminal."""
+    """Color by text, for tables on a terminal."""
 
     def value_of(self, row: T) -> Any:
-        """The value for JSON."""
+        """Return the value for JSON."""
         return attrgetter(self.key)(row) if self.value is None else self.value(row)
 
     def text_of(self, row: T) -> str:
-        """The text for people; ``-``: none."""
+        """Return the text for people; ``-`` if there is none."""
         text = _value_text(self.value_of(row)) if self.text is None else self.text(row)
         return text or "-"
 
     def cell_of(self, row: T) -> str:
-        """The text on one line."""
+        """Return the text on one line."""
         text = self.text_of(row)
         return escape(summary_line(text) if self.is_multiline else text)
 
 
 def table(columns: Sequence[Column[T]], rows: Iterable[T]) -> list[str]:
-    """Aligned lines, the headings first. At most as wide as the terminal, if cutting squeezed columns suffices."""
+    """Return aligned lines, headings first. Columns that can shrink are cut to fit the terminal."""
     visible = [column for column in columns if column.heading]
     cells = [[column.heading for column in visible], *([column.cell_of(row) for column in visible] for row in rows)]
     cells = [[*(fit(cell, MAX_CELL_WIDTH) for cell in line[:-1]), line[-1]] for line in cells]
@@ -83,7 +83,7 @@ def table(columns: Sequence[Column[T]], rows: Iterable[T]) -> list[str]:
 
 
 def _shrunk_widths(columns: Sequence[Column[T]], widths: list[int]) -> list[int]:
-    """Take from the squeezed columns, the widest first, until all fit or nothing more can give way."""
+    """Shrink the widest column that can shrink until all fit or none can shrink further."""
     width = output_width()
     min_widths = {
         index: max(MIN_SHRUNK_WIDTH, len(column.heading)) for index, column in enumerate(columns) if column.can_shrink
@@ -97,7 +97,7 @@ def _shrunk_widths(columns: Sequence[Column[T]], widths: list[int]) -> list[int]
 
 
 def page(columns: Sequence[Column[T]], row: T) -> str:
-    """A line for each field that has a key."""
+    """Return a line for each field that has a key."""
     visible = [column for column in columns if column.key]
     width = max(len(column.key) for column in visible) + 2
     lines = []
@@ -109,7 +109,7 @@ def page(columns: Sequence[Column[T]], row: T) -> str:
 
 
 def fields(columns: Sequence[Column[T]], row: T) -> dict[str, Any]:
-    """The object that a row is in JSON. Amounts of which there are more are named in ``more_than``."""
+    """Return a row as an object for JSON. ``more_than`` names the amounts that are lower bounds."""
     values = {column.key: column.value_of(row) for column in columns if column.key}
     bounded = [key for key, value in values.items() if isinstance(value, BoundedCount) and value.least]
     return values | ({"more_than": bounded} if bounded else {})

@@ -1,4 +1,4 @@
-"""``stowhand completion``: what a shell must run to complete our command lines."""
+"""``stowhand completion``: print the script with which a shell completes the command line."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def command(shell: str) -> None:
 
     completion = get_completion_class(shell)
     assert completion is not None, f"click knows {shell}"
-    # Not asked for by name, so that bash is not run to ask for its version: a shell that evaluates this is one.
+    # Click's own method would run bash to check its version. A shell that evaluates this script is new enough.
     click.echo(completion.source_template % completion(root, {}, "stowhand", COMPLETION_VARIABLE).source_vars())

@@ -1,4 +1,4 @@
-"""``stowhand cron``: check a crontab; see what recurs in a store, and run one item at once."""
+"""``stowhand cron``: check a crontab, list the recurring items of a store, and run one item now."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MAX_RUNS_PER_ITEM = 5
 def _read_time(text: str) -> datetime:
     run_at = parse_run_time(text).run_at
     if run_at is None:
-        raise ValueError(f"{text!r} is no moment; write for example 2030-01-31T09:00:00Z")
+        raise ValueError(f"{text!r} is not a time; write for example 2030-01-31T09:00:00Z")
     return run_at
 
 
@@ -57,10 +57,10 @@ def command() -> None:
 def list_items(as_json: bool, **typed: Any) -> None:
     """List the recurring items that the store knows.
 
-    Any worker makes its items known. Each has its scheduler, last tick and next run.
+    Every worker registers its items. The list shows the scheduler, last tick and next run of each.
 
-    An item stays known when it is taken out of its crontab. Within three minutes it is then scheduled by nobody, and
-    has no next run: ``stowhand cron remove`` makes the store forget it.
+    An item that was deleted from its crontab stays known. Within three minutes it has no scheduler and no next run.
+    To remove it from the store: ``stowhand cron remove``.
     """
     settings = settings_of(typed)
     known, now = with_store(settings.store, _read_items)
@@ -73,11 +73,10 @@ def list_items(as_json: bool, **typed: Any) -> None:
 @otel_option
 @store_options
 def run_item(name: str, **typed: Any) -> None:
-    """Enqueue the job of the item NAME now, once; prints its id. The schedule goes on as if nothing had happened.
+    """Enqueue the job of the item NAME now, and print its id. The schedule does not change.
 
-    NAME is an item's identifier. It is looked for where a worker would read it (--crontab, the file crontab beside
-    the folder of tasks, --app), and then among the items that the store knows. Its _cron.ts is the minute that is
-    running.
+    NAME is an item's identifier. It is searched where a worker reads items (--crontab, the file crontab beside the
+    folder of tasks, --app), and then among the items that the store knows. Its _cron.ts is the current minute.
     """
     settings = settings_of(typed)
     items, tasks, traces = _declared_items(settings)
@@ -96,11 +95,12 @@ def run_item(name: str, **typed: Any) -> None:
 @click.argument("name")
 @store_options
 def remove_item(name: str, **typed: Any) -> None:
-    """Make the store forget the item NAME.
+    """Remove the item NAME from the store.
 
-    It must be taken out of every crontab first. Its jobs stay.
+    Delete it from every crontab first. Its jobs are kept.
 
-    Refused while a scheduler has the item. Should it come back, it is a new item: ``fill`` reaches back no further.
+    The command is refused while a scheduler has the item. If the item is added again, it is new: ``fill`` does not
+    reach back before that time.
     """
 
     async def forget(store: QueueStore) -> tuple[bool, Sequence[KnownItem]]:
@@ -114,8 +114,8 @@ def remove_item(name: str, **typed: Any) -> None:
     for item in known:
         if item.identifier == name:
             raise click.ClickException(
-                f"{name!r} is scheduled by {item.scheduled_by}: take it out of that crontab and reload it; the item can"
-                " be removed three minutes later"
+                f"{name!r} is scheduled by {item.scheduled_by}: delete it from that crontab and reload the worker;"
+                " the item can be removed three minutes later"
             )
     raise _no_item(name, (item.identifier for item in known))
 
@@ -128,7 +128,7 @@ def remove_item(name: str, **typed: Any) -> None:
     metavar="WHEN",
     type=ParsedText(_read_time),
     default=wall_clock,
-    help="Runs after 2030-01-31T09:00:00Z, say.  [default: now]",
+    help="Show runs after this time: 2030-01-31T09:00:00Z.  [default: now]",
 )
 @json_option
 def check(file: str, start: datetime, as_json: bool) -> None:
@@ -162,7 +162,7 @@ def _runs(item: ParsedItem, start: datetime) -> Iterator[datetime]:
 
 
 def item_columns(now: datetime) -> list[Column[KnownItem]]:
-    """Items. ``now``: the store's time."""
+    """Return the columns of items. ``now`` is the store's time."""
 
     def next_run(item: KnownItem) -> datetime | None:
         parsed = item_of_spec(item.spec) if item.is_scheduled(now) else None
@@ -171,7 +171,7 @@ def item_columns(now: datetime) -> list[Column[KnownItem]]:
     def scheduler(item: KnownItem) -> str:
         if item.is_scheduled(now):
             return str(item.scheduled_by)
-        return "nobody" if item.scheduled_at is None else f"nobody since {format_time(item.scheduled_at)}"
+        return "none" if item.scheduled_at is None else f"none since {format_time(item.scheduled_at)}"
 
     return [
         Column("identifier", "ITEM"),
@@ -208,18 +208,16 @@ def _declared_items(settings: WorkerSettings) -> tuple[dict[str, ParsedItem], Re
 
 
 def _stored_item(name: str, known: Sequence[KnownItem], items: dict[str, ParsedItem]) -> ParsedItem:
-    """The item as the store knows it."""
+    """Return the item as the store knows it. Raise UsageError if there is none."""
     specs = {item.identifier: item.spec for item in known}
     if name not in specs:
         raise _no_item(name, {*items, *specs})
     item = item_of_spec(specs[name])
     if item is None:
-        raise click.UsageError(
-            f"{name!r} was written in Python, not in a crontab; name the application that has it: --app MODULE:NAME"
-        )
+        raise click.UsageError(f"{name!r} was declared in Python, not in a crontab; name its App: --app MODULE:NAME")
     return item
 
 
 def _no_item(name: str, names: Iterable[str]) -> click.UsageError:
     known = sorted(names)
-    return click.UsageError(f"nothing recurs under the name {name!r}{hint(name, known) or suggest(name, known)}")
+    return click.UsageError(f"no recurring item {name!r}{hint(name, known) or suggest(name, known)}")

@@ -1,8 +1,8 @@
-"""``stowhand dev``: for development. A worker that restarts when its files change, and the dashboard, until Ctrl-C.
+"""``stowhand dev``: run a worker that restarts when its files change, and the dashboard, until Ctrl-C.
 
-The worker is a process of its own, and so is the dashboard; both end with their standard input, and so with this one,
-however that ends. This process never imports the application after the start: a file that cannot be imported stops the
-worker alone, and the next change starts it again.
+The worker and the dashboard are separate processes. Both exit when their standard input closes, so they never outlive
+this process. This process never imports the application after the start. A file that cannot be imported stops only
+the worker, and the next change starts it again.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from stowhand.tasks.program import describe_exit
 from stowhand.worker.host import DEFAULT_TIMINGS
 
 RESTART_GRACE = "2s"
-"""Grace of a running job when its worker restarts. A job returned then uses no attempt, and runs with the new code."""
+"""Time that running jobs have when the worker restarts. A job returned then uses no attempt and runs the new code."""
 WATCHED_SUFFIXES = (".py", ".toml")
 IGNORED_FOLDERS = ("__pycache__", "node_modules", "site-packages")
 
 
 @click.command(cls=Command)
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="Of the dashboard."
+    "--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="Port of the dashboard."
 )
 @dev_options
 def command(port: int, **typed: Any) -> int:
     """Run a worker that reloads, and the dashboard, while you write.
 
-    MODULE:APP is your App, as in shop.jobs:app; without one it is the folder tasks/. The worker restarts when a file of
-    the current folder changes (*.py, *.toml). Ctrl-C ends everything.
+    MODULE:APP is your App, such as shop.jobs:app; the default is the folder tasks/. The worker restarts when a *.py or
+    *.toml file of the current folder changes. Ctrl-C stops both.
     """
     take_app(typed)
     settings = settings_of(typed)
@@ -56,7 +56,9 @@ def command(port: int, **typed: Any) -> int:
     if missing:
         core_logger().info("No dashboard: pip install 'stowhand[web]'")
     elif connection.scheme == "memory":
-        core_logger().warning("No dashboard: this App's jobs are in the memory of each process, and no other sees them")
+        core_logger().warning(
+            "No dashboard: this App keeps its jobs in the memory of each process, where a dashboard cannot see them"
+        )
     is_shown = not missing and connection.scheme != "memory"
     with dashboard_beside(f"127.0.0.1:{port}" if is_shown else None, typed, allow_actions=True):
         asyncio.run(_Development(typed, Path.cwd()).run())
@@ -64,7 +66,7 @@ def command(port: int, **typed: Any) -> int:
 
 
 class _Development:
-    """The worker's process, which restarts when a file changes."""
+    """Restarts the worker process when a file changes."""
 
     def __init__(self, typed: Mapping[str, Any], folder: Path) -> None:
         grace = os.environ.get("STOWHAND_GRACE", RESTART_GRACE)
@@ -73,10 +75,10 @@ class _Development:
         self._folder, self._clock = folder, SystemClock()
         self._children = Children(1, self._start, self._on_end, grace=self._grace)
         self._must_restart = asyncio.Event()
-        """A file has changed since the worker was started, or it was asked to stop."""
+        """Set when a file has changed since the worker was started, or when it must stop."""
 
     async def run(self) -> None:
-        """Run until Ctrl-C: the first lets running jobs end, the second returns them, the third ends at once."""
+        """Run until Ctrl-C: the first lets running jobs finish, the second returns them, the third exits at once."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._stop)
         async with watch_paths({WatchedPath(self._folder, take_snapshot): self._on_change}):
@@ -91,8 +93,8 @@ class _Development:
         return await Child.start("stowhand.cli", "worker", "--beside", environ=self._environ)
 
     async def _on_end(self, slot: Slot, code: int) -> NextStep:
-        if not self._must_restart.is_set():  # it has logged why
-            core_logger().error(f"The worker {describe_exit(code)}; waiting for a change of a file")
+        if not self._must_restart.is_set():  # the worker has logged the reason
+            core_logger().error(f"The worker {describe_exit(code)}; waiting for a file to change")
             await self._must_restart.wait()
         return NextStep.AT_ONCE
 
@@ -109,8 +111,10 @@ class _Development:
 
 
 def take_snapshot(folder: Path) -> Snapshot:
-    """The files of an application, and what of them changes with their contents. Hidden folders, installed packages and
-    virtual environments are passed over."""
+    """Return the application's files with their times and sizes.
+
+    It ignores hidden folders, installed packages and virtual environments.
+    """
     snapshot: Snapshot = {}
     for root, folders, files in os.walk(folder):
         folders[:] = [
@@ -119,7 +123,7 @@ def take_snapshot(folder: Path) -> Snapshot:
         ]  # fmt: skip
         for name in files:
             if name.endswith(WATCHED_SUFFIXES):
-                with suppress(OSError):  # gone again
+                with suppress(OSError):  # deleted meanwhile
                     status = (file := Path(root, name)).stat()
                     snapshot[str(file.relative_to(folder))] = status.st_mtime_ns, status.st_size
     return snapshot

@@ -1,4 +1,4 @@
-"""``stowhand doctor``: look at this machine, the settings and the store, and report what is wrong with each."""
+"""``stowhand doctor``: check this machine, the settings and the store, and report what is wrong."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ LISTEN_TIMEOUT_SECONDS = 3.0
 LISTEN_CHECKS = 15
 TEXT_INDENT = " " * 18
 MAX_NAMES_PER_FINDING = 5
-"""Names in one finding, or findings of one kind, at most."""
+"""Maximum number of names in a finding, and of findings of one kind."""
 REPORTED_PACKAGES = ("msgspec", "click", "psycopg", "psycopg-binary", "pydantic")
 OLDEST_TESTED_VERSION = 13
 PARENT_CONNECTIONS = 3
-"""Connections of the parent of several processes: to schedule, to look, to take back what a dead child held."""
+"""Connections of a supervisor: for the schedule, for checks, and for resetting the jobs of a dead child."""
 LEVEL_COLORS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 
 
@@ -84,7 +84,7 @@ def command(**typed: Any) -> int:
 
 
 async def _examine(settings: WorkerSettings) -> int:
-    """Print the findings in the order in which things are needed. Returns the worst exit code."""
+    """Print the findings in the order of a worker's start. Return the worst exit code."""
     worst = OK
     async for finding in _findings(settings):
         worst = max(worst, finding.code)
@@ -129,13 +129,13 @@ async def _store(settings: WorkerSettings) -> AsyncIterator[Finding]:
         async with unopened(settings.store) as store:
             try:
                 await store.open()
-                schema = ok("schema", "the one of this version, or one that fits it")
+                schema = ok("schema", "compatible with this version")
             except SchemaMissing:
-                schema = warn("schema", "none yet; a worker installs it, and so does: stowhand migrate")
+                schema = warn("schema", "not installed; start a worker, or run: stowhand migrate")
             except SchemaError as error:
                 schema = fail("schema", str(error), SCHEMA_UNSUITABLE)
             if connection.is_lent:
-                yield ok("reached", f"{store.description}, which lends it; what is in it is examined there")
+                yield ok("reached", f"{store.description} (lent over HTTP); its contents are checked there")
             else:
                 yield ok("reached", store.description)
                 if connection.scheme == "postgresql":
@@ -156,10 +156,10 @@ async def _contents(store: QueueStore, settings: WorkerSettings) -> AsyncIterato
         yield warn("attempts", difference)
     else:
         attempts = await store.schema.default_max_attempts()
-        yield ok("attempts", f"{attempts} for a job of which neither call, task, preset nor App says a number")
+        yield ok("attempts", f"{attempts} for a job without a number from its call, task, preset or App")
     if altered := await store.schema.foreign_changes():
         yield fail(
-            "schema", f"{'; '.join(altered[:MAX_NAMES_PER_FINDING])}: another program was here; run stowhand migrate"
+            "schema", f"{'; '.join(altered[:MAX_NAMES_PER_FINDING])}: changed by another program; run stowhand migrate"
         )
     if damage := await store.schema.find_damage():
         yield fail("sound", "; ".join(damage[:MAX_NAMES_PER_FINDING]))
@@ -169,15 +169,15 @@ async def _contents(store: QueueStore, settings: WorkerSettings) -> AsyncIterato
 
 
 async def _listen(store: QueueStore) -> Finding:
-    """Report whether wake-ups arrive: without them a worker polls, which is slower and never wrong."""
+    """Report whether wake-ups arrive. Without them a worker polls, which is slower but correct."""
     for _ in range(LISTEN_CHECKS):
         if store.is_listening:
-            return ok("wake-ups", "heard")
+            return ok("wake-ups", "received")
         await store.wait(LISTEN_TIMEOUT_SECONDS / LISTEN_CHECKS)
     return warn(
         "wake-ups",
-        "not heard: workers poll; behind a transaction pooler give --listen-url, and --no-prepared-statements if it is"
-        " a PgBouncer before 1.21",
+        "not received: workers poll; behind a transaction pooler give --listen-url, and --no-prepared-statements if it"
+        " is a PgBouncer before 1.21",
     )
 
 
@@ -211,7 +211,10 @@ def examine_work(stats: Stats) -> Iterator[Finding]:
         )
         yield ok("workers", f"{len(alive)} alive, {busy} of {slots} slots busy, {due} jobs due")
         if orphaned := _due(count for count in figures.tasks if count.name and not _has(alive, count.name)):
-            yield warn("tasks", f"due, and no live worker has it (or claims it: --task, --exclude-task): {orphaned}")
+            yield warn(
+                "tasks",
+                f"due, but no live worker claims it (missing, or excluded by --task or --exclude-task): {orphaned}",
+            )
         if unserved := _due(count for count in figures.queues if count.name and not _is_served(alive, count.name)):
             start = "start one with --queue NAME, or without --queue and --exclude-queue"
             yield warn("queues", f"no live worker claims from: {unserved}; {start}")
@@ -221,7 +224,7 @@ def examine_work(stats: Stats) -> Iterator[Finding]:
     else:
         yield ok("workers", "none is alive, and nothing is due")
     if paused := [*figures.paused, *figures.pauses.names()]:
-        resume = "stowhand serials resume (--task for a task) and stowhand queues resume let them go on"
+        resume = "resume with stowhand serials resume (--task for a task) or stowhand queues resume"
         yield warn("pauses", f"paused: {_joined(paused)}; {resume}")
     if shared_names := sorted(
         {count.name for count in figures.queues if count.name} & {count.name for count in figures.serials}
@@ -234,7 +237,7 @@ def examine_work(stats: Stats) -> Iterator[Finding]:
 
 
 async def examine_waiting(store: QueueStore, stats: Stats) -> list[Finding]:
-    """Report jobs that wait beside a free slot for no known reason, or because workers split tasks and queues."""
+    """Report jobs that wait although a slot is free: for no known reason, or because workers split tasks and queues."""
     alive, findings, queues = _alive(stats), [], set()
     if not alive:
         return []
@@ -259,11 +262,11 @@ async def examine_waiting(store: QueueStore, stats: Stats) -> list[Finding]:
 
 def _cron(figures: CronFigures) -> Iterator[Finding]:
     if figures.unscheduled:
-        text = f"scheduled by nobody: {_joined(list(figures.unscheduled))}"
+        text = f"not scheduled by any worker: {_joined(list(figures.unscheduled))}"
         yield warn("cron", f"{text}; start a worker with their crontab, or: stowhand cron remove")
     if figures.missed:
         ticks = [f"{name} ({format_time(tick)})" for name, tick in figures.missed.items()]
-        yield warn("cron", f"missed a tick: {_joined(ticks)}; stowhand cron run makes its job now")
+        yield warn("cron", f"missed a tick: {_joined(ticks)}; stowhand cron run enqueues its job now")
     if figures.known and not (figures.unscheduled or figures.missed):
         yield ok("cron", f"{len(figures.known)} recurring items, all scheduled")
 
@@ -291,8 +294,8 @@ def _joined(names: list[str]) -> str:
 
 # -- the server of PostgreSQL ----------------------------------------------------------------------
 
-# What a login that is no superuser may have: a database and a role may allow fewer than the server. Connections of
-# workers do not count: a new start replaces them.
+# The limit of a login without superuser rights: a database and a role may allow fewer connections than the server.
+# Connections of workers are not counted, because a restart replaces them.
 _SERVER_QUERY = b"""
     SELECT current_setting('server_version_num')::int / 10000,
            least(current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
@@ -307,20 +310,20 @@ _SERVER_QUERY = b"""
 
 
 class Server(msgspec.Struct, frozen=True):
-    """The facts about a PostgreSQL server that one query shows."""
+    """Details of a PostgreSQL server, read with one query."""
 
     version: int
     max_connections: int
-    """Connections that it gives to this login."""
+    """Maximum number of connections for this login."""
     used: int
-    """Connections of other programs."""
+    """Connections that other programs use."""
     read_only: bool = False
 
 
 def examine_server(server: Server, settings: WorkerSettings) -> Iterator[Finding]:
-    """Judge the facts about a server."""
+    """Report a server's version, write access and connections."""
     if server.version < OLDEST_TESTED_VERSION:
-        yield warn("server", f"PostgreSQL {server.version}; {OLDEST_TESTED_VERSION} is the oldest that is tried")
+        yield warn("server", f"PostgreSQL {server.version}; {OLDEST_TESTED_VERSION} is the oldest tested version")
     else:
         yield ok("server", f"PostgreSQL {server.version}")
     if server.read_only:
@@ -328,8 +331,8 @@ def examine_server(server: Server, settings: WorkerSettings) -> Iterator[Finding
         yield fail("writes", f"{text} target_session_attrs=read-write", STORE_UNREACHABLE)
     needed, terms = settings.processes * settings.pool_size, f"{settings.processes} x {settings.pool_size}"
     if settings.processes > 1:
-        needed, terms = needed + PARENT_CONNECTIONS, f"{terms} + {PARENT_CONNECTIONS} of their parent"
-    text = f"{terms} = {needed} at most; the server gives {server.max_connections}, of which others use {server.used}"
+        needed, terms = needed + PARENT_CONNECTIONS, f"{terms} + {PARENT_CONNECTIONS} of the supervisor"
+    text = f"{terms} = {needed} at most; the server allows {server.max_connections}, and others use {server.used}"
     if needed > server.max_connections - server.used:
         yield warn("connections", f"{text}: lower -j, -m or --processes, or raise max_connections")
     else:

@@ -1,4 +1,4 @@
-"""``stowhand enqueue``: enqueue one job from the command line; its id on stdout."""
+"""``stowhand enqueue``: enqueue one job from the command line and print its id."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def command(
 ) -> None:
     """Enqueue a job and print its id.
 
-    TASK is its name. JSON is its payload: {} if not given; - reads it from stdin.
+    TASK is its name. JSON is its payload: {} by default; - reads it from stdin.
 
     Any task name is accepted, because only workers know the tasks. With --tasks or --app the name and the payload are
-    checked, and what the task declares holds where no option says otherwise.
+    checked, and the task's declarations are the defaults of the options.
     """
     if key_mode is not None and typed["key"] is None:
-        raise click.UsageError("--key-mode says what to do with a job that has the key: give --key too")
+        raise click.UsageError("--key-mode needs a key: give --key too")
     settings = settings_of(typed)
     values = {"run_at": when.run_at, "delay": when.delay, "key_mode": key_mode}
     values |= {field.name: typed[field.name] for field in FIELD_OPTIONS}
@@ -119,15 +119,15 @@ def command(
 
 
 def has_terminal() -> bool:
-    """Return whether a person reads the notes: scripts need none, and pay no question for them."""
+    """Return whether a person reads the notes. Scripts need none and skip their queries."""
     return sys.stderr.isatty()
 
 
 async def _unknown_task_note(store: QueueStore, task: str) -> str:
-    """Return a note to the person at the terminal if no worker has the task, which a misspelt name looks like."""
+    """Return a note if no running worker has the task: its name may be misspelled."""
     try:
         descriptions = [row.card for row in await store.inspect.workers() if row.alive]
-    except StoreError:  # such as a login that may only enqueue
+    except StoreError:  # for example a login that may only enqueue
         return ""
     known = {name for description in descriptions for name in description.tasks or ()}
     if not descriptions or task in known or any(description.tasks is None for description in descriptions):
@@ -136,9 +136,9 @@ async def _unknown_task_note(store: QueueStore, task: str) -> str:
 
 
 def _load_tasks(settings: WorkerSettings, task: str, *, is_named: bool) -> tuple[Registry, Traces | None]:
-    """The tasks whose declarations hold, and what makes spans here, if anything: ``--otel``, or the App.
+    """Return the tasks whose declarations apply, and the traces of ``--otel`` or the App.
 
-    Nothing is loaded unless an App or a folder of tasks is ``named``. Raises UnknownTask, with the nearest name.
+    Nothing is loaded unless an App or a folder of tasks is named. Raise UnknownTask with the nearest name.
     """
     needs_tasks = (is_named or settings.app is not None) and task not in BUILT_IN
     if not needs_tasks and not settings.otel:
@@ -153,5 +153,5 @@ def _load_tasks(settings: WorkerSettings, task: str, *, is_named: bool) -> tuple
 
 
 def _read_stdin() -> str:
-    """Read at most one byte more than is allowed, which is enough to be refused."""
+    """Read at most one byte more than is allowed, so that a longer payload is refused."""
     return sys.stdin.buffer.read(SIZE_LIMIT + 1).decode("utf-8", "surrogateescape").strip()

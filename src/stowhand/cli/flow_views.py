@@ -1,4 +1,4 @@
-"""Queues of a flow, their jobs, and single jobs, for people and for programs."""
+"""Views of a flow: its queues, their jobs, and single jobs, as text and JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Job = dict[str, Any]
 COUNTED_STATES = ("waiting", "processing", "delayed", "parked", "failed")
 NAME_WIDTH = 18
 CHILDREN_ATTRIBUTE = re.compile(r"children:.*:jobs")
-"""The attributes under which a parent keeps its children: their names, or all of each where that was asked for."""
+"""Attributes in which a parent keeps its children: their names, or the children themselves if requested."""
 
 
 class QueueLine(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class QueueLine(msgspec.Struct, frozen=True):
 
 
 def queue_lines(shape: FlowShape, counts: Sequence[QueueCount], slots: Mapping[str, int]) -> list[QueueLine]:
-    """Every queue, children below their parent; a line for each priority."""
+    """Return a line for each queue and priority, children below their parent."""
     return [
         QueueLine(_queue_label(queue, count), queue.declared.next_for(shape.name), slots[queue.name], count)
         for queue in shape.all_queues()
@@ -45,7 +45,7 @@ def queue_lines(shape: FlowShape, counts: Sequence[QueueCount], slots: Mapping[s
 
 
 def sum_line(counts: Sequence[QueueCount]) -> QueueLine:
-    """The sum of all queues."""
+    """Return the sum of all queues."""
     sums = {state: sum(getattr(count, state) for count in counts) for state in COUNTED_STATES}
     return QueueLine("all", None, 0, QueueCount(queue="all", priority=0, **sums))
 
@@ -62,13 +62,13 @@ COUNT_COLUMNS: list[Column[QueueLine]] = [
 
 
 def queue_columns(counts: Sequence[QueueCount], *, with_declaration: bool) -> list[Column[QueueLine]]:
-    """Priorities only where there are several. ``declared``: with what the program declares."""
+    """Return the columns of queues. ``with_declaration`` adds what the program declares."""
     priority = [PRIORITY_COLUMN] if any(count.priority != 1 for count in counts) else []
     return [NAME_COLUMN, *(DECLARED_COLUMNS if with_declaration else []), *priority, *COUNT_COLUMNS]
 
 
 def queue_object(shape: FlowShape, queue: FlowQueue, counts: Sequence[QueueCount], slots: int) -> dict[str, Any]:
-    """A queue, for JSON."""
+    """Return a queue for JSON."""
     about = {"queue": queue.name, "parent": queue.parent, "next": queue.declared.next_for(shape.name), "slots": slots}
     priorities = [msgspec.structs.asdict(count) for count in _of_queue(counts, queue)]
     for priority in priorities:
@@ -77,14 +77,14 @@ def queue_object(shape: FlowShape, queue: FlowQueue, counts: Sequence[QueueCount
 
 
 def monitor_heading(flow: str, location: str, returned: int) -> str:
-    """The flow, the time, and how many jobs were reset because their workers were lost."""
+    """Return the flow, the time, and the number of jobs reset because their workers were lost."""
     reset = f"  {returned} reset (worker lost)" if returned else ""
     text, width = f"{escape(flow)}  {wall_clock():%H:%M:%S}Z{reset}  {escape(location)}", output_width()
     return text if width is None else fit(text, width)
 
 
 def position_columns(positions: Sequence[Position], *, has_several_queues: bool) -> list[Column[Position]]:
-    """The jobs of a queue in their order; ``several``: of several queues, so that each line names its own."""
+    """Return the columns of jobs in their order. With several queues each line names its own."""
     visibility = {
         "queue": has_several_queues,
         "priority": any(position.priority != 1 for position in positions),
@@ -116,24 +116,24 @@ JOB_COLUMNS = [
     _attribute("failedQueue", "FAILED IN", can_shrink=True),
     _attribute("failedErrorMsg", "ERROR", is_multiline=True),
 ]
-"""Jobs by how far they have come; of failed ones the queue and the message."""
+"""Columns of jobs: the last completed queue, and the queue and message of a failure."""
 
 
 class FlowJobDetails(msgspec.Struct, frozen=True):
-    """One job as ``show`` prints it."""
+    """Details of a job for ``show``."""
 
     view: FlowJobView
     job: Job
     position: Position | None
-    """``None``: no worker will run it, or it was not found among the first ones."""
+    """``None`` if no worker will run it, or if it was not found among the first jobs."""
     children: dict[str, Counter[str]]
     """Children by the parent's queue and state, shown instead of their attributes."""
     paused: bool = False
-    """Whether it waits in a queue that is paused."""
+    """Whether it waits in a paused queue."""
 
 
 def state_text(details: FlowJobDetails) -> str:
-    """The job's state and position, in a sentence."""
+    """Return the job's state and position in a sentence."""
     view, position = details.view, details.position
     text = f"{view.state} in {view.queue or '-'}"
     if position is not None:
@@ -160,7 +160,7 @@ def job_object(details: FlowJobDetails) -> dict[str, Any]:
 
 
 def job_page(details: FlowJobDetails) -> str:
-    """Every attribute on a line of its own, as JSON, and children as a summary."""
+    """Return a line for each attribute as JSON, with a summary of the children."""
     lines = {"id": str(details.job["id"]), "state": state_text(details)}
     hidden = {"id"}
     for queue, states in details.children.items():
@@ -175,7 +175,7 @@ def job_page(details: FlowJobDetails) -> str:
 
 
 def _of_queue(counts: Sequence[QueueCount], queue: FlowQueue) -> list[QueueCount]:
-    """Return the counts of a queue by priority; a queue that the engine does not mention is empty."""
+    """Return the counts of a queue by priority. A queue without counts is empty."""
     rows = sorted((count for count in counts if count.queue == queue.name), key=lambda count: count.priority)
     return rows or [QueueCount(queue=queue.name, priority=1)]
 

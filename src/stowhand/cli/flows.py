@@ -1,4 +1,4 @@
-"""``stowhand flows``: a program's flow: its queues and their jobs, retry, watch, run."""
+"""``stowhand flows``: list the queues and jobs of a program's flow, retry, cancel, watch, run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ IDS_PER_PAGE = 10_000
 JOBS_PER_CALL = 500
 """Jobs in one call."""
 LAST_CHECK_SECONDS = 1.0
-"""Seconds that a look under way has to end."""
+"""Seconds that a running update has to finish at a stop."""
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ def command() -> None:
 def list_queues(target: str, as_json: bool, **typed: Any) -> None:
     """List the queues, with how many jobs each has.
 
-    Children are listed below their parent. SLOTS are those of the workers that the program creates.
+    Children are listed below their parent. SLOTS counts the slots of the workers that the program creates.
     """
     flow = read_flow(target, typed)
     counts = with_flow(flow, lambda flow: flow.monitor.counts())
@@ -91,7 +91,7 @@ def list_queues(target: str, as_json: bool, **typed: Any) -> None:
 def show_job(target: str, job_id: str, children: bool, as_json: bool, **typed: Any) -> int:
     """Show a job's state, position, attributes and children.
 
-    Of its children it shows how many have ended, and how.
+    For its children it shows counts by state.
     """
 
     async def read_details(flow: Flow) -> FlowJobDetails | None:
@@ -117,13 +117,13 @@ def show_job(target: str, job_id: str, children: bool, as_json: bool, **typed: A
 @command.command("jobs")
 @target_argument
 @click.option("--queue", help="Only this queue.")
-@click.option("--failed", is_flag=True, help="Those that have failed, with what the error said.")
-@click.option("--after", metavar="JOB_ID", help="With --failed: only those created after this one.")
+@click.option("--failed", is_flag=True, help="Only failed jobs, with their errors.")
+@click.option("--after", metavar="JOB_ID", help="With --failed: only jobs created after this one.")
 @click.option(
     "--key",
     type=ParsedText(read_pair),
     metavar="ATTR=VALUE",
-    help="Those with this value of a lookup attribute, oldest first.",
+    help="Only jobs with this value of a lookup attribute, oldest first.",
 )
 @limit_option
 @json_option
@@ -143,7 +143,7 @@ def list_jobs(
     The jobs of a queue are listed in the order in which it is served: POSITION 1 is next.
     """
     if key is not None and (failed or queue is not None):
-        raise click.UsageError("--key finds jobs wherever they are; leave --queue and --failed out")
+        raise click.UsageError("--key finds jobs in every queue and state; omit --queue and --failed")
     if after is not None and not failed:
         raise click.UsageError("--after goes with --failed")
     flow = read_flow(target, typed)
@@ -168,9 +168,9 @@ def list_jobs(
 @command.command("retry")
 @target_argument
 @click.argument("job_ids", metavar="[JOB_ID]...", nargs=-1)
-@click.option("--failed", is_flag=True, help="Every job that has failed, children apart.")
-@click.option("--queue", help="With --failed: only those that failed in this queue, one of children too.")
-@click.option("-y", "--yes", is_flag=True, help="With --failed: do not ask.")
+@click.option("--failed", is_flag=True, help="Every failed job, except children.")
+@click.option("--queue", help="With --failed: only jobs that failed in this queue, including children.")
+@click.option("-y", "--yes", is_flag=True, help="With --failed: do not ask for confirmation.")
 @json_option
 @log_options
 def retry_jobs(
@@ -178,9 +178,9 @@ def retry_jobs(
 ) -> int:
     """Put failed jobs back into the queue where they failed.
 
-    They have all their retries again. --failed says how many there are, and asks.
+    They get all their retries again. --failed shows how many there are, and asks for confirmation.
 
-    Exit code: 0 all of them are waiting again, 1 one was refused or is missing, or the question was denied.
+    Exit code: 0 all jobs are waiting again, 1 a job was refused or is missing, or you did not confirm.
     """
     if failed == bool(job_ids):
         raise click.UsageError("name the jobs: JOB_ID..., or --failed")
@@ -211,7 +211,7 @@ def cancel_jobs(target: str, job_ids: tuple[str, ...], as_json: bool, **typed: A
 
     Children are not canceled with their parent.
 
-    Exit code: 0 all of them are canceled or asked to stop, 1 one was refused or is missing.
+    Exit code: 0 all jobs are canceled or asked to stop, 1 a job was refused or is missing.
     """
 
     async def cancel(flow: Flow) -> int:
@@ -225,9 +225,9 @@ def cancel_jobs(target: str, job_ids: tuple[str, ...], as_json: bool, **typed: A
 @click.argument("queue")
 @log_options
 def pause_queue(target: str, queue: str, **typed: Any) -> None:
-    """Let no process claim jobs of a queue until it is resumed.
+    """Pause a queue: no process claims its jobs until it is resumed.
 
-    Running jobs go on, and jobs still arrive.
+    Running jobs continue, and new jobs still arrive.
     """
     flow = read_flow(target, typed)
     changed = with_flow(flow, lambda flow: flow.pause(queue))
@@ -239,7 +239,7 @@ def pause_queue(target: str, queue: str, **typed: Any) -> None:
 @click.argument("queue")
 @log_options
 def resume_queue(target: str, queue: str, **typed: Any) -> None:
-    """Let jobs of a paused queue be claimed again."""
+    """Resume a paused queue: its jobs can be claimed again."""
     flow = read_flow(target, typed)
     changed = with_flow(flow, lambda flow: flow.resume(queue))
     click.echo(f"Queue {escape(queue)} of flow {escape(flow.name)} {'is resumed' if changed else 'was not paused'}.")
@@ -248,13 +248,13 @@ def resume_queue(target: str, queue: str, **typed: Any) -> None:
 @command.command("monitor")
 @target_argument
 @click.option("--once", is_flag=True, help="Print once and exit.")
-@click.option("as_json", "--json", is_flag=True, help="One JSON object per look.")
+@click.option("as_json", "--json", is_flag=True, help="One JSON object per update.")
 @log_options
 def monitor_flow(target: str, once: bool, as_json: bool, **typed: Any) -> None:
     """Show each second how many jobs each queue has, by state.
 
-    It ends at Ctrl-C. Each look also takes back the jobs of dead workers, as every worker of Stowhand does: where
-    none serves the flow, keep this command running.
+    Press Ctrl-C to stop. Each update also resets the jobs of lost workers, as every Stowhand worker does. If no worker
+    serves the flow, keep this command running.
     """
     flow = read_flow(target, typed)
 
@@ -275,7 +275,7 @@ def monitor_flow(target: str, once: bool, as_json: bool, **typed: Any) -> None:
             show(await monitor.counts())
             return
         monitor.on_look.append(show)
-        monitor.on_trouble.append(lambda error: core_logger().error(f"No look: {error}"))
+        monitor.on_trouble.append(lambda error: core_logger().error(f"No update: {error}"))
         await run_all(monitor, grace=LAST_CHECK_SECONDS)
 
     with_flow(flow, watch)
@@ -288,16 +288,16 @@ def monitor_flow(target: str, once: bool, as_json: bool, **typed: Any) -> None:
 def run_flow(target: str, **typed: Any) -> int:
     """Start the workers that the program has created.
 
-    They work until a signal. The first Ctrl-C lets running jobs end, a second one returns them.
+    They run until a signal. The first Ctrl-C lets running jobs finish, the second returns them to the queue.
 
-    Exit code: 0 stopped, 1 a worker function could not be ended, 3 the store cannot be reached.
+    Exit code: 0 stopped, 1 a worker function did not stop, 3 the store cannot be reached.
     """
     from stowhand.service.process import export_last_spans, export_spans_at_exit
 
     flow = read_flow(target, typed)
     if not flow.workers:
         raise ConfigurationError(
-            f"{target!r} has created no workers; in the module, say flow.create_workers(queue, function)"
+            f"{target!r} has created no workers; in the module, call flow.create_workers(queue, function)"
         )
     unfinished: list[int] = []
     flow.events.on(WorkerStopped, lambda event: unfinished.append(event.unfinished))
@@ -324,7 +324,7 @@ def _log_workers(flow: Flow) -> None:
 async def _find(flow: Flow, queue: str, job_id: str) -> Position | None:
     position, is_complete = await flow.monitor.position_of(queue, job_id)
     if position is None and not is_complete:
-        click.echo(f"Only the first {MAX_SEARCHED} of {queue} were searched: it may be behind them.", err=True)
+        click.echo(f"Only the first {MAX_SEARCHED} of {queue} were searched; the job may be behind them.", err=True)
     return position
 
 
@@ -350,14 +350,14 @@ async def _positions(flow: Flow, queue: str | None, limit: int) -> list[Position
 
 
 async def _failed(flow: Flow, queue: str | None, after: str | None, limit: int) -> tuple[list[Job], str | None]:
-    """The jobs, and the last id where there may be more."""
+    """Return the jobs, and the last id if there may be more."""
     ids = await flow.engine.failed(queue, after=after, limit=limit)
     jobs = [job for job in await flow.get_jobs(ids) if job is not None]
     return jobs, ids[-1] if len(ids) == limit else None
 
 
 async def _all_failed(flow: Flow, queue: str | None) -> list[str]:
-    """Without ``queue`` only jobs without a parent: most parents have gone on, and a child follows its parent."""
+    """Return the ids of failed jobs. Without ``queue``, children are excluded: most parents have moved on."""
     job_ids: list[str] = []
     while True:
         page = await flow.engine.failed(queue, after=job_ids[-1] if job_ids else None, limit=IDS_PER_PAGE)
@@ -375,9 +375,9 @@ async def _retry(flow: Flow, job_ids: Sequence[str], *, as_json: bool) -> int:
 
 
 def read_flow(target: str, typed: dict[str, Any]) -> Flow:
-    """The flow of that name, ``flow`` unless given; log lines go to stderr from here. Raises ConfigurationError.
+    """Load the flow, start logging to stderr, and trace the flow if ``--otel`` requests it.
 
-    Of a command that takes ``--otel``: it makes spans where that is wanted.
+    ``target`` is MODULE:NAME; the default name is ``flow``. Raise ConfigurationError.
     """
     settings = settings_of(typed)
     flow = load_object(target, Flow, default="flow")
@@ -387,9 +387,9 @@ def read_flow(target: str, typed: dict[str, Any]) -> Flow:
 
 
 def with_flow(flow: Flow, operation: Callable[[Flow], Awaitable[T]]) -> T:
-    """Connect, do one thing, disconnect. Raises StoreUnreachable, SchemaError.
+    """Connect, run the operation, disconnect. Raise StoreUnreachable or SchemaError.
 
-    ``quiet``: workers log the store's warnings, a look does not.
+    The store's warnings are not logged: workers log them.
     """
 
     async def session() -> T:

@@ -1,4 +1,4 @@
-"""Commands that all behave alike: ``-h``, ``--help`` and ``--version`` everywhere, suggestions, imports when needed."""
+"""Command groups: ``-h``, ``--help`` and ``--version`` everywhere, suggestions, and imports on use."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 
 
 class Group(click.Group):
-    """Commands by name; a misspelt one meets a suggestion.
+    """Commands by name; an unknown command gets a suggestion.
 
-    ``lines``: the line in the list, of those that are imported when they are asked for. ``aliases``: further names.
+    ``lines`` has the help line of each command that is imported on use. ``aliases`` has other names.
     """
 
     command_class = Command
@@ -78,14 +78,14 @@ class Group(click.Group):
         return summary(self.help or "")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the epilog, and where the help of the commands is."""
+        """Write the epilog, and how to show the help of a command."""
         super().format_epilog(ctx, formatter)
         formatter.write_paragraph()
         formatter.write_text(f"Help of a command: {ctx.command_path} COMMAND --help")
 
 
 def version_option() -> click.Option:
-    """``--version``"""
+    """Return the option ``--version``."""
     return click.Option(
         ["--version"],
         is_flag=True,

@@ -1,4 +1,4 @@
-"""``stowhand health``: ask a worker on this machine how it is; for probes that run a command."""
+"""``stowhand health``: ask a worker on this machine for its health, for probes that run a command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from stowhand.service.exit_codes import FAILURE, OK
 
 TIMEOUT_SECONDS = 2.0
 MAX_ANSWER_BYTES = 65_536
-"""Bytes of an answer that are read."""
 MAX_TEXT_LENGTH = 500
 LOOPBACK_OF_WILDCARD = {"0.0.0.0": LOOPBACK, "::": "::1"}
 
@@ -28,20 +27,20 @@ LOOPBACK_OF_WILDCARD = {"0.0.0.0": LOOPBACK, "::": "::1"}
 def command(ready: bool, **typed: Any) -> int:
     """Ask a running worker whether it is alive, or ready.
 
-    Exit code 0 or 1, and one line that says why.
+    It prints one line with the reason, and exits with code 0 or 1.
 
-    The worker is the one that was started with the same --http, or STOWHAND_HTTP.
+    It asks the worker that was started with the same --http or STOWHAND_HTTP.
     """
     address = settings_of(typed).http
     if address is None:
-        raise ConfigurationError("no address: give --http [HOST:]PORT or STOWHAND_HTTP, as the worker was given")
+        raise ConfigurationError("no address: give --http [HOST:]PORT or STOWHAND_HTTP, as for the worker")
     is_well, reason = request_health(address, "/readyz" if ready else "/healthz")
     click.echo(reason)
     return OK if is_well else FAILURE
 
 
 def request_health(address: str, path: str) -> tuple[bool, str]:
-    """Return whether the worker is well, and why."""
+    """Return whether the worker is healthy, and the reason."""
     host, port = split_address(address)
     connection = http.client.HTTPConnection(LOOPBACK_OF_WILDCARD.get(host, host), port, timeout=TIMEOUT_SECONDS)
     try:

@@ -1,4 +1,4 @@
-"""The help of a command: its options in sections, settings that commands share in one paragraph, complete summaries."""
+"""Help of a command: options in sections, shared settings in one paragraph, complete summaries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ OWN_OPTIONS = "Options"
 class SettingOption(click.Option):
     """An option that is a setting.
 
-    ``section``: its section in the help of a worker. ``is_shared``: whether every command that opens a store has it.
+    ``section`` is its section in the help of a worker. ``is_shared`` tells whether every command that opens a store
+    has it.
     """
 
     def __init__(self, *args: Any, section: str, is_shared: bool, **options: Any) -> None:
@@ -27,8 +28,8 @@ class SettingOption(click.Option):
 class Command(click.Command):
     """A command whose help has sections.
 
-    ``explains_settings``: the help has every setting, by section. Otherwise it names the shared ones only.
-    ``on_extra``: how to write what was given as one argument too many.
+    With ``explains_settings`` the help has every setting, by section; otherwise it only names the shared ones.
+    ``on_extra`` is the advice for an unexpected argument.
     """
 
     def __init__(self, *args: Any, explains_settings: bool = False, on_extra: str = "", **options: Any) -> None:
@@ -38,7 +39,7 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line. Raises UsageError."""
-        ctx.allow_extra_args = True  # refused here, with what was probably meant
+        ctx.allow_extra_args = True  # refused below, with a suggestion
         rest = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
             from stowhand.cli.usage import unexpected_argument

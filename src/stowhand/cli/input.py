@@ -1,4 +1,4 @@
-"""Input of commands: options as one decorator, types of values, a question and its answer."""
+"""Input of commands: option decorators, value types, and confirmation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Several options as one decorator, listed in this order."""
+    """Combine several options into one decorator. Help lists them in this order."""
 
     def decorate(command: F) -> F:
         for option in reversed(options):
@@ -24,7 +24,7 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
 
 
 class ParsedText(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no generic one
-    """The type of an option that ``read`` makes of its text; the ValueError that it raises is a usage error."""
+    """Option type whose value ``read`` makes from text. A ValueError becomes a usage error."""
 
     name = "text"
 
@@ -32,7 +32,7 @@ class ParsedText(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no
         self._read = read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """A default is a value already."""
+        """Convert text. A default is already a value."""
         try:
             return self._read(value) if isinstance(value, str) else value
         except ValueError as error:
@@ -40,7 +40,7 @@ class ParsedText(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no
 
 
 class WordChoice(click.Choice):  # type: ignore[type-arg]  # click 8.1 has no generic one
-    """The type of an option that takes one of a few words; an error suggests the nearest."""
+    """Option type with a fixed list of words. An error suggests the nearest word."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -50,7 +50,7 @@ class WordChoice(click.Choice):  # type: ignore[type-arg]  # click 8.1 has no ge
 
 
 def read_pair(text: str) -> tuple[str, str]:
-    """The two sides of ``name=value``. Raises ValueError."""
+    """Return the two sides of ``name=value``. Raise ValueError."""
     name, _, value = text.partition("=")
     if not name or not value:
         raise ValueError(f"{text!r}: write it with =, as in name=value")
@@ -58,7 +58,7 @@ def read_pair(text: str) -> tuple[str, str]:
 
 
 def confirm_change(verb: str, number: int, states: str, which: str) -> bool:
-    """Ask whether to act on so many jobs. Outside of any session: no connection waits for the user."""
+    """Ask for confirmation. Call it outside a session, so that no connection waits for the user."""
     jobs = "job" if number == 1 else "jobs"
     try:
         is_confirmed = click.confirm(f"{verb} {number} {states} {jobs}{which}?", err=True)

@@ -1,4 +1,4 @@
-"""Filter of jobs: the options by which ``stowhand jobs`` lists and changes all jobs of a kind."""
+"""Filter of jobs: the options with which ``stowhand jobs`` selects the jobs to list or change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stowhand.protocols.queue_store import JobFilter, QueueStore
 
 
 class TypedFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Filter as it was typed."""
+    """Filter as typed on the command line."""
 
     states: tuple[State, ...] = ()
     task: str | None = None
@@ -30,7 +30,7 @@ class TypedFilter(msgspec.Struct, frozen=True, kw_only=True):
     until: PastTime | None = None
 
     async def filter(self, store: QueueStore, **more: Any) -> JobFilter:
-        """Return the filter for a store, by its clock."""
+        """Return the filter for a store. Times use the store's clock."""
         values = {name: getattr(self, name) for name in ("states", "task", "queue", "serial", "worker", "error")}
         for name in ("since", "until"):
             if (time := getattr(self, name)) is not None:
@@ -38,7 +38,7 @@ class TypedFilter(msgspec.Struct, frozen=True, kw_only=True):
         return JobFilter(**values, **more)
 
     async def ids(self, store: QueueStore) -> list[int]:
-        """Return the ids of all jobs that it describes."""
+        """Return the ids of all matching jobs."""
         return await ids_of(store, await self.filter(store))
 
     def describe(self) -> str:
@@ -51,15 +51,15 @@ _PHRASES = {
     "task": " of task {}",
     "queue": " of the queue {}",
     "serial": " of the serial key {}",
-    "worker": " held by {}",
-    "error": " with an error that says '{}'",
+    "worker": " claimed by {}",
+    "error": " with an error that contains '{}'",
     "since": " since {}",
     "until": " until {}",
 }
 
 
 def take_filter(typed: dict[str, Any]) -> TypedFilter:
-    """Take the filter out of the options of a command."""
+    """Remove the filter's options from ``typed`` and return the filter."""
     return TypedFilter(**{name: typed.pop(name) for name in TypedFilter.__struct_fields__})
 
 
@@ -76,16 +76,19 @@ filter_options = with_options(
     click.option("--task", help="Only this task."),
     click.option("--queue", help="Only this queue."),
     click.option("--serial", help="Only this serial key."),
-    click.option("--worker", help="Only what this worker holds."),
-    click.option("--error", metavar="TEXT", help="Only those whose last error says this, in whatever case."),
+    click.option("--worker", help="Only jobs claimed by this worker."),
+    click.option("--error", metavar="TEXT", help="Only jobs whose last error contains this text (case is ignored)."),
     click.option(
         "--since",
         type=ParsedText(parse_past_time),
         metavar="WHEN",
-        help="Only those that ended, or if they are not over were made, since then: 2h (ago), 2030-01-31T09:00:00Z.",
+        help="Only jobs finished (unfinished jobs: created) since then: 2h (ago), 2030-01-31T09:00:00Z.",
     ),
     click.option(
-        "--until", type=ParsedText(parse_past_time), metavar="WHEN", help="Only those before that moment, likewise."
+        "--until",
+        type=ParsedText(parse_past_time),
+        metavar="WHEN",
+        help="Only jobs finished (unfinished jobs: created) before then.",
     ),
 )
-"""Options of the filter, which ``wanted_of`` reads."""
+"""Options of the filter, which ``take_filter`` reads."""

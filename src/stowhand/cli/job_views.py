@@ -1,4 +1,4 @@
-"""Jobs, their tries and groups of failures, as columns."""
+"""Columns of jobs, failed attempts and groups of failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _column(field: Field) -> Column[Job]:
 
 
 def _decoded_or_text(text: str | None) -> Any:
-    """The value; the text itself where it is not strict JSON, so that one bad row does not spoil a list."""
+    """Return the decoded value, or the text itself if it is not valid JSON: one bad row must not break a list."""
     try:
         return None if text is None else strict_json.decode(text)
     except UndecodablePayload:
@@ -71,7 +71,7 @@ FAILURE_COLUMNS: list[Column[Failures]] = [
 
 
 def list_columns(jobs: Sequence[Job]) -> list[Column[Job]]:
-    """The columns of a table of these jobs; that of workers only where one has a job."""
+    """Return the columns of a table of these jobs. Workers have a column only if one has claimed a job."""
     hidden = {"queue"} if all(job.queue == DEFAULT_QUEUE for job in jobs) else set()
     options = [JOB_COLUMNS[field.name] for field in FIELDS if field.heading and field.name not in hidden]
     leading = [JOB_COLUMNS["id"], JOB_COLUMNS["state"], JOB_COLUMNS["task"], ATTEMPTS_COLUMN, *options]
@@ -85,6 +85,6 @@ def job_fields(job: Job) -> dict[str, Any]:
 
 
 def job_page(job: Job, tries: Sequence[FailedAttempt]) -> str:
-    """Every field on a line of its own; payload and errors whole. Below, a line for each try."""
+    """Return a line for each field, with whole payloads and errors, and a line for each failed attempt."""
     lines = page([*JOB_COLUMNS.values()], job)
     return "\n".join([lines, "", *table(ATTEMPT_COLUMNS, tries)]) if tries else lines

@@ -37,7 +37,7 @@ def _read_id(text: str) -> int:
     if text.isdecimal() and text.isascii() and 0 < int(text) < 2**63:
         return int(text)
     raise ValueError(
-        f"{text!r} is no id of a job, which is a whole number; the ids of a task's jobs: stowhand jobs list --task"
+        f"{text!r} is not a job id, which is a whole number; to list a task's jobs: stowhand jobs list --task"
         f" {shlex.quote(text)}"
     )
 
@@ -52,7 +52,7 @@ LISTED_STATES = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
 FINISHED_STATES = (State.COMPLETED, State.CANCELED)
 """States that a list leaves out unless --state names them."""
 JobAction = Callable[[QueueStore, Sequence[int]], Awaitable[Sequence[Answer]]]
-"""Acts on the jobs of these ids, and returns an answer for each."""
+"""Function that acts on the jobs with these ids and returns an answer for each."""
 
 selection_options = with_options(
     click.argument("job_ids", metavar="[ID]...", nargs=-1, type=JOB_ID),
@@ -62,7 +62,7 @@ selection_options = with_options(
     json_option,
     store_options,
 )
-"""Jobs by id; or all of a kind, which are counted, and a person is asked. ``_act`` reads them."""
+"""Options that select jobs by id or by filter. ``_act`` reads them."""
 
 
 def _read_age(text: str) -> float:
@@ -74,7 +74,7 @@ def _read_age(text: str) -> float:
 
 
 def age_option(name: str, help_text: str) -> Callable[[Any], Any]:
-    """An option that takes a duration."""
+    """Return an option that takes a duration."""
     return click.option(name, type=ParsedText(_read_age), metavar="DURATION", help=help_text)
 
 
@@ -126,7 +126,7 @@ def list_jobs(key: str | None, newest: bool, after: int, limit: int, as_json: bo
 
 
 async def _task_hint(store: QueueStore, task: str | None) -> str:
-    """Return ``; did you mean 'send'?`` if the store does not know this task but another like it."""
+    """Return ``; did you mean 'send'?`` if the store does not know this task but knows a similar one."""
     if task is None:
         return ""
     known = [row.name for row in await store.inspect.tasks()]
@@ -158,7 +158,7 @@ def _also_finished(finished: Mapping[State, int], limit: int) -> str:
 def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
     """Show everything about one job, live or in the history.
 
-    Attempts that did not complete are listed below it.
+    It also lists attempts that did not complete.
     """
 
     async def find(store: QueueStore) -> tuple[Job, Sequence[FailedAttempt]] | None:
@@ -180,7 +180,7 @@ def show_job(job_id: int, as_json: bool, **typed: Any) -> int:
 def list_failures(as_json: bool, **typed: Any) -> None:
     """Group failed jobs by task and by the class of their last error.
 
-    The newest 10,000 are looked at. Each group shows when it began.
+    It reads the newest 10,000 failed jobs. Each group shows its first failure.
     """
     groups = with_store(settings_of(typed).store, lambda store: _failure_groups(store).failures())
     show_all(groups, "No failed jobs.", FAILURE_COLUMNS, as_json=as_json)
@@ -190,9 +190,9 @@ def list_failures(as_json: bool, **typed: Any) -> None:
 @click.option("--failed", is_flag=True, help="The same as --state failed.")
 @selection_options
 def retry_jobs(failed: bool, **typed: Any) -> int:
-    """Make jobs due now, with all their attempts. Not while they run, and not when they completed.
+    """Make jobs due now, with all their attempts. Running and completed jobs are refused.
 
-    By id, or all that the options describe: failed jobs, unless --state names other states.
+    Select jobs by id or by options: failed jobs, unless --state names other states.
     """
     if failed:
         typed["states"] = (*typed["states"], State.FAILED)
@@ -205,7 +205,7 @@ def retry_jobs(failed: bool, **typed: Any) -> int:
 def cancel_jobs(**typed: Any) -> int:
     """Cancel jobs; running ones are asked to stop.
 
-    By id, or all that the options describe.
+    Select jobs by id or by options.
     """
     return _act(typed, "Cancel", CANCELABLE_STATES, lambda store, ids: store.admin.cancel_jobs(ids))
 
@@ -214,9 +214,9 @@ def cancel_jobs(**typed: Any) -> int:
 @click.option("keys", "--key", multiple=True, help="The job that holds this key; may be repeated.")
 @selection_options
 def remove_jobs(keys: tuple[str, ...], **typed: Any) -> int:
-    """Delete jobs, by id, by key, or all that the options describe.
+    """Delete jobs by id, by key, or by options.
 
-    A running job is refused by id; by key it loses the key and runs no more.
+    By id a running job is refused. By key it loses the key and does not run again.
     """
     return _act(typed, "Remove", REMOVABLE_STATES, lambda store, ids: store.admin.remove_jobs(ids), keys)
 
@@ -224,9 +224,9 @@ def remove_jobs(keys: tuple[str, ...], **typed: Any) -> int:
 @command.command("complete")
 @selection_options
 def complete_jobs(**typed: Any) -> int:
-    """Complete jobs, waiting or failed, as if they had run. Not while they run.
+    """Complete waiting or failed jobs as if they had run. Running jobs are refused.
 
-    By id, or all that the options describe.
+    Select jobs by id or by options.
     """
     return _act(typed, "Complete", REMOVABLE_STATES, _with_answers(lambda store, ids: store.admin.complete_jobs(ids)))
 
@@ -235,9 +235,9 @@ def complete_jobs(**typed: Any) -> int:
 @click.option("--reason", metavar="TEXT", help='Their last error.  [default: "Manually marked as failed"]')
 @selection_options
 def fail_jobs(reason: str | None, **typed: Any) -> int:
-    """Fail jobs permanently: they stay, and are not retried. Not while they run.
+    """Fail jobs permanently: they are kept and not retried. Running jobs are refused.
 
-    By id, or all that the options describe.
+    Select jobs by id or by options.
     """
     return _act(typed, "Fail", RESCHEDULABLE_STATES, lambda store, ids: fail(store, ids, reason))
 
@@ -259,15 +259,15 @@ def reschedule_jobs(
 ) -> int:
     """Change time, priority, attempts or queue of jobs.
 
-    Waiting or failed ones. What is not given stays.
+    It changes waiting and failed jobs. Values without an option do not change.
 
-    By id, or all that the options describe.
+    Select jobs by id or by options.
     """
     change = Reschedule(
         run_at=when.run_at, priority=priority, attempts=attempts, max_attempts=max_attempts, queue=to_queue
     )
     if change == Reschedule() and when.delay is None:
-        raise click.UsageError("say what to change: --run-at, --priority, --attempts, --max-attempts or --to-queue")
+        raise click.UsageError("nothing to change: give --run-at, --priority, --attempts, --max-attempts or --to-queue")
     validate_reschedule(change)
     action = _with_answers(lambda store, ids: reschedule(store, ids, change, when.delay))
     return _act(typed, "Reschedule", RESCHEDULABLE_STATES, action)
@@ -278,12 +278,13 @@ def reschedule_jobs(
 @json_option
 @store_options
 def unlock_workers(workers: tuple[str, ...], as_json: bool, **typed: Any) -> int:
-    """Reset the jobs of lost workers. If one still lives, the results of these jobs are not recorded."""
+    """Reset the jobs of lost workers. If a worker is still alive, the results of these jobs are not recorded."""
     reset_jobs = with_store(settings_of(typed).store, lambda store: store.admin.force_unlock_workers(workers))
     show_answers(map(answer_for, reset_jobs), as_json=as_json)
     if not reset_jobs:
         click.echo(
-            as_called("Nothing is held by them. Who holds what: stowhand jobs list --state processing --json"), err=True
+            as_called("These workers have no jobs. To list running jobs: stowhand jobs list --state processing --json"),
+            err=True,
         )
     return OK if reset_jobs else FAILURE
 
@@ -293,7 +294,7 @@ def unlock_workers(workers: tuple[str, ...], as_json: bool, **typed: Any) -> int
 @json_option
 @store_options
 def explain_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
-    """Say why jobs are not running, and what to do about it.
+    """Explain why jobs are not running, and what to do about it.
 
     Every reason is listed, the most important first.
     """
@@ -312,22 +313,22 @@ def explain_jobs(job_ids: tuple[int, ...], as_json: bool, **typed: Any) -> int:
 
 
 @command.command("purge")
-@age_option("--completed", "Completed jobs that ended longer ago than this (14d).")
-@age_option("--failed", "Failed jobs that ended longer ago than this.")
-@age_option("--canceled", "Canceled jobs that ended longer ago than this.")
-@click.option("--dry-run", is_flag=True, help="Delete nothing: only count.")
+@age_option("--completed", "Completed jobs that finished longer ago than this (14d).")
+@age_option("--failed", "Failed jobs that finished longer ago than this.")
+@age_option("--canceled", "Canceled jobs that finished longer ago than this.")
+@click.option("--dry-run", is_flag=True, help="Only count the jobs; delete nothing.")
 @json_option
 @store_options
 def purge_jobs(
     completed: float | None, failed: float | None, canceled: float | None, dry_run: bool, as_json: bool, **typed: Any
 ) -> None:
-    """Delete finished jobs by their age. Those of a state whose age is not given stay.
+    """Delete finished jobs by age. States without an age option are kept.
 
-    It works page by page, beside workers; interrupted, it is simply run again. Workers prune by themselves what
-    --history and --failed-retention say; and the task jobs:purge_completed, which every worker has, does this by cron.
+    It deletes in small steps while workers run. If it is interrupted, run it again. Workers also delete finished jobs
+    by --history and --failed-retention, and the built-in task jobs:purge_completed does so by cron.
     """
     if completed is None and failed is None and canceled is None:
-        raise click.UsageError("say which jobs: --completed, --failed or --canceled, each with an age (14d)")
+        raise click.UsageError("no age given: use --completed, --failed or --canceled, each with an age (14d)")
     ages = Ages(completed=completed, failed=failed, canceled=canceled)
     purged = with_store(settings_of(typed).store, lambda store: store.operate.purge(ages, dry_run=dry_run))
     counts = {name: getattr(purged, name) for name in ages.__struct_fields__ if getattr(ages, name) is not None}
@@ -347,23 +348,23 @@ async def _retry(store: QueueStore, job_ids: Sequence[int]) -> Sequence[Answer]:
 
 
 def _with_answers(change: JobsChange) -> JobAction:
-    """Return answers where the call returns the jobs that it has changed."""
+    """Return an action that answers for each job, from a change that returns the changed jobs."""
     return lambda store, job_ids: answers_of(store, job_ids, change)
 
 
 def _act(
     typed: dict[str, Any], verb: str, states: tuple[State, ...], action: JobAction, keys: tuple[str, ...] = ()
 ) -> int:
-    """Act on the jobs that were named, or on those that the options describe once the user has agreed.
+    """Act on the named jobs, or on those that the options select once the user has confirmed.
 
-    ``states``: in which it can be done, where no state was given. ``keys``: of more jobs, to remove.
-    Prints an answer for each in the order given; the exit code is 1 if any was refused or is missing.
+    ``states`` applies if no state was given. ``keys`` names more jobs to remove. It prints an answer for each job in
+    order, and returns 1 if a job was refused or is missing.
     """
     job_ids: Sequence[int] = typed["job_ids"]
     typed_filter, store = take_filter(typed), settings_of(typed).store
     has_filter = typed["every"] or typed_filter != TypedFilter()
     if has_filter == bool(job_ids or keys):
-        raise click.UsageError("name the jobs: ID..., or describe them (--task, --state, …), or --all")
+        raise click.UsageError("name the jobs (ID...), or select them (--task, --state, …, --all)")
     if has_filter:
         typed_filter = msgspec.structs.replace(typed_filter, states=typed_filter.states or states)
 
@@ -409,5 +410,5 @@ def _reasons(explanation: Explanation) -> str:
 
 
 def _failure_groups(store: QueueStore) -> FailureGroups:
-    """Return the part of the store that groups failed jobs. Raises ConfigurationError where there is none."""
+    """Return the part of the store that groups failed jobs. Raise ConfigurationError if there is none."""
     return store.jobs if isinstance(store.jobs, FailureGroups) else store.inspect

@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.option("--plan", is_flag=True, help="Only print the statements that would be run.")
-@click.option("--roles", is_flag=True, help="PostgreSQL: also make the roles of least privilege, with their rights.")
+@click.option("--roles", is_flag=True, help="PostgreSQL: also create roles with least privilege.")
 @click.option(
     "--default-attempts",
     type=int,
     metavar="N",
-    help="PostgreSQL: from now on, of a job enqueued without a number, in SQL too.  [of a new schema: 25]",
+    help="PostgreSQL: default number of attempts of new jobs, also in SQL.  [new schema: 25]",
 )
 @click.option(
     "--from-graphile",
     metavar="SCHEMA",
-    help="PostgreSQL: print what would be moved from this schema of graphile-worker; with --yes, move it.",
+    help="PostgreSQL: print what would be moved from this schema of graphile-worker; --yes moves it.",
 )
-@click.option("-y", "--yes", is_flag=True, help="With --from-graphile: do it.")
+@click.option("-y", "--yes", is_flag=True, help="With --from-graphile: move the jobs.")
 @store_options
 def command(
     plan: bool, roles: bool, default_attempts: int | None, from_graphile: str | None, yes: bool, **typed: Any
 ) -> int:
     """Install or upgrade the store's schema.
 
-    Does nothing if it has this version.
+    It does nothing if the schema has this version.
 
-    Changes by other programs in the schema's functions are fixed.
+    It reverts changes that other programs made to the schema's functions.
     """
     store = settings_of(typed).store
     click.echo(f"Store: {scrub(store.connection.url)} ({store.connection.source})", err=True)
@@ -70,7 +70,7 @@ def command(
 
 
 async def move_from_graphile(settings: StoreSettings, source_schema: str, *, roles: bool, is_confirmed: bool) -> int:
-    """Move the jobs of a graphile-worker schema, or print what would be moved. Raises SchemaError."""
+    """Move the jobs of a graphile-worker schema, or print what would be moved. Raise SchemaError."""
     if settings.connection.scheme != "postgresql":
         raise ConfigurationError(
             "--from-graphile moves jobs within one PostgreSQL database: name it (-c postgresql://…)"
@@ -86,7 +86,7 @@ async def move_from_graphile(settings: StoreSettings, source_schema: str, *, rol
     click.echo(f"{verb} from schema {escape(source_schema)} to schema {escape(own_schema)}:")
     for line in _contents(contents):
         click.echo(f"  {line}")
-    click.echo(f"Their schema {'is now called' if is_confirmed else 'would be called'} {escape(kept)}.")
+    click.echo(f"The old schema {'is now called' if is_confirmed else 'would be called'} {escape(kept)}.")
     for problem in contents.problems:
         click.echo(f"{escape(problem)}.", err=True)
     if not is_confirmed:
@@ -99,7 +99,7 @@ async def move_from_graphile(settings: StoreSettings, source_schema: str, *, rol
 def _contents(contents: GraphileContents) -> Iterator[str]:
     waiting = contents.jobs - contents.failed
     yield (
-        f"{contents.jobs:,} jobs: {waiting:,} waiting ({contents.retried:,} of them have been tried),"
+        f"{contents.jobs:,} jobs: {waiting:,} waiting ({contents.retried:,} of them were attempted),"
         f" {contents.failed:,} permanently failed;"
         f" {'with their ids' if contents.keeps_ids else 'with new ids, in their order'}"
     )
@@ -109,7 +109,7 @@ def _contents(contents: GraphileContents) -> Iterator[str]:
 
 
 def _check_attempts(settings: StoreSettings, attempts: int) -> None:
-    """Refuse a number that cannot be set, before anything is written."""
+    """Refuse an invalid number before anything is written."""
     limits.check_max_attempts(attempts)
     _refuse_remote(settings)
     if settings.connection.scheme != "postgresql" and settings.connection.app is None:
@@ -124,7 +124,7 @@ async def _set_attempts(settings: StoreSettings, attempts: int) -> str:
 
 
 async def migrate(settings: StoreSettings, *, roles: bool = False) -> str:
-    """Bring the schema up to this version; what was done, in a sentence. Raises SchemaTooNew."""
+    """Upgrade the schema to this version. Return a sentence about what was done. Raise SchemaTooNew."""
     _refuse_remote(settings)
     async with unopened(settings) as store:
         before = await store.schema.status()
@@ -146,7 +146,7 @@ async def migrate(settings: StoreSettings, *, roles: bool = False) -> str:
 
 
 def _fixed_lines(changes: Sequence[str], unfixed: Sequence[str]) -> Iterator[str]:
-    yield "The schema was not as this version makes it: another program or a hand changed it, or an upgrade was cut."
+    yield "The schema differed from this version: it was changed by hand or by another program, or an upgrade was cut."
     for change in changes:
         yield f"  {change}: {'cannot be fixed here' if change in unfixed else 'fixed'}"
 
@@ -155,7 +155,7 @@ def _roles_text(schema: str) -> str:
     from stowhand.stores.postgres.queue.context import role_names
 
     names = role_names(schema)
-    return f"Its roles have their rights. Grant them to your logins: {', '.join(names.values())}."
+    return f"Created the roles. Grant them to your logins: {', '.join(names.values())}."
 
 
 def _refuse_remote(settings: StoreSettings) -> None:
@@ -167,7 +167,7 @@ def _refuse_remote(settings: StoreSettings) -> None:
 
 
 async def read_plan(settings: StoreSettings, *, roles: bool = False) -> str:
-    """The statements, without running them."""
+    """Return the statements without running them."""
     _refuse_remote(settings)
     async with unopened(settings) as store:
         return await store.schema.plan(roles=roles)

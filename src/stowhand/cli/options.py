@@ -1,4 +1,4 @@
-"""The table of settings as options. What was typed stays text here: the settings parse it, wherever it came from."""
+"""Settings as options. Typed values stay text here: the settings parse them, whatever their source."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _flag(setting: Option) -> Callable[[F], F]:
 
 
 def completing(words: Iterable[str]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Completes a value in a shell: the words that begin like it, in any case."""
+    """Return a shell completion: the words that start with the typed text, ignoring case."""
     return lambda ctx, param, prefix: [word for word in words if word.lower().startswith(prefix.lower())]
 
 
@@ -80,7 +80,7 @@ def _settings_on(*on: str) -> Callable[[F], F]:
 
 
 app_argument = click.argument("module_app", metavar="[MODULE:APP]", required=False)
-"""The App, as a command's first word. ``take_app`` reads it."""
+"""The App as the first argument. ``take_app`` reads it."""
 store_options = _settings_on("store")
 """Options of every command that opens a store."""
 worker_options = with_options(app_argument, _settings_on("store", "worker"))
@@ -106,38 +106,42 @@ def take_app(typed: dict[str, Any]) -> None:
     if app is None:
         return
     if typed["app"] is not None:
-        raise click.UsageError(f"the App is named twice, by {app} and by --app {typed['app']}: leave out one")
+        raise click.UsageError(f"two Apps: {app} and --app {typed['app']}; omit one")
     if Path(app).is_dir() and not Path(app, "__init__.py").exists():
         raise click.UsageError(f"{app} is a folder; for a folder of tasks: --tasks {app}; for an App: MODULE:APP")
     typed["app"] = app
 
 
 def listen_options(port: int) -> Callable[[F], F]:
-    """Options of a server's address and certificate. ``port``: the default."""
+    """Return the options of a server's address and certificate. ``port`` is the default."""
     return with_options(
         click.option(
             "--host",
             default="127.0.0.1",
             show_default=True,
-            help="Address to listen on; others than the loopback need tokens.",
+            help="Address to listen on; a non-loopback address needs tokens.",
         ),
-        click.option("--port", type=PORT_NUMBER, default=port, show_default=True, help="0: any free one."),
+        click.option(
+            "--port", type=PORT_NUMBER, default=port, show_default=True, help="Port to listen on; 0: any free port."
+        ),
         click.option("--tls-cert", type=FILE_PATH, metavar="FILE", help="PEM certificate, with its chain."),
-        click.option("--tls-key", type=FILE_PATH, metavar="FILE", help="Its PEM key, if not in that file."),
+        click.option(
+            "--tls-key", type=FILE_PATH, metavar="FILE", help="PEM key, if it is not in the certificate file."
+        ),
     )
 
 
 def own_store(app: str) -> OwnStore:
-    """Return the store that an App names. Imports its module, so only where a command opens a store."""
+    """Return the store that an App names. It imports the App's module: call it only to open a store."""
     from stowhand.service.task_loader import load_app
 
     return msgspec.structs.replace(load_app(app).own_store, app=app)
 
 
 def settings_of(typed: dict[str, Any], read_own_store: Callable[[str], OwnStore] = own_store) -> WorkerSettings:
-    """Put what was typed together with everything else, and start logging as it says. Raises ConfigurationError.
+    """Combine typed options with all other settings, and start logging. Raise ConfigurationError.
 
-    ``ask``: what an App says of its store, asked by every command that has the option ``--app``.
+    ``read_own_store`` returns the store that an App names, for commands with the option ``--app``.
     """
     connection = typed.get("connection")
     if connection is not None and connection.isdecimal():

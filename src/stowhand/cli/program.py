@@ -1,4 +1,4 @@
-"""The program as a whole: which commands there are, and how every one of them ends.
+"""The program: its commands, their errors and their exit codes.
 
 Exit codes: 0 ok, 1 failure, 2 usage, 3 the store cannot be reached, 4 its schema is unsuitable.
 An error raised on purpose becomes one readable line on stderr; STOWHAND_DEBUG=1 adds its traceback.
@@ -41,7 +41,7 @@ COMMANDS = {
 }
 
 ALIASES = {"add": "enqueue"}
-"""Other names of commands, which no list shows."""
+"""Other names of commands, not shown in help."""
 
 _COMMAND_NAMES = re.compile(rf"(?<!manage\.py )\bstowhand (?=(?:{'|'.join(COMMANDS)})\b)")
 
@@ -60,10 +60,10 @@ root = Group(
 
 
 def run(arguments: Sequence[str], name: str = "stowhand") -> int:
-    """Run one command line; the number says how it ended. ``name``: what stands before the arguments."""
+    """Run one command line and return its exit code. ``name`` is the program name in messages."""
     try:
         code = _invoke(list(arguments), name)
-        if sys.stdout is not None:  # it may have been closed before we began
+        if sys.stdout is not None:  # closed before the program started
             sys.stdout.flush()
         return code
     except click.ClickException as error:
@@ -72,18 +72,18 @@ def run(arguments: Sequence[str], name: str = "stowhand") -> int:
         return _interrupted()
     except BrokenPipeError:
         return _discard_output()
-    except Exception as error:  # noqa: BLE001  boundary: the program ends here, with one line and a number
+    except Exception as error:  # noqa: BLE001  boundary: the program exits here, with one line and an exit code
         return _show(error, name)
 
 
 def as_called(text: str, name: str | None = None) -> str:
-    """Replace commands in a text by the way this program is called: under Django ``manage.py stowhand jobs …``."""
+    """Replace commands in a text by the way this program is called, such as ``manage.py stowhand jobs …`` in Django."""
     name = name or click.get_current_context().find_root().info_name
     return _COMMAND_NAMES.sub(lambda _: f"{name} ", text)
 
 
 def _invoke(arguments: list[str], name: str) -> int:
-    """Invoke the command. ``click.Command.main`` decides too much about the end of a program."""
+    """Invoke the command. ``click.Command.main`` would handle errors and exit itself."""
     if instruction := os.environ.get(COMPLETION_VARIABLE):
         from click.shell_completion import shell_complete
 
@@ -97,7 +97,7 @@ def _invoke(arguments: list[str], name: str) -> int:
 
 
 def _show(error: Exception, name: str) -> int:
-    """Print the error, and a hint if there is a general one. Returns the exit code."""
+    """Print the error, and a hint if there is one. Return the exit code."""
     from stowhand.observe.logs import is_debugging
     from stowhand.observe.safe_text import scrub
     from stowhand.service.exit_codes import exit_code
@@ -132,7 +132,7 @@ def _show_usage(error: click.ClickException, name: str) -> int:
 
 
 def _print_error(message: str) -> None:
-    """Further lines are indented below the first."""
+    """Print a message to stderr. Further lines are indented below the first."""
     from stowhand.observe.safe_text import escape_lines, scrub
 
     lines = f"error: {escape_lines(scrub(message), ' ' * len('error: '))}".split("\n")
@@ -147,7 +147,7 @@ def _interrupted() -> int:
 
 
 def _discard_output() -> int:
-    """The reader of the output has closed it. What is still buffered must raise nothing when the interpreter ends."""
+    """Discard buffered output, because its reader is closed: flushing it at exit would raise an error."""
     from stowhand.service.exit_codes import BROKEN_PIPE
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

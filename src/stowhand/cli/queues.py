@@ -1,4 +1,4 @@
-"""``stowhand queues``: the classes of work, what they hold and who serves them; pause and resume them."""
+"""``stowhand queues``: list queues with their jobs and workers; pause and resume them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command() -> None:
 @json_option
 @store_options
 def list_queues(as_json: bool, **typed: Any) -> None:
-    """List the queues that jobs, tasks, workers or pauses name, by name."""
+    """List the queues of jobs, tasks, workers and pauses, by name."""
     rows = with_store(settings_of(typed).store, lambda store: store.inspect.queues())
     show_all(rows, "", QUEUE_COLUMNS, as_json=as_json)
 
@@ -38,9 +38,9 @@ def list_queues(as_json: bool, **typed: Any) -> None:
 @command.command("pause")
 @change_options
 def pause(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
-    """Let no job of these queues begin. What runs goes on; jobs may still be added; it lasts until resumed.
+    """Pause queues: their jobs do not start until resumed. Running jobs continue; jobs can be added.
 
-    Workers obey within a second. A queue need not have any jobs yet.
+    Workers stop starting jobs within a second. A queue without jobs can be paused, too.
     """
     _change(typed, names, lambda operator: operator.pause_queue, "paused", as_json=as_json)
 
@@ -48,7 +48,7 @@ def pause(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
 @command.command("resume")
 @change_options
 def resume(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
-    """Let the jobs of these queues begin again, at once."""
+    """Resume queues: their jobs can start again at once."""
     _change(typed, names, lambda operator: operator.resume_queue, "resumed", as_json=as_json)
 
 
@@ -67,8 +67,8 @@ def _change(typed: dict[str, Any], names: tuple[str, ...], action: QueueAction, 
 
 
 def show_change(name: str, about: dict[str, Any], outcome: str, *, has_changed: bool, as_json: bool) -> None:
-    """Print the answer to a pause or a resume. ``done``: ``paused`` or ``resumed``."""
-    already = {"paused": "it is paused already", "resumed": "it is not paused"}
+    """Print the answer to a pause or a resume. ``outcome`` is ``paused`` or ``resumed``."""
+    already = {"paused": "it is already paused", "resumed": "it is not paused"}
     answer = (outcome, "") if has_changed else ("unchanged", already[outcome])
     show_answer(name, about, *answer, as_json=as_json)
 

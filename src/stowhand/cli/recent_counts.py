@@ -1,4 +1,4 @@
-"""Counts by workers in the last minutes, for ``stats`` and ``top``: rates, waiting times and run times."""
+"""Throughput, waiting times and run times of the last minutes, for ``stats`` and ``top``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.throughput import OutcomeCounts, Period, tally_of
 
 TASK_SPAN_MINUTES = 4
-"""Whole minutes before this one, for the figures by task."""
+"""Whole minutes before the current one, for the figures by task."""
 TOTAL_SPANS_MINUTES = (1, 5, 15)
-"""Whole minutes before this one, for the figures of all tasks together."""
+"""Whole minutes before the current one, for the figures of all tasks together."""
 OTHERS_LABEL = "(others)"
 
 
 class SpanCounts(msgspec.Struct, frozen=True):
-    """Counts in a span of time that ends now, by the store's clock."""
+    """Counts of a time span that ends now, by the store's clock."""
 
     tally: OutcomeCounts
     seconds: float
@@ -39,9 +39,9 @@ class RecentCounts(msgspec.Struct, frozen=True):
     """Recent counts, by task and in total."""
 
     tasks: Mapping[str | None, SpanCounts] = {}
-    """Counts of the last four minutes, the busiest task first; ``None``: tasks without rows of their own."""
+    """Counts of the last four minutes, busiest task first. ``None`` stands for tasks without rows of their own."""
     totals: Mapping[int, SpanCounts] = {}
-    """Counts of all tasks by span, which begins with the minute so many before this one: ``SPANS``."""
+    """Counts of all tasks, by the minutes of ``TOTAL_SPANS_MINUTES``."""
 
 
 async def read_recent_counts(store: QueueStore) -> RecentCounts:

@@ -1,4 +1,4 @@
-"""Output of commands: lists, single things, and an answer for each request."""
+"""Output of commands: lists, single records, and an answer for each request."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def show_all(
     as_json: bool,
     encode: Callable[[T], Any] | None = None,
 ) -> None:
-    """A line of JSON for each; else a table of them, or a word on stderr that there are none.
+    """Print a line of JSON for each row, or a table. An empty table prints ``empty_text`` to stderr.
 
-    ``encode``: the object that a row is in JSON; by default that of the columns.
+    ``encode`` returns the object of a row for JSON; by default the columns do.
     """
     if as_json:
         for row in rows:
@@ -37,7 +37,7 @@ def show_all(
 
 
 def show_one(thing: T | None, name: str, show: Callable[[T], str]) -> int:
-    """Print the thing, or an error that there is none. Returns the exit code."""
+    """Print the thing, or an error if there is none. Return the exit code."""
     if thing is None:
         click.echo(f"error: there is no {name}", err=True)
         return FAILURE
@@ -46,7 +46,7 @@ def show_one(thing: T | None, name: str, show: Callable[[T], str]) -> int:
 
 
 def show_answers(answers: Iterable[Answer], *, as_json: bool) -> int:
-    """Print each answer as it comes. Returns 1 if any was refused or is missing."""
+    """Print each answer. Return 1 if a job was refused or is missing."""
     code = OK
     for answer in answers:
         name = "-" if answer.job_id is None else str(answer.job_id)
@@ -57,7 +57,7 @@ def show_answers(answers: Iterable[Answer], *, as_json: bool) -> int:
 
 
 def show_answer(name: str, about: dict[str, Any], done: str, why: str, *, as_json: bool) -> None:
-    """``5: refused (it is running; cancel it instead)``, or the same for programs, where ``about`` names the thing."""
+    """Print ``5: refused (it is running; cancel it instead)``, or the same as JSON, where ``about`` names the thing."""
     if as_json:
         click.echo(json_line({**about, "done": done, "why": why}))
     else:

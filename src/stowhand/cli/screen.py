@@ -1,4 +1,4 @@
-"""The terminal: pages that replace each other on it (elsewhere they follow each other)."""
+"""The terminal: pages that replace each other. In other outputs they follow each other."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ CURSOR_HOME, CLEAR_LINE, CLEAR_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def output_width() -> int | None:
-    """Columns of the output: the terminal's, or as ``COLUMNS`` says, in a pipe too; ``None``: unlimited."""
+    """Return the width of the terminal, or of ``COLUMNS``, also in a pipe. ``None`` means unlimited."""
     columns = os.environ.get("COLUMNS", "")
     is_known = sys.stdout.isatty() or (columns.isdecimal() and int(columns) > 0)
     return shutil.get_terminal_size().columns if is_known else None
 
 
 class Screen:
-    """Shows pages: on a terminal each replaces the one before, cut to its size."""
+    """Shows pages. On a terminal each page is cut to size and replaces the page before."""
 
     def __init__(self) -> None:
         self._shown_pages = 0
 
     def show(self, lines: Sequence[str]) -> None:
-        """The next page."""
+        """Show the next page."""
         if sys.stdout.isatty():
             start = CURSOR_HOME if self._shown_pages else CURSOR_HOME + CLEAR_SCREEN
             size = shutil.get_terminal_size()

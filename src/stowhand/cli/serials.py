@@ -1,4 +1,4 @@
-"""``stowhand serials``: what the serial keys hold; and what is paused: serial keys and tasks."""
+"""``stowhand serials``: list serial keys with their jobs; pause and resume serial keys and tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from stowhand.protocols.queue_store import QueueStore
 
 change_options = with_options(
     click.argument("names", metavar="[KEY...]", nargs=-1),
-    click.option("tasks", "--task", metavar="NAME", multiple=True, help="A task, whatever its serial key; repeatable."),
+    click.option(
+        "tasks", "--task", metavar="NAME", multiple=True, help="A task, with any serial key; may be repeated."
+    ),
     json_option,
     store_options,
 )
@@ -38,7 +40,7 @@ def command() -> None:
 def list_serials(as_json: bool, **typed: Any) -> None:
     """List the serial keys that have live jobs or are paused.
 
-    They are ordered by name. What else is paused comes last.
+    They are ordered by name. Paused tasks come last.
     """
 
     async def read_rows(store: QueueStore) -> tuple[Sequence[SerialRow], Pauses]:
@@ -53,10 +55,9 @@ def list_serials(as_json: bool, **typed: Any) -> None:
 @command.command("pause")
 @change_options
 def pause(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
-    """Let no job of these serial keys or tasks begin. What runs goes on; jobs may still be added; it lasts until
-    resumed.
+    """Pause serial keys or tasks: their jobs do not start until resumed. Running jobs continue; jobs can be added.
 
-    Workers obey within a second. A serial key or a task need not have any jobs yet.
+    Workers stop starting jobs within a second. A serial key or task without jobs can be paused, too.
     """
     _change(typed, names, lambda operator: (operator.pause_serial, operator.pause_task), "paused", as_json=as_json)
 
@@ -64,7 +65,7 @@ def pause(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
 @command.command("resume")
 @change_options
 def resume(names: tuple[str, ...], as_json: bool, **typed: Any) -> None:
-    """Let the jobs of these serial keys or tasks begin again, at once."""
+    """Resume serial keys or tasks: their jobs can start again at once."""
     _change(typed, names, lambda operator: (operator.resume_serial, operator.resume_task), "resumed", as_json=as_json)
 
 

@@ -1,4 +1,4 @@
-"""``stowhand serve``: lend a store over HTTP to workers that have no way into its database."""
+"""``stowhand serve``: lend a store over HTTP to workers that cannot reach its database."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 8470
 HEALTH_TIMEOUT_SECONDS = 1.5
-"""Seconds for a question about health: ``stowhand health`` waits two for all of it."""
+"""Must be shorter than the two seconds that ``stowhand health`` waits."""
 
 
 @click.command(cls=Command)
@@ -56,7 +56,7 @@ HEALTH_TIMEOUT_SECONDS = 1.5
     default="5s",
     show_default=True,
     type=ParsedText(parse_duration),
-    help="Maximum time for requests to end at a stop.",
+    help="Maximum time for requests to finish at a stop.",
 )
 @http_option
 @store_options
@@ -72,14 +72,14 @@ def command(
 ) -> int:
     """Lend the store over HTTP to remote workers.
 
-    They claim, beat, log and settle with a scoped token.
+    Remote workers claim jobs, send heartbeats, write logs and settle jobs with a scoped token.
 
-    --app names an App, whose store is lent, and whose tasks' declarations hold for the jobs that are enqueued here; or
-    a TableStore, which is lent instead of the store that -c names.
+    --app names an App: its store is lent, and its task declarations apply to jobs enqueued here. It may also name a
+    TableStore, which is lent instead of the store of -c.
 
-    Without tokens it listens on the loopback only, and every program of this machine may work on the store.
+    Without tokens it listens on the loopback only, and every program on this machine can use the store.
 
-    Put a proxy before it where strangers can reach it: slow clients are not bounded here.
+    Put a proxy in front of it in untrusted networks: it does not limit slow clients.
     """
     served = _ServedObject()
     settings = settings_of(typed, served.load)
@@ -151,7 +151,7 @@ async def _serve(settings: WorkerSettings, served: _ServedObject, options: Serve
 
 @contextmanager
 def _serve_health(address: str | None, health: Health) -> Iterator[None]:
-    """Answer on a port and in threads of its own: also while the event loop is blocked, or no connection is left."""
+    """Answer health requests on a separate port and threads, also while the event loop is blocked."""
     if address is None:
         yield
         return
@@ -196,7 +196,7 @@ def _metrics() -> LendingMetrics | None:
 
 
 def _stop_at_signals(server: Serving) -> None:
-    """First: what is being answered may end; second: at once; third: the process ends."""
+    """Stop at signals. First: requests may finish; second: stop at once; third: exit."""
     loop, stop_requests = asyncio.get_running_loop(), StopRequests()
 
     def on_signal() -> None:
@@ -213,7 +213,7 @@ def _stop_at_signals(server: Serving) -> None:
 async def _open(settings: WorkerSettings) -> AnyStore[Any]:
     connection = settings.store.connection
     if connection.url.startswith(("http://", "https://")):
-        raise ConfigurationError(f"{connection.source}: that store is lent already; serve the store itself")
+        raise ConfigurationError(f"{connection.source}: that store is already lent; serve the store itself")
     log_store(connection)
     store = store_of(settings.store)
     try:
@@ -225,7 +225,7 @@ async def _open(settings: WorkerSettings) -> AnyStore[Any]:
 
 
 async def _open_valid(store: AnyStore[Any], events: Events) -> None:
-    """A table that no worker can serve is refused before anybody asks for its rows."""
+    """Refuse a table that no worker can serve before a worker requests its rows."""
     await (store.open() if store.enclosing is None else store.enclosing.validate(events))
 
 

@@ -31,9 +31,9 @@ T = TypeVar("T")
 def with_store(
     settings: StoreSettings, operation: Callable[[QueueStore], Awaitable[T]], traces: Traces | None = None
 ) -> T:
-    """Open the store, do one thing, close it. Raises StoreUnreachable, SchemaError.
+    """Open the store, run the operation, close it. Raise StoreUnreachable or SchemaError.
 
-    ``traces``: what is enqueued makes spans, within the span that the environment names, if any.
+    ``traces`` makes spans of enqueued jobs, within the span that the environment names, if any.
     """
 
     if settings.connection.note:
@@ -57,11 +57,11 @@ def with_store(
 
 @asynccontextmanager
 async def unopened(settings: StoreSettings) -> AsyncIterator[QueueStore]:
-    """A store that has not looked at its schema: for installing and examining one."""
+    """Yield a store that has not checked its schema, to install or examine one."""
     if settings.connection.scheme == "memory":
         raise ConfigurationError(
-            f"{settings.connection.source}: its jobs are in the memory of another process, and end with it: nothing can"
-            " be seen or done from here"
+            f"{settings.connection.source}: its jobs are in the memory of another process, which this command cannot"
+            " reach"
         )
     store = store_of(settings)
     try:
@@ -78,6 +78,6 @@ def log_store(store: ResolvedStore) -> None:
 
 
 def remove_file(file: Path) -> None:
-    """An SQLite file, with what SQLite keeps beside it."""
+    """Delete an SQLite file with its WAL files."""
     for suffix in ("", "-wal", "-shm"):
         file.with_name(file.name + suffix).unlink(missing_ok=True)

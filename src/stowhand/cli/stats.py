@@ -1,4 +1,4 @@
-"""``stowhand stats``: jobs by state, how fast they end, and which workers are alive."""
+"""``stowhand stats``: show jobs by state, throughput, and workers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class WorkerLine(msgspec.Struct, frozen=True):
-    """A worker, and what it holds."""
+    """A worker and its number of claimed jobs."""
 
     row: WorkerRow
     claimed: BoundedCount
@@ -45,18 +45,18 @@ class WorkerLine(msgspec.Struct, frozen=True):
 
     @property
     def busy(self) -> BoundedCount:
-        """Slots with a job in them: a worker runs no more at once."""
+        """Number of slots that run a job."""
         slots = self.row.card.concurrency
         return BoundedCount(min(self.claimed.number, slots), self.claimed.least and self.claimed.number < slots)
 
     @property
     def ahead(self) -> BoundedCount:
-        """Jobs that it has claimed and not begun."""
+        """Jobs that it has claimed and not started."""
         return BoundedCount(self.claimed.number - self.busy.number, self.claimed.least)
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of a store at one moment."""
+    """Figures of a store at one time."""
 
     figures: Figures
     oldest_due: float
@@ -65,11 +65,11 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     counted: RecentCounts = RecentCounts()
     """Counts of the last minutes."""
     now: datetime
-    """Moment of the read, by this machine's clock."""
+    """Time of the read, by this machine's clock."""
 
     @property
     def ahead(self) -> BoundedCount:
-        """Jobs that are claimed and not begun."""
+        """Jobs that are claimed and not started."""
         return sum((line.ahead for line in self.workers), BoundedCount())
 
 
@@ -79,16 +79,16 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 def command(as_json: bool, **typed: Any) -> None:
     """Show jobs by state and task, throughput, and workers.
 
-    Also how long the oldest job has been due, and how long jobs waited and ran.
+    It also shows how long the oldest job has been due, and how long jobs waited and ran.
 
-    Numbers are exact up to 10,000, and beyond it "more than 10,000"; in tables >10000.
+    Numbers are exact up to 10,000. Larger ones are "more than 10,000", in tables >10000.
     """
     stats = with_store(settings_of(typed).store, read_stats)
     click.echo(json_line(_object(stats)) if as_json else "\n".join(stats_lines(stats)))
 
 
 async def read_stats(store: QueueStore) -> Stats:
-    """Read the figures with a few questions, one after the other."""
+    """Read the figures with a few queries, one after another."""
     figures, workers = await store.inspect.figures(), await store.inspect.workers()
     claimed = {count.name: count.processing for count in figures.workers}
     unlisted = BoundedCount(0, least=None in claimed)
@@ -102,7 +102,7 @@ async def read_stats(store: QueueStore) -> Stats:
 
 
 def state_line(stats: Stats) -> str:
-    """``3 queued, 8 processing (5 of them ahead), …``"""
+    """Return ``3 queued, 8 processing (5 of them claimed ahead), …``."""
     parts = []
     for state, amount in stats.figures.states.items():
         ahead = ""
@@ -113,7 +113,7 @@ def state_line(stats: Stats) -> str:
 
 
 def stats_lines(stats: Stats, max_rows: int | None = None) -> Iterator[str]:
-    """The figures as a page; ``max_rows``: of the tables of tasks and serial keys, the busiest first."""
+    """Yield the figures as a page. ``max_rows`` limits the tables of tasks, queues and serial keys, busiest first."""
     yield from wrap(state_line(stats), output_width() or sys.maxsize)
     yield f"oldest due: {format_span(stats.oldest_due)}" if stats.oldest_due else "oldest due: nothing is due"
     if paused := [*stats.figures.paused, *stats.figures.pauses.names()]:
@@ -142,7 +142,7 @@ def _sort_key(count: LiveCounts) -> tuple[object, ...]:
 
 
 def _object(stats: Stats) -> dict[str, Any]:
-    """Numbers of which there are more are named in ``more_than``."""
+    """Return the figures for JSON. ``more_than`` names the numbers that are lower bounds."""
     states = stats.figures.states
     more_than = [state.value for state, amount in states.items() if amount.least]
     if stats.ahead.least:
@@ -201,7 +201,7 @@ QUEUE_COLUMNS: list[Column[LiveCounts]] = [
 
 
 def serial_columns(figures: Figures) -> list[Column[LiveCounts]]:
-    """Serial keys, and which of them are paused."""
+    """Return the columns of serial keys."""
 
     def is_paused(count: LiveCounts) -> bool:
         return count.name in figures.paused
@@ -214,7 +214,7 @@ def serial_columns(figures: Figures) -> list[Column[LiveCounts]]:
 
 
 def worker_columns(now: datetime) -> list[Column[WorkerLine]]:
-    """Workers. ``now``: when they were asked for."""
+    """Return the columns of workers. ``now`` is the time of the read."""
 
     def uptime(line: WorkerLine) -> str:
         return format_span((now - line.row.started_at).total_seconds())

@@ -1,4 +1,4 @@
-"""``stowhand table``: a table of your own as a queue: check it, print one, look at records and act on them."""
+"""``stowhand table``: your own table as a queue: check it, print one, list its records and change them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _columns(ctx: click.Context, param: click.Parameter, pairs: tuple[tuple[str,
     del ctx, param
     columns = dict(pairs)
     if len(columns) < len(pairs):
-        raise click.BadParameter("a column is given twice")
+        raise click.BadParameter("the same column twice")
     return columns
 
 
@@ -58,8 +58,8 @@ columns_option = click.option(
     type=ParsedText(read_pair),
     callback=_columns,
     metavar="DOCUMENTED=OWN",
-    help=f"A column that has another name, as in state=status; may be repeated."
-    f" {TOKEN_COLUMN}=NAME: one of its own for the claim's token.",
+    help=f"A column with another name, such as state=status; may be repeated. {TOKEN_COLUMN}=NAME: a separate column"
+    " for the claim's token.",
 )
 
 
@@ -70,7 +70,7 @@ named_options = with_options(
     click.option(
         "--unique-ids",
         is_flag=True,
-        help="No two rows have the same id, although no unique index says so: for a partitioned table.",
+        help="The ids are unique although no unique index guarantees it, as in a partitioned table.",
     ),
 )
 """Options that name a table."""
@@ -85,15 +85,15 @@ def command() -> None:
 
 @command.command("check")
 @target_options
-@click.option("--sql", "only_sql", is_flag=True, help="Print the statements alone.")
+@click.option("--sql", "only_sql", is_flag=True, help="Print only the statements.")
 @json_option
 @connection_options
 def check_table(only_sql: bool, as_json: bool, **typed: Any) -> int:
-    """Compare a table and its view with what a worker needs. Touches no row.
+    """Compare a table and its view with what a worker needs. No row is changed.
 
-    MODULE:NAME is a TableStore or a TableOptions of your program; or give --table. All problems are reported at once,
-    each with the statement that fixes it: the output is SQL, for the table's owner to read and then run. Your columns
-    keep what they hold: where one cannot serve a worker, map a new one, and check again.
+    MODULE:NAME is a TableStore or a TableOptions of your program; or give --table. It reports all problems, each with
+    the statement that fixes it. The output is SQL for the table's owner to review and run. It keeps the values of
+    your columns: where a column does not fit, map a new one and check again.
 
     Exit code: 0 a worker can serve it (there may be advice), 1 it cannot, 3 the database cannot be reached.
     """
@@ -108,7 +108,7 @@ def check_table(only_sql: bool, as_json: bool, **typed: Any) -> int:
 
 @command.command("ddl")
 @click.argument("name")
-@click.option("--view", metavar="NAME", help="Also print a view, for you to join to.")
+@click.option("--view", metavar="NAME", help="Also print a view, to which you can add joins.")
 @columns_option
 @click.option("--key", type=WordChoice(KEY_TYPES), default="bigint", show_default=True, help="The type of the id.")
 @click.option("--dialect", type=WordChoice(DIALECTS), default="postgres", show_default=True)
@@ -125,17 +125,17 @@ def print_ddl(
     channel: str | None,
     if_not_exists: bool,
 ) -> None:
-    """Print the SQL that makes the table NAME.
+    """Print the SQL that creates the table NAME.
 
-    It has the indexes that keep claims fast. Add columns of your own to it.
+    It includes the indexes that keep claims fast. You can add columns.
 
-    Opens no database: pipe it into psql or sqlite3.
+    It opens no database: pipe it into psql or sqlite3.
     """
-    # Checked as for a store: the same names, the same complaints.
+    # Check the names as a store does, with the same errors.
     TableOptions(name=name, table_name=name, view_name=view, alternate_column_names=columns)
     shape = read_shape(name, view, columns, folds=dialect == "postgres")
     if channel is not None and not notify:
-        raise click.UsageError("--channel says where to notify: give --notify too")
+        raise click.UsageError("--channel needs --notify: give it too")
     notified = (channel or f"{shape.table.name}_queued") if notify else None
     plan = DdlOptions(shape=shape, dialect=dialect, key=key, channel=notified, if_not_exists=if_not_exists)
     click.echo(full_ddl(plan).rstrip())
@@ -147,9 +147,9 @@ def print_ddl(
 @json_option
 @connection_options
 def show_logs(record_id: str, as_json: bool, **typed: Any) -> int:
-    """Show what the latest attempt of the record ID has logged.
+    """Show the log of the latest attempt of the record ID.
 
-    Each command, how it ended, and what it wrote.
+    It lists each command with its outcome and output.
     """
 
     async def read(store: TableStore[Any]) -> list[ExecutionLogEntry] | None:
@@ -172,10 +172,10 @@ def show_logs(record_id: str, as_json: bool, **typed: Any) -> int:
 @click.argument("target", metavar="MODULE:NAME")
 @table_run_options
 def run_workers(target: str, **typed: Any) -> int:
-    """Run a worker of a table of your own until it is stopped.
+    """Run a worker of your own table until it is stopped.
 
-    MODULE:NAME is a Worker of your program, a list of workers and resetters, or a function without arguments that gives
-    either (the name may be left out: worker). The first Ctrl-C or SIGTERM lets running records end, a second one
+    MODULE:NAME is a Worker of your program, a list of workers and resetters, or a function without arguments that
+    returns either; the default name is worker. The first Ctrl-C or SIGTERM lets running records finish, the second
     returns them.
     """
     from stowhand.service.table_run import run_table
@@ -218,7 +218,7 @@ def list_records(states: tuple[str, ...], after: str | None, limit: int, as_json
 @json_option
 @connection_options
 def show_record(key: str, as_json: bool, **typed: Any) -> int:
-    """Show one record as the table has it. Its log: stowhand table logs."""
+    """Show one record of the table. Its log: stowhand table logs."""
 
     async def read(store: TableStore[Any]) -> ShownRecord | None:
         return await of_key(key, store.look_up)
@@ -235,7 +235,7 @@ def show_record(key: str, as_json: bool, **typed: Any) -> int:
 @json_option
 @connection_options
 def retry_records(arguments: tuple[str, ...], as_json: bool, **typed: Any) -> int:
-    """Make records due now, as if they had never been tried. Not while they run, and not when they are completed."""
+    """Make records due now, with all their attempts. Running and completed records are refused."""
     return _act(typed, arguments, TableStore.retry_record, as_json=as_json)
 
 
@@ -247,7 +247,7 @@ def retry_records(arguments: tuple[str, ...], as_json: bool, **typed: Any) -> in
 def cancel_records(arguments: tuple[str, ...], as_json: bool, **typed: Any) -> int:
     """Cancel records; running ones are asked to stop.
 
-    The column cancel asks them.
+    Workers read the request from the column cancel.
     """
     return _act(typed, arguments, TableStore.cancel_record, as_json=as_json)
 
@@ -259,7 +259,10 @@ def _act(
     *,
     as_json: bool,
 ) -> int:
-    """Print each answer as it comes; 1 if any was refused or is missing. Without --table the last word is the table."""
+    """Print each answer. Return 1 if a record was refused or is missing.
+
+    Without --table the last argument names the table.
+    """
     target, keys = (None, arguments) if typed["table"] is not None else (arguments[-1], arguments[:-1])
     if not keys:
         raise click.UsageError("name the records, and the table: ID... MODULE:NAME, or ID... --table NAME")
@@ -274,7 +277,7 @@ def _act(
 
 
 def _state(record: ShownRecord) -> str:
-    return f"{record.state} (cancel asked)" if record.cancel and record.state == State.PROCESSING else record.state
+    return f"{record.state} (cancel requested)" if record.cancel and record.state == State.PROCESSING else record.state
 
 
 def _due(record: ShownRecord) -> str:
@@ -298,7 +301,7 @@ RECORD_COLUMNS: list[Column[ShownRecord]] = [*LIST_COLUMNS[:-1], *map(Column, _O
 def with_table(
     typed: dict[str, Any], operation: Callable[[TableStore[Any]], Awaitable[T]], *, must_be_valid: bool = True
 ) -> T:
-    """Open the table, do one thing, close it. ``opens``: refuse a table that no worker can serve."""
+    """Open the table, run the operation, close it. ``must_be_valid`` refuses a table that no worker can serve."""
 
     async def session() -> T:
         store = table_of(typed)
@@ -313,7 +316,7 @@ def with_table(
 
 
 def table_of(typed: dict[str, Any]) -> TableStore[Any]:
-    """Raises ConfigurationError, UsageError."""
+    """Return the table that the options name. Raise ConfigurationError or UsageError."""
     target, name, view, columns = typed["target"], typed["table"], typed["view"], typed["columns"]
     has_unique_ids: bool = typed["unique_ids"]
     settings = settings_of(typed)
@@ -321,7 +324,7 @@ def table_of(typed: dict[str, Any]) -> TableStore[Any]:
     if (target is None) == (name is None):
         raise click.UsageError("name the table: MODULE:NAME (a TableStore or TableOptions), or --table NAME")
     if target is not None and (view is not None or columns or has_unique_ids):
-        raise click.UsageError(f"{target} says which view and columns; leave --view and --column out")
+        raise click.UsageError(f"{target} already names its view and columns; omit --view, --column and --unique-ids")
     if target is None:
         options: Any = TableOptions(
             name=name, table_name=name, view_name=view, alternate_column_names=columns, unique_ids=has_unique_ids
@@ -330,7 +333,7 @@ def table_of(typed: dict[str, Any]) -> TableStore[Any]:
         options = load_object(target, object, default="store")
     if isinstance(options, TableStore):
         if typed["connection"] is not None:
-            raise click.UsageError(f"{target} is a TableStore, which knows where its table is; leave -c out")
+            raise click.UsageError(f"{target} is a TableStore, which already names its database; omit -c")
         return options
     if not isinstance(options, TableOptions):
         raise click.UsageError(f"{target!r}: {a_type(options)}, not a TableStore or TableOptions")
@@ -342,9 +345,9 @@ def table_of(typed: dict[str, Any]) -> TableStore[Any]:
 
 
 async def of_key(key: str, operation: Callable[[JobId], Awaitable[T]]) -> T:
-    """Do it with a key as it was typed: a number, where the table's keys are numbers; a key of text may look like one.
+    """Run the operation with a typed key: as a number first, then as text, since a text key may look like a number.
 
-    Raises InvalidJob for one that is no key of this table.
+    Raise InvalidJob if it is no key of this table.
     """
     is_integer = key.removeprefix("-").isdecimal() and key.isascii()
     try:

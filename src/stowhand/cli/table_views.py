@@ -1,4 +1,4 @@
-"""Findings and execution logs, for people and for programs. Nothing in them can drive a terminal."""
+"""Views of findings and execution logs, as text and JSON. Nothing in them can control the terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def finding_text(finding: Finding) -> str:
         level = click.style(level, fg="red" if finding.fatal else "yellow")
     lines = [f"-- {level}: {escape(finding.problem)}"]
     if finding.fix:
-        # A name that drives a terminal is shown escaped there; a file or a pipe gets the statement that works.
+        # A terminal gets escaped names; a file or a pipe gets the statement that works.
         lines.append(escape_lines(finding.fix, "") if sys.stdout.isatty() else finding.fix)
     return "\n".join(lines)
 
@@ -41,7 +41,7 @@ def sql_lines(findings: Sequence[Finding], *, only_sql: bool) -> Iterator[str]:
 
 
 def log_page(entries: Sequence[ExecutionLogEntry]) -> str:
-    """Entry by entry: how it ended, its command, what it said."""
+    """Return each entry with its outcome, command and output."""
     return "\n\n".join(_entry(number, entry) for number, entry in enumerate(entries, 1))
 
 

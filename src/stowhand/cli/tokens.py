@@ -40,7 +40,7 @@ tokens_option = click.option(
     metavar="FILE",
     help=f"The file of worker tokens.  [default: {DEFAULT}]  [env: {SETTINGS['tokens'].variables[0]}]",
 )
-"""The file, and whether an option or a setting named it."""
+"""Option for the file. Its value also tells whether an option or a setting named the file."""
 trust_from_option = click.option(
     "--trust-from",
     multiple=True,
@@ -68,22 +68,20 @@ def _read_expiry(text: str) -> datetime | None:
         return None
     seconds = parse_duration(text)
     if seconds <= 0:
-        raise ValueError("must be longer than nothing; or never")
+        raise ValueError("must be longer than 0; or never")
     return wall_clock() + timedelta(seconds=seconds)
 
 
 def _names(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Names with commas between them, as ``stowhand worker --queue`` takes them."""
+    """Split names at commas, as ``stowhand worker --queue`` does."""
     return tuple(name.strip() for value in values for name in value.split(","))
 
 
 @command.command("make")
 @click.option("--name", required=True, help="Name of the holder, for the list and the audit.")
 @click.option("--scope", multiple=True, default=("claim",), callback=_scopes, help=f"{', '.join(Scope)}.  [claim]")
-@click.option(
-    "--task", multiple=True, help="Only this task (of a table: the store's name). Several: repeated, or with commas."
-)
-@click.option("--queue", multiple=True, help="Only this queue. Several: repeated, or with commas.")
+@click.option("--task", multiple=True, help="Only this task (of a table: the store's name); repeat it or use commas.")
+@click.option("--queue", multiple=True, help="Only this queue; repeat it or use commas.")
 @click.option("--serial", multiple=True, help="Only this serial key, for enqueue and read; may be repeated.")
 @click.option("--condition", multiple=True, metavar="COLUMN", help="A column that claims may compare; may be repeated.")
 @click.option(
@@ -104,7 +102,7 @@ def make(
     expires: datetime | None,
     tokens: tuple[Path, bool],
 ) -> None:
-    """Make a token and print it, once: only its hash is kept."""
+    """Make a token and print it once: only its hash is stored."""
     limits.check_name("name", name, MAX_NAME_LENGTH)
     task, queue = _names(task), _names(queue)
     for option, names, limit in (
@@ -116,7 +114,7 @@ def make(
         for one in names:
             limits.check_name(option, one, limit)
     if not scope:
-        raise ConfigurationError(f"--scope: none given; there are: {', '.join(Scope)}")
+        raise ConfigurationError(f"--scope: no scope given; there are: {', '.join(Scope)}")
     token, token_id, sha256 = new_token()
     record = TokenRecord(
         id=token_id,
@@ -141,12 +139,12 @@ def make(
 @json_option
 @tokens_option
 def list_tokens(as_json: bool, tokens: tuple[Path, bool]) -> None:
-    """List all tokens, the expired and revoked ones too."""
+    """List all tokens, also expired and revoked ones."""
     show_all(TokenFile(tokens[0]).read(), f"No tokens in {tokens[0]}.", token_columns(wall_clock()), as_json=as_json)
 
 
 def token_columns(now: datetime) -> list[Column[TokenRecord]]:
-    """Tokens, without their hashes."""
+    """Return the columns of tokens, without their hashes."""
     return [
         Column("id", "ID"),
         Column("name", "NAME"),
@@ -174,7 +172,7 @@ def _limits(record: TokenRecord) -> str:
 def revoke(words: tuple[str, ...], tokens: tuple[Path, bool]) -> int:
     """Revoke tokens by id, or all of one name.
 
-    A running server refuses them from then on.
+    A running server refuses them at once.
     """
     matched: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""``stowhand top``: what a queue is doing, looked at again and again until Ctrl-C."""
+"""``stowhand top``: show the figures and running jobs of a store until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stowhand.protocols.queue_store import JobFilter, QueueStore
 MAX_ROWS = 10
 """Rows of each table."""
 MIN_PAUSE_RATIO = 4.0
-"""Minimum pause as a multiple of the time of a look: the store is busy with it a fifth of the time at most."""
+"""Minimum pause, as a multiple of an update's time: the store spends at most a fifth of its time on updates."""
 
 
 @click.command(cls=Command)
@@ -35,7 +35,7 @@ MIN_PAUSE_RATIO = 4.0
 def command(interval: float, **typed: Any) -> None:
     """Show the page of stats and the running jobs, live.
 
-    Every few seconds, until Ctrl-C.
+    It updates every few seconds until Ctrl-C.
     """
 
     with suppress(KeyboardInterrupt):
@@ -43,14 +43,14 @@ def command(interval: float, **typed: Any) -> None:
 
 
 async def _show(store: QueueStore, interval: float) -> None:
-    """Show a page again and again. An outage is logged and waited out."""
+    """Show a page repeatedly. An outage is logged, and the next page is tried later."""
     screen, clock = Screen(), SystemClock()
     while True:
         started_at = clock.monotonic()
         try:
             screen.show(await _page(store))
         except StoreError as error:
-            core_logger().error(f"No answer: {error}")
+            core_logger().error(f"No update: {error}")
         await clock.sleep(pause_after(clock.monotonic() - started_at, interval))
 
 
@@ -63,7 +63,7 @@ async def _page(store: QueueStore) -> list[str]:
 
 
 def pause_after(duration: float, interval: float) -> float:
-    """Seconds until the next look begins."""
+    """Return the seconds until the next update."""
     return max(interval, MIN_PAUSE_RATIO * duration)
 
 

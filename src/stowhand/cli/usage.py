@@ -1,4 +1,4 @@
-"""Mistakes in a command line: an unknown option, command or argument, and what was probably meant."""
+"""Usage errors: an unknown option, command or argument, with a suggestion."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stowhand.errors import hint, suggest
 from stowhand.hints import our_words, sentence
 
 UNSUGGESTED_OPTIONS = ("--insecure",)
-"""Options that nobody should use by mistake."""
+"""Options that must not be used by mistake."""
 OTHER_OPTIONS = {
     "at": "--run-at",
     "autoreload": "--watch",
@@ -37,7 +37,7 @@ OTHER_OPTIONS = {
     "v": "--log-level",
     "verbose": "--log-level",
 }
-"""Options of ours by the names that other programs give them, without dashes. Words of libraries are in ``hints``."""
+"""Options by their names in other programs, without dashes. ``hints`` has words of libraries."""
 OTHER_COMMANDS = {
     "check": "doctor",
     "dashboard": "web",
@@ -50,7 +50,7 @@ OTHER_COMMANDS = {
     "upgrade": "migrate",
     "workers": "stats",
 }
-"""Commands of ours by the names that other programs give them."""
+"""Commands by their names in other programs."""
 
 
 def unknown_option(name: str, context: click.Context) -> str:

@@ -1,4 +1,4 @@
-"""``stowhand web``: the dashboard, by itself or beside a worker."""
+"""``stowhand web``: the dashboard, as its own command or beside a worker."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from stowhand.web.visitors import SignIn, Visitors
 DEFAULT_PORT = 8480
 GRACE_SECONDS = 1.0
-"""Seconds that requests have to end at a stop: pages are quick, and a stream of changes never ends by itself."""
+"""Time for requests to finish at a stop: pages are quick, and a stream of changes never ends by itself."""
 
 
 def _prefix(text: str) -> str:
     if text and not text.startswith("/"):
-        raise ValueError(f"{text!r} given; write it like /jobs-admin")
+        raise ValueError(f"{text!r}: write it like /jobs-admin")
     return text.rstrip("/")
 
 
@@ -64,7 +64,7 @@ def _prefix(text: str) -> str:
     help="Path of the dashboard behind a proxy that passes paths on unchanged: /jobs-admin.",
 )
 @tokens_option
-@click.option("--allow-actions", is_flag=True, help="Let visitors who have signed in change and add jobs.")
+@click.option("--allow-actions", is_flag=True, help="Let signed-in visitors change and add jobs.")
 @click.option("--hide-payloads", is_flag=True, help="Hide payloads, results, keys, errors and logs.")
 @click.option("--trust-header", default="", metavar="NAME", help="Header in which your proxy names the visitor.")
 @trust_from_option
@@ -78,10 +78,11 @@ def command(
 ) -> int:
     """Show the dashboard in a browser.
 
-    It has every job, serial key, task and worker.
+    It shows every job, serial key, task and worker.
 
-    It listens on this machine alone and changes nothing. With --allow-actions you sign in by a link, good for one use;
-    on another --host, and wherever there are tokens, by a token. In an application of yours: stowhand.web.dashboard.
+    By default it listens on this machine only and changes nothing. With --allow-actions you sign in with a single-use
+    link. With another --host, or where tokens exist, you sign in with a token. To mount it in your application:
+    stowhand.web.dashboard.
     """
     access = _AccessOptions.of(typed, url_prefix)
     settings = settings_of(typed)
@@ -90,7 +91,7 @@ def command(
             f"{settings.store.connection.source}: its jobs are in the memory of another process; mount the dashboard in"
             " that one: stowhand.web.dashboard(app)"
         )
-    store_of(settings.store)  # a driver or an App that is missing is said at once; not connected yet
+    store_of(settings.store)  # report a missing driver or App now; this does not connect
     if not beside:
         log_store(settings.store.connection)
     address = {"host": host, "port": port, "tls_cert": tls_cert, "tls_key": tls_key}
@@ -108,12 +109,12 @@ class _AccessOptions(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(typed: dict[str, Any], prefix: str) -> _AccessOptions:
-        """Take the options of access out of ``typed``. Raises ConfigurationError."""
+        """Remove the access options from ``typed`` and return them. Raise ConfigurationError."""
         from stowhand.web.visitors import SignIn
 
         path, required = typed.pop("tokens")
         if required and not path.exists():
-            raise ConfigurationError(f"{path}: no tokens have been made yet; make one: {_make_token_command(path)}")
+            raise ConfigurationError(f"{path}: no tokens yet; make one: {_make_token_command(path)}")
         public_url = typed.pop("public_url").rstrip("/")
         entrance = SignIn(
             allow_actions=typed.pop("allow_actions"),
@@ -125,19 +126,18 @@ class _AccessOptions(msgspec.Struct, frozen=True):
         return _AccessOptions(entrance, path, required, prefix or unquote(urlsplit(public_url).path))
 
     def check(self, host: str) -> None:
-        """Refuse an address that others reach where nothing identifies them. Raises ConfigurationError."""
+        """Refuse an address that others can reach if nothing identifies them. Raise ConfigurationError."""
         from stowhand.http_server import is_loopback
 
         if not is_loopback(host) and not self.tokens.exists() and not self.entrance.trust_header:
             raise ConfigurationError(
-                f"--host {host}: without tokens the dashboard is for this machine alone. Make one first:"
+                f"--host {host}: without tokens the dashboard is for this machine only. Make one first:"
                 f" {_make_token_command(self.tokens)}; or let your proxy name the visitor: --trust-header;"
                 " or leave out --host"
             )
 
     def visitors(self, events: Events, on_link: Callable[[str], None]) -> Visitors:
-        """``show``: is given the path of a link to sign in, where actions are allowed and nothing else identifies a
-        visitor."""
+        """Return the visitors. ``on_link`` receives the path of a sign-in link if nothing else identifies a visitor."""
         from stowhand.remote.server.authenticator import Authenticator
         from stowhand.web.visitors import SignInLink, Visitors
 
@@ -155,7 +155,7 @@ def _make_token_command(path: Path) -> str:
 
 
 class _DashboardServer:
-    """One run. The store is opened for the first page, so that a page reports one that cannot be reached."""
+    """Serves the dashboard. It opens the store for the first page, so that a page can report an outage."""
 
     def __init__(self, settings: WorkerSettings, access: _AccessOptions) -> None:
         self._settings = settings
@@ -168,7 +168,7 @@ class _DashboardServer:
         from stowhand.web.asgi import Asgi
 
         self._access.check(address["host"])
-        if not beside:  # the worker has looked
+        if not beside:  # the worker has checked it
             await self._check_schema()
         events = Events()
         LendingListener(events, name="web")
@@ -182,9 +182,9 @@ class _DashboardServer:
                 if beside:
                     print(f"{url}/", flush=True)  # noqa: T201  the worker reads it
                     handle_signals(lambda: None)
-                    asyncio.get_running_loop().add_reader(0, server.stop)  # nothing is ever sent: it has ended
+                    asyncio.get_running_loop().add_reader(0, server.stop)  # readable only when the worker has exited
                 else:
-                    core_logger().info(f"Dashboard: {url}/ (Ctrl-C ends it)")
+                    core_logger().info(f"Dashboard: {url}/ (Ctrl-C stops it)")
                     loop = asyncio.get_running_loop()
                     handle_signals(lambda: loop.call_soon_threadsafe(server.stop))
                 visitors.show_link()
@@ -194,7 +194,7 @@ class _DashboardServer:
                 await store.close()
 
     async def _check_schema(self) -> None:
-        """Raise SchemaError where the schema is refused. A store that is away, or not installed yet, may come."""
+        """Raise SchemaError if the schema is refused. A store that is unreachable or not installed may appear later."""
         try:
             async with unopened(self._store_settings(read_only=True)) as store:
                 await store.open()
@@ -216,7 +216,7 @@ class _DashboardServer:
         return Board(reader, Access(visitors), actions, events=events)
 
     def _show_link(self, path: str) -> None:
-        """Print the link to a terminal, or write it to a file that only its owner reads: never to a log."""
+        """Print the link to a terminal, or write it to a file that only its owner can read. Never log it."""
         link = f"{self._url}{path}"
         if sys.stderr.isatty():
             click.echo(f"Sign in, once and within ten minutes: {link}", err=True)
@@ -236,21 +236,23 @@ class _DashboardServer:
         return store
 
     def _store_settings(self, *, read_only: bool) -> StoreSettings:
-        """Looking is read-only to the database too: what is asked is ended after some seconds, and cannot write."""
+        """Return the store's settings. Read-only connections cannot write, and their queries have a time limit."""
         options = msgspec.structs.replace(self._settings.store.options, read_only=read_only)
         return msgspec.structs.replace(self._settings.store, options=options)
 
 
 def _declarations(app: str | None, *, may_change: bool) -> Callable[[NewJob], NewJob]:
-    """The function that applies the App's declarations to an added job. ``may_change``: its files may change, as under
-    `stowhand dev`."""
+    """Return a function that applies the App's declarations to an added job.
+
+    ``may_change``: its files may change, as in ``stowhand dev``.
+    """
     if app is None:
         return Registry().complete_foreign_job
     return current_declarations(app) if may_change else _declared(app).complete_foreign_job
 
 
 def current_declarations(app: str) -> Callable[[NewJob], NewJob]:
-    """Return a function that applies the declarations in the App's files of the moment. It raises InvalidJob."""
+    """Return a function that applies the current declarations of the App's files. It raises InvalidJob."""
 
     def apply(job: NewJob) -> NewJob:
         for name in _own_modules():
@@ -273,7 +275,7 @@ def _declared(app: str) -> Registry:
 
 
 def _own_modules() -> list[str]:
-    """The application's modules: those of files below the current folder that no package was installed into."""
+    """Return the application's modules: files below the current folder outside site-packages."""
     return [
         name
         for name, module in sys.modules.items()
@@ -286,11 +288,10 @@ def _own_modules() -> list[str]:
 
 @contextmanager
 def dashboard_beside(address: str | None, typed: Mapping[str, Any], *, allow_actions: bool = False) -> Iterator[None]:
-    """A dashboard in a process of its own for the length of the block, on the same store; should it die, another.
+    """Run a dashboard on the same store in a separate process during the block. Restart it if it dies.
 
-    ``typed``: the worker's options. With ``allow_actions`` a terminal is shown the link to sign in, and no other.
-    Raises ConfigurationError if an option keeps it from starting (a port in use, a missing extra).
-    Where it dies while starting, the block goes on, and it is started again.
+    ``typed`` has the worker's options. With ``allow_actions`` a terminal shows only the link to sign in.
+    Raise ConfigurationError if it cannot start, such as for a port in use or a missing extra.
     """
     if address is None:
         yield
@@ -307,11 +308,11 @@ def dashboard_beside(address: str | None, typed: Mapping[str, Any], *, allow_act
 
 
 class _DashboardProcess:
-    """The process, and those that follow it. ``keep`` runs on a thread, the rest where the block is."""
+    """Keeps a dashboard process running. ``keep`` runs in a thread, other methods in the thread of the block."""
 
     def __init__(self, address: str, allow_actions: bool, environ: Mapping[str, str]) -> None:
         self.first_start: Future[None] = Future()
-        """Done when the first process listens, or has died; an error where it was refused."""
+        """Done when the first process listens or has died. It has an error if the options were refused."""
         self._address = address
         self._host, self._port = split_address(address)
         self._options = ["--allow-actions"] if allow_actions else []
@@ -330,7 +331,7 @@ class _DashboardProcess:
             self._has_started()
 
     def stop(self) -> None:
-        """End it. From any thread; harmless when it has ended."""
+        """Stop it, from any thread. Does nothing if it has stopped."""
         with suppress(RuntimeError):  # its loop is closed
             self._loop.call_soon_threadsafe(self._children.stop)
 
@@ -346,7 +347,7 @@ class _DashboardProcess:
         url = (await child.process.stdout.readline()).decode().strip()
         if not url:
             return
-        self._port = urlsplit(url).port or self._port  # where any port will do, those that follow have the same
+        self._port = urlsplit(url).port or self._port  # with port 0, restarted processes keep the port
         if self.first_start.done() or not self._should_show_link:
             core_logger().info(f"Dashboard: {url}")
         self._has_started()
@@ -355,11 +356,11 @@ class _DashboardProcess:
         assert self._announcement is not None
         await self._announcement
         if code == USAGE and not self.first_start.done():
-            message = f"--web {self._address}: the dashboard has not started; see the error above"
+            message = f"--web {self._address}: the dashboard did not start; see the error above"
             self.first_start.set_exception(ConfigurationError(message))
             return NextStep.NONE
         if not self._children.is_stopping:
-            core_logger().error(f"The dashboard {describe_exit(code)}; it starts again.")
+            core_logger().error(f"The dashboard {describe_exit(code)}; restarting")
         self._has_started()
         return NextStep.RESTART
 
@@ -371,7 +372,7 @@ class _DashboardProcess:
 def environment_of(typed: Mapping[str, Any], *on: str) -> dict[str, str]:
     """Return the typed settings of these groups for a process that is started beside this one.
 
-    By the environment: other users of the machine see a command line, and a URL may hold a password.
+    They are passed in the environment: other users can see a command line, and a URL may contain a password.
     """
     return {
         option.variables[0]: str(value).lower() if isinstance(value, bool) else str(value)

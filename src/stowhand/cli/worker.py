@@ -35,9 +35,9 @@ Or name your App: stowhand worker MODULE:APP, as in shop.jobs:app."""
 def command(beside: bool, **typed: Any) -> int:
     """Run a worker: claim jobs and run them.
 
-    MODULE:APP is your App, as in shop.jobs:app; without one it is the folder tasks/. The store is the App's, or that
-    which the environment names, or else the file stowhand.db. The first Ctrl-C lets running jobs end, a second one
-    returns them.
+    MODULE:APP is your App, such as shop.jobs:app; the default is the folder tasks/. The store is the App's, the one
+    that the environment names, or the file stowhand.db. The first Ctrl-C lets running jobs finish, the second returns
+    them to the queue.
     """
     take_app(typed)
     settings = settings_of(typed)
@@ -56,7 +56,7 @@ def command(beside: bool, **typed: Any) -> int:
 
 
 def check_tasks(settings: WorkerSettings) -> None:
-    """Refuse a start without any tasks, and show how to write one. The loader checks tasks that are named."""
+    """Refuse to start without any tasks, and show how to write one. The loader checks named tasks."""
     if settings.tasks is not None and Path(settings.tasks).is_file():
         raise click.UsageError(
             f"--tasks {settings.tasks}: a file; name its folder, or the App in it: stowhand worker"

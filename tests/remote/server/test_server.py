@@ -38,7 +38,7 @@ def test_another_address_with_tokens_is_served(lend: Lend, tokens: Path) -> None
 
 
 def test_a_file_of_tokens_that_was_named_must_hold_some(lend: Lend) -> None:
-    with pytest.raises(ConfigurationError, match="no tokens have been made yet"):
+    with pytest.raises(ConfigurationError, match="no tokens yet"):
         lend(tokens_required=True)
 
 
