@@ -60,7 +60,7 @@ def test_every_role_calls_exactly_the_functions_of_the_page(asked: psycopg.Conne
             nobodys.add(name)
     shown = table_of("Functions")
     assert {name: may for name, may in found.items() if name not in nobodys} == shown
-    assert nobodys == listed("Helpers, which nobody calls but the owner and the functions above:"), (
+    assert nobodys == listed("Helpers, called only by the owner and the functions above:"), (
         "a new function stands in functions/grants.sql and in the table of the page, or among the helpers"
     )
 
@@ -101,7 +101,7 @@ def test_sequences_are_nobodys_and_types_everybodys(asked: psycopg.Connection) -
     sequences = asked.execute(
         "select relname, oid from pg_class where relnamespace = 'stowhand'::regnamespace and relkind = 'S'"
     ).fetchall()
-    assert {name for name, _ in sequences} == listed("Sequences, of which nobody may use any:")
+    assert {name for name, _ in sequences} == listed("Sequences, which no role may use:")
     for _, oid in sequences:
         for right in ("USAGE", "SELECT", "UPDATE"):
             assert not any(has(asked, "sequence", role, oid, right) for role in ROLES)
@@ -112,7 +112,7 @@ def test_sequences_are_nobodys_and_types_everybodys(asked: psycopg.Connection) -
             " where t.typnamespace = 'stowhand'::regnamespace and c.relkind = 'c'"
         )
     }
-    assert types == set(re.findall(r"`(\w+)`", page.partition("Types, which everybody may use:")[2]))
+    assert types == set(re.findall(r"`(\w+)`", page.partition("Types, which every role may use:")[2]))
 
 
 def test_the_schema_lets_the_roles_in_and_nobody_else(asked: psycopg.Connection, logins: Logins) -> None:
