@@ -216,15 +216,15 @@ async def test_a_form_sent_twice_does_what_it_does_once() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"action": "explode"}, "is none; there are"),
-        ({"action": ""}, "is none; there are"),
+        ({"action": "explode"}, "no action"),
+        ({"action": ""}, "no action"),
         ({"action": "cancel", "id": "x"}, "no whole number"),
-        ({"action": "cancel", "id": "-1"}, "is no id of a job"),
+        ({"action": "cancel", "id": "-1"}, "is not a job id"),
         ({"action": "cancel", "id": "٣"}, "no whole number"),
-        ({"action": "cancel", "id": str(2**63)}, "is no id of a job"),
+        ({"action": "cancel", "id": str(2**63)}, "is not a job id"),
         ({"action": "cancel", "id": "0" * 19 + "1" + "9" * 5000}, "no whole number"),
         ({"action": "cancel", "id": [str(one) for one in range(1, JOBS_PER_PAGE + 2)]}, f"a page has {JOBS_PER_PAGE}"),
-        ({"action": "reschedule", "id": "1"}, "say when"),
+        ({"action": "reschedule", "id": "1"}, "give a time"),
         ({"action": "reschedule", "id": "1", "when": "soon"}, "neither a time"),
         ({"action": "reschedule", "id": "1", "when": "2030-01-01T09:00"}, "has no time zone"),
         ({"action": "reschedule", "id": "1", "when": "+9999999w"}, "longer than a hundred years"),
@@ -250,7 +250,7 @@ async def test_a_form_that_means_nothing_is_refused_with_the_field(fields: dict[
 async def test_nothing_chosen_is_said() -> None:
     desk = Desk(MemoryStore())
     await desk.add()
-    assert await desk.said(await desk.act("cancel")) == ["No job was chosen."]
+    assert await desk.said(await desk.act("cancel")) == ["No job was selected."]
 
 
 async def test_a_reply_that_was_lost_is_audited_as_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +264,7 @@ async def test_a_reply_that_was_lost_is_audited_as_not_known(monkeypatch: pytest
     reply = await desk.browser.send(form, action="cancel", id=[str(job_id)])
     assert reply.status == 503
     assert isinstance(reply.body, bytes)
-    assert b"Not known whether it was done" in reply.body
+    assert b"Result unknown" in reply.body
     assert b"secret row" not in reply.body
     assert "refresh" not in dict(reply.headers)
     assert desk.told == [DashboardChanged("cancel", "ann", (str(job_id),), ("not known",), "10.0.0.1")]
@@ -428,7 +428,7 @@ async def test_without_the_right_to_payloads_the_form_knows_nothing_of_the_old_o
     page = await desk.browser.open(f"/again?id={old}")
     for secret in ("s3cret-1", "123456789012345678901234567890", "ä", "k3y-of-it"):
         assert secret not in page.html
-    assert f"What job {old} carries is not shown here." in page.html
+    assert f"The payload of job {old} is not shown." in page.html
     desk.browser.visitor = Visitor("ann", frozenset(Permission))
     assert "is not shown here" not in (await desk.browser.open(f"/again?id={old}")).html
     desk.browser.visitor = Visitor("bob", frozenset({Permission.LOOK, Permission.ADD}))
@@ -470,7 +470,7 @@ async def test_a_step_of_a_flow_is_not_run_from_here() -> None:
     desk = Desk(MemoryStore())
     step = await desk.add("orders/price", key="flow:orders:1", payload='{"id":"1"}')
     shown = await desk.browser.open(f"/job?id={step}")
-    assert not any(words in shown.html for words in ("/again?", "Enqueue one like it"))
+    assert not any(words in shown.html for words in ("/again?", "Enqueue a similar job"))
     page = Page(await again(desk, step))
     assert (page.status, "a step of a flow runs within its flow" in page.html) == (400, True)
     assert len(await desk.store.inspect.list()) == 1
@@ -556,7 +556,7 @@ async def test_all_jobs_that_match_are_retried_after_one_question(
         assert {(await desk.job(one)).state for one in failed} == {State.QUEUED}
         assert (await desk.job(other[0])).state is State.FAILED
         again = await desk.browser.send(asked.form("/act/matching"))
-        assert await desk.said(again) == ["No job matches any more."]
+        assert await desk.said(again) == ["No job matches anymore."]
 
 
 async def test_all_jobs_that_match_are_canceled_and_a_maximum_holds(
@@ -573,7 +573,7 @@ async def test_all_jobs_that_match_are_canceled_and_a_maximum_holds(
         assert "Cancel 3 queued jobs with serial q?" in asked.html
         assert "More jobs match" in asked.html
         lines = await desk.said(await desk.browser.send(asked.form("/act/matching")))
-        assert lines == ["Cancel 3 jobs: done", "More jobs match: repeat this for the next."]
+        assert lines == ["Cancel 3 jobs: done", "More jobs match; repeat the action to change them."]
         assert [(await desk.job(one)).state for one in ids].count(State.CANCELED) == 3
 
 

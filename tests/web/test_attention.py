@@ -86,7 +86,7 @@ def serial(due: int) -> SerialRow:
 
 RATE = minutes(OutcomeCounts(ok=50))
 BLOCKED = [row("paused", 4, paused=True), row("nobodys", 5, serving=0)]
-MAY, NOTHING = "jobs are due that may run now", "Nothing is due that a worker may take."
+MAY, NOTHING = "jobs are due that may run now", "No due job can run now."
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ async def test_a_question_that_takes_too_long_is_a_banner() -> None:
 
     visitor = PageReader(MemoryStore(), opened=opened)
     page = await visitor.page("/jobs", 504)
-    assert "This takes the store too long" in page
+    assert "The store took too long" in page
     assert "Since" not in page
 
 

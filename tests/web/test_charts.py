@@ -59,7 +59,7 @@ def test_failures_stand_on_top_of_what_ended_well() -> None:
     chart = throughput("figure", slots(OutcomeCounts(ok=6, failed=1, retry=1), None, OutcomeCounts(ok=10)))
     assert path(chart, "ok") == "M0.5 100v-60M2.5 100v-100"
     assert path(chart, "bad") == "M0.5 40v-20"
-    assert "16 attempts ended well, 2 failed." in chart
+    assert "16 attempts succeeded, 2 failed." in chart
 
 
 def test_one_failure_among_thousands_is_seen() -> None:
@@ -79,7 +79,7 @@ def test_nothing_counted_is_a_chart_without_lines() -> None:
     for chart in (throughput, waits, runs):
         figure = chart("figure", slots(None, None))
         assert path(figure, "ok") == path(figure, "bad") == path(figure, "p50") == ""
-    assert "Nothing was counted." in waits("figure", slots(None))
+    assert "No data." in waits("figure", slots(None))
 
 
 def test_a_new_version_is_a_line_with_its_name_and_cannot_be_markup() -> None:

@@ -77,8 +77,8 @@ async def test_a_long_list_is_walked_page_by_page(store_at: Stores) -> None:
     [
         ("state=faild", "did you mean 'failed'"),
         ("since=yesterday", "'yesterday' is no duration"),
-        ("seral=mail", "seral: there is no such filter; did you mean 'serial'"),
-        ("sate=failed", "sate: there is no such filter; did you mean 'state'"),
+        ("seral=mail", "seral: no such filter; did you mean 'serial'"),
+        ("sate=failed", "sate: no such filter; did you mean 'state'"),
         ("go_on=nowhere", "'nowhere' is not where a search like this goes on"),
     ],
 )
@@ -195,7 +195,7 @@ async def test_what_only_looks_like_a_trace_or_a_failure_has_a_page() -> None:
     for named in (None, "x" * 90_000, {"a": [1]}):
         job = await store.jobs.enqueue(NewJob(task="t", payload=json.dumps({"job_id": named, **failure})))
         page = await PageReader(store).page(f"/job?id={job.id}")
-        assert ("Tells of the failure of" in page, len(page.encode()) < 60_000) == (False, True)
+        assert ("Reports the failure of" in page, len(page.encode()) < 60_000) == (False, True)
 
 
 def test_a_payload_is_a_tree_in_which_numbers_stand_digit_by_digit() -> None:
@@ -254,4 +254,4 @@ async def test_a_large_payload_keeps_the_page_small_and_is_there_as_text() -> No
     )
     assert len((await visitor.page(f"/job?id={job.id}")).encode()) < 60_000
     assert (await visitor.page(f"/job/text?id={job.id}&as=payload")).strip() == large
-    assert "no way to show a job" in await visitor.page(f"/job/text?id={job.id}&as=xml", 400)
+    assert "not a text of a job" in await visitor.page(f"/job/text?id={job.id}&as=xml", 400)

@@ -82,7 +82,7 @@ async def test_a_task_shows_its_rate_its_failures_and_who_can_run_it(store_at: S
 
 async def test_failures_stand_in_groups_with_since_when(store_at: Stores) -> None:
     async with store_at() as store:
-        assert "Nothing has failed" in await PageReader(store).page("/failures")
+        assert "No failed jobs" in await PageReader(store).page("/failures")
         for _ in range(2):
             await store.jobs.enqueue(NewJob(task="sync"))
         for claim in await store.claim(ClaimRequest(worker="w", token=new_token(), limit=2, lease=60.0)):

@@ -229,9 +229,9 @@ async def test_a_lent_store_shows_jobs_one_by_one() -> None:
         await store.open()
         job = await store.jobs.enqueue(NewJob(task="send", payload='{"n":[1]}'))
         visitor = PageReader(store)
-        assert "This store is lent" in await visitor.page("/")
+        assert "This store is remote" in await visitor.page("/")
         jobs = await visitor.page("/jobs")
-        assert "This store is lent" in jobs
+        assert "This store is remote" in jobs
         assert "More filters" not in jobs  # nothing there could answer
         assert 'href="/jobs?state' not in jobs
         page = await visitor.page(f"/job?id={job.id}")

@@ -117,7 +117,7 @@ async def test_nobody_learns_of_payloads_by_searching(store_at: Stores, field: s
             held, none = f"{SECRET}-{len(ids) - 1}", "nothing"
             right, wrong = [Page(await browser.ask(f"/jobs?{field}={word}{more}")) for word in (held, none)]
             assert right.status == wrong.status == 403
-            assert "to search by them needs the right" in right.html
+            assert "filtering by them needs the right" in right.html
         page = await browser.open("/jobs")
         assert not [one for one in page.elements if one[1].get("name") in ("key", "error")]
         for order in ("key", "error", "payload", "last_error", "result"):

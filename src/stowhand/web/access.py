@@ -79,7 +79,7 @@ class Access:
             if visitors is not None and refused.kind in (Kind.UNAUTHORIZED, Kind.TOO_MANY):
                 return request, _login(request, visitors, refused.status, refused.message)
             values = {"words": refused.message, "hint": refused.fix}
-            return request, View(template="base.html", title="Not allowed", values=values, status=refused.status)
+            return request, View(template="base.html", title="Access denied", values=values, status=refused.status)
 
     def protect(self, request: Request, reply: Reply) -> Reply:
         """The reply with the headers that every reply has, and the cookies that its forms and its message need."""
@@ -110,7 +110,7 @@ class Access:
             rights = frozenset(right for scope, right in PERMISSION_BY_SCOPE.items() if scope in visitor.scopes)
             request = self._with_visitor(request, Visitor(visitor.name, rights))
         elif request.path not in ("/login", "/login/link"):
-            raise Refused(Kind.UNAUTHORIZED, "This dashboard asks who you are.")
+            raise Refused(Kind.UNAUTHORIZED, "Sign in to see this dashboard.")
         if visitor is None or not visitor.is_program:
             _check_form(request)
         return request, _sign_in_page(request, visitors)
@@ -144,8 +144,8 @@ def _check_form(request: Request) -> None:
 
 def _foreign_request() -> Refused:
     return forbidden(
-        "another site sent this, or the page that it was sent from is older than this dashboard",
-        "go back, load the page again, and send it once more; nothing was changed",
+        "another site sent this form, or its page is older than this dashboard",
+        "nothing was changed; go back, reload the page, and send the form again",
     )
 
 
@@ -173,10 +173,10 @@ def _login(request: Request, visitors: Visitors, status: int, words: str) -> Vie
     code = request.first("code")
     if visitors.method == "token":
         form = Form(path="/login", button="Sign in", hidden=(back,), field=("secret", "Token", "password"))
-        hint = "A token is made by: stowhand tokens make --name NAME --scope read,payload"
+        hint = "Make a token: stowhand tokens make --name NAME --scope read,payload"
     elif code and status == 200:
         form = Form(path="/login", button="Sign in", hidden=(("secret", code), back))
-        hint = "The link is good for one use, and for ten minutes."
+        hint = "The link works once and expires after ten minutes."
     else:
         form = Form(path="/login/link", button="Show a new link there")
         hint = "The link to sign in is in the terminal where this was started, or in the file that is named there."

@@ -74,7 +74,7 @@ class Action(msgspec.Struct, frozen=True):
 async def _reschedule(store: QueueStore, ids: Sequence[int], request: Request) -> Sequence[Answer]:
     when, priority = _when(request), _number(request, "priority")
     if when == RunTime() and priority is None:
-        raise InvalidField("Reschedule: say when (2030-01-31T09:00:00Z, or +5m), or the priority (smaller runs first)")
+        raise InvalidField("Reschedule: give a time (2030-01-31T09:00:00Z, or +5m) or a priority (smaller runs first)")
     return await _change_time(
         store, ids, Reschedule(run_at=when.run_at, priority=priority), when.delay, ActionResult.DONE
     )
@@ -114,13 +114,13 @@ ACTIONS = {
         "Complete",
         lambda store, ids, _: answers_of(store, ids, lambda store, ids: store.admin.complete_jobs(ids)),
         _WAITING_STATES | {State.FAILED},
-        "A job that is completed by hand counts as having run.",
+        "A job that you complete counts as if it had run.",
     ),
     "fail": Action(
         "Fail",
         lambda store, ids, request: fail(store, ids, request.sent("reason").strip() or None),
         _WAITING_STATES,
-        "A job that is failed by hand runs again only when it is retried.",
+        "A job that you fail runs again only if it is retried.",
     ),
     "remove": Action(
         "Remove",
@@ -164,14 +164,14 @@ class ActionPages:
             self._audit(request, word, [name], [done])
             return _back(request, [f"{word.capitalize()} {name}".rstrip() + f": {done}"])
         if (action := ACTIONS.get(word)) is None:
-            raise InvalidField(f"action: {word!r} is none; there are: {', '.join([*ACTIONS, *PAUSE_ACTIONS])}")
+            raise InvalidField(f"no action {word!r}; there are: {', '.join([*ACTIONS, *PAUSE_ACTIONS])}")
         if word != "reschedule" and (request.sent("when") + request.sent("priority")).strip():
             raise InvalidField(f"When, Priority: only Reschedule takes them; leave them empty for {action.label}")
         ids = [read_id(given) for given in dict.fromkeys(request.form.get("id", ()))]
         if len(ids) > JOBS_PER_PAGE:
             raise InvalidField(f"id: {len(ids)} jobs at once; a page has {JOBS_PER_PAGE}")
         if not ids:
-            return _back(request, ["No job was chosen."])
+            return _back(request, ["No job was selected."])
         if action.warning and not request.sent("sure"):
             return await _question(request, reader, action, ids)
         doing = reader.act(lambda store: action.act(store, ids, request))
@@ -186,10 +186,10 @@ class ActionPages:
         wanted = await search_of(filters, reader)
         states = tuple(state for state in State if state in wanted.wanted & MATCHING_STATES[word])
         if not states:
-            raise InvalidField(f"{action.label}: no job on this list can be changed so; choose another state")
+            raise InvalidField(f"{action.label}: it changes no job of this list; choose another state")
         jobs, is_all = await _matching(reader, request, msgspec.structs.replace(wanted, states=states))
         if not jobs:
-            return _back(request, ["No job matches any more."])
+            return _back(request, ["No job matches anymore."])
         if not request.sent("sure"):
             return _question_about_matching(request, action, jobs, states, is_all=is_all)
         counts: Counter[str] = Counter()
@@ -199,7 +199,7 @@ class ActionPages:
             self._audit(request, word, [one.job_id for one in answers], [one.done for one in answers])
             counts.update(map(_outcome_text, answers))
         lines = [f"{action.label} {number:,} {_noun(number)}: {what}" for what, number in counts.items()]
-        return _back(request, lines if is_all else [*lines, "More jobs match: repeat this for the next."])
+        return _back(request, lines if is_all else [*lines, "More jobs match; repeat the action to change them."])
 
     async def show_form(self, request: Request, reader: Reader) -> View:
         """The form for a job like this one."""
@@ -358,7 +358,7 @@ def _outcome_text(answer: Answer) -> str:
 async def _original(request: Request, reader: Reader) -> Job:
     """Return the job with its payload. The form decides what the visitor sees of it."""
     if not request.may(Permission.LOOK):
-        raise Forbidden("To run a job again needs the right “look”, too.")
+        raise Forbidden("Running a job again also needs the right “look”.")
     return await job_of(request, reader, Visitor(rights=frozenset({Permission.PAYLOADS})))
 
 

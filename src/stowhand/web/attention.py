@@ -1,7 +1,6 @@
-"""What needs somebody's attention, and when nothing will be due: judged from what a store says of itself. Pure.
+"""What needs a user's attention, and how long the due jobs will take, from the state of a store. Pure functions.
 
-What is paused, held, lost or run by nobody; what fails. A sentence sets the names of users apart, so that letters from
-right to left turn nothing that stands behind them: ``שלח: 5 jobs``.
+A text isolates names of users, so that right-to-left letters do not reorder the words after them: ``שלח: 5 jobs``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.throughput import Period, total
 
 RECENT_FAILURE_PERIOD = timedelta(hours=1)
-"""How long a failure is news."""
+"""Time for which a failure is recent."""
 ATTEMPT_PERIOD = timedelta(minutes=10)
 """In which the attempts of a task are counted; and for which a job may hold its serial key."""
 MIN_ATTEMPTS, MIN_FAILED_SHARE = 5, 0.5
@@ -37,7 +36,7 @@ PAUSE_COMMAND, RESUME_COMMAND = "stowhand serials pause", "stowhand serials resu
 
 
 class AttentionItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that needs attention: what it is, where it is seen, what to do."""
+    """Something that needs attention: a text, a link, and advice."""
 
     text: str
     """A sentence, which ends with ``since`` where that is given: ``mail: 3 jobs failed by hand, the first …``."""
@@ -51,7 +50,7 @@ class AttentionItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store says of itself at one moment of its clock."""
+    """The state of a store at one time of its clock."""
 
     now: datetime
     tasks: Sequence[BacklogRow] = ()
@@ -69,7 +68,7 @@ class StoreState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attention_items(facts: StoreState) -> list[AttentionItem]:
-    """All of them, by kind."""
+    """Return all items, by kind."""
     kinds: tuple[tuple[Callable[[StoreState], Iterable[AttentionItem]], str], ...] = (
         (_paused, "queues"),
         (_long_held, "queues"),
@@ -96,7 +95,7 @@ def outlook(facts: StoreState) -> str:
     blocked = sum(row.due for row in facts.serials if row.paused_since is not None or row.name in stuck)
     min_number, max_number = max(due.number - blocked, 0), min(due.number, max(all_due.number - blocked, 0))
     if not max_number:
-        return "Nothing is due that a worker may take." if all_due.number else "Nothing is due."
+        return "No due job can run now." if all_due.number else "Nothing is due."
     due = msgspec.structs.replace(due, number=max_number)
     text = f"{_jobs(due)} due" if min_number == max_number else f"At most {_jobs(due)} due that may run now"
     first_at = (facts.now - RATE_PERIOD).replace(
@@ -104,7 +103,7 @@ def outlook(facts: StoreState) -> str:
     )  # of whole minutes, and of this one as far as it goes
     done = total(period for period in facts.last_hour if period.at >= first_at).finished
     if not done:
-        return f"{text}, and none has ended in the last {format_span(RATE_PERIOD.total_seconds())}."
+        return f"{text}, and none finished in the last {format_span(RATE_PERIOD.total_seconds())}."
     remaining = format_span(max(due.number * (facts.now - first_at).total_seconds() / done, 1))
     return f"{text}; at this rate that is {remaining} of work."
 
@@ -202,7 +201,7 @@ def _failing_attempts(facts: StoreState) -> Iterator[AttentionItem]:
             text=f"{_isolated(task)}: {failed:,} of {ended:,} attempts of the last {span} failed, the first{before}",
             first_at=first_at,
             query={"task": task, "state": "errored"},
-            advice=f"Until that is mended: {PAUSE_COMMAND} --task {shlex.quote(task)}",
+            advice=f"Until that is fixed: {PAUSE_COMMAND} --task {shlex.quote(task)}",
         )
 
 
@@ -225,13 +224,13 @@ def _recent_failures(facts: StoreState) -> Iterator[AttentionItem]:
         jobs = f"{one.jobs:,} {'job' if one.jobs == 1 else 'jobs'} failed {how}"
         text = f"{_isolated(one.task)}: {jobs}, the first{' before' if one.is_cut else ''}"
         query = {"task": one.task, "state": "failed"}
-        yield AttentionItem(text=text, first_at=one.since, query=query, advice="Mend the cause, then retry them.")
+        yield AttentionItem(text=text, first_at=one.since, query=query, advice="Fix the cause, then retry them.")
 
 
 def _blocked(facts: StoreState) -> Iterator[AttentionItem]:
     for row in facts.workers:
         if row.state == "blocked":
-            text = f"A handler blocks the event loop of worker {row.card.name}; its other jobs stand still"
+            text = f"A handler blocks the event loop of worker {row.card.name}; its other jobs wait"
             yield AttentionItem(text=text, page="workers", advice="The worker's log names the task and the line.")
 
 
@@ -240,9 +239,7 @@ def _abandoned_threads(facts: StoreState) -> Iterator[AttentionItem]:
         if row.alive and (number := row.card.abandoned_threads):
             threads = "1 thread has" if number == 1 else f"{number} threads have"
             text = f"{threads} outlived their attempts in worker {row.card.name}, and cannot be stopped"
-            advice = (
-                f"With {row.card.concurrency} it claims nothing more. Give what the tasks call timeouts of its own."
-            )
+            advice = f"With {row.card.concurrency} it claims nothing more. Set timeouts in the calls of its tasks."
             yield AttentionItem(text=text, page="workers", advice=advice, is_bad=number >= row.card.concurrency)
 
 

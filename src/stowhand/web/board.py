@@ -53,7 +53,7 @@ MAX_NAMES = 2
 """Names of a long list that are said."""
 REFRESH_HEADER = ("refresh", "5")
 """Seconds after which a page that could not be shown is asked for again."""
-AFTER_POST = "Go back and look. Sending the form once more does what it did not, and nothing twice."
+AFTER_POST = "Go back and check. You can send the form again: nothing is done twice."
 Page = Callable[[Request, Reader], Awaitable[View | Reply]]
 
 
@@ -82,8 +82,8 @@ ROUTES: tuple[Route, ...] = (
 
 
 ERROR_PAGES: dict[type[Exception], tuple[int, str, str]] = {
-    PageNotFound: (404, "Not here", ""),
-    Forbidden: (403, "Not allowed", ""),
+    PageNotFound: (404, "Not found", ""),
+    Forbidden: (403, "Access denied", ""),
     InvalidField: (400, "This cannot be shown", "Check the URL, or go back."),
     errors.InvalidJob: (400, "This cannot be done", ""),
     errors.SchemaMissing: (503, "No schema is installed", "Run: stowhand migrate"),
@@ -91,9 +91,9 @@ ERROR_PAGES: dict[type[Exception], tuple[int, str, str]] = {
     errors.SchemaTooNew: (503, "The schema is newer than this program", "Upgrade Stowhand where this dashboard runs."),
     errors.SchemaError: (503, "The schema does not suit this program", ""),
     errors.StoreRefused: (502, "The store refuses this", ""),
-    errors.StoreTooSlow: (504, "This takes the store too long", "Ask for less: one state, a shorter time."),
-    errors.ConfigurationError: (501, "This store cannot say that", ""),
-    errors.StoreError: (503, "The store does not answer", "This page tries again by itself, every few seconds."),
+    errors.StoreTooSlow: (504, "The store took too long", "Ask for less: one state, a shorter time."),
+    errors.ConfigurationError: (501, "This store does not support this", ""),
+    errors.StoreError: (503, "The store does not answer", "This page retries every few seconds."),
 }
 """Status, title and advice of the page for an error: the first class that matches."""
 
@@ -133,7 +133,7 @@ class Board:
             return await self._reply(request)
         except Exception as error:  # noqa: BLE001  boundary: a bug is reported, and its page has the headers of all
             self._events.emit(RequestBroken(request.path, "".join(traceback.format_exception(error))))
-            return self._access.protect(request, text(500, "This page has a bug; the log of this program says more.\n"))
+            return self._access.protect(request, text(500, "This page has a bug; see the log of this program.\n"))
 
     async def _reply(self, request: Request) -> Reply:
         admitted, immediate = await self._access.admit(request)
@@ -155,7 +155,7 @@ class Board:
             if route is None:
                 raise PageNotFound(f"There is no page {request.path} here.")
             if not request.may(route.needs):
-                raise Forbidden(f"This needs the right “{route.needs.value}”, which you do not have here.")
+                raise Forbidden(f"This needs the right “{route.needs.value}”, which you do not have.")
             found = await route.page(request, self._reader)
             if request.method == "POST":
                 self._reader.forget()
@@ -190,7 +190,7 @@ class Board:
         may_quote_rows = isinstance(error, errors.StoreError) and not is_schema_error  # a database quotes rows
         message = "" if may_quote_rows and not request.may(Permission.PAYLOADS) else scrub(str(error))
         if request.method == "POST" and status == 503 and not is_schema_error:
-            title, hint = "Not known whether it was done", AFTER_POST
+            title, hint = "Result unknown", AFTER_POST
         elif request.method == "POST" and status != 502:
             title, hint = "Not done", hint if is_schema_error else ""
         since = self._reader.away_since if status == 503 and not is_schema_error else None

@@ -34,11 +34,11 @@ def throughput(name: str, slots: Slots, marks: Marks = ()) -> Markup:
         slots,
         marks,
         title="Throughput",
-        words=f"{sum(good):,} attempts ended well, {sum(bad):,} failed.",
-        keys=(("ok", "ended well"), ("bad", "failed")),
+        words=f"{sum(good):,} attempts succeeded, {sum(bad):,} failed.",
+        keys=(("ok", "succeeded"), ("bad", "failed")),
         top=f"{top:,.0f}",
         drawn=_stack(good, bad, top),
-        texts=[f"{one:,} ended well, {other:,} failed" for one, other in zip(good, bad, strict=True)],
+        texts=[f"{one:,} succeeded, {other:,} failed" for one, other in zip(good, bad, strict=True)],
     )
 
 
@@ -61,9 +61,7 @@ def durations(
         slots,
         marks,
         title=title,
-        words=f"95 of 100 within {format_short_duration(slowest)} at the slowest."
-        if slowest
-        else "Nothing was counted.",
+        words=f"95 of 100 within {format_short_duration(slowest)} at the slowest." if slowest else "No data.",
         keys=(("p50", "half within"), ("p95", "95 % within")),
         top=format_short_duration(top),
         drawn=_line("p95", most, top) + _line("p50", half, top),

@@ -55,7 +55,7 @@ async def show(request: Request, reader: Reader) -> View:
             for one in (() if job.state in HISTORY else await reader.explain(request.visitor, job.id))
         ],
         "payload": tree(payload) if can_see_payload else None,
-        "result": "It could not be kept." if is_dropped else None if job.result_text is None else tree(result),
+        "result": "It could not be stored." if is_dropped else None if job.result_text is None else tree(result),
         "result_dropped": is_dropped,
         "error": (job.last_error or "")[:MAX_ERROR_LENGTH],
         "error_is_cut": len(job.last_error or "") > MAX_ERROR_LENGTH,
@@ -79,7 +79,7 @@ async def show_text(request: Request, reader: Reader) -> Reply:
     if job.payload_text:
         texts |= {"payload": redacted_text(job.payload_text)} | _copies(job, reader)
     if kind not in texts:
-        raise InvalidField(f"as: {kind!r} is no way to show a job; there are: {', '.join(texts)}")
+        raise InvalidField(f"as: {kind!r} is not a text of a job; there are: {', '.join(texts)}")
     return text(200, texts[kind] + "\n")
 
 
@@ -87,7 +87,7 @@ def read_id(text: str) -> int:
     """The id that a form or an address gives. Raises Malformed."""
     number = read("id", text, whole)
     if number is None or not 0 < number < 1 << 63:
-        raise InvalidField(f"id: {text!r} is no id of a job; an id is a whole number, as in /job?id=7")
+        raise InvalidField(f"id: {text!r} is not a job id, which is a whole number, such as /job?id=7")
     return number
 
 
@@ -101,7 +101,7 @@ async def job_of(request: Request, reader: Reader, who: Visitor) -> Job:
     job_id = read_id(request.first("id"))
     job = await reader.job(who, job_id)
     if job is None:
-        raise PageNotFound(f"There is no job {job_id}: it was removed, or its time in the history is over.")
+        raise PageNotFound(f"There is no job {job_id}: it was removed, or its history has expired.")
     return job
 
 

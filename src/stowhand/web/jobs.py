@@ -53,7 +53,7 @@ async def search_of(request: Request, reader: Reader) -> Search:
     filters = ("id", "state", *FILTER_NAMES, *TIME_FILTER_NAMES)
     unknown = request.query.keys() - {*filters, "go_on"}
     if unknown:
-        raise InvalidField(f"{', '.join(sorted(unknown))}: there is no such filter{suggest(min(unknown), filters)}")
+        raise InvalidField(f"{', '.join(sorted(unknown))}: no such filter{suggest(min(unknown), filters)}")
     words = [read("state", word, lambda word: one_of(word, State)) for word in request.query.get("state", ())]
     states = tuple(State(word) for word in dict.fromkeys(words) if word)
     values: dict[str, Any] = {name: request.first(name) or None for name in FILTER_NAMES}

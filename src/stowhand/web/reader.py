@@ -92,7 +92,7 @@ class Reader:
     async def search(self, who: Visitor, search_filter: Search) -> SearchResult | None:
         """Who may not see payloads cannot ask by what is in them."""
         if (search_filter.error or search_filter.key) and not who.may(Permission.PAYLOADS):
-            raise Forbidden("error, key: to search by them needs the right “payloads”, which you do not have here")
+            raise Forbidden("error, key: filtering by them needs the right “payloads”, which you do not have")
         found = await self._query(lambda inspect: inspect.search(search_filter))
         if found is None:
             return None

@@ -56,7 +56,7 @@ class SignIn(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"--public-url {self.public_url}: write it like https://jobs.example.com/queue")
         if self.trust_header and not (self.proxies and self.public_url):
             raise ConfigurationError(
-                f"--trust-header {self.trust_header}: say which proxy sends it, and where browsers find it:"
+                f"--trust-header {self.trust_header}: name the proxy that sends it, and the public URL:"
                 " --trust-from 10.0.0.0/8 --public-url https://jobs.example.com"
             )
 
@@ -153,7 +153,7 @@ class Visitors:
             return grant
         if not self._link.spend(secret):
             refused = self._authenticator.wrong(address)
-            raise Refused(refused.kind, "This link was used, or is more than ten minutes old.", status=refused.status)
+            raise Refused(refused.kind, "This link was already used or has expired.", status=refused.status)
         return EVERYTHING
 
     def _check_token(self, token: str, address: str) -> Grant:
@@ -163,7 +163,7 @@ class Visitors:
         if not grant.sees_all:
             fix = f"make one without limits: stowhand tokens make --name {grant.name} --scope read"
             raise forbidden(
-                "this token is for some tasks, queues or serial keys, and the dashboard shows them all", fix
+                "this token is limited to some tasks, queues or serial keys, but the dashboard shows all", fix
             )
         return grant
 
@@ -178,8 +178,8 @@ class Visitors:
             fix = f"open {url}; name the URL of a proxy with --public-url"
             raise forbidden("this dashboard has another name", fix)
         if not sign_in_options.trust_header and is_forwarded(headers):
-            fix = "make a token: stowhand tokens make --name NAME --scope read; or let the proxy say: --trust-header"
-            raise forbidden("a proxy stands before this dashboard, which does not ask who you are", fix)
+            fix = "make a token: stowhand tokens make --name NAME --scope read; or name the visitor: --trust-header"
+            raise forbidden("access denied: this dashboard is behind a proxy and has no sign-in", fix)
 
 
 class SignInLink:
@@ -239,5 +239,5 @@ def _named(headers: Mapping[str, str], header: str) -> str:
     name = headers.get(header.lower(), "").strip()
     # A comma joins two headers of this name, of which a visitor may have sent one.
     if not name or len(name) > MAX_NAME_LENGTH or not name.isprintable() or "," in name:
-        raise forbidden(f"the proxy does not say in {header} who you are", "sign in at the proxy")
+        raise forbidden(f"the proxy does not name you in {header}", "sign in at the proxy")
     return name

@@ -78,7 +78,7 @@ async def test_some_jobs_of_a_page_are_canceled_together_without_a_script(chromi
         page = await context.new_page()
         await page.goto(site.at("/jobs"))
         for job_id in (2, 4):
-            await page.get_by_label(f"Choose job {job_id}").check()
+            await page.get_by_label(f"Select job {job_id}").check()
         await page.get_by_role("button", name="Cancel", exact=True).click()
         await expect(page.locator("#job-4")).to_contain_text("canceled")
         await expect(page.locator("#job-3")).to_contain_text("queued")

@@ -85,13 +85,13 @@ async def test_chosen_jobs_stay_on_the_page_until_they_are_acted_on(site: Site, 
     for _ in range(2):
         await site.store.jobs.enqueue(NewJob(task="t"))
     await page.goto(site.at("/jobs?state=queued"))
-    await page.get_by_label("Choose job 1").check()
+    await page.get_by_label("Select job 1").check()
     await page.get_by_label("When").click()
     await site.store.admin.cancel(1)
     await expect(page.locator("#tabs")).to_contain_text("canceled 1")
     await expect(page.locator("#stamp")).to_have_class("paused")
-    await expect(page.get_by_label("Choose job 1")).to_be_checked()
-    await page.get_by_label("Choose job 1").uncheck()
+    await expect(page.get_by_label("Select job 1")).to_be_checked()
+    await page.get_by_label("Select job 1").uncheck()
     await page.locator("h1").click()
     await expect(page.locator("#job-1")).to_have_count(0)
 
@@ -100,7 +100,7 @@ async def test_who_comes_back_to_a_list_that_has_moved_on_finds_no_other_job_cho
     """A browser ticks again by place."""
     await site.store.jobs.enqueue(NewJob(task="t"))
     await page.goto(site.at("/jobs"))
-    await page.get_by_label("Choose job 1").check()
+    await page.get_by_label("Select job 1").check()
     await page.goto(site.at("/tasks"))
     await site.store.jobs.enqueue(NewJob(task="t"))
     await page.go_back()
@@ -133,7 +133,7 @@ async def test_a_page_shows_nothing_more_to_who_has_no_right_any_more(chromium: 
             await page.evaluate(HIDE, True)
             rights.clear()
             await page.evaluate(HIDE, False)
-            await expect(page.locator("h1")).to_have_text("Not allowed")
+            await expect(page.locator("h1")).to_have_text("Access denied")
             await expect(page.locator("body")).not_to_contain_text("secret_task")
 
     await store.jobs.enqueue(NewJob(task="secret_task"))
