@@ -132,7 +132,7 @@ def test_a_worker_outside_the_limits_of_its_token_ends(lent: Lent, stowhand: Sto
     ended = stowhand("worker", "-c", lent.url, "--queue", "bulk", STOWHAND_TOKEN=token)
     assert ended.code == 2
     assert "this token is not for the queue 'bulk'" in ended.err
-    assert "Store trouble" not in ended.err
+    assert "Store call failed" not in ended.err
 
 
 def test_a_token_is_not_sent_readable_to_another_machine(call: Stowhand) -> None:

@@ -49,7 +49,7 @@ def stream() -> Iterator[io.StringIO]:
         ),
         (CronScheduled("a", "a", 7, AT, True, 61.0), None),
         (CronClockMoved(-70.0), "WARNING: The store's clock went back by 70s; nothing is scheduled twice"),
-        (SchedulingFailed("it is\naway", 0.1), "ERROR: Trouble with recurring tasks, again in 0.1s: it is"),
+        (SchedulingFailed("it is\naway", 0.1), "ERROR: Cannot schedule recurring tasks, retrying in 0.1s: it is"),
         (CronReloaded(("a",), None), "INFO: Read the crontab again: 'a'"),
     ],
 )

@@ -213,7 +213,7 @@ def test_a_traceback_is_told_by_its_last_line() -> None:
             "ERROR: Permanently failed task 1 (hello): its workers died",
         ),
         (ResultDropped(1, "hello", "too large"), "its result could not be kept: too large"),
-        (StoreCallFailed(W, "claim", "gone\nmore", 1.5), "ERROR: Store trouble (claim), again in 1.5s: gone\n"),
+        (StoreCallFailed(W, "claim", "gone\nmore", 1.5), "ERROR: Store call failed (claim), retrying in 1.5s: gone\n"),
         (StoreRecovered(W, "claim", 3), "The store is back (claim, after 3 failures)"),
         (LeaseExpiring(W, Lease(1, "t", 1), "hello"), "The lease of task 1 (hello) expires"),
         (
@@ -470,7 +470,7 @@ def test_an_outage_of_the_dashboards_store_is_a_line_and_its_end_another() -> No
     events.emit(DashboardStoreLost("no answer of postgresql://ann:hush@db/shop\nfor long"))
     events.emit(DashboardStoreRecovered(83.0))
     assert stream.getvalue().splitlines() == [
-        "[web] ERROR: The store does not answer; pages say so until it does: no answer of postgresql://ann:***@db/shop",
+        "[web] ERROR: The store does not answer; pages show that until it does: no answer of postgresql://ann:***@db/shop",
         "[web] INFO: The store is back, after 1m 23s",
     ]
 

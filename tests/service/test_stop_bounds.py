@@ -83,7 +83,7 @@ def test_a_store_that_falls_silent_while_a_worker_stops_does_not_hold_it_up(post
             assert code == exit_codes.FAILURE, "the driver's own patience is five seconds"
         finally:
             workers.destroy()
-    assert f"Not recorded: task {job_id} (gated) ended well" in workers.said(), workers.said()
+    assert f"Not recorded: task {job_id} (gated) succeeded" in workers.said(), workers.said()
 
 
 def test_who_has_done_all_and_is_slow_to_leave_has_not_failed(tmp_path: Path) -> None:

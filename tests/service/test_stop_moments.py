@@ -84,6 +84,6 @@ def test_a_database_that_is_gone_while_a_worker_stops_holds_it_up_for_seconds_on
         assert left_within(process, 1 + 5 + 2) == 1, workers.said()
     finally:
         workers.destroy()
-    assert f"Not recorded: task {job_id} (gated) ended well" in workers.said(), workers.said()
+    assert f"Not recorded: task {job_id} (gated) succeeded" in workers.said(), workers.said()
     (job,) = _jobs(postgres_url)
     assert job.state is State.PROCESSING, "nobody could tell the database; its lease ends by itself"

@@ -1,4 +1,4 @@
-"""What happens, made visible: events become log lines here, and nowhere else."""
+"""Logs, metrics and traces, made from events."""
 
 from __future__ import annotations
 

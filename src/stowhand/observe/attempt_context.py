@@ -1,7 +1,6 @@
-"""Which attempt a log line is about, and which span it belongs to: for lines written inside a traced attempt, and for
-lines that report its outcome.
+"""The attempt and the span that a log line belongs to, for the lines of an attempt and the reports of its outcome.
 
-OpenTelemetry is asked only in a program that has loaded it itself.
+OpenTelemetry is used only if the program has imported it.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ import msgspec
 from stowhand.jobs.lease import JobId
 
 MAX_REMEMBERED_SPANS = 10_000
-"""Attempts whose spans are known by their job: more than run at once in a process, and end in the same moment."""
+"""Number of attempts whose spans are remembered: more than can run or end at once in a process."""
 
 
 class AttemptContext(msgspec.Struct, frozen=True):
-    """The attempt that a line is about."""
+    """Attempt that a log line is about."""
 
     worker: str | None = None
     task: str | None = None
     job_id: JobId | None = None
     attempt: int | None = None
     is_from_worker: bool = False
-    """Reported by the worker: not written within the attempt's span."""
+    """Whether the worker reports it, outside the attempt's span."""
 
 
 class SpanIds(msgspec.Struct, frozen=True):
-    """In hexadecimal, as everywhere: 32 digits and 16."""
+    """Ids of a trace and a span, as 32 and 16 hexadecimal digits."""
 
     trace_id: str
     span_id: str
@@ -42,7 +41,7 @@ class SpanIds(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, context: Any, correlation_id: str | None = None) -> SpanIds:
-        """``context``: a valid SpanContext."""
+        """Create them from a valid SpanContext."""
         return cls(f"{context.trace_id:032x}", f"{context.span_id:016x}", correlation_id)
 
 
@@ -54,18 +53,18 @@ _lock = threading.Lock()
 
 
 def current_attempt() -> AttemptContext:
-    """The attempt that a line written here is about."""
+    """Return the attempt that a line written here is about."""
     return _attempt.get()
 
 
 def bind_attempt(context: AttemptContext) -> None:
-    """For the rest of the current context: an attempt has one of its own."""
+    """Bind the attempt for the rest of the current context. Each attempt has its own context."""
     _attempt.set(context)
 
 
 @contextmanager
 def bound_to_event(event: Any) -> Iterator[None]:
-    """Lines of the block are about the job of this event."""
+    """Bind the lines of the block to the job of this event."""
     fields: dict[str, Any] = {name: getattr(event, name, None) for name in _FIELD_NAMES}
     token = _attempt.set(AttemptContext(**fields, is_from_worker=True))
     try:
@@ -75,7 +74,7 @@ def bound_to_event(event: Any) -> Iterator[None]:
 
 
 def remember_span(worker: str, job_id: JobId, ids: SpanIds) -> None:
-    """The span of the job's latest attempt in this worker; the oldest are forgotten."""
+    """Remember the span of a job's latest attempt in this worker. The oldest spans are forgotten."""
     with _lock:
         _spans[worker, job_id] = ids
         _spans.move_to_end((worker, job_id))
@@ -84,7 +83,7 @@ def remember_span(worker: str, job_id: JobId, ids: SpanIds) -> None:
 
 
 def current_span_ids() -> SpanIds | None:
-    """Of the attempt that the line is about, else of the current span; ``None``: nothing is traced."""
+    """Return the ids of the span that a line written here belongs to; ``None`` without tracing."""
     context = _attempt.get()
     remembered = (
         None if context.worker is None or context.job_id is None else _spans.get((context.worker, context.job_id))

@@ -1,4 +1,4 @@
-"""The span of one attempt: entered around the handler, and ended when the outcome of the attempt is recorded."""
+"""The span of an attempt: entered around the handler, and ended when the outcome is recorded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stowhand.protocols.handler import ChildCrashed
 
 
 class AttemptSpan:
-    """Entered in the attempt's own context, which ends with it: nothing that is bound there is taken back."""
+    """Span of an attempt. It binds values in the attempt's own context, so it need not reset them."""
 
     def __init__(
         self, tracer: Tracer, parent: bool, attempt: Any, worker: str, keep: Callable[[AttemptSpan], None]
@@ -50,7 +50,7 @@ class AttemptSpan:
                 self._close(self._span, error)
 
     def end(self, outcome: str, error: str | None, status: str | None) -> None:
-        """End the span. ``error``: its whole text, sanitised; ``status``: the most informative line of it."""
+        """End the span. ``error``: the whole sanitized error text; ``status``: its most informative line."""
         with errors_logged():
             if self._span is not None:
                 self._end(self._span, outcome, error, status)
@@ -66,7 +66,7 @@ class AttemptSpan:
         span.end(self._ended_at or None)
 
     def abandon(self) -> None:
-        """End the span with an unknown outcome, for the process ends. Harmless if it has ended."""
+        """End the span with an unknown outcome, because the process exits. Does nothing if it has ended."""
         with errors_logged():
             if self._span is not None and self._span.is_recording():
                 self.end("unknown", None, None)
@@ -78,7 +78,7 @@ class AttemptSpan:
         bind_attempt(AttemptContext(self.worker, claim.task, self.job_id, claim.attempts))
         self._span = self._start_span(correlation_id)
         span_context = self._span.get_span_context()
-        if span_context.is_valid:  # a no-op's would hide the span in which the worker runs
+        if span_context.is_valid:  # a no-op span would hide the span in which the worker runs
             attach(set_span_in_context(self._span))
             bind_traceparent(trace_parent(self._span))
             remember_span(self.worker, self.job_id, SpanIds.of(span_context, correlation_id))
@@ -116,7 +116,7 @@ class AttemptSpan:
 
 
 def _carried(record: object) -> dict[str, str]:
-    """The enqueuer's trace context and correlation id: a job has them among its flags, a flow's job in Redis itself."""
+    """Return the enqueuer's trace context and correlation id: in a job's flags, or in a flow's job itself."""
     if isinstance(record, Job):
         return read_carried(record.flags)
     carried: Callable[[object], dict[str, str]] | None = getattr(type(record), "carried_along", None)

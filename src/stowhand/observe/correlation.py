@@ -27,17 +27,17 @@ class CorrelationFilter(logging.Filter):
         self._default = default
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Everything passes. An id that the record has already stays."""
+        """Set the correlation id unless the record has one. Returns True for every record."""
         correlation_id = correlation_of(record)
         if correlation_id is None:
             correlation_id = self._default
         elif isinstance(correlation_id, str):
-            correlation_id = escape(correlation_id)  # one line stays one line: the text was chosen by the enqueuer
+            correlation_id = escape(correlation_id)  # the enqueuer chose the text; it must not break the line
         setattr(record, CORRELATION_FIELD, correlation_id)
         return True
 
 
 def correlation_of(record: logging.LogRecord) -> object:
-    """The record's own, else the id that is bound here; ``None``: it belongs to no job."""
+    """Return the record's id, or the id bound here; ``None`` if the record belongs to no job."""
     own: object = getattr(record, CORRELATION_FIELD, None)
     return current_correlation_id() if own is None else own

@@ -1,4 +1,4 @@
-"""The span of one enqueue: what its jobs carry along, and how it went."""
+"""The span of an enqueue: the values that its jobs carry, and its outcome."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stowhand.observe.safe_text import scrub, shorten
 from stowhand.observe.spans import errors_logged, message_attributes, trace_parent, type_name
 
 MAX_ERROR_CHARS = 500
-"""Characters of an error."""
+"""Maximum length of an error message."""
 
 
 class EnqueueSpan:
-    """``enqueue <task>``. ``task``: ``None`` if it is set later; ``more``: further attributes."""
+    """Span ``enqueue <task>``. ``task`` is ``None`` if it is set later."""
 
     def __init__(
         self,
@@ -36,16 +36,16 @@ class EnqueueSpan:
             self._span = tracer.start_span(name, context, SpanKind.PRODUCER, attributes)
 
     def carried(self) -> dict[str, str | None]:
-        """What its jobs carry (propagation.py)."""
+        """Return the values that its jobs carry (propagation.py)."""
         return {TRACE_PARENT: trace_parent(self._span), CORRELATION_ID: current_correlation_id()}
 
     def made(self, job_id: object) -> None:
-        """Note the job that was made."""
+        """Record the created job."""
         with errors_logged():
             self._span.set_attribute("messaging.message.id", str(job_id))
 
     def made_many(self, jobs: int, task: str | None = None) -> None:
-        """Note how many jobs were made; ``task``: the task of all of them, if it is one."""
+        """Record how many jobs were created. ``task``: their task, if they share one."""
         with errors_logged():
             self._span.set_attribute("messaging.batch.message_count", jobs)
             if task is not None:
@@ -59,11 +59,11 @@ class EnqueueSpan:
 
     @contextmanager
     def current(self, *, ends: bool = True) -> Iterator[None]:
-        """Current in the block, it says what the block raises; it ends with an error, or with the block."""
+        """Make the span current in the block. An error ends it; otherwise it ends with the block if ``ends``."""
         try:
             with use_span(self._span, record_exception=False, set_status_on_exception=False):
                 yield
-        except BaseException as error:  # boundary: however the block is left, its span ends
+        except BaseException as error:  # boundary: the span ends however the block is left
             with errors_logged():
                 self._failed(error)
             self.end()

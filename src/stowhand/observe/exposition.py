@@ -1,8 +1,8 @@
-"""Metrics as text: all those of a worker, in one process or in several that write theirs into one folder; and those of
-a server that lends a store, in a registry of their own.
+"""Metrics as text: those of a worker's processes, and those of a server that lends a store.
 
-Several processes work by Prometheus' own multiprocess mode, which must be chosen (``multiprocess``) before the client
-is imported. The counters of a process that has died are kept; its gauges are not.
+A worker has one process, or several that write into one folder. Several processes use Prometheus' own multiprocess
+mode, which must be chosen (``multiprocess``) before the client is imported. Counters of exited processes are kept;
+their gauges are not.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from stowhand.protocols.store import RecordedSettlement
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 CUMULATIVE_KINDS = ("counter", "histogram", "summary")
-"""Files whose numbers add up, and must never become less."""
+"""Kinds of files whose values add up and must never decrease."""
 MAX_READ_ATTEMPTS = 5
 EXITED_PROCESSES = "0"
-"""No process has this number: the sums of those that have died are kept under it."""
+"""Process number under which the sums of exited processes are kept; no process has it."""
 
 
 class Exposition:
-    """``folder``: where the processes write; ``None``: this one is the only one. Its methods from any thread."""
+    """Metrics of a worker. Thread-safe. ``folder``: where several processes write; ``None`` for a single process."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Exposition:
         QueueMetrics(figures, oldest_due, self._queue, cron=cron, labels=labels)
 
     def text(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self._queue) + self._processes()
 
     def _processes(self) -> bytes:
@@ -68,21 +68,21 @@ class Exposition:
             for _ in range(MAX_READ_ATTEMPTS - 1):
                 with suppress(ValueError, RuntimeError, OSError, struct.error):
                     return generate_latest(self._registry)
-                sleep_blocking(0.05)  # a process is just making its file
+                sleep_blocking(0.05)  # a process is creating its file
             return generate_latest(self._registry)
 
     def _merge_exited(self) -> None:
-        """Keep the counters of processes that have died, in one file for all of them, and delete their gauges."""
+        """Merge the counters of exited processes into one file, and delete their gauges."""
         for file in () if self._folder is None else self._folder.glob("*.db"):
             kind, _, number = file.stem.rpartition("_")  # gauge_livesum_77.db is of process 77
             if number != EXITED_PROCESSES and not _is_running(int(number)):
-                if kind in CUMULATIVE_KINDS and file.stat().st_size:  # it may have died while it made it
+                if kind in CUMULATIVE_KINDS and file.stat().st_size:  # it may have died while creating the file
                     _add(file, file.with_name(f"{kind}_{EXITED_PROCESSES}.db"))
                 file.unlink()
 
 
 def _add(file: Path, to: Path) -> None:
-    """Add the numbers of one file to those of another."""
+    """Add the values of one file to those of another."""
     with closing(MmapedDict(str(to))) as sums:
         for key, value, _, _ in MmapedDict.read_all_values_from_file(str(file)):
             before, _ = sums.read_value(key)
@@ -94,13 +94,13 @@ def _is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # of another user: the number has been reused
+    except PermissionError:  # the number was reused by another user's process
         return True
     return True
 
 
 class LendingMetrics:
-    """Called by the server."""
+    """Metrics of a server that lends a store."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -109,18 +109,18 @@ class LendingMetrics:
         self._verdicts = metric_definitions.LENDING_VERDICTS(registry=self._registry)
 
     def answered(self, call: str, status: int) -> None:
-        """A request was answered."""
+        """Count an answered request."""
         self._requests.labels(call, str(status)).inc()
 
     def lent(self, number: int) -> None:
-        """This many records were lent."""
+        """Count lent records."""
         self._records.inc(number)
 
     def settled(self, results: Sequence[RecordedSettlement]) -> None:
-        """This was recorded for a batch of settlements."""
+        """Count the verdicts on a batch of settlements."""
         for verdict, number in Counter(result.verdict.value for result in results).items():
             self._verdicts.labels(verdict).inc(number)
 
     def text(self) -> bytes:
-        """All of them in the Prometheus text format."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self._registry)

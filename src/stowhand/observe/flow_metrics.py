@@ -5,8 +5,8 @@
     await run_all(flow, flow.monitor)
     # and, to serve them: prometheus_client.start_http_server(9090)
 
-Each worker of the flow counts its own attempts; the monitor, which one process runs, counts the jobs in each queue. A
-parent is counted at each of its turns: when it fans out, and when it gathers.
+Each worker of the flow counts its own attempts. The monitor, which one process runs, counts the jobs in each queue. A
+parent is counted twice: when it fans out, and when it gathers.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ STATES = ("waiting", "processing", "delayed", "parked")
 
 
 class TaskNames(Protocol):
-    """What is needed of a flow's engine."""
+    """Part of a flow's engine that the metrics use."""
 
     def task(self, queue: FlowQueue) -> str:
-        """The queue's name in events."""
+        """Return the queue's name in events."""
 
 
 class ObservedMonitor(Protocol):
-    """What is needed of a flow's monitor."""
+    """Part of a flow's monitor that the metrics use."""
 
     on_look: list[Callable[[Sequence[Any]], None]]
-    """Called with the counts of each look: objects with queue, priority, and a number for each state."""
+    """Called with the counts of each round: objects with queue, priority, and a number for each state."""
     returned: int
-    """Jobs that its looks have taken back from workers that are gone."""
+    """Number of jobs of lost workers that it has reset."""
 
 
 class ObservedFlow(Protocol):
-    """What is needed of a ``Flow``."""
+    """Part of a ``Flow`` that the metrics use."""
 
     events: Events
 
     @property
     def shape(self) -> FlowShape:
-        """Its queues."""
+        """Queues of the flow."""
 
     @property
     def engine(self) -> TaskNames:
-        """Knows their names in events."""
+        """Engine, which knows the queues' names in events."""
 
     @property
     def monitor(self) -> ObservedMonitor:
-        """Looks at them."""
+        """Monitor of the queues."""
 
 
 class FlowMetrics:
-    """One set of metrics in one registry; any number of flows."""
+    """Metrics of any number of flows, in one registry."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._jobs = metric_definitions.FLOW_JOBS(registry=registry)
@@ -68,7 +68,7 @@ class FlowMetrics:
         self._queued = metric_definitions.FLOW_QUEUE_JOBS(registry=registry)
 
     def of_flow(self, flow: ObservedFlow) -> None:
-        """Count the events of this flow, and what its monitor sees. Called once for each flow."""
+        """Count the events of a flow and the jobs that its monitor counts. Call it once per flow."""
         name = flow.shape.name
         queues = {flow.engine.task(queue): queue.name for queue in flow.shape.all_queues()}
         self._start_at_zero(name, queues.values())
@@ -107,7 +107,7 @@ class FlowMetrics:
                 self._jobs.labels(flow, queues[event.task], metric_definitions.LOST_OUTCOME).inc()
 
         def reset(event: JobsReset) -> None:
-            # A queue store's sweep brings back the jobs of others too.
+            # A queue store's sweep also resets jobs outside the flow.
             for job in event.jobs:
                 if job.task in queues:
                     self._resets.labels(flow).inc()

@@ -1,4 +1,4 @@
-"""The logger that a task gets: scoped to its job, four levels, further facts by name."""
+"""The logger of a task: scoped to its job, with four levels and fields by name."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Facts = Mapping[str, Any] | None
 
 
 class LineLogger(ABC):
-    """Writes log lines: to the standard ``logging`` (below), or to a program's own (log_factory.py).
+    """Writer of log lines to the standard ``logging`` (below) or to a program's own (log_factory.py).
 
-    Messages are taken as they are: no %-formatting. Further facts are given by name, as a mapping, or both.
+    Messages are not %-formatted. Pass further fields by name, as a mapping, or both.
     """
 
     __slots__ = ()
@@ -50,21 +50,21 @@ class LineLogger(ABC):
         traceback: str | None = None,
         values: tuple[object, ...] = (),
     ) -> None:
-        """A line about an event: the message, the same as facts, and the traceback of a failed attempt.
+        """Log an event: a message, its fields, and the traceback of a failed attempt.
 
-        ``values``: what %-formatting puts into the message. Programs that group lines by it see a constant.
+        ``values`` are %-formatted into the message, so that programs which group lines by message see a constant.
         """
 
     @abstractmethod
     def enabled(self, level: str) -> bool:
-        """Would a message of this level (``info``, …) be written?"""
+        """Return whether a message of this level (``info``, …) is written."""
 
     @abstractmethod
     def _log(self, level: str, message: object, meta_argument: Facts, facts: dict[str, Any]) -> None: ...
 
 
 class ScopedLogger(LineLogger):
-    """Logs in the name of a scope."""
+    """Logger of a scope, on the standard ``logging``."""
 
     __slots__ = ("_logger", "_scope")
 
@@ -80,7 +80,7 @@ class ScopedLogger(LineLogger):
         traceback: str | None = None,
         values: tuple[object, ...] = (),
     ) -> None:
-        """A line about an event; its ``facts`` are fields of a line of JSON; a line of text has them in the message."""
+        """Log an event. Its fields appear in JSON lines; text lines have them in the message."""
         if self.enabled(level):
             extra = {
                 "scope": self._scope,
@@ -95,22 +95,22 @@ class ScopedLogger(LineLogger):
         return self._logger.isEnabledFor(LEVELS[level])
 
     def scope(self, extra: Facts = None, /, **facts: Any) -> ScopedLogger:
-        """The same logger, with further facts on every line."""
+        """Return the same logger with further fields on every line."""
         return ScopedLogger(msgspec.structs.replace(self._scope, extra={**self._scope.extra, **(extra or {}), **facts}))
 
     def _log(self, level: str, message: object, meta_argument: Facts, facts: dict[str, Any]) -> None:
         meta = {**meta_argument, **facts} if meta_argument else facts
         if self.enabled(level):
-            # Cleaned here, not by our formatters alone: an embedding program's own handlers must not choke on it.
+            # Cleaned here and not only by our formatters: a program may use its own handlers.
             text = scrub(clean(str(message), LOG_ENTRY_LIMIT))
             self._logger.log(LEVELS[level], text, extra={"scope": self._scope, "meta": redact(meta)})
 
 
 def job_logger(worker: str, task: str, job_id: int, attempt: int | None = None) -> ScopedLogger:
-    """``[job(worker-1: hello{1})]``"""
+    """Return the logger of a job: ``[job(worker-1: hello{1})]``."""
     return ScopedLogger(Scope("job", worker, task, job_id, attempt=attempt))
 
 
 def core_logger() -> ScopedLogger:
-    """``[core]``"""
+    """Return the logger of everything outside workers and jobs: ``[core]``."""
     return ScopedLogger(Scope("core"))

@@ -1,5 +1,6 @@
-"""The events of a lent store as log lines: ``[lending] INFO: …``, and the audit as ``[lending(audit)] INFO: …``; of the
-dashboard likewise, as ``[web]``.
+"""Events of a lent store as log lines: ``[lending] INFO: …``, and the audit as ``[lending(audit)] INFO: …``.
+
+The dashboard uses the same listener as ``[web]``.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from stowhand.observe.logs import Scope, configure_unless_configured
 from stowhand.observe.safe_text import escape, scrub, shorten, summary_line
 
 MAX_NAME_CHARS = 200
-"""Characters of a name that a client has chosen."""
+"""Maximum length of a name that a client has chosen."""
 
 
 AUDIT_EVENTS = (RemoteCallAudited, DashboardChanged)
 
 
 class LendingListener:
-    """Made once per server; an event below the level is never made, unless it is the audit's.
+    """Writer of a server's log lines. Events below the level are not created, except those of the audit.
 
     ``name``: ``lending`` or ``web``.
     """
@@ -56,7 +57,7 @@ class LendingListener:
             RequestBroken: ("error", self._broken),
         }
         for kind, (level, listener) in listeners.items():
-            # An application mounts the dashboard first and configures logging later: what counts is the level then.
+            # Always audit: an application may configure logging after it has mounted the dashboard.
             if self._log.enabled(level) or kind in AUDIT_EVENTS:
                 events.on(kind, listener)
 
@@ -85,7 +86,7 @@ class LendingListener:
         )
 
     def _dashboard_changed(self, event: DashboardChanged) -> None:
-        configure_unless_configured()  # a mounted dashboard: the audit must not depend on the program's logging
+        configure_unless_configured()  # the audit of a mounted dashboard must not depend on the program's logging
         results = _pairs(event.ids, event.answers)
         self._audit.info(
             f"{event.action} by {_safe_name(event.who) or 'anybody'} from {_safe_name(event.address)}: {results}"
@@ -97,11 +98,11 @@ class LendingListener:
         )
 
     def _token_file_unreadable(self, event: TokenFileUnreadable) -> None:
-        self._log.error(f"The file of tokens cannot be read, so the tokens known before still hold: {event.error}")
+        self._log.error(f"Cannot read the token file; keeping the known tokens: {event.error}")
 
     def _store_lost(self, event: DashboardStoreLost) -> None:
         error = _safe_name(scrub(summary_line(event.error)))
-        self._log.error(f"The store does not answer; pages say so until it does: {error}")
+        self._log.error(f"The store does not answer; pages show that until it does: {error}")
 
     def _store_recovered(self, event: DashboardStoreRecovered) -> None:
         self._log.info(f"The store is back, after {format_span(event.seconds)}")
@@ -111,7 +112,7 @@ class LendingListener:
 
 
 def _pairs(ids: tuple[str, ...], results: tuple[str, ...]) -> str:
-    """``17 done, 18 refused``"""
+    """Return each id with its result: ``17 done, 18 refused``."""
     results = results or ("",) * len(ids)
     return ", ".join(
         f"{_safe_name(job_id)} {_safe_name(result)}".rstrip() for job_id, result in zip(ids, results, strict=False)

@@ -1,9 +1,9 @@
-"""Events as log lines, in the words of the README.
+"""Events as log lines.
 
     [core] INFO: Worker connected and looking for jobs... (task names: 'hello')
     [worker(worker-7327)] INFO: Completed task 1 (hello) with success (0.16ms)
 
-A listener is registered only for what the level lets through: an event without a listener is never made.
+It listens only to events that the log level lets through: an event without a listener is never created.
 """
 
 from __future__ import annotations
@@ -72,21 +72,21 @@ JOB_EVENTS = (
     ResultDropped,
     LoopBlocked,
 )
-"""Events whose lines are about the job that they name."""
+"""Events whose lines belong to the job that they name."""
 OPERATION_VERBS = {"beat": "renew the lease of", "release": "return", "reset": "reset"}
 MAX_LINES_PER_EVENT = 3
-"""Jobs of one event that have a line each; more share one line, with their number."""
+"""Maximum number of jobs of an event with a line each; more jobs share a line."""
 MAX_WORKERS_PER_LINE = 5
 MAX_NAMES_PER_LINE = 50
-"""Task names and job ids in one line, at most."""
+"""Maximum number of task names and job ids in a line."""
 MAX_ERROR_CHARS = 500
-"""Characters."""
+"""Maximum length of an error in a line."""
 LATE_TICK_SECONDS = 60.0
-"""Seconds after which a scheduled tick counts as late."""
+"""Delay after which a scheduled tick counts as late."""
 
 
 class LogListener:
-    """Writes a line for each event. Made once per worker process."""
+    """Listener that writes a line for each event. Create one per worker process."""
 
     def __init__(self, events: Events, new_logger: Callable[[Scope], LineLogger] = ScopedLogger) -> None:
         self._new_logger = new_logger
@@ -103,7 +103,7 @@ class LogListener:
             events.on_listener_error = partial(report_to_log, logger=self._core)
 
     def _listeners(self) -> dict[type[Event], tuple[str, Callable[[Any], None]]]:
-        """For each event the most severe level at which it may be written."""
+        """Return the listener of each event, with the most severe level that it writes."""
         return {
             WorkerStarted: ("info", self._started),
             JobStarted: ("debug", self._job_started),
@@ -170,7 +170,7 @@ class LogListener:
                 self._log_end("error", event, message, event.attempt, event.max_attempts, error=event.error)
 
     def _log_end(self, level: str, event: JobEnded, message: str, *numbers: object, error: str | None = None) -> None:
-        """Write the end of an attempt. Its message is constant for each task, so that Sentry and others group them."""
+        """Write the end of an attempt. The message is constant per task, so that Sentry can group the lines."""
         facts: dict[str, Any] = {"outcome": event.ended.value, "duration": round(event.seconds, 6)}
         if numbers:
             facts["max_attempts"] = event.max_attempts
@@ -188,12 +188,12 @@ class LogListener:
 
     def _job_unknown(self, event: JobUnknown) -> None:
         if event.ended is not None:
-            ending = "ended well" if event.ended is AttemptOutcome.OK else f"ended ({event.ended})"
-            message = "the worker stopped before its end was recorded; it is reset when its lease expires"
+            ending = "succeeded" if event.ended is AttemptOutcome.OK else f"ended ({event.ended})"
+            message = "the worker stopped before the outcome was recorded; it is reset when its lease expires"
             self._worker(event.worker).error(f"Not recorded: task {job_label(event)} {ending}, but {message}")
             return
         self._worker(event.worker).warning(
-            f"The connection broke while the end of task {job_label(event)} was recorded; the result is not known"
+            f"The connection broke while the outcome of task {job_label(event)} was recorded; the result is not known"
         )
 
     def _returned(self, event: JobsReturned) -> None:
@@ -213,7 +213,7 @@ class LogListener:
                 self._core.warning(f"Reset {label}: worker{worker} lost{age}, state {job.state.value}")
 
     def _reset_many(self, event: JobsReset) -> None:
-        """One line, however many workers died and whatever they held."""
+        """Write one line for many reset jobs."""
         failed = [job for job in event.jobs if job.state is State.FAILED]
         counts_by_state = ", ".join(
             f"{number} {state}" for state, number in Counter(job.state.value for job in event.jobs).items()
@@ -255,10 +255,10 @@ class LogListener:
         failure = (
             "No answer about forbidden flags"
             if event.doing == FORBIDDEN_FLAGS_OPERATION
-            else f"Store trouble ({event.doing})"
+            else f"Store call failed ({event.doing})"
         )
         facts = {"doing": event.doing, "retry_in": round(event.retry_in, 3), "error": event.error}
-        self._worker(event.worker).log_event("error", f"{failure}, again in {event.retry_in:.1f}s: {error}", facts)
+        self._worker(event.worker).log_event("error", f"{failure}, retrying in {event.retry_in:.1f}s: {error}", facts)
 
     def _recovered(self, event: StoreRecovered) -> None:
         source = "The answer about forbidden flags" if event.doing == FORBIDDEN_FLAGS_OPERATION else "The store"
@@ -323,14 +323,14 @@ class LogListener:
     def _cron_scheduled(self, event: CronScheduled) -> None:
         name = "" if event.identifier == event.task else f", {escape(event.identifier)}"
         late = f", {event.late:.0f}s late" if event.late >= LATE_TICK_SECONDS else ""
-        # Months may be backfilled at once; at the end they are counted (CronStarted).
+        # Many ticks may be backfilled at once; CronStarted reports their number.
         log = self._core.debug if event.backfilled else self._core.info
         log(f"Scheduled task {event.job_id} ({escape(event.task)}{name}) for {event.at:%Y-%m-%d %H:%M}Z{late}")
 
     def _cron_conflict(self, event: CronConflict) -> None:
         self._core.warning(
             f"Another worker has a different recurring task under the identifier {escape(event.identifier)}; for"
-            f" {event.at:%Y-%m-%d %H:%M}Z its job was made and ours was not; give one of them another id."
+            f" {event.at:%Y-%m-%d %H:%M}Z its job was created and ours was not; give one of them another id."
             f" Ours: {one_line(event.ours)}; theirs: {one_line(event.theirs)}"
         )
 
@@ -338,12 +338,12 @@ class LogListener:
         if event.seconds < 0:
             message = f"went back by {-event.seconds:.0f}s; nothing is scheduled twice"
         else:
-            message = f"went forward by {event.seconds:.0f}s, or this process slept; what was missed is scheduled now"
+            message = f"went forward by {event.seconds:.0f}s, or this process slept; missed ticks are scheduled now"
         self._core.warning(f"The store's clock {message}")
 
     def _scheduling_failed(self, event: SchedulingFailed) -> None:
-        delay = f", again in {event.retry_in:.1f}s" if event.retry_in else ""
-        self._core.error(f"Trouble with recurring tasks{delay}: {one_line(summary_line(event.error))}")
+        delay = f", retrying in {event.retry_in:.1f}s" if event.retry_in else ""
+        self._core.error(f"Cannot schedule recurring tasks{delay}: {one_line(summary_line(event.error))}")
 
     def _cron_reloaded(self, event: CronReloaded) -> None:
         if event.problem is None:
@@ -385,7 +385,7 @@ class LogListener:
 
 
 def report_to_log(listener: object, event: Event, error: BaseException, logger: LineLogger | None = None) -> None:
-    """A listener raised."""
+    """Log that a listener raised."""
     name = getattr(listener, "__qualname__", type(listener).__name__)
     message = f"A listener raised ({name}, for {type(event).__name__}): {type(error).__name__}: {error}"
     (logger or core_logger()).log_event(
@@ -406,39 +406,39 @@ JobEvent = JobStarted | JobEnded | JobLost | JobUnknown | ResultDropped | Thread
 
 
 def job_label(event: JobEvent) -> str:
-    """Which job: its id and its task."""
+    """Return the id and the task of a job."""
     return f"{escape(str(event.job_id))} ({escape(event.task)})"
 
 
 def traceback_of(error: str | None) -> str | None:
-    """What an error's text says beyond its first line: where it was raised."""
+    """Return the error text after its first line: the traceback; ``None`` if there is none."""
     _, _, rest = (error or "").partition("\n")
     return rest.strip() or None
 
 
 def names(all_names: tuple[str, ...]) -> str:
-    """Names in quotes; of many, the first."""
+    """Return the first names in quotes."""
     text = ", ".join(f"'{escape(name)}'" for name in all_names[:MAX_NAMES_PER_LINE]) or "none"
     return text + (f" and {len(all_names) - MAX_NAMES_PER_LINE} more" if len(all_names) > MAX_NAMES_PER_LINE else "")
 
 
 def without_built_in(tasks: tuple[str, ...]) -> tuple[str, ...]:
-    """Without those that every worker has; unless it has no others."""
+    """Return the tasks without the built-in ones, unless there are no others."""
     return tuple(task for task in tasks if task not in BUILT_IN) or tasks
 
 
 def one_line(text: str) -> str:
-    """One line of it, safe to print."""
+    """Return the text shortened to one safe line."""
     return escape(shorten(text, MAX_ERROR_CHARS))
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun."""
+    """Return a number with its noun."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def ids(job_ids: tuple[JobId, ...]) -> str:
-    """Which jobs; of many, the first."""
+    """Return the first job ids."""
     text = ", ".join(escape(str(job_id)) for job_id in job_ids[:MAX_NAMES_PER_LINE])
     more = f" and {len(job_ids) - MAX_NAMES_PER_LINE} more" if len(job_ids) > MAX_NAMES_PER_LINE else ""
     return f"{'task' if len(job_ids) == 1 else 'tasks'} {text}{more}"

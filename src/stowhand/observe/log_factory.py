@@ -1,8 +1,8 @@
 """A logger that writes to the program's own logging: ``Logger(log_factory)``, for the runner and its tasks.
 
-``log_factory(scope)`` is called once per scope and gives a function ``log(level, message, meta)``. A scope is a dict
-that may have the keys ``label`` ("core", "worker", "job"), ``worker_id``, ``task_identifier``, ``job_id``, and whatever
-``logger.scope(…)`` added. Levels: "error", "warning", "info", "debug".
+``log_factory(scope)`` is called once per scope and returns a function ``log(level, message, meta)``. A scope is a dict
+that may have the keys ``label`` ("core", "worker", "job"), ``worker_id``, ``task_identifier``, ``job_id``, and those
+added by ``logger.scope(…)``. Levels: "error", "warning", "info", "debug".
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _SCOPE_KEYS = {"worker": "worker_id", "task": "task_identifier", "job_id": "job_
 
 
 class Logger(LineLogger):
-    """Four levels and a scope, written by the functions of ``log_factory``.
+    """Logger that writes with the functions of ``log_factory``.
 
-    Exceptions of the factory and its functions reach neither a task nor the worker; the standard ``logging`` logs them.
+    Exceptions of the factory and its functions are logged by the standard ``logging``, and not raised.
     """
 
     def __init__(self, log_factory: LogFactory, scope: Mapping[str, Any] | None = None) -> None:
@@ -40,16 +40,16 @@ class Logger(LineLogger):
         traceback: str | None = None,
         values: tuple[object, ...] = (),
     ) -> None:
-        """A line about an event: its facts and traceback are the ``meta`` of the program's function."""
+        """Log an event. Its fields and traceback become the ``meta`` of the program's function."""
         message = message % values if values else message
         self._log(level, message, facts, {} if traceback is None else {"traceback": traceback})
 
     def scope(self, extra: Mapping[str, Any] | None = None, /, **facts: Any) -> Logger:
-        """The same logger, with further facts in its scope."""
+        """Return the same logger with further fields in its scope."""
         return Logger(self._factory, {**self._scope, **(extra or {}), **facts})
 
     def of(self, scope: Scope) -> Logger:
-        """The same logger for a scope of ours: a worker, a job."""
+        """Return the same logger for the scope of a worker or job."""
         known = {name: getattr(scope, ours) for ours, name in _SCOPE_KEYS.items() if getattr(scope, ours) is not None}
         return self.scope({"label": scope.label, **known, **scope.extra})
 
@@ -73,7 +73,7 @@ class Logger(LineLogger):
 
 
 def _standard_log(scope: Mapping[str, Any]) -> Log:
-    """The log function of the standard ``logging``."""
+    """Return a log function that uses the standard ``logging``."""
     named = {ours: scope[name] for ours, name in _SCOPE_KEYS.items() if name in scope}
     extra = {name: value for name, value in scope.items() if name not in ("label", *_SCOPE_KEYS.values())}
     logger = ScopedLogger(Scope(str(scope.get("label", "core")), **named, extra=extra))

@@ -1,10 +1,10 @@
-"""Where log lines go and what they look like. Only this room knows ``logging``.
+"""The destination and format of log lines. Only this package uses ``logging``.
 
 Text:  ``[job(worker-1: hello{1})] INFO: Hello, Bobby Tables``
 JSON:  ``{"time": …, "level": "info", "scope": "job", "worker": "worker-1", "task": "hello", "job_id": 1, …}``
 
-A line that is written while a correlation id is bound has it: ``(correlation_id=…)``, ``"correlation_id": …``. Where
-OpenTelemetry has a span, lines of JSON have ``trace_id`` and ``span_id``; those of the format ``traced``, ``trace_id``.
+A line that is written while a correlation id is bound contains it: ``(correlation_id=…)``, ``"correlation_id": …``.
+With OpenTelemetry, JSON lines have ``trace_id`` and ``span_id``; lines of the format ``traced`` have ``trace_id``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LEVELS = {
     "off": logging.CRITICAL + 1,
 }
 LOG_ENTRY_LIMIT = 64 * 1024
-"""Characters of one message."""
+"""Maximum length of a message."""
 _LEVEL_COLORS = {
     "DEBUG": "\x1b[2m",
     "INFO": "\x1b[36m",
@@ -44,13 +44,13 @@ _LEVEL_COLORS = {
 }
 _COLOR_RESET = "\x1b[0m"
 _VERBOSE_LIBRARIES = ("asyncio",)
-"""Libraries whose lines at level info are of no interest."""
+"""Libraries whose info lines are not shown."""
 _DRIVER_LOGGERS = ("psycopg", "psycopg.pool")
-"""Libraries whose failures are errors or events of ours, and whose warnings about slow calls are not wanted."""
+"""Loggers of the driver. Our own errors and events report its failures; its slow-call warnings are not shown."""
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """Who writes the line."""
+    """Source of a log line."""
 
     label: str
     worker: str | None = None
@@ -68,11 +68,12 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 def configure_logging(level: str = "info", fmt: str = "text", stream: TextIO | None = None) -> None:
-    """Send log lines to ``stream`` (stderr), each once: other handlers that write there, too, are taken away. For a
-    process of the command line; an embedding program has its own.
+    """Send log lines to ``stream`` (stderr), and remove other handlers that write there.
 
-    ``fmt``: ``text``, ``timed`` (text that begins with the moment, UTC), ``traced`` (text with the ids of traces), or
-    ``json``. On a terminal text begins with the time of day.
+    For processes of the command line; an embedding program configures logging itself.
+
+    ``fmt``: ``text``, ``timed`` (text with the UTC time), ``traced`` (text with trace ids), or ``json``. On a terminal
+    text starts with the time of day.
     """
     target = stream if stream is not None else sys.stderr
     handler = logging.StreamHandler(target)
@@ -92,8 +93,7 @@ def configure_logging(level: str = "info", fmt: str = "text", stream: TextIO | N
 
 @contextmanager
 def logging_restored() -> Iterator[None]:
-    """For a block in which a library configures logging, as Django does from its settings: what ``configure_logging``
-    has set, if it was called, holds afterwards."""
+    """Restore what ``configure_logging`` has set after a block in which a library, as Django, sets up logging."""
     before = [(one, one.level) for one in _loggers() if one is logging.root or _is_ours(one)]
     streams = (one for one in logging.root.handlers if isinstance(one, logging.StreamHandler))
     handler = next((one for one in streams if _writes_our_lines(one)), None)
@@ -108,7 +108,7 @@ def logging_restored() -> Iterator[None]:
 
 
 def configure_unless_configured() -> None:
-    """Send our lines, and errors of the database driver, to stderr in a program that has not configured logging.
+    """Send our lines and the database driver's errors to stderr if the program has not configured logging.
 
     Without a handler of its own, Python prints the driver's lines as bare text.
     """
@@ -125,26 +125,26 @@ def configure_unless_configured() -> None:
 
 
 def wants_color(stream: TextIO) -> bool:
-    """Whether it is a terminal, and colours are not turned off (NO_COLOR, TERM=dumb)."""
+    """Return whether the stream is a terminal with colors enabled (no NO_COLOR, no TERM=dumb)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def logger_of(label: str) -> logging.Logger:
-    """The logger behind a label: ``stowhand.core``, ``stowhand.worker``, ``stowhand.job``."""
+    """Return the logger of a label: ``stowhand.core``, ``stowhand.worker``, ``stowhand.job``."""
     return logging.getLogger(f"{ROOT_LOGGER_NAME}.{label}")
 
 
 def is_debugging() -> bool:
-    """Whether tracebacks are wanted."""
+    """Return whether tracebacks are shown."""
     return os.environ.get("STOWHAND_DEBUG", "") not in ("", "0") or logging.getLogger(ROOT_LOGGER_NAME).isEnabledFor(
         logging.DEBUG
     )
 
 
 class TextLines(logging.Formatter):
-    """One line for people, with what was logged beside the message; further lines of a message are indented.
+    """Formatter of text lines. Further lines of a message are indented.
 
-    ``prefix``: returns its beginning; ``traced``: it ends with the id of the trace that it belongs to.
+    ``prefix`` returns the start of each line; ``traced`` adds the trace id.
     """
 
     def __init__(self, *, color: bool = False, traced: bool = False, prefix: Callable[[], str] = str) -> None:
@@ -168,7 +168,7 @@ class TextLines(logging.Formatter):
         return scrub(line)
 
     def _pairs(self, record: logging.LogRecord) -> str:
-        """What stands behind the message, in parentheses."""
+        """Return the fields after the message, in parentheses."""
         origin = _origin(record)
         names = (CORRELATION_FIELD, "trace_id") if self._traced else (CORRELATION_FIELD,)
         pairs = [*_meta(record).items(), *((name, origin[name]) for name in names if name in origin)]
@@ -178,22 +178,22 @@ class TextLines(logging.Formatter):
 
 
 def _timestamp() -> str:
-    """``2030-01-31 09:00:00.000Z ``"""
+    """Return the UTC time: ``2030-01-31 09:00:00.000Z ``."""
     return f"{wall_clock().isoformat(sep=' ', timespec='milliseconds').removesuffix('+00:00')}Z "
 
 
 def _time_of_day() -> str:
-    """``10:00:00 ``, in this machine's time zone."""
+    """Return the local time of day: ``10:00:00 ``."""
     return f"{wall_clock().astimezone():%H:%M:%S} "
 
 
 def _prefix_on(stream: TextIO) -> Callable[[], str]:
-    """A time where a person reads; journals and containers add their own."""
+    """Return the time on a terminal. Journals and containers add their own."""
     return _time_of_day if stream.isatty() else str
 
 
 class JsonLines(logging.Formatter):
-    """One object per line for machines."""
+    """Formatter of JSON lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {"time": wall_clock().isoformat(), "level": record.levelname.lower()}
@@ -215,7 +215,7 @@ class JsonLines(logging.Formatter):
 
 
 def _take_over(handler: logging.StreamHandler[TextIO]) -> None:
-    """Of the handlers that get the root's lines, this one alone writes to its stream."""
+    """Add the handler to the root logger, and remove other handlers of its lines that write to the same stream."""
     for logger in _loggers():
         for present in logger.handlers[:]:
             same_stream = isinstance(present, logging.StreamHandler) and present.stream is handler.stream
@@ -250,7 +250,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _meta(record: logging.LogRecord) -> dict[str, Any]:
-    """What was logged beside the message: the scope's additions, then the call's own."""
+    """Return the fields of a record: those of its scope, then those of the call."""
     scope = getattr(record, "scope", None)
     meta: dict[str, Any] = redact({**(scope.extra if scope is not None else {}), **getattr(record, "meta", {})})
     return meta
@@ -263,7 +263,7 @@ def _trace(record: logging.LogRecord) -> str:
 
 
 def _attempt_fields(scope: Scope | None) -> dict[str, Any]:
-    """The attempt that a line is about, as far as its scope does not say it."""
+    """Return the fields of the current attempt that the scope does not contain."""
     context = current_attempt()
     if scope is None or scope.job_id is None:
         return {"task": context.task, "job_id": context.job_id, "attempt": context.attempt}
@@ -271,7 +271,7 @@ def _attempt_fields(scope: Scope | None) -> dict[str, Any]:
 
 
 def _origin(record: logging.LogRecord) -> dict[str, object]:
-    """Where it comes from: the correlation id, and the ids of its span."""
+    """Return the correlation id and the ids of the span."""
     ids, correlation_id = current_span_ids(), correlation_of(record)
     if correlation_id is None and ids is not None:
         correlation_id = ids.correlation_id
@@ -284,13 +284,13 @@ def _encode(entry: dict[str, Any]) -> str:
     try:
         # Before JSON's own escapes can hide a password.
         raw = msgspec.json.encode({name: redact(value) for name, value in entry.items()}, enc_hook=str)
-    except Exception:  # noqa: BLE001  boundary: whatever a task logs must not end the task; it is written as text then
+    except Exception:  # noqa: BLE001  boundary: a value that a task logs must not end the task; it is written as text
         raw = msgspec.json.encode({name: scrub(_text_of(value)) for name, value in entry.items()})
     return raw.decode()
 
 
 def _text_of(value: object) -> str:
-    """``str(value)``, even if that raises; without lone surrogates, which no stream takes."""
+    """Return ``str(value)``, or a substitute if that raises, without lone surrogates."""
     try:
         text = str(value)
     except Exception as error:  # noqa: BLE001  boundary: the same

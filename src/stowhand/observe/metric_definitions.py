@@ -1,9 +1,9 @@
-"""Every metric that is shown: its name, meaning, labels and buckets. The pages of the reference are held to this file.
+"""Every metric: its name, help text, labels and buckets. Tests compare the reference pages with this file.
 
-Each is made by a call, in the registry that it is given. A counter is shown as ``<name>_total``.
+Each definition is called with a registry to create the metric. A counter is exported as ``<name>_total``.
 
-Dashboards and alerts ask by these names and labels, so they stay as they are, also where two of them are one idea:
-``kind`` of a worker and ``task`` of a store are both the name of a task, ``op`` of a table is a hook or a call.
+Dashboards and alerts use these names and labels, so they never change, even where two labels mean the same: ``kind`` of
+a worker and ``task`` of a store are both the name of a task; ``op`` of a table is a hook or a call.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from functools import partial
 from stowhand.observe.prometheus import Counter, Gauge, GaugeMetricFamily, Histogram
 
 OTHER_LABEL = "other"
-"""The label of all tasks, or serial keys, that have no series of their own."""
+"""Label of all tasks or serial keys without their own series."""
 LOST_OUTCOME = "lost"
 UNKNOWN_OUTCOME = "unknown"
-"""Outcomes that no handler gives: the lease was gone; the store has no trace of what was recorded, or not."""
+"""Outcomes that no handler returns: the lease was lost; the store cannot tell whether it was recorded."""
 
 
 def exponential(first: float, factor: float, number: int) -> tuple[float, ...]:
-    """Upper bounds of so many buckets, each ``factor`` times the one before."""
+    """Return the upper bounds of ``number`` buckets, each ``factor`` times the one before."""
     return tuple(round(first * factor**power, 9) for power in range(number))
 
 
@@ -30,16 +30,16 @@ CALL_BUCKETS_SECONDS = exponential(0.001, 2.5, 12)
 LAG_BUCKETS_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 LATE_BUCKETS_SECONDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 DURATION_BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
-"""Of durations of which nothing is known beforehand."""
+"""Buckets for durations of unknown magnitude."""
 PEAK_WINDOW_SECONDS = 5.0
-"""Seconds over which the most handlers at once are shown: a scrape now and then misses short ones otherwise."""
+"""Window for the largest number of handlers at once; a scrape alone would miss short handlers."""
 SIZE_BUCKETS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 # -- a worker ------------------------------------------------------------------------------------
 
 
 Calls = tuple[partial[Histogram], partial[Histogram]]
-"""Calls to the store: how long they took, and how many jobs each was about."""
+"""Metrics of store calls: duration, and number of jobs per call."""
 
 
 def _calls(call: str, subject: str) -> Calls:
@@ -61,7 +61,7 @@ WORKER_WAIT_SECONDS = partial(
     ("kind",),
     buckets=WAIT_BUCKETS_SECONDS,
 )
-WORKER_RUNNING = partial(Gauge, "stowhand_worker_in_flight", "Handlers at work", ("kind",), multiprocess_mode="livesum")
+WORKER_RUNNING = partial(Gauge, "stowhand_worker_in_flight", "Running handlers", ("kind",), multiprocess_mode="livesum")
 WORKER_ABANDONED = partial(
     Gauge,
     "stowhand_worker_abandoned_threads",
@@ -73,30 +73,30 @@ WORKER_BEATS = _calls("heartbeat", "leases")
 WORKER_LAG = partial(
     Histogram,
     "stowhand_worker_loop_lag_seconds",
-    "By how much the event loop was late, the most within each second",
+    "Largest delay of the event loop within each second",
     buckets=LAG_BUCKETS_SECONDS,
 )
 WORKER_RESETS = partial(
-    Counter, "stowhand_worker_resets", "Jobs taken back from workers that are gone, by what they became", ("state",)
+    Counter, "stowhand_worker_resets", "Jobs of lost workers that were reset, by their new state", ("state",)
 )
-WORKER_LOST = partial(Counter, "stowhand_worker_lost_leases", "Leases that were gone before an outcome was recorded")
+WORKER_LOST = partial(Counter, "stowhand_worker_lost_leases", "Leases that were lost before the outcome was recorded")
 WORKER_CRON_LATE = partial(
     Histogram,
     "stowhand_worker_cron_lateness_seconds",
-    "How long after their minute recurring jobs were made; without those that were made up for",
+    "Delay from the scheduled minute of a recurring job to its creation, without backfilled jobs",
     buckets=LATE_BUCKETS_SECONDS,
 )
 WORKER_INFO = partial(
     Gauge,
     "stowhand_worker_info",
-    "Which version works on which kind of store; always 1",
+    "Version of the worker and kind of its store; always 1",
     ("version", "store"),
     multiprocess_mode="livemax",
 )
 
 # -- a queue store -------------------------------------------------------------------------------
 
-_STATES_TEXT = "what waits, what of that is due, what is claimed, what has failed"
+_STATES_TEXT = "waiting, due (part of waiting), running, failed"
 QUEUE_JOBS = partial(GaugeMetricFamily, "stowhand_queue_jobs", "Jobs in the store, by state", labels=("state",))
 QUEUE_TASK_JOBS = partial(
     GaugeMetricFamily, "stowhand_queue_task_jobs", f"Live jobs, by task: {_STATES_TEXT}", labels=("task", "state")
@@ -120,7 +120,7 @@ QUEUE_IS_PAUSED = partial(
 QUEUE_PAUSED_SINCE = partial(
     GaugeMetricFamily,
     "stowhand_queue_paused_since_timestamp_seconds",
-    "When the oldest of the pauses began, in seconds of Unix time; absent where nothing is paused",
+    "Start of the oldest pause in Unix seconds; absent if nothing is paused",
 )
 QUEUE_CRON_UNSCHEDULED = partial(
     GaugeMetricFamily,
@@ -131,13 +131,13 @@ QUEUE_CRON_UNSCHEDULED = partial(
 QUEUE_CRON_MISSED = partial(
     GaugeMetricFamily,
     "stowhand_queue_cron_missed",
-    "Whether the recurring item missed a tick within the last day and has made no job since (1)",
+    "Whether the recurring item missed a tick within the last day and has created no job since (1) or not (0)",
     labels=("item",),
 )
 QUEUE_OLDEST_DUE = partial(
     GaugeMetricFamily,
     "stowhand_queue_oldest_due_seconds",
-    "How long the job of the queue that is due longest could have run; 0: none is due. Paused jobs are left out",
+    "How long the oldest due job of the queue has been due; 0 if none is due. Paused jobs do not count",
     labels=("queue",),
 )
 
@@ -145,7 +145,7 @@ QUEUE_OLDEST_DUE = partial(
 
 
 Operations = tuple[partial[Counter], partial[Counter], partial[Histogram]]
-"""How often, how often in vain, and how long."""
+"""Metrics of an operation: number, failures, and duration."""
 
 
 def _operations(name: str, of: str, subject: str) -> Operations:
@@ -165,20 +165,21 @@ def _operations(name: str, of: str, subject: str) -> Operations:
 TABLE_HOOKS = _operations("stowhand_table_worker", "worker", "Hooks of handlers")
 TABLE_CALLS = _operations("stowhand_table_store", "store", "Calls to stores")
 TABLE_HANDLERS = partial(
-    Gauge, "stowhand_table_worker_handlers", f"Handlers at once, the most within {PEAK_WINDOW_SECONDS:g} s", ("worker",)
+    Gauge,
+    "stowhand_table_worker_handlers",
+    f"Largest number of handlers running at once within {PEAK_WINDOW_SECONDS:g} s",
+    ("worker",),
 )
-TABLE_WAITING = partial(Gauge, "stowhand_table_queue_total", "Records that wait", ("store",))
+TABLE_WAITING = partial(Gauge, "stowhand_table_queue_total", "Waiting records", ("store",))
 TABLE_LONGEST_WAIT = partial(
-    Gauge, "stowhand_table_queue_longest_wait_seconds", "How long the one due longest has been due", ("store",)
+    Gauge, "stowhand_table_queue_longest_wait_seconds", "How long the oldest due record has been due", ("store",)
 )
-TABLE_OLDEST_CLAIM = partial(
-    Gauge, "stowhand_table_queue_oldest_claim_seconds", "Age of the oldest record that is locked", ("store",)
-)
+TABLE_OLDEST_CLAIM = partial(Gauge, "stowhand_table_queue_oldest_claim_seconds", "Age of the oldest claim", ("store",))
 TABLE_RESETS = partial(Counter, "stowhand_table_resetter_resets", "Records returned to the queue", ("resetter",))
 TABLE_RESET_FAILURES = partial(
     Counter, "stowhand_table_resetter_reset_failures", "Records reset too often", ("resetter",)
 )
-TABLE_RESET_ERRORS = partial(Counter, "stowhand_table_resetter_errors", "Looks that failed", ("resetter",))
+TABLE_RESET_ERRORS = partial(Counter, "stowhand_table_resetter_errors", "Sweeps that failed", ("resetter",))
 
 # -- a flow --------------------------------------------------------------------------------------
 
@@ -190,10 +191,8 @@ FLOW_JOB_SECONDS = partial(
     ("flow", "queue"),
     buckets=DURATION_BUCKETS_SECONDS,
 )
-FLOW_RESETS = partial(Counter, "stowhand_flow_resets", "Jobs taken back from workers that are gone", ("flow",))
-FLOW_QUEUE_JOBS = partial(
-    Gauge, "stowhand_flow_queue_jobs", "Jobs that stand in a queue", ("flow", "queue", "priority", "state")
-)
+FLOW_RESETS = partial(Counter, "stowhand_flow_resets", "Jobs of lost workers that were reset", ("flow",))
+FLOW_QUEUE_JOBS = partial(Gauge, "stowhand_flow_queue_jobs", "Jobs in a queue", ("flow", "queue", "priority", "state"))
 
 # -- a lent store --------------------------------------------------------------------------------
 

@@ -1,8 +1,7 @@
-"""What a job carries from its producer among its flags, ``traceparent=00-…`` and ``correlation_id=…``; and both as
-bound in the context of the attempt that is running.
+"""Trace context and correlation id of a job: carried in its flags, and bound in the context of the running attempt.
 
-Flags travel with a job through every store, transaction and retry, so no store needs a column for them, and producers
-that enqueue in SQL can set them too.
+The flags are ``traceparent=00-…`` and ``correlation_id=…``. Flags travel with a job through every store, transaction
+and retry, so no store needs a column for them, and producers that enqueue in SQL can set them too.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from stowhand.jobs.job import NewJob
 from stowhand.jobs.limits import FLAG_LIMIT, MAX_FLAGS, check_name
 
 TRACE_PARENT = "traceparent"
-"""The format of the W3C: version, trace, span and flags, in hexadecimal."""
+"""Name of the W3C trace context: version, trace, span and flags, in hexadecimal."""
 TRACE_PARENT_VARIABLE = "TRACEPARENT"
-"""The environment variable that passes the same to a program."""
+"""Environment variable that passes the trace context to a program."""
 CORRELATION_ID = "correlation_id"
 _traceparent: ContextVar[str | None] = ContextVar("stowhand traceparent", default=None)
 _correlation_id: ContextVar[str | None] = ContextVar("stowhand correlation id", default=None)
@@ -28,18 +27,18 @@ _FLAG_PREFIXES = {name: f"{name}=" for name in (TRACE_PARENT, CORRELATION_ID)}
 
 
 def current_correlation_id() -> str | None:
-    """The id that is bound where this is called; ``None``: there is none."""
+    """Return the correlation id bound in the current context; ``None`` if there is none."""
     return _correlation_id.get()
 
 
 def bind_correlation_id(correlation_id: str) -> None:
-    """Bind it for the rest of the current context: an attempt has one of its own."""
+    """Bind the id for the rest of the current context. Each attempt has its own context."""
     _correlation_id.set(correlation_id)
 
 
 @contextmanager
 def bound_correlation_id(correlation_id: str | None) -> Iterator[None]:
-    """Bind it for the block, and for tasks and threads started in it that copy the context."""
+    """Bind the id for the block, and for tasks and threads started in it that copy the context."""
     token = _correlation_id.set(correlation_id)
     try:
         yield
@@ -48,7 +47,7 @@ def bound_correlation_id(correlation_id: str | None) -> Iterator[None]:
 
 
 def with_carried(job: NewJob, carried: Mapping[str, str | None]) -> NewJob:
-    """The job with these values among its flags. A value that it has already stays; what does not fit is left out."""
+    """Return the job with these values in its flags. Existing values stay; values that do not fit are left out."""
     present = read_carried(job.flags)
     flags = list(job.flags)
     for name, value in carried.items():
@@ -63,7 +62,7 @@ def with_carried(job: NewJob, carried: Mapping[str, str | None]) -> NewJob:
 
 
 def read_carried(flags: tuple[str, ...]) -> dict[str, str]:
-    """The values by name; of several with one name the first. They are not checked: any producer may write them."""
+    """Return the carried values by name; the first of several. They are not validated: any producer may write them."""
     carried: dict[str, str] = {}
     for flag in flags:
         for name, prefix in _FLAG_PREFIXES.items():
@@ -73,17 +72,17 @@ def read_carried(flags: tuple[str, ...]) -> dict[str, str]:
 
 
 def without_carried(flags: tuple[str, ...]) -> tuple[str, ...]:
-    """The flags without those that carry a value."""
+    """Return the flags that carry no value."""
     return tuple(flag for flag in flags if not flag.startswith(tuple(_FLAG_PREFIXES.values())))
 
 
 def bind_traceparent(traceparent: str | None) -> None:
-    """Bind the attempt's traceparent for the rest of the current context: jobs that it enqueues carry it."""
+    """Bind the attempt's traceparent for the rest of the current context. Jobs that it enqueues carry it."""
     _traceparent.set(traceparent)
 
 
 def current_traceparent() -> str | None:
-    """The traceparent that is bound; ``None``: nothing is traced here."""
+    """Return the bound traceparent; ``None`` without tracing."""
     return _traceparent.get()
 
 

@@ -1,4 +1,4 @@
-"""The length of the queue as metrics: asked for at each scrape, and absent when there is no answer."""
+"""Size of the queue as metrics: read at each scrape, and absent without an answer."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ CRON_METRICS = (metric_definitions.QUEUE_CRON_UNSCHEDULED, metric_definitions.QU
 
 
 class QueueMetrics(Collector):
-    """The figures of a queue store. Each gauge is there if its own question was answered.
+    """Collector of a queue store's figures. A gauge is absent if the store has not answered.
 
-    ``figures``, ``oldest_due`` (seconds by queue) and ``cron``: the answers, soon; ``None`` when there is none now.
-    Called in the thread of the scrape. ``labels``: so many tasks, queues, serial keys and recurring items have series
-    of their own: of the first three the largest, at most 100 of each; of recurring items the first, and those of which
-    something is wrong.
+    ``figures``, ``oldest_due`` (seconds by queue) and ``cron`` return the answers soon, or ``None``. They are called in
+    the thread of the scrape. ``labels`` limits the series: of tasks, queues and serial keys the largest, at most 100 of
+    each; of recurring items those with a problem, then the first.
     """
 
     def __init__(
@@ -47,11 +46,11 @@ class QueueMetrics(Collector):
         registry.register(self)
 
     def describe(self) -> Iterable[Metric]:
-        """The names, without asking the store."""
+        """Return the metrics without values, without a call to the store."""
         return [declared() for declared in (*FIGURE_METRICS, *CRON_METRICS, metric_definitions.QUEUE_OLDEST_DUE)]
 
     def collect(self) -> Iterable[Metric]:
-        """The figures of this moment."""
+        """Return the current figures."""
         seconds = self._oldest_due()
         figures = self._figures()
         if seconds is not None:
@@ -96,7 +95,7 @@ class QueueMetrics(Collector):
 
 
 def _sum_by_labels(counts: Sequence[LiveCounts], labels: int) -> dict[tuple[str, str], int]:
-    """By name and part: so many by name, and the others as one. What was not counted to its end is left out."""
+    """Return the numbers by name and state, other names as one. Counts that reached their limit are left out."""
     named = [count.name for count in counts if count.name is not None][:labels]
     amounts: defaultdict[tuple[str, str], BoundedCount] = defaultdict(BoundedCount)
     for count in counts:

@@ -1,4 +1,4 @@
-"""JSON texts for people: exact to the last digit, without the values of secrets, which come back when it is changed."""
+"""JSON texts for people: exact to the last digit, without secrets, which are restored when the text is changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 
 def read_exact(text: str | None) -> Any:
-    """The value, with fractions as Decimal. A text that is no JSON, which SQL may have written, stands for itself."""
+    """Return the value, with fractions as Decimal. Text that is not JSON, which SQL may write, is returned as is."""
     if not text:
         return None
     try:
@@ -26,26 +26,26 @@ def read_exact(text: str | None) -> Any:
 
 
 def write_exact(value: Any) -> str:
-    """What ``read_exact`` has read, as JSON."""
+    """Return a value of ``read_exact`` as JSON."""
     return _ENCODER.encode(value).decode()
 
 
 def redacted(value: Any) -> Any:
-    """A value without its secrets, as deep as JSON goes here."""
+    """Return the value without its secrets, at every depth."""
     return redact(value, DEPTH_LIMIT + 1)
 
 
 def redacted_text(text: str) -> str:
-    """JSON as it stands, but for the values of names such as ``password``."""
+    """Return the JSON text unchanged except for the values of names such as ``password``."""
     value = read_exact(text)
     hidden = redacted(value)
     return text if hidden == value else write_exact(hidden)
 
 
 def restored_text(changed: str, original: str) -> str:
-    """What somebody has made of ``redacted_text(original)``, with what was hidden back in its place.
+    """Return an edited ``redacted_text(original)`` with the hidden values restored.
 
-    Raises InvalidJob where something is hidden that stood nowhere. What is no JSON comes back as it is.
+    Raises InvalidJob if a hidden value has no original. A text that is not JSON is returned as is.
     """
     value = read_exact(changed)
     if HIDDEN not in changed or changed == value:

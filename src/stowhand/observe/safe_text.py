@@ -1,4 +1,4 @@
-"""Text that is safe to show: user strings can neither forge a log line, nor drive a terminal, nor leak a password."""
+"""Text that is safe to show: user strings cannot forge a log line, control a terminal or leak a password."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import unicodedata
 from typing import Any
 
 _ALLOWED_CHARS = frozenset("\u200c\u200d\u00a0\u202f\u3000")
-"""Not printable to Python, harmless, and part of ordinary writing: joiners and wide spaces."""
+"""Joiners and wide spaces: not printable by Python's rules, but harmless and part of ordinary text."""
 _IN_URL = re.compile(r"(?<=://)([^\s:/@]*):(\S*)@")
-# What closes a list of pairs, `(user=a, password=b)`, is no part of the last one.
+# The closing bracket of a list of pairs, `(user=a, password=b)`, is not part of the last value.
 _IN_PAIR = re.compile(r"(?i)\b(\w*passw(?:or)?d)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&;'\"]+?(?=[),\]}]*(?:[\s&;'\"]|$)))")
 HIDDEN = "***"
 _SECRET_NAME = re.compile(
     r"(?i)(?:passw(?:or)?d|passphrase|pwd|secret|token|authorization|credentials?"
     r"|(?:api|access|encryption|private|secret|signing)[-_ ]?key)$"
 )
-"""How the name of a fact ends whose value is a secret."""
+"""Matches names of fields whose values are secrets."""
 
 
 def escape(text: str) -> str:
-    """``text`` on one line, with control characters, terminal escapes and text-direction marks made visible."""
+    """Return the text on one line, with control characters, escapes and text-direction marks made visible."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in _ALLOWED_CHARS else _visible(char) for char in text)
 
 
 def escape_lines(text: str, indent: str = "    ") -> str:
-    """The same, but line breaks stay; every further line is indented, so that none looks like a line of ours."""
+    """Escape the text but keep line breaks. Further lines are indented, so that none can pass for a log line."""
     if text.isprintable():
         return text
     lines = text.replace("\r\n", "\n").split("\n")
@@ -35,7 +35,7 @@ def escape_lines(text: str, indent: str = "    ") -> str:
 
 
 def scrub(text: str) -> str:
-    """``text`` without passwords: those in URLs and those in ``password=…`` pairs."""
+    """Return the text without passwords in URLs and in ``password=…`` pairs."""
     if "://" in text:
         text = _IN_URL.sub(r"\1:***@", text)
     if "passw" in text.lower():
@@ -44,8 +44,7 @@ def scrub(text: str) -> str:
 
 
 def redact(value: Any, depth: int = 20) -> Any:
-    """A value that is logged, without secrets: those under a telling name, and those inside of texts. What is nested
-    deeper than ``depth`` (or contains itself) ends there."""
+    """Return a value without secrets, found by their names or inside texts. Values deeper than ``depth`` are cut."""
     if isinstance(value, str):
         return scrub(value)
     if not isinstance(value, dict | list | tuple):
@@ -58,9 +57,9 @@ def redact(value: Any, depth: int = 20) -> Any:
 
 
 def restored(changed: Any, original: Any) -> Any:
-    """What somebody has made of ``redact(original)``, with what was hidden back where it stood.
+    """Return an edited ``redact(original)`` with the hidden values restored.
 
-    Raises KeyError with the name of a secret that stood nowhere, or with a text that was changed around one.
+    Raises KeyError with the name of a secret without original, or with a text that was changed around one.
     """
     match changed, original:
         case str(), str() if changed == redact(original):
@@ -81,17 +80,17 @@ def restored(changed: Any, original: Any) -> Any:
 
 
 def _has_hidden(text: str) -> bool:
-    """Does ``***`` stand in it where a password may?"""
+    """Return whether the text has ``***`` in the place of a password."""
     return any(match[group] == HIDDEN for form, group in ((_IN_URL, 2), (_IN_PAIR, 3)) for match in form.finditer(text))
 
 
 def is_secret(name: object) -> bool:
-    """Is the value of a fact of this name a secret?"""
+    """Return whether values of this name are secrets."""
     return isinstance(name, str) and _SECRET_NAME.search(name) is not None
 
 
 def summary_line(error: str) -> str:
-    """The most informative line of an error text: its first, or, of a traceback, the last that is not indented."""
+    """Return the most informative line of an error: its first; of a traceback the last one that is not indented."""
     lines = [line for line in error.splitlines() if line.strip()]
     if not lines:
         return ""
@@ -101,19 +100,19 @@ def summary_line(error: str) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """At most ``width`` characters, with a mark where it was cut."""
+    """Shorten the text to ``width`` characters, with an ellipsis where it was cut."""
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
 
 
 def columns(text: str) -> int:
-    """How wide a terminal draws it: East Asian characters take two columns, combining ones none."""
+    """Return the width on a terminal: East Asian characters take two columns, combining ones none."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
 
 
 def fit(text: str, width: int) -> str:
-    """``text`` in at most ``width`` columns, with a mark where it was cut."""
+    """Shorten the text to ``width`` columns, with an ellipsis where it was cut."""
     if columns(text) <= width:
         return text
     while text and columns(text) >= width:

@@ -1,6 +1,6 @@
-"""What the spans of enqueueing and of running have in common.
+"""Functions shared by the spans of enqueues and attempts.
 
-What OpenTelemetry or one of its plugins raises is logged once, and affects no job.
+Errors of OpenTelemetry and its plugins are logged once, and affect no job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _logged_types: set[type[BaseException]] = set()
 
 
 def message_attributes(name: str, operation: str, task: str | None, serial: str | None) -> dict[str, Any]:
-    """The attributes that the messaging conventions want of every span. ``serial``: of a job that has one."""
+    """Return the attributes that the messaging conventions require. ``serial``: the job's serial key, if any."""
     described = {
         "messaging.operation.name": name,
         "messaging.operation.type": operation,
@@ -33,7 +33,7 @@ def message_attributes(name: str, operation: str, task: str | None, serial: str 
 
 
 def trace_parent(span: Span) -> str | None:
-    """The ``traceparent`` of a span; ``None``: it is a no-op's."""
+    """Return the ``traceparent`` of a span; ``None`` for a no-op span."""
     headers: dict[str, str] = {}
     _PROPAGATOR.inject(headers, set_span_in_context(span))
     return headers.get(TRACE_PARENT)
@@ -47,7 +47,7 @@ def context_of(traceparent: str | None, default: Context | None = None) -> Conte
 
 @contextmanager
 def attached(context: Context) -> Iterator[None]:
-    """Make it current in the block."""
+    """Make the context current in the block."""
     token = attach(context)
     try:
         yield
@@ -56,17 +56,17 @@ def attached(context: Context) -> Iterator[None]:
 
 
 def type_name(error: BaseException) -> str:
-    """The type, as ``exception.type`` has it."""
+    """Return the type of an error as ``exception.type`` names it."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 @contextmanager
 def errors_logged() -> Iterator[None]:
-    """What the block raises is logged, once for each type, and not raised."""
+    """Log errors of the block, once per type, instead of raising them."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - boundary: whatever is traced goes on without a span
+    except Exception as error:  # noqa: BLE001 - boundary: the traced operation goes on without a span
         if type(error) not in _logged_types:
             _logged_types.add(type(error))
             core_logger().warning(f"Tracing failed, and nothing else with it: {type(error).__name__}: {error}")

@@ -24,29 +24,29 @@ from stowhand.observe.prometheus import REGISTRY, CollectorRegistry, Gauge
 from stowhand.protocols.options import Seconds
 
 SAMPLE_TIMEOUT_SECONDS = 5.0
-"""Seconds that a look which is cut short may take to end."""
+"""Time that a cancelled sample may take to end."""
 INTERVAL_OPTION = Seconds("Time between two looks at a queue.")
 
 
 class SampledStore(Protocol):
-    """What a sampler needs of a ``TableStore``."""
+    """Part of a ``TableStore`` that a sampler uses."""
 
     @property
     def name(self) -> str:
         """The store's name."""
 
     async def queued_count(self, include_processing: bool = False) -> int:
-        """Records that wait."""
+        """Return the number of waiting records."""
 
     async def max_duration_in_queue(self) -> timedelta:
-        """How long the one due longest has been due."""
+        """Return how long the oldest due record has been due."""
 
     async def oldest_claim_age(self) -> timedelta:
-        """Since when the oldest record in processing has been claimed."""
+        """Return the age of the oldest claim."""
 
 
 class TableMetrics:
-    """One set of metrics in one registry; any number of workers, stores and resetters."""
+    """Metrics of any number of workers, stores and resetters, in one registry."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -61,9 +61,9 @@ class TableMetrics:
         self._errors = metric_definitions.TABLE_RESET_ERRORS(registry=registry)
 
     def of_worker(self, worker: str, events: Events) -> Events:
-        """Count these events under that name. Give them to this worker afterwards, and to no other.
+        """Count these events under a worker's name, and return them. Pass them to this worker only.
 
-        The worker's own sweep counts as the resetter of that name.
+        The worker's own sweeps count as those of a resetter with its name.
         """
         running = _PeakGauge(self._handlers.labels(worker), self._clock)
 
@@ -77,7 +77,7 @@ class TableMetrics:
         return events
 
     def of_resetter(self, resetter: str, events: Events) -> Events:
-        """Count the resets of these events under that name."""
+        """Count the resets of these events under a resetter's name, and return them."""
         for counter in (self._resets, self._failures, self._errors):
             counter.labels(resetter)
 
@@ -103,18 +103,18 @@ class TableMetrics:
         return events
 
     def sampler(self, store: SampledStore, interval: Duration = 15.0) -> Sampler:
-        """A routine for ``run_all`` that looks at the queue now and then: every ``interval`` (seconds, a timedelta)."""
+        """Return a routine for ``run_all`` that samples the queue every ``interval`` (seconds, a timedelta)."""
         return Sampler(self, store, interval, self._clock)
 
     async def sample(self, store: SampledStore) -> None:
-        """Look once. Raises StoreError."""
+        """Sample the queue once. Raises StoreError."""
         self._waiting.labels(store.name).set(await store.queued_count())
         self._wait.labels(store.name).set((await store.max_duration_in_queue()).total_seconds())
         self._oldest.labels(store.name).set((await store.oldest_claim_age()).total_seconds())
 
 
 class Sampler:
-    """Looks at a store's queue every ``interval`` seconds, until it is stopped. An outage leaves the last figures."""
+    """Routine that samples a store's queue every ``interval`` seconds. During an outage the last figures stay."""
 
     serves = True
 
@@ -127,7 +127,7 @@ class Sampler:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Until stopped; a look that is under way is cut short."""
+        """Sample until stopped. The stop cancels a sample under way."""
         looking, stopping = asyncio.ensure_future(self._look()), asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -140,17 +140,17 @@ class Sampler:
 
     async def _look(self) -> None:
         while True:
-            with suppress(StoreError):  # reported by those who work on the store
+            with suppress(StoreError):  # the workers on the store report it
                 await self._metrics.sample(self._store)
             await self._clock.sleep(self._interval)
 
     def stop(self, *, now: bool = False) -> None:
-        """End soon."""
+        """Stop soon."""
         self._stopping.set()
 
 
 class _OperationMetrics:
-    """Of one kind: how often, how often in vain, and how long."""
+    """Number, failures and duration of operations."""
 
     def __init__(self, declared: metric_definitions.Operations, registry: CollectorRegistry) -> None:
         total, errors, seconds = declared
@@ -166,13 +166,13 @@ class _OperationMetrics:
 
 
 class _PeakGauge:
-    """The most at once within the window; a gauge asks when it is scraped."""
+    """Gauge of the largest value within the window, computed at each scrape."""
 
     def __init__(self, gauge: Gauge, clock: Clock) -> None:
         self._clock = clock
         self._now = 0
         self._peaks: deque[tuple[float, int]] = deque()
-        """(moment, how many until then), falling."""
+        """(time, value until then), in descending order of values."""
         gauge.set_function(self._peak)
 
     def increment(self) -> None:
@@ -191,6 +191,6 @@ class _PeakGauge:
         self._peaks.append((now, self._now))
 
     def _peak(self) -> float:
-        """Called in the thread of the scrape: it changes nothing."""
+        """Return the largest value. Called in the thread of the scrape, so it must not change state."""
         oldest = self._clock.monotonic() - metric_definitions.PEAK_WINDOW_SECONDS
         return max([self._now, *(peak for time, peak in tuple(self._peaks) if time >= oldest)])

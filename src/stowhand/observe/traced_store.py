@@ -1,4 +1,4 @@
-"""A store whose enqueues are spans: what is enqueued through it carries the context of its span along."""
+"""A store whose enqueues are spans: the enqueued jobs carry the context of the span."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Carry = Callable[[NewJob], NewJob]
 
 
 def traced_store(store: QueueStore, tracer: Tracer) -> QueueStore:
-    """The same store, traced; one that is traced already stays as it is."""
+    """Return the store with tracing. A traced store is returned as is."""
     return store if isinstance(store, TracedStore) else cast("QueueStore", TracedStore(store, tracer))
 
 
 class _Traced(Generic[T]):
-    """What it does not trace is the inner object's own."""
+    """Wrapper that passes everything it does not trace to the inner object."""
 
     def __init__(self, inner: T, tracer: Tracer) -> None:
         self._inner = inner
@@ -37,7 +37,7 @@ class _Traced(Generic[T]):
 
 
 class TracedStore(_Traced[QueueStore]):
-    """Everything but enqueueing is the store's own."""
+    """Store with traced enqueues."""
 
     @property
     def jobs(self) -> TracedProducer:
@@ -58,10 +58,10 @@ class TracedStore(_Traced[QueueStore]):
 
 
 class TracedProducer(_Traced[Producer]):
-    """Each call is a span."""
+    """Producer with a span for each call."""
 
     async def enqueue(self, job: NewJob) -> Job:
-        """``enqueue <task>``"""
+        """Create a span ``enqueue <task>``."""
         span = _start_span(self._tracer, job)
         with span.current():
             made: Job = await self._inner.enqueue(_loader(span)(job))
@@ -69,7 +69,7 @@ class TracedProducer(_Traced[Producer]):
             return made
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
-        """One span for all of them; which task, it says if there is but one."""
+        """Create one span for all jobs. It names the task if they share one."""
         span, tasks = EnqueueSpan(self._tracer), _TaskSet()
         carry = _loader(span)
         with span.current():
@@ -81,7 +81,7 @@ class TracedProducer(_Traced[Producer]):
             return ids
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
-        """As ``enqueue_many``."""
+        """Create one span for all jobs, as ``enqueue_many`` does."""
         span, tasks = EnqueueSpan(self._tracer), _TaskSet()
         with span.current():
             made: Sequence[Job] = await self._inner.add_jobs(list(_each(jobs, _loader(span), tasks)))
@@ -90,10 +90,10 @@ class TracedProducer(_Traced[Producer]):
 
 
 class TracedTransactions(_Traced[Transactions]):
-    """Each call is a span."""
+    """Transactional enqueues with a span for each call."""
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
-        """``enqueue <task>``: it has ended before the caller commits, or rolls back."""
+        """Create a span ``enqueue <task>``, which ends before the caller commits or rolls back."""
         span = _start_span(self._tracer, job)
         with span.current(ends=False):
             made = self._inner.enqueue_in(connection, _loader(span)(job))
@@ -105,10 +105,10 @@ class TracedTransactions(_Traced[Transactions]):
 
 
 class TracedAdministrator(_Traced[Administrator]):
-    """One of its calls enqueues."""
+    """Administrator with a span for its call that enqueues."""
 
     async def add_built_in(self, job: NewJob) -> Job:
-        """``enqueue <task>``"""
+        """Create a span ``enqueue <task>``."""
         span = _start_span(self._tracer, job)
         with span.current():
             made: Job = await self._inner.add_built_in(_loader(span)(job))
@@ -117,10 +117,10 @@ class TracedAdministrator(_Traced[Administrator]):
 
 
 class TracedTimetable(_Traced[Timetable]):
-    """Each tick is a span."""
+    """Timetable with a span for each tick."""
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[LedgerEntry]:
-        """A span for each tick, a trace of its own. Another scheduler's job is another's span: ours is never ended."""
+        """Create a span, in its own trace, for each tick. If another scheduler created the job, our span never ends."""
         spans = [_start_span(self._tracer, tick.job, Context(), _cron(tick)) for tick in ticks]
         loaded = [
             msgspec.structs.replace(tick, job=with_carried(tick.job, span.carried() | {CORRELATION_ID: None}))
@@ -141,7 +141,7 @@ def _start_span(
 
 
 class _TaskSet:
-    """Of what tasks the jobs of a span are: one, or several."""
+    """Tasks of a span's jobs."""
 
     def __init__(self) -> None:
         self._tasks: set[str] = set()
@@ -152,7 +152,7 @@ class _TaskSet:
 
     @property
     def only(self) -> str | None:
-        """The one, unless there are several."""
+        """The only task; ``None`` if there are several."""
         return next(iter(self._tasks)) if len(self._tasks) == 1 else None
 
 
@@ -189,14 +189,14 @@ def _cron(tick: Tick) -> dict[str, Any]:
 
 
 class TracedEngine(_Traced[Any]):
-    """The engine of a flow, traced where it creates jobs; everything else is the engine's own."""
+    """Engine of a flow, with traced creation of jobs."""
 
     def _task(self) -> str:
         task: str = self._inner.task(self._inner.shape.entry)
         return task
 
     async def create(self, job: Any) -> str:
-        """``enqueue <task>``: the task is that of the first queue."""
+        """Create a span ``enqueue <task>`` with the task of the first queue."""
         span = EnqueueSpan(self._tracer, self._task())
         with span.current():
             job_id: str = await self._inner.create(_loaded(span, job))
@@ -204,7 +204,7 @@ class TracedEngine(_Traced[Any]):
             return job_id
 
     async def create_many(self, jobs: Sequence[Any]) -> Sequence[str]:
-        """One span for all of them."""
+        """Create one span for all jobs."""
         span = EnqueueSpan(self._tracer, self._task())
         with span.current():
             ids: Sequence[str] = await self._inner.create_many([_loaded(span, job) for job in jobs])
@@ -213,5 +213,5 @@ class TracedEngine(_Traced[Any]):
 
 
 def _loaded(span: EnqueueSpan, job: Any) -> Any:
-    """Its correlation id is its own: it need not be the one that is bound here."""
+    """Return the job with the span's context, and its own correlation id instead of the bound one."""
     return msgspec.structs.replace(job, carried=span.carried() | {CORRELATION_ID: job.correlation_id})

@@ -3,10 +3,10 @@
     app = App("postgresql:///shop", traces=Traces())      # or: stowhand worker --otel
     worker = Worker(store, handler, events=Traces().of(Events()))
 
-    enqueue <task>   PRODUCER, within whatever span is current; its context travels in the job's flags (propagation.py)
-    run <task>       CONSUMER, a trace of its own that is linked to the enqueueing span, or, with ``parent``, within it
+    enqueue <task>   PRODUCER, a child of the current span; its context travels in the job's flags (propagation.py)
+    run <task>       CONSUMER, in its own trace with a link to the enqueue span, or, with ``parent``, its child
 
-Where no SDK is set up OpenTelemetry's own no-op provider makes the spans, and jobs carry nothing.
+Without an SDK, OpenTelemetry's no-op provider makes the spans, and jobs carry nothing.
 """
 
 from __future__ import annotations
@@ -34,16 +34,18 @@ S = TypeVar("S")
 Within = Callable[[str | None], AbstractContextManager[None]]
 MISSING_PACKAGE_MESSAGE = "traces need opentelemetry-api: pip install 'stowhand[otel]'"
 STATUS_WIDTH = 500
-"""Characters of a span's status."""
+"""Maximum length of a span's status."""
 FLUSH_TIMEOUT_SECONDS = 1.0
-"""Seconds that a process which exits at once gives its last spans."""
+"""Time that an exiting process has to export its last spans."""
 _FAILED_OUTCOMES = (AttemptOutcome.RETRY, AttemptOutcome.FAILED, AttemptOutcome.POISON)
 
 
 class Traces:
-    """Makes spans. ``provider``: instead of the global one. ``parent``: an attempt is a child of the enqueueing span.
+    """Maker of spans.
 
-    Raises ConfigurationError where the extra ``otel`` is not installed.
+    ``provider`` replaces the global one. With ``parent``, an attempt is a child of the enqueue span.
+
+    Raises ConfigurationError if the extra ``otel`` is not installed.
     """
 
     def __init__(self, provider: TracerProvider | None = None, *, parent: bool = False) -> None:
@@ -57,7 +59,7 @@ class Traces:
         except ImportError as error:
             raise ConfigurationError(MISSING_PACKAGE_MESSAGE) from error
         self._provider = trace.get_tracer_provider if provider is None else lambda: provider
-        """The global one may be set up later."""
+        """A function, because the global provider may be set up later."""
         self._parent = parent
         self._tracer = trace.get_tracer("stowhand", own_version(), provider)
         self._new_span = AttemptSpan
@@ -65,12 +67,12 @@ class Traces:
         self._new_engine = TracedEngine
         self._within: Within = lambda traceparent: attached(context_of(traceparent, get_current()))
         self._ended_spans: dict[tuple[str, JobId], AttemptSpan] = {}
-        """Their handlers have ended; what became of them is not recorded yet."""
+        """Spans whose handlers have ended and whose outcomes are not reported yet."""
         self._spans = WeakSet[AttemptSpan]()
-        """All that may not have ended yet."""
+        """All spans that may not have ended."""
 
     def of(self, events: Events) -> Events:
-        """Trace the attempts of the workers that are made with these events from now on. Gives the events."""
+        """Trace the attempts of workers that are created with these events from now on. Return the events."""
         if events.around != self._around:
             events.around = self._around
             events.on(JobEnded, self._job_ended)
@@ -81,19 +83,19 @@ class Traces:
         return events
 
     def store(self, store: QueueStore) -> QueueStore:
-        """The same store; what is enqueued through it is traced."""
+        """Return the store with traced enqueues."""
         return self._new_store(store, self._tracer)
 
     def engine(self, engine: S) -> S:
-        """The same engine of a flow; what is created through it is traced."""
+        """Return the engine of a flow with traced creation of jobs."""
         return cast("S", self._new_engine(engine, self._tracer))
 
     def within(self, traceparent: str | None) -> AbstractContextManager[None]:
-        """Make a span of another process current in the block; without one nothing changes."""
+        """Make a span of another process current in the block. ``None`` changes nothing."""
         return self._within(traceparent)
 
     def flush(self, seconds: float = FLUSH_TIMEOUT_SECONDS) -> bool:
-        """Export the spans that have ended, within so many seconds; ``False``: the exporter takes longer."""
+        """Export the ended spans within ``seconds``. Return False if the exporter takes longer."""
         flush: Callable[[int], object] | None = getattr(self._provider(), "force_flush", None)
         if flush is None:
             return True
@@ -108,8 +110,8 @@ class Traces:
         return not export.is_alive()
 
     def leave(self) -> None:
-        """End the spans of attempts that still run, and export all within a second: the process exits."""
-        with suppress(RuntimeError):  # another thread begins one just now
+        """End the spans of running attempts, and export all within a second, because the process exits."""
+        with suppress(RuntimeError):  # another thread is starting a span
             for span in list(self._spans):
                 span.abandon()
         self.flush()
@@ -120,8 +122,8 @@ class Traces:
         return span
 
     def _keep(self, span: AttemptSpan) -> None:
-        """Keep the span of a handler that has ended, until an event reports its outcome, if one does."""
-        self._finish(span.worker, span.job_id, "unknown")  # an attempt before it whose outcome was not reported
+        """Keep the span of an ended handler until an event reports its outcome."""
+        self._finish(span.worker, span.job_id, "unknown")  # an earlier attempt whose outcome was not reported
         self._ended_spans[span.worker, span.job_id] = span
 
     def _job_ended(self, event: JobEnded) -> None:

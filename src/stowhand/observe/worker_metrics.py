@@ -41,13 +41,13 @@ MAX_KINDS = 100
 
 
 class WorkerMetrics:
-    """One set of metrics in one registry, for the workers of one process."""
+    """Metrics of the workers of one process, in one registry."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, *, labels: int = MAX_KINDS) -> None:
-        """``labels``: so many kinds have series of their own."""
+        """``labels`` limits how many kinds have their own series."""
         self._kinds = _KindLabels(labels)
         self._running_kinds: dict[tuple[str, JobId], str] = {}
-        """The kind under which each began: one that was ``other`` then may have a series of its own when it ends."""
+        """Kind under which each job started: one that was ``other`` may have its own series when it ends."""
         self._processed = metric_definitions.WORKER_JOBS(registry=registry)
         self._seconds = metric_definitions.WORKER_JOB_SECONDS(registry=registry)
         self._waits = metric_definitions.WORKER_WAIT_SECONDS(registry=registry)
@@ -65,7 +65,7 @@ class WorkerMetrics:
         self._info = metric_definitions.WORKER_INFO(registry=registry)
 
     def of(self, events: Events) -> Events:
-        """Count these events, and give them back for a worker. Some are emitted in the heartbeat's thread."""
+        """Count these events, and return them for a worker. Some are emitted in the heartbeat thread."""
         events.on(WorkerStarted, lambda event: self._learn(event.tasks))
         events.on(TasksReloaded, lambda event: self._learn(event.tasks))
         events.on(JobStarted, self._started)
@@ -83,7 +83,7 @@ class WorkerMetrics:
         return events
 
     def introduce(self, store: str) -> None:
-        """Show which version works on which kind of store (``postgresql``, ``sqlite``, ``https``)."""
+        """Set the info metric: the version, and the kind of store (``postgresql``, ``sqlite``, ``https``)."""
         self._info.labels(own_version(), store).set(1)
 
     def lag(self, seconds: float) -> None:
@@ -127,7 +127,7 @@ class WorkerMetrics:
 
 
 class _Calls:
-    """Calls to the store: how long they took, and how many jobs each was about."""
+    """Metrics of store calls: duration, and number of jobs per call."""
 
     def __init__(self, declared: metric_definitions.Calls, registry: CollectorRegistry) -> None:
         self._seconds, self._sizes = (each(registry=registry) for each in declared)
@@ -138,7 +138,7 @@ class _Calls:
 
 
 class _KindLabels:
-    """Names of tasks as labels, bounded: so many that workers have, and as many that came to one that takes any."""
+    """Task names as labels, limited in number: tasks that workers have, and tasks seen by workers that take any."""
 
     def __init__(self, max_labels: int) -> None:
         self.max_labels = max_labels
@@ -147,7 +147,7 @@ class _KindLabels:
         self._is_bounded = False
 
     def learn(self, tasks: Iterable[str] | None) -> None:
-        """A worker has these; ``None``: it takes any."""
+        """Note the tasks of a worker; ``None``: it takes any."""
         if tasks is not None:
             self._is_bounded = True
             self._learned.update(
