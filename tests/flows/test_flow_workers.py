@@ -172,7 +172,7 @@ def late_functions() -> dict[str, WorkerFunction]:
 def test_an_execution_that_takes_longer_than_the_lock_time_has_failed_and_its_result_is_ignored(
     run: Run, redis_url: str, function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "EXTRA", 30.0)  # a machine that is held up does not lose the lock
+    monkeypatch.setattr(store, "LOCK_MARGIN_SECONDS", 30.0)  # a machine that is held up does not lose the lock
 
     async def story() -> None:
         flow = Flow("demo", redis_url, queues=[Queue("slow", next_queue="never"), Queue("never")], events=Events())

@@ -23,7 +23,7 @@ import msgspec
 import redis.asyncio
 
 from stowhand.flows import Flow, FlowJob
-from stowhand.flows.redis.values import NOTES
+from stowhand.flows.redis.values import NOTE_FIELDS
 from stowhand.protocols.flow_shape import FlowShape, Queue
 from tests.interop.original import OF_GUILD, environment, installed, node
 
@@ -225,5 +225,5 @@ def _their_queue(queue: Queue) -> dict[str, object]:
 def _without_notes(value: Any) -> Any:
     """Of a job, and of the jobs that are its children."""
     if isinstance(value, dict):
-        return {name: _without_notes(each) for name, each in value.items() if name not in NOTES}
+        return {name: _without_notes(each) for name, each in value.items() if name not in NOTE_FIELDS}
     return [_without_notes(each) for each in value] if isinstance(value, list) else value

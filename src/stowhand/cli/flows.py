@@ -33,8 +33,8 @@ from stowhand.clock import wall_clock
 from stowhand.errors import ConfigurationError
 from stowhand.events import WorkerStopped
 from stowhand.flows import Flow, Position, QueueCount, Stage
-from stowhand.flows.flow import MOST_CHILDREN
-from stowhand.flows.monitor import MAX_SEARCHED
+from stowhand.flows.flow import MAX_CHILDREN_LIMIT
+from stowhand.flows.monitor import MAX_SEARCHED_JOBS
 from stowhand.observe.job_logger import core_logger
 from stowhand.observe.safe_text import escape
 from stowhand.observe.traces import Traces
@@ -324,7 +324,7 @@ def _log_workers(flow: Flow) -> None:
 async def _find(flow: Flow, queue: str, job_id: str) -> Position | None:
     position, is_complete = await flow.monitor.position_of(queue, job_id)
     if position is None and not is_complete:
-        click.echo(f"Only the first {MAX_SEARCHED} of {queue} were searched; the job may be behind them.", err=True)
+        click.echo(f"Only the first {MAX_SEARCHED_JOBS} of {queue} were searched; the job may be behind them.", err=True)
     return position
 
 
@@ -336,8 +336,8 @@ async def _children(flow: Flow, job: Job) -> dict[str, Counter[str]]:
         if queue.is_parent and isinstance(names, list) and names:
             states: Counter[str] = Counter()
             children[queue.name] = states
-            for start in range(0, len(names), MOST_CHILDREN):
-                page = await flow.get_children(str(job["id"]), queue.name, start=start, limit=MOST_CHILDREN)
+            for start in range(0, len(names), MAX_CHILDREN_LIMIT):
+                page = await flow.get_children(str(job["id"]), queue.name, start=start, limit=MAX_CHILDREN_LIMIT)
                 states.update(child_state(child) for child in page)
     return children
 

@@ -39,10 +39,10 @@ def checked_params(queue: FlowQueue, job: FlowJob, params: object) -> list[Any]:
 def children_of(queue: FlowQueue, job: FlowJob, params: list[Any]) -> Iterator[tuple[FlowQueue, dict[str, Any], int]]:
     """The children that a parent's parameters name: queue, attributes and priority of each."""
     kinds = {kind.name: FlowQueue(f"{queue.name}:{kind.name}", kind, queue.name) for kind in queue.declared.children}
-    for place, given in enumerate(params):
+    for index, given in enumerate(params):
         kind = kinds.get(str(given.get("childName"))) if isinstance(given, Mapping) else None
         if kind is None:
-            job.ctx.logger.warning(f"{params_at(queue.name)}[{place}] names no child; it is skipped")
+            job.ctx.logger.warning(f"{params_at(queue.name)}[{index}] names no child; it is skipped")
             continue
         values = {
             name: value for name, value in given.items() if value is not None and name not in ("childName", *RESERVED)
@@ -58,9 +58,9 @@ def check_unchanged(queue: FlowQueue, before: int, now: int) -> None:
         raise InvalidJob(f"{params_at(queue.name)} has changed since the children were made")
 
 
-def children_failed(failed: int, number: int, first: str, why: object) -> str:
+def children_failed(failed: int, number: int, first: str, reason: object) -> str:
     """Why a parent has failed whose children must succeed."""
-    return f"{failed} of {number} children failed; the first is {first}: {why}"
+    return f"{failed} of {number} children failed; the first is {first}: {reason}"
 
 
 def results_text(job: FlowJob, results: list[dict[str, Any]], limit: int = strict_json.SIZE_LIMIT) -> str:

@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from stowhand.observe.traces import Traces
 
 R = TypeVar("R")
-REDIS = ("redis", "rediss", "valkey", "valkeys", "unix")
+REDIS_SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 """What a URL of Redis begins with; a kind may follow, as in ``redis+cluster``."""
-PLACES = "redis://, rediss://, unix:///, redis+sentinel://, redis+cluster://, postgresql://, sqlite:///"
-CHILDREN, MOST_CHILDREN = 1000, 10_000
-LOCK_TIME = 180.0
-WAIT_TIMEOUT = 3.0
-GRACE = 25.0
-MOST_SLOTS = 10_000
-SHORTEST_LEASE = 2.0
+URL_FORMS = "redis://, rediss://, unix:///, redis+sentinel://, redis+cluster://, postgresql://, sqlite:///"
+DEFAULT_CHILDREN_LIMIT, MAX_CHILDREN_LIMIT = 1000, 10_000
+LOCK_TIME_SECONDS = 180.0
+WAIT_TIMEOUT_SECONDS = 3.0
+GRACE_SECONDS = 25.0
+MAX_SLOTS = 10_000
+MIN_LEASE_SECONDS = 2.0
 """Seconds. A lease is no longer than the lock time, but never shorter than this: a process may be slow for a moment."""
-RESULT_SPACING = 200e-6
+RESULT_SPACING_SECONDS = 200e-6
 """Seconds between two questions whether jobs have ended, for each job in the first: a job is several reads."""
 
 
@@ -253,7 +253,7 @@ class Flow:
         raise FlowJobFailed(f"job {job_id} {job.state} in {job.queue}: {job.failure}", job)
 
     def _poll(self) -> SharedPoll[str, FlowJobView | None]:
-        return SharedPoll(self._ended, SystemClock(), spacing=RESULT_SPACING, hear=self.engine.hear)
+        return SharedPoll(self._ended, SystemClock(), spacing=RESULT_SPACING_SECONDS, hear=self.engine.hear)
 
     async def _ended(self, job_ids: Sequence[str]) -> dict[str, FlowJobView | None]:
         """Those of them that have ended, or do not exist."""
@@ -261,13 +261,13 @@ class Flow:
         return {job_id: view for job_id, view in views if view is None or view.state.has_ended}
 
     async def get_children(
-        self, job_id: str, queue: str, *, start: int = 0, limit: int = CHILDREN
+        self, job_id: str, queue: str, *, start: int = 0, limit: int = DEFAULT_CHILDREN_LIMIT
     ) -> list[dict[str, Any]]:
         """A page of the attributes of a parent's children, in the order in which they were made; empty: no more."""
         if not self.shape.find_queue(queue).is_parent:
             raise ConfigurationError(f"queue {queue!r} has no children")
-        if type(start) is not int or type(limit) is not int or start < 0 or not 1 <= limit <= MOST_CHILDREN:
-            raise ConfigurationError(f"give a start from 0, and a limit of 1 to {MOST_CHILDREN}")
+        if type(start) is not int or type(limit) is not int or start < 0 or not 1 <= limit <= MAX_CHILDREN_LIMIT:
+            raise ConfigurationError(f"give a start from 0, and a limit of 1 to {MAX_CHILDREN_LIMIT}")
         await self.open()
         return list(await self.engine.children(read_id(job_id), queue, start, limit))
 
@@ -278,8 +278,8 @@ class Flow:
             raise ConfigurationError(f"flow {self.name!r}: {key!r} is no lookup attribute; it has: {known}")
         text = lookup_text(key, value)
         await self.open()
-        found = await self.engine.read(await self.engine.ids(key, text), resolve_children=resolve_children)
-        return [job for job in found if job is not None]
+        jobs = await self.engine.read(await self.engine.ids(key, text), resolve_children=resolve_children)
+        return [job for job in jobs if job is not None]
 
     async def retry_jobs(self, job_ids: Sequence[str]) -> list[Answer]:
         """Put failed jobs back into the queue in which they failed, with all their retries."""
@@ -300,15 +300,15 @@ class Flow:
 
         Running jobs go on, and jobs still arrive. Raises ConfigurationError for an unknown queue.
         """
-        found = self.shape.find_queue(queue)
+        flow_queue = self.shape.find_queue(queue)
         await self.open()
-        return await self.engine.pause(found)
+        return await self.engine.pause(flow_queue)
 
     async def resume(self, queue: str) -> bool:
         """Let jobs of a queue be claimed again, in all processes; ``False``: it was not paused."""
-        found = self.shape.find_queue(queue)
+        flow_queue = self.shape.find_queue(queue)
         await self.open()
-        return await self.engine.resume(found)
+        return await self.engine.resume(flow_queue)
 
     # -- workers ---------------------------------------------------------------------------------
 
@@ -317,10 +317,10 @@ class Flow:
         queue: str,
         function: WorkerFunction,
         count: int = 1,
-        lock_time: Duration = LOCK_TIME,
-        wait_timeout: Duration = WAIT_TIMEOUT,
+        lock_time: Duration = LOCK_TIME_SECONDS,
+        wait_timeout: Duration = WAIT_TIMEOUT_SECONDS,
         *,
-        grace: Duration = GRACE,
+        grace: Duration = GRACE_SECONDS,
         lease: Duration = LEASE,
     ) -> FlowWorker:
         """Create a worker with ``count`` slots for a queue; ``start_all`` or its own ``start`` starts it.
@@ -338,8 +338,8 @@ class Flow:
             )
         if not callable(function):
             raise ConfigurationError(f"workers of {queue!r}: {function!r} given; give a function of (job)")
-        if (why := why_no_function(function)) is not None:
-            raise ConfigurationError(f"workers of {queue!r}: {why}")
+        if (problem := why_no_function(function)) is not None:
+            raise ConfigurationError(f"workers of {queue!r}: {problem}")
         kind = ChildHandler if flow_queue.parent is not None and self.engine.handles_child_end else StepHandler
         lock = _positive("lock_time", lock_time)
         made = partial(kind, self.engine, flow_queue, function, lock)
@@ -349,10 +349,10 @@ class Flow:
         self,
         queue: str,
         count: int = 1,
-        lock_time: Duration = LOCK_TIME,
-        wait_timeout: Duration = WAIT_TIMEOUT,
+        lock_time: Duration = LOCK_TIME_SECONDS,
+        wait_timeout: Duration = WAIT_TIMEOUT_SECONDS,
         *,
-        grace: Duration = GRACE,
+        grace: Duration = GRACE_SECONDS,
         lease: Duration = LEASE,
     ) -> FlowWorker:
         """Create a worker for a parent's queue, which fans out and gathers. A parent that waits occupies no slot."""
@@ -368,10 +368,10 @@ class Flow:
         child: str,
         function: WorkerFunction,
         count: int = 1,
-        lock_time: Duration = LOCK_TIME,
-        wait_timeout: Duration = WAIT_TIMEOUT,
+        lock_time: Duration = LOCK_TIME_SECONDS,
+        wait_timeout: Duration = WAIT_TIMEOUT_SECONDS,
         *,
-        grace: Duration = GRACE,
+        grace: Duration = GRACE_SECONDS,
         lease: Duration = LEASE,
     ) -> FlowWorker:
         """Create a worker for a child's queue; otherwise as ``create_workers``."""
@@ -389,8 +389,8 @@ class Flow:
         grace: Duration,
         lease: Duration,
     ) -> FlowWorker:
-        if type(count) is not int or not 1 <= count <= MOST_SLOTS:
-            raise ConfigurationError(f"workers of {queue.name!r}: count: {count!r} given; give 1 to {MOST_SLOTS}")
+        if type(count) is not int or not 1 <= count <= MAX_SLOTS:
+            raise ConfigurationError(f"workers of {queue.name!r}: count: {count!r} given; give 1 to {MAX_SLOTS}")
         worker = FlowWorker(
             self.engine,
             queue,
@@ -399,7 +399,7 @@ class Flow:
             lock_time=lock_time,
             wait_timeout=_positive("wait_timeout", wait_timeout),
             grace=_read("grace", grace),
-            lease=min(_positive("lease", lease), max(lock_time, SHORTEST_LEASE)),
+            lease=min(_positive("lease", lease), max(lock_time, MIN_LEASE_SECONDS)),
             events=self.events,
         )
         self.workers.append(worker)
@@ -408,7 +408,7 @@ class Flow:
     @property
     def grace(self) -> float:
         """Seconds that running jobs have when all workers are stopped: the longest grace of them."""
-        return max((worker.grace for worker in self.workers), default=GRACE)
+        return max((worker.grace for worker in self.workers), default=GRACE_SECONDS)
 
     async def start_all(self) -> None:
         """Connect, and start every worker. Raises ConfigurationError where a queue belongs to another flow."""
@@ -441,8 +441,8 @@ class Flow:
         try:
             await asyncio.wait([stopping, *ends], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in (stopping, *ends):
-                each.cancel()
+            for task in (stopping, *ends):
+                task.cancel()
             await self.stop_all(now=self._now)
         for worker in self.workers:
             if worker.error is not None:
@@ -501,7 +501,7 @@ class FlowSync:
 
 def _engine_at(place: str | QueueStore, shape: FlowShape) -> Engine:
     """The engine for a URL or a store, not connected yet. Raises ConfigurationError."""
-    if isinstance(place, str) and place.partition(":")[0].partition("+")[0] in REDIS:
+    if isinstance(place, str) and place.partition(":")[0].partition("+")[0] in REDIS_SCHEMES:
         try:
             from stowhand.flows.redis import RedisEngine
         except ImportError as error:
@@ -509,7 +509,9 @@ def _engine_at(place: str | QueueStore, shape: FlowShape) -> Engine:
         return RedisEngine(place, shape)
     if isinstance(place, str) and not place.startswith(URL_PREFIXES):
         scheme = place.partition(":")[0]
-        raise ConfigurationError(f"flow {shape.name!r}: no place at {scheme!r}; its URL begins with one of: {PLACES}")
+        raise ConfigurationError(
+            f"flow {shape.name!r}: no place at {scheme!r}; its URL begins with one of: {URL_FORMS}"
+        )
     from stowhand.flows.queue import QueueEngine
 
     return QueueEngine(place, shape)
@@ -522,8 +524,8 @@ def _positive(field: str, given: Duration) -> float:
     return value
 
 
-def _read(field: str, given: Duration) -> float:
+def _read(field: str, value: Duration) -> float:
     try:
-        return seconds(given)
+        return seconds(value)
     except ValueError as error:
         raise ConfigurationError(f"{field}: {error}") from None

@@ -11,9 +11,9 @@ from stowhand.errors import ConfigurationError, StoreError
 from stowhand.flows.engine import Engine, Position, QueueCount
 from stowhand.jobs.durations import Duration, seconds
 
-INTERVAL = 1.0
-POSITIONS = 100
-MAX_SEARCHED = 1_000_000
+INTERVAL_SECONDS = 1.0
+DEFAULT_POSITIONS = 100
+MAX_SEARCHED_JOBS = 1_000_000
 """Jobs of each state that are searched for one."""
 
 
@@ -26,7 +26,7 @@ class FlowMonitor:
 
     serves = True
 
-    def __init__(self, engine: Engine, interval: Duration = INTERVAL, clock: Clock | None = None) -> None:
+    def __init__(self, engine: Engine, interval: Duration = INTERVAL_SECONDS, clock: Clock | None = None) -> None:
         self.interval = interval
         self._engine, self._clock = engine, clock or SystemClock()
         self._stopping = asyncio.Event()
@@ -59,7 +59,7 @@ class FlowMonitor:
         """How many jobs of every queue and priority are waiting, processing, delayed and parked."""
         return await self._engine.counts()
 
-    async def positions(self, queue: str, limit: int = POSITIONS) -> Sequence[Position]:
+    async def positions(self, queue: str, limit: int = DEFAULT_POSITIONS) -> Sequence[Position]:
         """The next jobs of a queue, from position 1; with those that run, and those that are delayed."""
         self._engine.shape.find_queue(queue)
         if type(limit) is not int or limit < 1:
@@ -68,10 +68,10 @@ class FlowMonitor:
 
     async def position_of(self, queue: str, job_id: str) -> tuple[Position | None, bool]:
         """The position of a job in its queue, and whether the whole queue was searched for it."""
-        positions = await self.positions(queue, MAX_SEARCHED)
+        positions = await self.positions(queue, MAX_SEARCHED_JOBS)
         position = next((position for position in positions if position.job_id == job_id), None)
         largest = max(Counter(position.state for position in positions).values(), default=0)
-        return position, largest < MAX_SEARCHED
+        return position, largest < MAX_SEARCHED_JOBS
 
     async def sweep(self) -> int:
         """Take back the jobs of dead workers; returns how many they were."""
@@ -86,7 +86,7 @@ class FlowMonitor:
         while not self._stopping.is_set():
             try:
                 await self.sweep()
-                found = await self.counts()
+                counts = await self.counts()
                 self.failures = 0
             except StoreError as error:
                 self.failures += 1
@@ -94,7 +94,7 @@ class FlowMonitor:
                     on_error(error)
             else:
                 for callback in self.on_look:
-                    callback(found)
+                    callback(counts)
             timer = self._clock.call_later(self._interval, self._tick.set)
             await self._tick.wait()
             self._tick.clear()

@@ -15,9 +15,9 @@ from stowhand.jobs.strict_json import encode_plain
 from stowhand.observe.propagation import current_correlation_id
 from stowhand.protocols.flow_shape import RESERVED, FlowShape
 
-NUMBERED = 6
+NUMBER_DIGITS = 6
 """Hexadecimal digits at the end of an id that number the ids made together."""
-MOST_TOGETHER = 16**NUMBERED
+MAX_NUMBERED_IDS = 16**NUMBER_DIGITS
 
 
 class Ids:
@@ -36,16 +36,16 @@ class Ids:
 
     def stem(self) -> str:
         """The beginning of as many as ``MOST_TOGETHER``, which ``numbered`` completes; they sort by their number."""
-        return self.new()[:-NUMBERED]
+        return self.new()[:-NUMBER_DIGITS]
 
 
 def numbered(stem: str, number: int) -> str:
     """One of those that were made together."""
-    return f"{stem}{number:0{NUMBERED}x}"
+    return f"{stem}{number:0{NUMBER_DIGITS}x}"
 
 
-CHILDREN_LIMIT = 32 * 1024 * 1024
-NAME_LIMIT = 512
+MAX_CHILDREN_BYTES = 32 * 1024 * 1024
+MAX_NAME_CHARS = 512
 """Characters of an attribute's name, and of a correlation id."""
 Correlate = Callable[[], str | None]
 
@@ -65,14 +65,14 @@ def new_job(
     key: object = None,
 ) -> NewFlowJob:
     """The checked job. Raises InvalidJob, which names the error and the limit."""
-    most = shape.entry.declared.priorities
-    if type(priority) is not int or not 1 <= priority <= most:
-        raise InvalidJob(f"priority: {priority!r} given; queue {shape.entry.name!r} has 1 to {most}")
-    if correlation_id is not None and (not isinstance(correlation_id, str) or len(correlation_id) > NAME_LIMIT):
-        raise InvalidJob(f"correlation_id: give a text of at most {NAME_LIMIT} characters")
+    max_priority = shape.entry.declared.priorities
+    if type(priority) is not int or not 1 <= priority <= max_priority:
+        raise InvalidJob(f"priority: {priority!r} given; queue {shape.entry.name!r} has 1 to {max_priority}")
+    if correlation_id is not None and (not isinstance(correlation_id, str) or len(correlation_id) > MAX_NAME_CHARS):
+        raise InvalidJob(f"correlation_id: give a text of at most {MAX_NAME_CHARS} characters")
     strict_json.encode(correlation_id, what="correlation_id")
-    if key is not None and (not isinstance(key, str) or not 0 < len(key) <= NAME_LIMIT):
-        raise InvalidJob(f"key: {key!r} given; give a text of 1 to {NAME_LIMIT} characters")
+    if key is not None and (not isinstance(key, str) or not 0 < len(key) <= MAX_NAME_CHARS):
+        raise InvalidJob(f"key: {key!r} given; give a text of 1 to {MAX_NAME_CHARS} characters")
     strict_json.encode(key, what="key")
     if attributes is not None and not isinstance(attributes, Mapping):
         raise InvalidJob(f"attributes: {a_type(attributes)} given; give a dict")
@@ -93,7 +93,7 @@ def new_job(
 
 def size_limit(name: object) -> int:
     """Largest size of an attribute's JSON text, in bytes: the parameters of children may be large."""
-    return CHILDREN_LIMIT if lists_children(name) else strict_json.SIZE_LIMIT
+    return MAX_CHILDREN_BYTES if lists_children(name) else strict_json.SIZE_LIMIT
 
 
 def lists_children(name: object) -> bool:
@@ -110,16 +110,16 @@ def lookup_values(value: object) -> list[str]:
     return [value if isinstance(value, str) else strict_json.encode(value, what="a lookup attribute")]
 
 
-def read_id(given: object) -> str:
+def read_id(job_id: object) -> str:
     """A job's id, which may contain bytes that are not UTF-8, as Redis returns foreign ones. Raises InvalidJob."""
-    if not isinstance(given, str) or not given:
-        raise InvalidJob(f"a job's id is a text; {given!r} given")
-    return _encodable(given, "a job's id")
+    if not isinstance(job_id, str) or not job_id:
+        raise InvalidJob(f"a job's id is a text; {job_id!r} given")
+    return _encodable(job_id, "a job's id")
 
 
-def read_ids(given: str | Iterable[object]) -> list[str]:
+def read_ids(job_ids: str | Iterable[object]) -> list[str]:
     """The ids of one or several jobs. Raises InvalidJob."""
-    return [read_id(one) for one in ([given] if isinstance(given, str) else given)]
+    return [read_id(job_id) for job_id in ([job_ids] if isinstance(job_ids, str) else job_ids)]
 
 
 def lookup_text(attribute: str, value: object) -> str:
@@ -139,19 +139,19 @@ def _encodable(text: str, what: str) -> str:
 
 
 def _attribute(name: object) -> str:
-    if not isinstance(name, str) or not 0 < len(name) <= NAME_LIMIT:
-        raise InvalidJob(f"attribute {name!r}: names are texts of 1 to {NAME_LIMIT} characters")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
+        raise InvalidJob(f"attribute {name!r}: names are texts of 1 to {MAX_NAME_CHARS} characters")
     if name in RESERVED:
         raise InvalidJob(f"attribute {name!r} is the job's own")
     strict_json.encode(name, what=f"the name of attribute {name!r}")
     return name
 
 
-def _read_delay(given: Duration) -> float:
+def _read_delay(value: Duration) -> float:
     try:
-        delay = seconds(given)
+        delay = seconds(value)
     except ValueError as error:
         raise InvalidJob(f"delay: {error}") from None
     if not 0 <= delay <= MAX_DURATION_SECONDS:
-        raise InvalidJob(f"delay: {given!r} given; give 0 s to 100 years")
+        raise InvalidJob(f"delay: {value!r} given; give 0 s to 100 years")
     return delay

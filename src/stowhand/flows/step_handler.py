@@ -31,8 +31,8 @@ from stowhand.tasks.threads import Threads
 from stowhand.worker.policy import Policy, with_wait
 
 WorkerFunction = Callable[[FlowJob], Awaitable[object] | object]
-AT_ONCE = constant(0.0)
-NEXT_QUEUE = ("next_queue", "nextQueue")
+NO_DELAY = constant(0.0)
+NEXT_QUEUE_NAMES = ("next_queue", "nextQueue")
 
 
 class DelayError(Exception):
@@ -75,7 +75,7 @@ class StepHandler:
         self._threads: Threads | None = None
         self._now = now
         """Seconds since the epoch, for ``DelayError(ready_at=…)``."""
-        self._policy = Policy(timeout=lock_time, backoff=queue.declared.backoff or AT_ONCE)
+        self._policy = Policy(timeout=lock_time, backoff=queue.declared.backoff or NO_DELAY)
 
     def policy(self, claim: Claim[Any]) -> Policy:
         """The same for every job of the queue."""
@@ -99,9 +99,9 @@ class StepHandler:
         except UndecodablePayload as error:
             return Fail(clean(str(error)), poison=True)
         with bound_correlation_id(job.correlation_id):
-            instead = await self._engine.check_start(self._queue, job)
-            if instead is not None:
-                return instead
+            outcome = await self._engine.check_start(self._queue, job)
+            if outcome is not None:
+                return outcome
             if self._function is None:
                 return await self._engine.parent(self._queue, job)
             try:
@@ -184,11 +184,11 @@ def read_result(result: object) -> tuple[dict[str, str], str | None]:
     """
     if not result:
         return {}, None
-    given = result if isinstance(result, Mapping) else _as_object(result)
+    attributes = result if isinstance(result, Mapping) else _as_object(result)
     chosen: str | None = None
     fields: dict[str, str] = {}
-    for name, value in given.items():
-        if name in NEXT_QUEUE:
+    for name, value in attributes.items():
+        if name in NEXT_QUEUE_NAMES:
             if value is not None and not isinstance(value, str):
                 raise InvalidJob(f"the result's {name} is {value!r}; it is to be a queue's name")
             chosen = value or chosen
@@ -220,5 +220,5 @@ def _message(error: Exception) -> str:
     """The error's message; its type where that is empty."""
     try:
         return str(error).strip() or type(error).__name__
-    except Exception as trouble:  # noqa: BLE001 - boundary: the application's code
-        return f"{type(error).__name__} (its text could not be made: {type(trouble).__name__})"
+    except Exception as raised:  # noqa: BLE001 - boundary: the application's code
+        return f"{type(error).__name__} (its text could not be made: {type(raised).__name__})"

@@ -163,12 +163,12 @@ class FlowWorker:
         text = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
         self._events.emit(StoreCallFailed(self.id, "work", text, pause))
         waiting = asyncio.ensure_future(self._stop_requested.wait())
-        resting = asyncio.ensure_future(self._clock.sleep(pause))
+        pausing = asyncio.ensure_future(self._clock.sleep(pause))
         try:
-            await asyncio.wait((waiting, resting), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((waiting, pausing), return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiting.cancel()
-            resting.cancel()
+            pausing.cancel()
 
 
 def _may_claim_ahead(engine: Engine, queue: FlowQueue, count: int) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stowhand.flows.queue import parents
-from stowhand.flows.queue.step import Brood, key_of
+from stowhand.flows.queue.step import ChildSet, key_of
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import AttemptOutcome, Settlement, Snooze
 from stowhand.protocols.flow_shape import Queue
@@ -114,7 +114,7 @@ def test_a_list_kept_apart_goes_with_its_job(harness: MakeHarness, run: Run) -> 
 def test_results_are_gathered_page_by_page_in_their_order(
     harness: MakeHarness, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parents, "PAGE", 2)
+    monkeypatch.setattr(parents, "PAGE_SIZE", 2)
 
     async def story() -> None:
         async with harness(Queue("parent", children=KIDS)) as at:
@@ -130,9 +130,9 @@ def test_results_are_gathered_page_by_page_in_their_order(
 
 
 def test_the_ids_of_a_brood_are_read_in_pages_across_its_kinds() -> None:
-    brood = Brood.of("s", ["a", "a", "b", "a"])
-    assert brood.kinds == ("a", "b")
-    assert brood.ids() == ["a:s000000", "a:s000001", "b:s000002", "a:s000003"]
-    assert brood.ids(1, 2) == ["a:s000001", "b:s000002"]
-    assert brood.ids(4, 2) == []
-    assert brood.all == ("a:s", "b:s")
+    child_set = ChildSet.of("s", ["a", "a", "b", "a"])
+    assert child_set.kinds == ("a", "b")
+    assert child_set.ids() == ["a:s000000", "a:s000001", "b:s000002", "a:s000003"]
+    assert child_set.ids(1, 2) == ["a:s000001", "b:s000002"]
+    assert child_set.ids(4, 2) == []
+    assert child_set.all == ("a:s", "b:s")

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from stowhand.flows.new_job import Ids
-from stowhand.flows.queue.parents import Children
-from stowhand.flows.queue.step import Above
+from stowhand.flows.queue.parents import Parents
+from stowhand.flows.queue.step import ParentLink
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.flow_shape import FlowShape, Limiter, Queue
 from stowhand.protocols.flow_tables import PARKED, FlowTables, ParentWakeup
@@ -307,9 +307,9 @@ def test_the_ends_of_many_children_are_few_questions_about_their_parent(run: Run
             return ParentWakeup.OPEN
 
     async def story() -> None:
-        children = Children(FlowShape(name="f", queues=(Queue("q"),)), cast("FlowTables", Slow()), Ids())
+        children = Parents(FlowShape(name="f", queues=(Queue("q"),)), cast("FlowTables", Slow()), Ids())
         for _ in range(100):
-            await children.child_ended(Above("1", "q"))
+            await children.child_ended(ParentLink("1", "q"))
         assert len(asked) == 1
         await asyncio.wait(list(children._waking.values()))
         assert len(asked) == 2, "and once more after the last"

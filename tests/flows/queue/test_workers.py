@@ -96,8 +96,8 @@ async def until_idle(flow: Flow) -> None:
 
 
 def test_the_end_of_the_last_child_wakes_its_parent(place: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parents, "FIRST_LOOK", 600.0)
-    monkeypatch.setattr(parents, "LAST_LOOK", 600.0)
+    monkeypatch.setattr(parents, "FIRST_CHECK_SECONDS", 600.0)
+    monkeypatch.setattr(parents, "MAX_CHECK_SECONDS", 600.0)
     queues = Queue("first", next_queue="second"), Queue("second", children=(Queue("kid"),))
 
     def first(job: FlowJob) -> dict[str, Any]:

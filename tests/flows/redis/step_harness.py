@@ -14,7 +14,7 @@ import msgspec
 from stowhand.flows.redis.address import read_address
 from stowhand.flows.redis.heartbeats import RedisHeartbeats
 from stowhand.flows.redis.server import Server
-from stowhand.flows.redis.settlements import NewChild, StepEnd, encode_end
+from stowhand.flows.redis.settlements import NewChild, StepResult, encode_end
 from stowhand.flows.redis.store import FlowRecord, FlowStore
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
@@ -246,7 +246,7 @@ def new_token() -> str:
 def ended(next_queue: str | None = None, **fields: Any) -> Settlement:
     """A step that ended well."""
     raw = {name: raw_of(value) for name, value in fields.items()}
-    return Settlement(State.COMPLETED, AttemptOutcome.OK, result=encode_end(StepEnd(fields=raw, next=next_queue)))
+    return Settlement(State.COMPLETED, AttemptOutcome.OK, result=encode_end(StepResult(fields=raw, next=next_queue)))
 
 
 def raw_of(value: Any) -> Any:
@@ -285,7 +285,9 @@ def park(
         for number, (queue, child_id, _) in enumerate(made)
     ]
     fields = {"children:parent:jobs": raw_of([key for _, _, key in made])}
-    end = Settlement(State.COMPLETED, AttemptOutcome.OK, result=encode_end(StepEnd(fields=fields, children=children)))
+    end = Settlement(
+        State.COMPLETED, AttemptOutcome.OK, result=encode_end(StepResult(fields=fields, children=children))
+    )
     told: object = harness.settle(lease, end, "parent")
     assert getattr(told, "state", told) is recorded
     return [(queue, child_id) for queue, child_id, _ in made]

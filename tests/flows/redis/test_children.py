@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stowhand.flows.redis.settlements import StepEnd, encode_end
+from stowhand.flows.redis.settlements import StepResult, encode_end
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import AttemptOutcome, Settlement
 from stowhand.protocols.store import Verdict
@@ -18,7 +18,7 @@ OPEN = "children:parent:open"
 
 def wait_on() -> Settlement:
     """A parent that has looked, and waits on."""
-    return Settlement(State.COMPLETED, AttemptOutcome.OK, result=encode_end(StepEnd(children=[])))
+    return Settlement(State.COMPLETED, AttemptOutcome.OK, result=encode_end(StepResult(children=[])))
 
 
 def test_a_parent_fans_out_and_is_parked(harness: Harness) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from stowhand.errors import StoreError, StoreUnreachable
-from stowhand.flows.redis.store import LARGEST_CLAIM, FlowStore
+from stowhand.flows.redis.store import MAX_CLAIM, FlowStore
 from stowhand.jobs.job import State
 from stowhand.jobs.lifecycle import Retry, Settlement, Snooze
 from stowhand.protocols.store import ClaimRequest, Verdict
@@ -270,7 +270,7 @@ def test_a_claim_that_cannot_move_ids_takes_nothing(plain_harness: Harness) -> N
     assert plain_harness.client.keys("lock:*") == []
 
 
-@pytest.mark.parametrize("good", [1, LARGEST_CLAIM], ids=["some", "a_page"])
+@pytest.mark.parametrize("good", [1, MAX_CLAIM], ids=["some", "a_page"])
 def test_what_can_be_taken_does_not_suffer_for_what_cannot(plain_harness: Harness, good: int) -> None:
     """However many stand before it, and on the page after."""
     ids = plain_harness.add_many(good, "limited", group={"of": "its own"})
@@ -286,16 +286,16 @@ def test_what_can_be_taken_does_not_suffer_for_what_cannot(plain_harness: Harnes
 
 
 def test_a_lost_reply_to_a_later_page_is_no_reason_to_keep_the_first(plain_harness: Harness) -> None:
-    plain_harness.add_many(LARGEST_CLAIM + 77)
+    plain_harness.add_many(MAX_CLAIM + 77)
 
     async def check() -> None:
         async with RedisProxy(plain_harness.url) as proxy:
             store = plain_harness.another("first", url=proxy.url)
             proxy.cut("reply", b"\r\n77\r\n")
             with pytest.raises(StoreUnreachable):
-                await store.claim(ClaimRequest(worker="w", token="lost", limit=LARGEST_CLAIM + 77, lease=LEASE))
+                await store.claim(ClaimRequest(worker="w", token="lost", limit=MAX_CLAIM + 77, lease=LEASE))
 
     plain_harness.run(check())
-    assert len(plain_harness.ids(kind="processing")) == LARGEST_CLAIM + 77
+    assert len(plain_harness.ids(kind="processing")) == MAX_CLAIM + 77
     assert plain_harness.heartbeats().abandon("lost")
-    assert len(plain_harness.ids()) == LARGEST_CLAIM + 77
+    assert len(plain_harness.ids()) == MAX_CLAIM + 77

@@ -14,7 +14,7 @@ from stowhand.clock import SystemClock
 from stowhand.errors import StoreUnreachable
 from stowhand.flows.redis.address import Address, read_address
 from stowhand.flows.redis.dialer import Client, Dialer
-from stowhand.flows.redis.trouble import NoReply, repeated, translated
+from stowhand.flows.redis.error_translation import NoReply, repeated, translated
 from tests.conftest import Run
 from tests.support.valkey import RedisServer, find_redis
 from tests.support.valkey_groups import RedisCluster, RedisPair, RedisSentinel
@@ -161,7 +161,7 @@ def test_a_wait_may_be_longer_than_the_deadline_of_a_call(
     run: Run, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def lasts_longer(deadline: float) -> bool:
-        monkeypatch.setattr("stowhand.flows.redis.dialer.DEADLINE", deadline)
+        monkeypatch.setattr("stowhand.flows.redis.dialer.CALL_TIMEOUT_SECONDS", deadline)
         async with dialed(redis_url) as dialer:
             try:
                 with translated(read_address(redis_url)):
@@ -177,7 +177,7 @@ def test_a_wait_may_be_longer_than_the_deadline_of_a_call(
 
 
 def test_a_server_that_does_not_answer_is_given_up_in_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowhand.flows.redis.dialer.DEADLINE", 0.1)
+    monkeypatch.setattr("stowhand.flows.redis.dialer.CALL_TIMEOUT_SECONDS", 0.1)
 
     async def check(server: RedisServer) -> None:
         address = read_address(server.url)
@@ -247,7 +247,7 @@ REPEATS = {
 
 @pytest.mark.parametrize("case", REPEATS)
 def test_what_passes_is_repeated_where_the_caller_says_so(run: Run, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowhand.flows.redis.trouble.PAUSE", 0.001)
+    monkeypatch.setattr("stowhand.flows.redis.error_translation.RETRY_PAUSE_SECONDS", 0.001)
     answer, unanswered, times = REPEATS[case]
 
     async def check(stub: Stub) -> None:
@@ -262,7 +262,7 @@ def test_what_passes_is_repeated_where_the_caller_says_so(run: Run, case: str, m
 
 
 def test_what_has_passed_is_done_once(run: Run, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowhand.flows.redis.trouble.PAUSE", 0.001)
+    monkeypatch.setattr("stowhand.flows.redis.error_translation.RETRY_PAUSE_SECONDS", 0.001)
     address = read_address(redis_url)
     troubles = [StoreUnreachable("once"), StoreUnreachable("twice")]
 

@@ -9,8 +9,8 @@ import pytest
 from stowhand.errors import ConfigurationError, StoreError
 from stowhand.flows.redis.address import read_address
 from stowhand.flows.redis.dialer import Dialer
-from stowhand.flows.redis.server import look_at_server
-from stowhand.flows.redis.trouble import translated
+from stowhand.flows.redis.error_translation import translated
+from stowhand.flows.redis.server import check_server
 from tests.conftest import Run
 from tests.support.valkey import RedisServer, find_redis
 from tests.support.valkey_groups import RedisCluster
@@ -22,7 +22,7 @@ async def look(url: str) -> list[str]:
     dialer = Dialer(address)
     try:
         with translated(address, opening=True):
-            return await look_at_server(dialer.calls())
+            return await check_server(dialer.calls())
     finally:
         await dialer.close()
 

@@ -14,7 +14,7 @@ from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError, StoreError, StoreUnreachable
 from stowhand.flows.redis.address import read_address
 from stowhand.flows.redis.dialer import Dialer
-from stowhand.flows.redis.trouble import NoReply, repeated, translated
+from stowhand.flows.redis.error_translation import NoReply, repeated, translated
 from tests.conftest import Run
 from tests.support.valkey import RedisServer, find_redis
 from tests.support.valkey_groups import RedisCluster, RedisPair

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from stowhand.flows.redis.settlements import BATCH, digest_of
+from stowhand.flows.redis.settlements import MAX_BATCH, digest_of
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
@@ -290,7 +290,7 @@ def test_a_batch_of_any_size_is_settled_in_parts(plain_harness: Harness) -> None
     batch = [(lease, ended("second", text=large) if n < 5 else ended("second")) for n, lease in enumerate(leases)]
     assert set(plain_harness.run(plain_harness.store().settle(batch))) == {Verdict.SETTLED}
     assert plain_harness.ids("second") == ids
-    assert len(plain_harness.client.keys("settled:*")) == 2 + -(-696 // BATCH)
+    assert len(plain_harness.client.keys("settled:*")) == 2 + -(-696 // MAX_BATCH)
     assert set(plain_harness.run(plain_harness.store().settle(batch, repeat=True))) == {Verdict.ALREADY_SETTLED}
 
 
@@ -350,7 +350,7 @@ def test_an_execution_costs_few_commands(harness: Harness, queue: str, following
     claims = harness.claim(queue, ALL)
     batch = [(claim.lease, ended(following)) for claim in claims]
     assert harness.run(harness.store(queue).settle(batch)) == [Verdict.SETTLED] * ALL
-    keeps = int(harness.keys.lasting and following is None)  # what has ended lasts so long
+    keeps = int(harness.keys.is_lasting and following is None)  # what has ended lasts so long
     # Claimed: its fields, its lock, its state. Settled: its fields, what is left behind.
     assert counted() - before <= ALL * (5 + keeps) + 30
 

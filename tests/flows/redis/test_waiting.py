@@ -118,7 +118,7 @@ def test_several_sleepers_and_a_worker_of_the_original_lose_nothing(plain_harnes
 
     async def sleeper(store: FlowStore, heard: list[bool]) -> None:
         while not stop.is_set():
-            store._waiting.claimed(dry=True)
+            store._waiter.claimed(dry=True)
             heard.append(await store.wait(0.3))
             await store.sweep()  # nobody claims here: what has woken one of them is for others again
 

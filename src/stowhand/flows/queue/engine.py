@@ -15,8 +15,8 @@ from stowhand.errors import ConfigurationError, StoreError
 from stowhand.flows.engine import NewFlowJob, Position, QueueCount, grouped
 from stowhand.flows.job import FlowJob, FlowJobView, Stage, created_at
 from stowhand.flows.new_job import Ids
-from stowhand.flows.queue.attributes import children_named, gathered, long_apart, read_lists, show, stage_of
-from stowhand.flows.queue.parents import Children
+from stowhand.flows.queue.attributes import child_attributes, children_ids, read_lists, show, split_long_lists, stage_of
+from stowhand.flows.queue.parents import Parents
 from stowhand.flows.queue.step import (
     Step,
     StepJob,
@@ -24,11 +24,11 @@ from stowhand.flows.queue.step import (
     key_of,
     new_step,
     queue_of,
-    raw,
+    raw_values,
     read_job,
+    size_failure,
     step_of,
     task_of,
-    too_much,
 )
 from stowhand.flows.queue.store import FlowQueueStore, SharedListener
 from stowhand.jobs.job import Job, State
@@ -44,9 +44,9 @@ from stowhand.protocols.validation import is_storable
 from stowhand.stores.url import open_store
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 
-VALUE_LIMIT = 200
+MAX_PLAIN_VALUE_CHARS = 200
 """Characters of a lookup value that is stored as it is; longer ones are hashed."""
-OUTAGE_PAUSE = 2.0
+OUTAGE_PAUSE_SECONDS = 2.0
 """Seconds until a step is tried again that could not start because the store did not answer."""
 
 
@@ -72,7 +72,7 @@ class QueueEngine:
         self._listener = SharedListener(store)
         self._is_there = grouped(self._are_there)
         """Was the job created, and not deleted?"""
-        self._children = Children(shape, self._tables, self._ids)
+        self._children = Parents(shape, self._tables, self._ids)
         self._heartbeats = HeartbeatThread("stowhand sweep", store.heartbeats)
 
     @property
@@ -112,8 +112,10 @@ class QueueEngine:
 
     def _new(self, job: NewFlowJob) -> NewFlow:
         job_id = self._ids.new()
-        values, apart, lists = long_apart(job.values)
-        step = Step(id=job_id, flow=self.shape.name, correlation_id=job.correlation_id, values=raw(values), apart=apart)
+        values, apart, lists = split_long_lists(job.values)
+        step = Step(
+            id=job_id, flow=self.shape.name, correlation_id=job.correlation_id, values=raw_values(values), apart=apart
+        )
         lookups = job.lookups if job.key is None else (*job.lookups, ("", job.key))
         return NewFlow(
             id=job_id,
@@ -128,7 +130,7 @@ class QueueEngine:
         if ":" in job_id or not is_storable(job_id):
             return False
         (found,) = await self.read([job_id], resolve_children=False)
-        children = [name for names in children_named(found or {}).values() for name in names]
+        children = [name for names in children_ids(found or {}).values() for name in names]
         keys = [self._key(name) for name in (job_id, *children)]
         return await self._tables.delete(self.shape.name, job_id, keys)
 
@@ -139,10 +141,12 @@ class QueueEngine:
     async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> Sequence[dict[str, Any] | None]:
         """From the newest step of each."""
         jobs = await self._existing(job_ids)
-        shown = [None if job is None else await self._shown(name, job) for name, job in zip(job_ids, jobs, strict=True)]
+        shown = [
+            None if job is None else await self._attributes(name, job) for name, job in zip(job_ids, jobs, strict=True)
+        ]
         if resolve_children:
             for job in shown:
-                for attribute, names in children_named(job or {}).items():
+                for attribute, names in children_ids(job or {}).items():
                     found = await self.read(names, resolve_children=True)
                     job[attribute] = [child for child in found if child is not None]  # type: ignore[index]
         return shown
@@ -158,7 +162,7 @@ class QueueEngine:
             id=job_id,
             state=stage,
             queue=queue_of(job.task),
-            attributes=await self._shown(job_id, job),
+            attributes=await self._attributes(job_id, job),
             failure=(job.last_error or stage.value) if stage in (Stage.FAILED, Stage.CANCELED) else None,
             created_at=created_at(job_id),
             ready_at=job.run_at if stage is Stage.DELAYED else None,
@@ -170,7 +174,7 @@ class QueueEngine:
         (parent,) = await self._existing([job_id])
         step = None if parent is None else step_of(parent)
         names = [] if step is None else step.children(queue, start, limit)
-        return gathered(self.shape, names, await self._existing(names))
+        return child_attributes(self.shape, names, await self._existing(names))
 
     async def _existing(self, job_ids: Sequence[str]) -> list[Job | None]:
         """The newest step of each; ``None`` where it belongs to another flow, or its job was deleted."""
@@ -185,7 +189,7 @@ class QueueEngine:
             return job_id
         return step.root if step.flow == self.shape.name else None
 
-    async def _shown(self, job_id: str, job: Job) -> dict[str, Any]:
+    async def _attributes(self, job_id: str, job: Job) -> dict[str, Any]:
         step = step_of(job)
         if step is None:
             return {"id": job_id}
@@ -207,15 +211,15 @@ class QueueEngine:
             )
         step = step_of(job)
         if step is not None and step.parent is not None:
-            (above,) = await self._tables.latest([self._key(step.parent.id)])
-            if above is not None and above.state is State.FAILED:
+            (parent,) = await self._tables.latest([self._key(step.parent.id)])
+            if parent is not None and parent.state is State.FAILED:
                 return Answer(job_id, ActionResult.REFUSED, "its parent has failed; retry the parent")
-            waiting = None if above is None or above.state.terminal else step_of(above)
+            waiting = None if parent is None or parent.state.terminal else step_of(parent)
             if waiting is None or not waiting.awaits(job_id):
                 return Answer(job_id, ActionResult.REFUSED, "its parent has gone on without it")
         answer = await self._store.admin.retry(job.id)
-        why = f"there is no job {job_id}" if answer.done is ActionResult.MISSING else answer.why  # it names the step
-        return Answer(job_id, answer.done, why)
+        reason = f"there is no job {job_id}" if answer.done is ActionResult.MISSING else answer.why  # it names the step
+        return Answer(job_id, answer.done, reason)
 
     async def cancel(self, job_id: str) -> Answer:
         """As ``stowhand jobs cancel`` on its newest step."""
@@ -247,8 +251,8 @@ class QueueEngine:
         return [id_of(key) for key in keys]
 
     async def _are_there(self, job_ids: Sequence[str]) -> list[bool]:
-        found = await self._tables.exists(list(dict.fromkeys(job_ids)))
-        return [job_id in found for job_id in job_ids]
+        existing = await self._tables.exists(list(dict.fromkeys(job_ids)))
+        return [job_id in existing for job_id in job_ids]
 
     def _key(self, job_id: str) -> str:
         """The key of the job's steps; for an id that no store could hold, a key that no job has."""
@@ -267,41 +271,41 @@ class QueueEngine:
     async def counts(self) -> Sequence[QueueCount]:
         """Every queue at every priority, and undeclared priorities at which there are jobs."""
         tasks = {task_of(self.shape.name, queue): queue for queue in self.shape.all_queues()}
-        found: dict[tuple[str, int], dict[str, int]] = {
+        numbers: dict[tuple[str, int], dict[str, int]] = {
             (queue.name, priority): {"failed": 0}
             for queue in tasks.values()
             for priority in range(1, queue.declared.priorities + 1)
         }
         for each in await self._tables.tally(list(tasks)):
-            place = found.setdefault((tasks[each.task].name, each.priority), {"failed": 0})
+            place = numbers.setdefault((tasks[each.task].name, each.priority), {"failed": 0})
             place[each.state.value] = each.number
         pauses = await self._store.inspect.pauses()
         paused = {queue.name for task, queue in tasks.items() if task in pauses.tasks}
         return [
             QueueCount(queue=name, priority=priority, paused=name in paused, **numbers)
-            for (name, priority), numbers in found.items()
+            for (name, priority), numbers in numbers.items()
         ]
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
         """The next jobs of a queue, and those that run. Counted for each state by itself."""
-        found = self.shape.find_queue(queue)
+        flow_queue = self.shape.find_queue(queue)
         numbers = {state: count(1) for state in StepState}
         return [
             Position(
                 job_id=id_of(each.key),
-                queue=found.name,
+                queue=flow_queue.name,
                 priority=each.priority,
                 state=each.state.value,
                 position=next(numbers[each.state]),
                 ready_at=each.ready_at,
             )
-            for each in await self._tables.in_queue(task_of(self.shape.name, found), limit)
+            for each in await self._tables.in_queue(task_of(self.shape.name, flow_queue), limit)
         ]
 
     async def sweep(self) -> int:
         """Take back the jobs of dead workers; returns how many of them belong to this flow."""
-        taken = await self._heartbeats.call(lambda heartbeats: heartbeats.reset_stalled(LEASE / 3))
-        return sum(job.task.startswith(f"{self.shape.name}/") for job in taken)
+        reset_jobs = await self._heartbeats.call(lambda heartbeats: heartbeats.reset_stalled(LEASE / 3))
+        return sum(job.task.startswith(f"{self.shape.name}/") for job in reset_jobs)
 
     # -- work
 
@@ -353,16 +357,18 @@ class QueueEngine:
         """The settlement of this step enqueues the next one; the results of the last step become the job's result."""
         before = _step_job(job).step
         if next_queue is None:
-            return too_much(before.with_results(fields, queue.name, {}).text()) or Complete(raw(fields) or None)
+            return size_failure(before.with_results(fields, queue.name, {}).text()) or Complete(
+                raw_values(fields) or None
+            )
         following = next(
-            (one for one in self.shape.all_queues() if one.name == next_queue and one.parent is None), None
+            (queue for queue in self.shape.all_queues() if queue.name == next_queue and queue.parent is None), None
         )
         if following is None:
             return Fail(f"the next queue {next_queue!r} is none of flow {self.shape.name!r}")
-        carried, apart, lists = long_apart(fields)
+        carried, apart, lists = split_long_lists(fields)
         step = before.with_results(carried, queue.name, apart)
         then = new_step(following, step, job.priority + queue.declared.change_for(job.flow))
-        if refused := too_much(then.payload):
+        if refused := size_failure(then.payload):
             return refused
         if lists:
             try:
@@ -390,7 +396,7 @@ class QueueEngine:
                 if outcome is not None:
                     return outcome
             elif not parent.step.waits_for:
-                outcome = await self._children.make_failed_anew(queue, parent)
+                outcome = await self._children.recreate_failed(queue, parent)
                 if outcome is not None:
                     return outcome
             results = await self._children.gather(queue, parent)
@@ -411,12 +417,12 @@ class QueueEngine:
 
     def _later(self, job: FlowJob, error: StoreError) -> Outcome:
         job.ctx.logger.warning(f"not started: {error}")
-        return Snooze(OUTAGE_PAUSE)
+        return Snooze(OUTAGE_PAUSE_SECONDS)
 
 
 def _lookup_value(value: str) -> str:
     """A lookup value as it is stored: indexes refuse long texts, and stores control characters."""
-    if len(value) <= VALUE_LIMIT and value.isprintable():
+    if len(value) <= MAX_PLAIN_VALUE_CHARS and value.isprintable():
         return value
     return f"sha256:{hashlib.sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()}"
 

@@ -26,8 +26,8 @@ from stowhand.flows.children import (
     results_text,
 )
 from stowhand.flows.new_job import Ids, numbered
-from stowhand.flows.queue.attributes import VANISHED, gathered, read_lists
-from stowhand.flows.queue.step import Above, Brood, Step, StepJob, key_of, new_step, too_much
+from stowhand.flows.queue.attributes import VANISHED_MESSAGE, child_attributes, read_lists
+from stowhand.flows.queue.step import ChildSet, ParentLink, Step, StepJob, key_of, new_step, size_failure
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
@@ -36,19 +36,19 @@ from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.flow_tables import PARKED, FlowTables, ParentWakeup
 
-PAGE = 1000
+PAGE_SIZE = 1000
 """Children whose results are read at a time."""
-MOST_TOGETHER = strict_json.SIZE_LIMIT // 2
+MAX_GATHERED_BYTES = strict_json.SIZE_LIMIT // 2
 """Bytes of the children's results in one attribute: half of what all attributes of a job may have together."""
-FIRST_LOOK, LAST_LOOK = 2.0, 30.0
-QUICK, RESTS = 0.002, 10
+FIRST_CHECK_SECONDS, MAX_CHECK_SECONDS = 2.0, 30.0
+QUICK_QUERY_SECONDS, PAUSE_FACTOR = 0.002, 10
 """Seconds: a query this quick is made for each child; after a slower one, how many times its duration to pause."""
-SOON = 0.05
-PATIENCE = 40
+WAKE_RETRY_SECONDS = 0.05
+MAX_WAKE_ATTEMPTS = 40
 """Tries, ``SOON`` apart, to wake a parent that is just running."""
 
 
-class Children:
+class Parents:
     """Fans out, gathers, and wakes the parents of one flow."""
 
     def __init__(self, shape: FlowShape, tables: FlowTables, ids: Ids) -> None:
@@ -57,7 +57,7 @@ class Children:
         self._ids = ids
         self._clock = SystemClock()
         self._waking: dict[str, asyncio.Task[None]] = {}
-        self._again: set[str] = set()
+        self._pending_checks: set[str] = set()
 
     async def fan_out(self, queue: FlowQueue, job: StepJob) -> Outcome | None:
         """Enqueue the children and the parent's second run. ``None``: there are no children."""
@@ -68,36 +68,36 @@ class Children:
         except InvalidJob as error:
             return Fail(str(error))
         stem = self._ids.stem()
-        children = list(self._made(queue, job, params, stem))
+        children = list(self._children_steps(queue, job, params, stem))
         if not children:
             return None
-        brood = Brood.of(stem, [kind for kind, _ in children])
-        return self._park(queue, job, brood, [step for _, step in children])
+        child_set = ChildSet.of(stem, [kind for kind, _ in children])
+        return self._park(queue, job, child_set, [step for _, step in children])
 
-    def _park(self, queue: FlowQueue, job: StepJob, brood: Brood, children: list[NewJob]) -> Outcome:
+    def _park(self, queue: FlowQueue, job: StepJob, child_set: ChildSet, children: list[NewJob]) -> Outcome:
         """Enqueue children, and the parent's next run."""
-        waiting = job.step.with_brood(brood, queue.name)
-        parked = new_step(queue, waiting, job.priority, delay=FIRST_LOOK, flags=(PARKED,))
-        if refused := too_much(parked.payload):
+        waiting = job.step.with_child_set(child_set, queue.name)
+        parked = new_step(queue, waiting, job.priority, delay=FIRST_CHECK_SECONDS, flags=(PARKED,))
+        if refused := size_failure(parked.payload):
             return refused
         job.ctx.then += [*children, parked]
         return Complete()
 
-    async def make_failed_anew(self, queue: FlowQueue, job: StepJob) -> Outcome | None:
+    async def recreate_failed(self, queue: FlowQueue, job: StepJob) -> Outcome | None:
         """The parent was retried: its failed children begin again with their ids and parameters. ``None``: none has
         failed.
         """
-        brood = job.step.broods[queue.name]
+        child_set = job.step.broods[queue.name]
         params = await self._params(queue, job)
-        made = list(self._made(queue, job, params if isinstance(params, list) else [], brood.stem))
-        names = brood.ids()
+        made = list(self._children_steps(queue, job, params if isinstance(params, list) else [], child_set.stem))
+        names = child_set.ids()
         try:
             check_unchanged(queue, len(names), len(made))
         except InvalidJob as error:
             return Fail(str(error))
         failed = {name async for name, state in self._states(job, names) if state is not State.COMPLETED}
         children = [step for name, (_, step) in zip(names, made, strict=True) if name in failed]
-        return self._park(queue, job, brood, children) if children else None
+        return self._park(queue, job, child_set, children) if children else None
 
     async def _params(self, queue: FlowQueue, job: StepJob) -> Any:
         name = params_at(queue.name)
@@ -106,13 +106,13 @@ class Children:
 
     async def _states(self, job: StepJob, names: Sequence[str]) -> AsyncIterator[tuple[str, State | None]]:
         """Of each child; ``None``: it is gone."""
-        for start in range(0, len(names), PAGE):
-            page = names[start : start + PAGE]
+        for start in range(0, len(names), PAGE_SIZE):
+            page = names[start : start + PAGE_SIZE]
             found = await self._tables.latest([key_of(job.flow, name) for name in page])
             for name, child in zip(page, found, strict=True):
                 yield name, None if child is None else child.state
 
-    async def _refused(self, queue: FlowQueue, job: StepJob) -> Fail | None:
+    async def _children_failure(self, queue: FlowQueue, job: StepJob) -> Fail | None:
         """A failure, where children must succeed and one has not."""
         if not queue.declared.children_must_succeed:
             return None
@@ -121,11 +121,13 @@ class Children:
         if not failed:
             return None
         (first,) = await self._tables.latest([key_of(job.flow, failed[0])])
-        why = VANISHED if first is None else first.last_error or first.state
+        why = VANISHED_MESSAGE if first is None else first.last_error or first.state
         step = msgspec.structs.replace(job.step, waits_for=())
         return Fail(children_failed(len(failed), len(names), failed[0], why), payload=step.text())
 
-    def _made(self, queue: FlowQueue, job: StepJob, params: list[Any], stem: str) -> Iterator[tuple[str, NewJob]]:
+    def _children_steps(
+        self, queue: FlowQueue, job: StepJob, params: list[Any], stem: str
+    ) -> Iterator[tuple[str, NewJob]]:
         """The full queue name of each child, and its step."""
         for number, (kind, given, priority) in enumerate(children_of(queue, job, params)):
             child = Step(
@@ -133,7 +135,7 @@ class Children:
                 flow=job.step.flow,
                 correlation_id=job.step.correlation_id,
                 values={name: msgspec.Raw(msgspec.json.encode(value)) for name, value in given.items()},
-                parent=Above(job.step.id, queue.name),
+                parent=ParentLink(job.step.id, queue.name),
             )
             yield kind.name, new_step(kind, child, priority)
 
@@ -143,21 +145,21 @@ class Children:
             return {results_at(queue.name): "[]", jobs_at(queue.name): "[]"}
         if await self._tables.wake(key_of(job.flow, job.id)) is ParentWakeup.OPEN:
             return Snooze(_pause(job.ctx))
-        if refused := await self._refused(queue, job):
+        if refused := await self._children_failure(queue, job):
             return refused
-        together = await self._together(job, queue.name) if queue.declared.gather else []
-        return {results_at(queue.name): results_text(job, together, MOST_TOGETHER)}
+        together = await self._gathered_results(job, queue.name) if queue.declared.gather else []
+        return {results_at(queue.name): results_text(job, together, MAX_GATHERED_BYTES)}
 
-    async def _together(self, job: StepJob, queue: str) -> list[dict[str, Any]]:
+    async def _gathered_results(self, job: StepJob, queue: str) -> list[dict[str, Any]]:
         """Read in pages, no further than they fit into one attribute: all together may not fit into memory."""
         names, found, size = job.step.children(queue), list[dict[str, Any]](), 0
-        for start in range(0, len(names), PAGE):
-            page = names[start : start + PAGE]
+        for start in range(0, len(names), PAGE_SIZE):
+            page = names[start : start + PAGE_SIZE]
             jobs = await self._tables.latest([key_of(job.flow, name) for name in page])
-            results = gathered(self._shape, page, jobs)
+            results = child_attributes(self._shape, page, jobs)
             size += sum(len(msgspec.json.encode(result)) for result in results)
             found += results
-            if size > MOST_TOGETHER:
+            if size > MAX_GATHERED_BYTES:
                 break
         return found
 
@@ -168,42 +170,42 @@ class Children:
             task.cancel()
         await asyncio.gather(*waking.values(), return_exceptions=True)
 
-    async def child_ended(self, parent: Above) -> None:
+    async def child_ended(self, parent: ParentLink) -> None:
         """Wake the parent if this child was the last. That query reads all children, and takes longer the more there
         are: so after a slow one there is a pause of ten times its duration, and one query for all that ended in it.
         """
         if parent.id in self._waking:
-            self._again.add(parent.id)
+            self._pending_checks.add(parent.id)
             return
-        began = self._clock.monotonic()
+        started_at = self._clock.monotonic()
         await self._ask(parent)
-        took = self._clock.monotonic() - began
-        if took > QUICK and parent.id not in self._waking:
+        seconds = self._clock.monotonic() - started_at
+        if seconds > QUICK_QUERY_SECONDS and parent.id not in self._waking:
             with bound_correlation_id(None):
-                self._waking[parent.id] = asyncio.create_task(self._rest(parent, took), name="flow parent")
+                self._waking[parent.id] = asyncio.create_task(self._check_later(parent, seconds), name="flow parent")
 
-    async def _rest(self, parent: Above, took: float) -> None:
+    async def _check_later(self, parent: ParentLink, seconds: float) -> None:
         try:
-            await self._clock.sleep(min(RESTS * took, FIRST_LOOK))
-            while parent.id in self._again:
-                self._again.discard(parent.id)
-                began = self._clock.monotonic()
+            await self._clock.sleep(min(PAUSE_FACTOR * seconds, FIRST_CHECK_SECONDS))
+            while parent.id in self._pending_checks:
+                self._pending_checks.discard(parent.id)
+                started_at = self._clock.monotonic()
                 with suppress(StoreError):  # the parent checks by itself
                     await self._ask(parent)
-                await self._clock.sleep(min(RESTS * (self._clock.monotonic() - began), FIRST_LOOK))
+                await self._clock.sleep(min(PAUSE_FACTOR * (self._clock.monotonic() - started_at), FIRST_CHECK_SECONDS))
         finally:
             self._waking.pop(parent.id, None)
 
-    async def _ask(self, parent: Above) -> None:
+    async def _ask(self, parent: ParentLink) -> None:
         """Repeated while the parent is running: its own check may have missed this child."""
-        for _ in range(PATIENCE):
+        for _ in range(MAX_WAKE_ATTEMPTS):
             if await self._tables.wake(key_of(self._shape.name, parent.id)) is not ParentWakeup.RUNNING:
                 return
-            await self._clock.sleep(SOON)
+            await self._clock.sleep(WAKE_RETRY_SECONDS)
 
 
 def _pause(ctx: Attempt[Job]) -> float:
     """Seconds: a quarter of the time that the parent has waited, by the store's clock."""
     record = ctx.record
     waited = 0.0 if record.started_at is None else (record.started_at - record.created_at).total_seconds()
-    return min(max(waited / 4, FIRST_LOOK), LAST_LOOK)
+    return min(max(waited / 4, FIRST_CHECK_SECONDS), MAX_CHECK_SECONDS)

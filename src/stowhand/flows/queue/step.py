@@ -11,7 +11,7 @@ import msgspec
 from stowhand.errors import UndecodablePayload
 from stowhand.flows.children import jobs_at
 from stowhand.flows.job import FlowJob
-from stowhand.flows.new_job import MOST_TOGETHER, numbered
+from stowhand.flows.new_job import MAX_NUMBERED_IDS, numbered
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Fail
@@ -24,14 +24,14 @@ Values = dict[str, msgspec.Raw]
 """JSON text by attribute: what only passes through is not decoded."""
 
 
-class Above(msgspec.Struct, frozen=True):
+class ParentLink(msgspec.Struct, frozen=True):
     """The parent of a child."""
 
     id: str
     queue: str
 
 
-class Brood(msgspec.Struct, frozen=True):
+class ChildSet(msgspec.Struct, frozen=True):
     """The children that a parent made in one run. Their ids are computed from this, not listed."""
 
     stem: str
@@ -42,21 +42,21 @@ class Brood(msgspec.Struct, frozen=True):
     """(which kind, how many in a row)."""
 
     @classmethod
-    def of(cls, stem: str, kinds: Sequence[str]) -> Brood:
+    def of(cls, stem: str, kinds: Sequence[str]) -> ChildSet:
         """``kinds``: the full queue name of each child."""
         known = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
         runs = tuple((known[kind], sum(1 for _ in same)) for kind, same in groupby(kinds))
         return cls(stem, tuple(known), runs)
 
-    def ids(self, start: int = 0, limit: int = MOST_TOGETHER) -> list[str]:
+    def ids(self, start: int = 0, limit: int = MAX_NUMBERED_IDS) -> list[str]:
         """A page of the ids, in order."""
-        found: list[str] = []
+        ids: list[str] = []
         first = 0
         for kind, length in self.runs:
-            here = range(max(first, start), min(first + length, start + limit))
-            found += [f"{self.kinds[kind]}:{numbered(self.stem, number)}" for number in here]
+            numbers = range(max(first, start), min(first + length, start + limit))
+            ids += [f"{self.kinds[kind]}:{numbered(self.stem, number)}" for number in numbers]
             first += length
-        return found
+        return ids
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -73,13 +73,13 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = msgspec.field(default=None, name="correlationId")
     values: Values = msgspec.field(default_factory=dict)
     """Attributes and the results of the steps before."""
-    parent: Above | None = None
+    parent: ParentLink | None = None
     waits_for: tuple[str, ...] | None = None
     """Of a parent that has fanned out, the children that it waits for: ``Brood.all``. Empty: it has failed because of
     its children, and its retry makes the failed ones anew."""
     apart: dict[str, str] = msgspec.field(default_factory=dict)
     """Attributes that are stored apart, with the ids of their lists (flow_tables.py)."""
-    broods: dict[str, Brood] = msgspec.field(default_factory=dict)
+    broods: dict[str, ChildSet] = msgspec.field(default_factory=dict)
     """The job's children, by the queue in which it made them."""
 
     def text(self) -> str:
@@ -88,10 +88,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_results(self, fields: Mapping[str, str], queue: str, apart: Mapping[str, str]) -> Step:
         """The step with the results of ``queue``; ``apart``: those that are stored apart. It waits for no children."""
-        values = {name: value for name, value in self.values.items() if name not in apart} | raw(fields)
+        values = {name: value for name, value in self.values.items() if name not in apart} | raw_values(fields)
         values[COMPLETED_QUEUE] = msgspec.Raw(msgspec.json.encode(queue))
         known = {name: list_id for name, list_id in self.apart.items() if name not in fields} | dict(apart)
-        broods = {queue: brood for queue, brood in self.broods.items() if jobs_at(queue) not in values}
+        broods = {queue: child_set for queue, child_set in self.broods.items() if jobs_at(queue) not in values}
         return msgspec.structs.replace(self, values=values, waits_for=None, apart=known, broods=broods)
 
     @property
@@ -104,15 +104,17 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         """The names of its attributes."""
         return [*self.values, *map(jobs_at, self.broods)]
 
-    def children(self, queue: str, start: int = 0, limit: int = MOST_TOGETHER) -> list[str]:
+    def children(self, queue: str, start: int = 0, limit: int = MAX_NUMBERED_IDS) -> list[str]:
         """A page of the ids of the children made in a queue."""
-        brood = self.broods.get(queue)
-        return [] if brood is None else brood.ids(start, limit)
+        child_set = self.broods.get(queue)
+        return [] if child_set is None else child_set.ids(start, limit)
 
-    def with_brood(self, brood: Brood, queue: str) -> Step:
+    def with_child_set(self, child_set: ChildSet, queue: str) -> Step:
         """The step, waiting for children that it made in ``queue``."""
         values = {name: value for name, value in self.values.items() if name != jobs_at(queue)}
-        return msgspec.structs.replace(self, values=values, waits_for=brood.all, broods={**self.broods, queue: brood})
+        return msgspec.structs.replace(
+            self, values=values, waits_for=child_set.all, broods={**self.broods, queue: child_set}
+        )
 
     def awaits(self, child: str) -> bool:
         """Does it wait for this child?"""
@@ -122,8 +124,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         """One attribute, decoded; ``None`` where it is missing. Raises UndecodablePayload, which names it."""
         if name not in self.values:
             queue = name.removeprefix("children:").removesuffix(":jobs")
-            brood = self.broods.get(queue) if name == jobs_at(queue) else None
-            return None if brood is None else [f"job:{child}" for child in brood.ids()]
+            child_set = self.broods.get(queue) if name == jobs_at(queue) else None
+            return None if child_set is None else [f"job:{child}" for child in child_set.ids()]
         try:
             return msgspec.json.decode(self.values[name])
         except msgspec.DecodeError as error:
@@ -152,7 +154,7 @@ def listed_ids(listed: object) -> list[str]:
     return [name.removeprefix("job:") for name in names if isinstance(name, str)]
 
 
-def raw(fields: Mapping[str, str]) -> Values:
+def raw_values(fields: Mapping[str, str]) -> Values:
     """JSON texts as raw values."""
     return {name: msgspec.Raw(text) for name, text in fields.items()}
 
@@ -171,10 +173,10 @@ def step_of(job: Job) -> Step | None:
         return None
 
 
-def too_much(text: str) -> Fail | None:
+def size_failure(text: str) -> Fail | None:
     """A failure, where the payload is larger than stores accept."""
-    trouble = strict_json.find_problem(text, strict_json.SIZE_LIMIT)
-    return Fail(f"the job's attributes together: {trouble}") if trouble else None
+    problem = strict_json.find_problem(text, strict_json.SIZE_LIMIT)
+    return Fail(f"the job's attributes together: {problem}") if problem else None
 
 
 def task_of(flow: str, queue: FlowQueue) -> str:
@@ -214,7 +216,7 @@ def new_step(
     )
 
 
-def facts_of(step: Step, priority: int) -> dict[str, Any]:
+def own_fields(step: Step, priority: int) -> dict[str, Any]:
     """The facts of a job beside its attributes."""
     flow = step.flow if step.parent is None else step.id.rpartition(":")[0]
     return {"flowName": flow, "priority": priority, "correlationId": step.correlation_id}
@@ -223,21 +225,21 @@ def facts_of(step: Step, priority: int) -> dict[str, Any]:
 def read_job(shape: FlowShape, queue: FlowQueue, ctx: Attempt[Any], record: Job) -> StepJob:
     """The job for its worker function. Raises UndecodablePayload."""
     step = read_step(record)
-    facts = facts_of(step, record.priority)
-    wanted = queue.declared.attributes_to_get
+    fields = own_fields(step, record.priority)
+    requested = queue.declared.attributes_to_get
     if queue.is_parent:
-        given: dict[str, Any] = {}  # the engine reads what it needs when it fans out
-    elif wanted is None:
-        given = {name: step.value(name) for name in step.names} | facts_shown(shape, facts)
+        values: dict[str, Any] = {}  # the engine reads what it needs when it fans out
+    elif requested is None:
+        values = {name: step.value(name) for name in step.names} | visible_fields(shape, fields)
     else:
-        given = {name: facts[name] if name in facts else step.value(name) for name in wanted}
+        values = {name: fields[name] if name in fields else step.value(name) for name in requested}
     if shape.layout is Layout.PRIORITY:
-        given |= facts
+        values |= fields
     job = StepJob(
         step.id,
         step.flow,
         queue.name,
-        {"id": step.id} | given,
+        {"id": step.id} | values,
         ctx,
         priority=record.priority,
         correlation_id=step.correlation_id,
@@ -247,7 +249,7 @@ def read_job(shape: FlowShape, queue: FlowQueue, ctx: Attempt[Any], record: Job)
     return job
 
 
-def facts_shown(shape: FlowShape, facts: Mapping[str, Any]) -> dict[str, Any]:
+def visible_fields(shape: FlowShape, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The facts that are shown among all attributes of a job."""
-    shown = ("correlationId",) if shape.layout is Layout.CLASSIC else tuple(facts)
-    return {name: facts[name] for name in shown if facts[name] is not None}
+    names = ("correlationId",) if shape.layout is Layout.CLASSIC else tuple(fields)
+    return {name: fields[name] for name in names if fields[name] is not None}

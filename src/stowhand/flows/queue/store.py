@@ -20,7 +20,7 @@ from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
 from stowhand.sleepers import Sleepers
 
-ROUND = 10.0
+WAIT_ROUND_SECONDS = 10.0
 """Seconds of one wait at the store."""
 
 
@@ -72,7 +72,7 @@ class SharedListener:
             await asyncio.wait([before])
         while True:
             try:
-                if await self._store.wait(ROUND):
+                if await self._store.wait(WAIT_ROUND_SECONDS):
                     self._sleepers.wake()
             except Exception as error:  # noqa: BLE001 - the waiting workers get it, and the next one calls again
                 self._sleepers.fail(error)

@@ -5,7 +5,8 @@ layout.py       names of keys, ids as people see them, queues as scripts know th
 jobs.py         creates, deletes, retries and cancels jobs; inspector.py reads them
 store.py        FlowStore: what a worker asks of a queue; settlements.py, heartbeats.py and wakeups.py are its parts
 parents.py      fans out and gathers
-server.py       runs the scripts of lua/; dialer.py connects, address.py reads the URL, trouble.py explains errors
+server.py       runs the scripts of lua/; dialer.py connects, address.py reads the URL,
+                error_translation.py explains errors
 
 * A job is kept for the flow's ``key_life`` from its end. In the priority layout nothing of it has a time to live before
   that; in the classic layout it has one from its creation, as the original writes it, and the sweep renews what has not

@@ -21,20 +21,20 @@ from redis.backoff import NoBackoff
 from stowhand.flows.redis.address import Address
 from stowhand.fork import call_in_children, replace_sockets
 
-CONNECT_TIMEOUT = 5.0
+CONNECT_TIMEOUT_SECONDS = 5.0
 """Seconds."""
-DEADLINE = 5.0
+CALL_TIMEOUT_SECONDS = 5.0
 """Seconds for the answer to a call; a call that waits has them on top of its own time."""
 
-MOST_CALLS = 20
+MAX_CONCURRENT_CALLS = 20
 """Calls of one loop at once, each on a connection of its own; more wait."""
-_UNBOUNDED = 2**31 - 1
+_MAX_CONNECTIONS = 2**31 - 1
 """Connections: how many calls there are at once is decided here, and by who makes them."""
 
 Client: TypeAlias = redis.asyncio.Redis | redis.asyncio.RedisCluster
 
 
-class _InTime:
+class _DeadlineClient:
     """Every answer by a deadline of ours. The driver's own (``socket_timeout``) loses a cancellation on Python 3.11."""
 
     deadline: float
@@ -76,11 +76,11 @@ def _is_demoted(error: redis.ResponseError) -> bool:
     return isinstance(error, redis.exceptions.ReadOnlyError) or "READONLY" in str(error)
 
 
-class _OneServer(_InTime, redis.asyncio.Redis):  # type: ignore[misc]
+class _OneServer(_DeadlineClient, redis.asyncio.Redis):  # type: ignore[misc]
     """One server, or the primary that sentinels name."""
 
 
-class _Cluster(_InTime, redis.asyncio.RedisCluster):  # type: ignore[misc]
+class _Cluster(_DeadlineClient, redis.asyncio.RedisCluster):  # type: ignore[misc]
     """All nodes."""
 
 
@@ -110,7 +110,7 @@ class Dialer:
         if loop not in self._calls:
             for ended in [one for one in self._calls if one.is_closed()]:
                 self._open.remove(self._calls.pop(ended)[0])
-            client = self._client(DEADLINE, asyncio.Semaphore(MOST_CALLS))
+            client = self._client(CALL_TIMEOUT_SECONDS, asyncio.Semaphore(MAX_CONCURRENT_CALLS))
             self._calls[loop] = client, _closed_with_the_loop(client)
         return self._calls[loop][0]
 
@@ -119,7 +119,7 @@ class Dialer:
 
         A call that is cancelled takes its connection with it, and no other call: the next one has a new connection.
         """
-        return self._client(longest + DEADLINE)
+        return self._client(longest + CALL_TIMEOUT_SECONDS)
 
     async def close(self) -> None:
         """Close every connection. What still waits for an answer fails."""
@@ -164,12 +164,12 @@ class Dialer:
         return {
             "username": self._address.username,
             "password": self._address.password,
-            "socket_connect_timeout": CONNECT_TIMEOUT,
+            "socket_connect_timeout": CONNECT_TIMEOUT_SECONDS,
             "socket_timeout": None,  # see _InTime
             "decode_responses": True,
             "encoding_errors": "surrogateescape",
             "protocol": 2,
-            "max_connections": _UNBOUNDED,
+            "max_connections": _MAX_CONNECTIONS,
             **tls,
         }
 

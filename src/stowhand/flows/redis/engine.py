@@ -11,15 +11,15 @@ from stowhand.errors import StoreError
 from stowhand.flows.engine import NewFlowJob, Position, grouped
 from stowhand.flows.job import FlowJob, FlowJobView
 from stowhand.flows.redis.address import check_hash_tag, read_address
+from stowhand.flows.redis.error_translation import translated
 from stowhand.flows.redis.inspector import Inspector
 from stowhand.flows.redis.jobs import RedisJobs
 from stowhand.flows.redis.layout import Keys
-from stowhand.flows.redis.parents import LOST, Parents, raw
-from stowhand.flows.redis.server import Server, look_at_server, take_queues
-from stowhand.flows.redis.settlements import StepEnd, encode_end, handed_over
+from stowhand.flows.redis.parents import LOST_CHILD, Parents, raw_values
+from stowhand.flows.redis.server import Server, check_server, take_queues
+from stowhand.flows.redis.settlements import StepResult, encode_end, with_trace_context
 from stowhand.flows.redis.store import FlowRecord, FlowStore
-from stowhand.flows.redis.trouble import translated
-from stowhand.flows.redis.values import NOTES, readable, view_of, wanted
+from stowhand.flows.redis.values import NOTE_FIELDS, readable, requested_values, view_of
 from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.jobs.text import clean
 from stowhand.observe.propagation import TRACE_PARENT, current_traceparent
@@ -28,18 +28,18 @@ from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.options import LEASE
 from stowhand.protocols.queue_store import Answer
 
-SWEEP_INTERVAL = 0.2
+SWEEP_INTERVAL_SECONDS = 0.2
 """Seconds; six times that while nothing runs. The script itself works once a second at most."""
-OUTAGE_PAUSE = 1.0
+OUTAGE_PAUSE_SECONDS = 1.0
 """Seconds until a parent reads its children again, after an outage."""
-MOST_REASONS = 10_000
-HIDDEN = (*NOTES, TRACE_PARENT)
+MAX_REASONS = 10_000
+HIDDEN_FIELDS = (*NOTE_FIELDS, TRACE_PARENT)
 
 
 class RedisEngine:
     """One flow at one address. Nothing is connected before it is used. Raises ConfigurationError."""
 
-    sweep_interval = SWEEP_INTERVAL
+    sweep_interval = SWEEP_INTERVAL_SECONDS
     handles_child_end = False
     hear = None
     retries_first = True
@@ -71,7 +71,7 @@ class RedisEngine:
     async def open(self) -> Sequence[str]:
         """Connect, and check the server: one that is too old is refused; settings that may lose jobs are warnings."""
         with translated(self._address, opening=True):
-            findings = await look_at_server(self._server.client)
+            findings = await check_server(self._server.client)
         return [f"{self.description}: {finding}" for finding in findings]
 
     async def take(self) -> None:
@@ -99,10 +99,10 @@ class RedisEngine:
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
         """Some hundreds in a round trip."""
-        spot = self._keys.spot(job_id)
-        keys = [] if spot is None else await self._inspector.child_keys(spot.hash, queue)
+        location = self._keys.location(job_id)
+        keys = [] if location is None else await self._inspector.child_keys(location.hash, queue)
         found = await self._inspector.children(keys[start : start + limit])
-        return [child if fields else child | LOST for fields, child in found]
+        return [child if fields else child | LOST_CHILD for fields, child in found]
 
     async def retry(self, job_ids: Sequence[str]) -> Sequence[Answer]:
         """One after the other, each in one script."""
@@ -156,11 +156,11 @@ class RedisEngine:
     def job(self, queue: FlowQueue, ctx: Attempt[Any], record: Any) -> FlowJob:
         """The claimed job. A parent's attributes are decoded only when they are needed."""
         known: FlowRecord = record
-        values = {} if queue.is_parent else wanted(self._without_notes(queue, known.values))
-        job_id = self._keys.shown(queue, known.id)
+        values = {} if queue.is_parent else requested_values(self._without_notes(queue, known.values))
+        job_id = self._keys.public_id(queue, known.id)
         correlation_id = readable(known.correlation_id)
         flow, named = (known.flow, known.flow) if queue.parent is None else (self.shape.name, queue.name)
-        if self._keys.lasting:
+        if self._keys.is_lasting:
             values |= {"flowName": named, "priority": known.priority, "correlationId": correlation_id}
         values["id"] = job_id
         return FlowJob(
@@ -179,7 +179,7 @@ class RedisEngine:
         its attributes must not write them.
         """
         requested = queue.declared.attributes_to_get or ()
-        return {name: text for name, text in values.items() if name not in HIDDEN or name in requested}
+        return {name: text for name, text in values.items() if name not in HIDDEN_FIELDS or name in requested}
 
     async def check_start(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
         """``None``: a claimed job may run, since limiters are applied by the claim."""
@@ -190,9 +190,9 @@ class RedisEngine:
     ) -> Outcome:
         """The settlement's script stores the fields and moves the job on."""
         if fields or current_traceparent() is not None:
-            return self._ended(StepEnd(fields=raw(fields), next=next_queue))
+            return self._ended(StepResult(fields=raw_values(fields), next=next_queue))
         if next_queue not in self._bare:
-            self._bare[next_queue] = self._ended(StepEnd(next=next_queue))
+            self._bare[next_queue] = self._ended(StepResult(next=next_queue))
         return self._bare[next_queue]
 
     def encode(self, result: object) -> str:
@@ -201,7 +201,7 @@ class RedisEngine:
 
     def postpone(self, queue: FlowQueue, job: FlowJob, delay: float, reason: str) -> Outcome:
         """The reason is passed to the store beside the settlement."""
-        while len(self._reasons) >= MOST_REASONS:  # left by attempts that lost their lease and were never settled
+        while len(self._reasons) >= MAX_REASONS:  # left by attempts that lost their lease and were never settled
             del self._reasons[next(iter(self._reasons))]
         self._reasons[job.ctx.lease.job_id, job.ctx.lease.token] = reason
         return Snooze(delay)
@@ -212,15 +212,15 @@ class RedisEngine:
             end = await self._parents.step(queue, job)
         except StoreError as error:
             job.ctx.logger.warning(f"its children cannot be read: {error}")
-            return self.postpone(queue, job, OUTAGE_PAUSE, "its children could not be read")
-        return self._ended(end) if isinstance(end, StepEnd) else end
+            return self.postpone(queue, job, OUTAGE_PAUSE_SECONDS, "its children could not be read")
+        return self._ended(end) if isinstance(end, StepResult) else end
 
     async def on_child_end(self, queue: FlowQueue, job: FlowJob) -> None:
         """Nothing: the settlement of the last child wakes the parent."""
 
-    def _ended(self, end: StepEnd) -> Outcome:
+    def _ended(self, end: StepResult) -> Outcome:
         """Encoded here, so that an unwritable end fails the job instead of dropping its results."""
         try:
-            return Complete(encode_end(handed_over(end)))
+            return Complete(encode_end(with_trace_context(end)))
         except ValueError as error:  # InvalidJob, and names that are not valid Unicode
             return Fail(clean(f"the step's end cannot be written: {error}"))

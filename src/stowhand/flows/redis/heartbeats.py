@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from stowhand.flows.redis.layout import QueueAt
+from stowhand.flows.redis.layout import QueueLocation
 from stowhand.flows.redis.server import Server
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.protocols.store import Foreign, Pulse, RefusedChange
 
-PAGE = 1000
-PAGES = 20
+PAGE_SIZE = 1000
+MAX_PAGES_PER_SWEEP = 20
 """Of one list, in one sweep."""
-CROWD, RAREST = 0.5, 10.0
+LOOK_SECONDS_PER_PROCESS, MAX_LOOK_SECONDS = 0.5, 10.0
 """Seconds until the next look for each process that has asked in the same second, and at most."""
 
 
@@ -30,7 +30,7 @@ class RedisHeartbeats:
     lease, else 0.
     """
 
-    def __init__(self, server: Server, queue: QueueAt, others: Sequence[QueueAt], lock: int) -> None:
+    def __init__(self, server: Server, queue: QueueLocation, others: Sequence[QueueLocation], lock: int) -> None:
         self._server = server
         self._queue = queue
         self._others = others
@@ -72,7 +72,7 @@ class RedisHeartbeats:
         if asked == 0:
             found += [reset for queue in self._others for reset in (await self._sweep(queue))[0]]
         if not found:  # else it is called again at once, for there may be more
-            self._next_look = now + min(asked * CROWD, RAREST)
+            self._next_look = now + min(asked * LOOK_SECONDS_PER_PROCESS, MAX_LOOK_SECONDS)
         return found
 
     async def foreign(self, own_leases: Sequence[Lease], slack: float) -> Foreign | None:
@@ -104,10 +104,10 @@ class RedisHeartbeats:
         """Close the connections."""
         await self._server.dialer.close()
 
-    async def _sweep(self, queue: QueueAt) -> tuple[list[ResetJob], int]:
+    async def _sweep(self, queue: QueueLocation) -> tuple[list[ResetJob], int]:
         """Sweep page after page, until jobs were reset; and how many processes asked before in this second."""
         when, swept, asked = "", list[str](), 0
-        for _ in range(PAGES):
+        for _ in range(MAX_PAGES_PER_SWEEP):
             words = (queue.text, self._begin[queue], when)
             begin, asked, *swept = await self._server.run("sweep", (queue.root,), *words)
             if asked:
@@ -123,10 +123,10 @@ class RedisHeartbeats:
 
 
 def _pages(leases: Sequence[Lease]) -> list[Sequence[Lease]]:
-    return [leases[first : first + PAGE] for first in range(0, len(leases), PAGE)]
+    return [leases[first : first + PAGE_SIZE] for first in range(0, len(leases), PAGE_SIZE)]
 
 
-def resets_of(queue: QueueAt, swept: Sequence[str], worker: str | None) -> list[ResetJob]:
+def resets_of(queue: QueueLocation, swept: Sequence[str], worker: str | None) -> list[ResetJob]:
     """Makes resets of a script's flat reply: id, state, id, state, …"""
     pairs = zip(swept[::2], swept[1::2], strict=True)
     return [ResetJob(job_id, queue.name, State(state), worker) for job_id, state in pairs]

@@ -11,19 +11,19 @@ from redis import exceptions as redis_errors
 
 from stowhand.flows.children import jobs_at
 from stowhand.flows.engine import Position, QueueCount
-from stowhand.flows.redis.layout import Keys, Spot
+from stowhand.flows.redis.layout import JobLocation, Keys
 from stowhand.flows.redis.server import Server
-from stowhand.flows.redis.values import Found, decoded
+from stowhand.flows.redis.values import StoredJob, decoded
 from stowhand.jobs import strict_json
 from stowhand.protocols.flow_shape import FlowQueue
 
-PAGE = 200
+PAGE_SIZE = 200
 """Hashes read in one round trip."""
-CHILD_KEYS_LIMIT = 64 * 1024 * 1024
+MAX_CHILD_KEYS_BYTES = 64 * 1024 * 1024
 """Bytes of the list of a parent's children."""
-CHECKED = 1000
+ENDS_PAGE_SIZE = 1000
 """Children whose end is checked in one round trip."""
-_Place = tuple[str, int, float | None]
+_ListedJob = tuple[str, int, float | None]
 """A job's id in lists, its priority, and when it is ready (epoch seconds)."""
 _keys: msgspec.json.Decoder[list[str]] = msgspec.json.Decoder(list[str])
 
@@ -51,9 +51,9 @@ class Inspector:
         ``resolve_children``: the lists of children's keys become lists of what is known of each child; a child that
         is not there is left out.
         """
-        spots = [self._keys.spot(job_id) for job_id in job_ids]
-        found = iter(await self.hashes([spot.hash for spot in spots if spot is not None]))
-        raw = [next(found) if spot is not None else {} for spot in spots]
+        locations = [self._keys.location(job_id) for job_id in job_ids]
+        found = iter(await self.hashes([location.hash for location in locations if location is not None]))
+        raw = [next(found) if location is not None else {} for location in locations]
         jobs = [
             {**decoded(fields), "id": job_id} if fields else None for job_id, fields in zip(job_ids, raw, strict=True)
         ]
@@ -61,41 +61,43 @@ class Inspector:
             await self._resolve([job for job in jobs if job is not None])
         return jobs
 
-    async def find(self, job_id: str) -> tuple[Spot, Found] | None:
+    async def find(self, job_id: str) -> tuple[JobLocation, StoredJob] | None:
         """Its hash, and where the lists have it, in one moment; ``None``: there is no such job."""
-        spot = self._keys.spot(job_id)
-        if spot is None:
+        location = self._keys.location(job_id)
+        if location is None:
             return None
-        classic = "" if self._keys.lasting else "1"
-        reply = await self._server.run("view", (spot.hash,), spot.listed, self._places, classic, unanswered=True)
+        classic = "" if self._keys.is_lasting else "1"
+        reply = await self._server.run(
+            "view", (location.hash,), location.listed, self._places, classic, unanswered=True
+        )
         flat, queue, state, ready = reply
         raw = dict(zip(flat[::2], flat[1::2], strict=True))
-        return (spot, Found(raw, queue, state, float(ready) / 1000 if ready else None)) if raw else None
+        return (location, StoredJob(raw, queue, state, float(ready) / 1000 if ready else None)) if raw else None
 
     async def children(self, keys: Sequence[str]) -> list[tuple[dict[str, str], dict[str, Any]]]:
         """Of each child, by its hash's key: its fields as they are, and as people read them with its ``id``."""
         found = await self.hashes(keys)
         return [
-            (raw, {**decoded(raw), "id": self._keys.shown_of_hash(key) or key})
+            (raw, {**decoded(raw), "id": self._keys.public_id_of_hash(key) or key})
             for key, raw in zip(keys, found, strict=True)
         ]
 
     async def child_keys(self, key: str, queue: str) -> list[str]:
         """Of the children that the job with this hash has made in a queue."""
-        (reply,) = await self._pipelined([("HMGET", key, jobs_at(queue))], PAGE)
+        (reply,) = await self._pipelined([("HMGET", key, jobs_at(queue))], PAGE_SIZE)
         text = (reply or [None])[0]
-        keys = None if text is None else strict_json.decode_with(_keys, text, limit=CHILD_KEYS_LIMIT)
+        keys = None if text is None else strict_json.decode_with(_keys, text, limit=MAX_CHILD_KEYS_BYTES)
         return [name for name in keys or () if self._keys.is_child(name)]
 
     async def ends(self, keys: Sequence[str]) -> list[dict[str, str]]:
         """Of each of these children what its end says, and no more; empty: it is gone."""
         names = ("done", "failed", "failedErrorMsg", "parent")
-        rows = await self._pipelined([("HMGET", key, *names) for key in keys], CHECKED)
+        rows = await self._pipelined([("HMGET", key, *names) for key in keys], ENDS_PAGE_SIZE)
         return [{name: text for name, text in zip(names, row or (), strict=False) if text is not None} for row in rows]
 
     async def hashes(self, keys: Sequence[str]) -> list[dict[str, str]]:
         """The fields of each; none where there is no such hash."""
-        return [reply or {} for reply in await self._pipelined([("HGETALL", key) for key in keys], PAGE)]
+        return [reply or {} for reply in await self._pipelined([("HGETALL", key) for key in keys], PAGE_SIZE)]
 
     async def _resolve(self, jobs: Sequence[dict[str, Any]]) -> None:
         """One level: children of a flow have no children."""
@@ -121,13 +123,15 @@ class Inspector:
         begin = "-" if after is None else self._keys.listed_after(queue, after)
         while begin is not None and len(found) < limit:
             ids = f"{self._keys.root(queue.name)}:failed"
-            listed = await self._server.command("ZRANGEBYLEX", ids, begin, "+", "LIMIT", 0, PAGE)
+            listed = await self._server.command("ZRANGEBYLEX", ids, begin, "+", "LIMIT", 0, PAGE_SIZE)
             hashes = [f"{self._keys.hashes(queue)}{one}" for one in listed]
-            states = await self._pipelined([("HMGET", key, "failed") for key in hashes], PAGE)
+            states = await self._pipelined([("HMGET", key, "failed") for key in hashes], PAGE_SIZE)
             found += [
-                self._keys.shown(queue, one) for one, state in zip(listed, states, strict=True) if state and state[0]
+                self._keys.public_id(queue, one)
+                for one, state in zip(listed, states, strict=True)
+                if state and state[0]
             ]
-            begin = f"({listed[-1]}" if len(listed) == PAGE else None
+            begin = f"({listed[-1]}" if len(listed) == PAGE_SIZE else None
         return found
 
     async def _pipelined(self, commands: Sequence[tuple[str, ...]], at_once: int) -> list[Any]:
@@ -177,7 +181,7 @@ class Inspector:
         *ranks, apart = await self._server.run("positions", keys, limit, *bases, unanswered=True)
         return [
             Position(
-                job_id=self._keys.shown(queue, listed),
+                job_id=self._keys.public_id(queue, listed),
                 queue=queue.name,
                 priority=rank,
                 state=state,
@@ -189,7 +193,7 @@ class Inspector:
         ]
 
 
-def _places_by_state(ranks: Sequence[Any], apart: Sequence[str]) -> Iterator[tuple[str, list[_Place]]]:
+def _places_by_state(ranks: Sequence[Any], apart: Sequence[str]) -> Iterator[tuple[str, list[_ListedJob]]]:
     """Each state with its jobs, in the order of service. ``ranks``: as ``positions.lua`` gives them."""
     waiting, processing, delayed, parked = (
         [(each, rank) for rank, row in enumerate(ranks, 1) for each in row[place]] for place in range(4)

@@ -10,22 +10,22 @@ import msgspec
 from stowhand.errors import OutcomeUnknown, QueueFull, StoreError, StoreUnreachable
 from stowhand.flows.engine import NewFlowJob
 from stowhand.flows.job import Stage
+from stowhand.flows.redis.error_translation import NoReply, translated
 from stowhand.flows.redis.inspector import Inspector
-from stowhand.flows.redis.layout import Keys, QueueAt, Spot
+from stowhand.flows.redis.layout import JobLocation, Keys, QueueLocation
 from stowhand.flows.redis.server import Server, take_queues
-from stowhand.flows.redis.trouble import NoReply, translated
-from stowhand.flows.redis.values import KEY, STATE, Found, state_of
+from stowhand.flows.redis.values import KEY_FIELD, STATE_FIELD, StoredJob, state_of
 from stowhand.jobs import strict_json
 from stowhand.observe.propagation import TRACE_PARENT
 from stowhand.protocols.queue_store import ActionResult, Answer
 
-BATCH = 200
+MAX_BATCH_JOBS = 200
 """Jobs that one script creates; the server does nothing else meanwhile."""
-BATCH_SIZE = 512 * 1024
+MAX_BATCH_CHARS = 512 * 1024
 """Characters of their values."""
-MOST_WAITING = 1_000_000
+MAX_WAITING_JOBS = 1_000_000
 """Jobs that may wait in the first queue where it does not say: they are in memory, and perhaps no worker serves it."""
-MAX_LOOKS = 40
+MAX_CANCEL_ATTEMPTS = 40
 """A job may move on between a look and the script that cancels it."""
 _NOT_CANCELED = {
     Stage.COMPLETED: (ActionResult.REFUSED, "it has completed already"),
@@ -49,10 +49,10 @@ class RedisJobs:
     def __init__(self, keys: Keys, inspector: Inspector, server: Server) -> None:
         self._keys, self._inspector, self._server = keys, inspector, server
         self._shape = keys.shape
-        self._queues = {queue.name: QueueAt(keys, queue) for queue in keys.shape.all_queues()}
+        self._queues = {queue.name: QueueLocation(keys, queue) for queue in keys.shape.all_queues()}
         self._entry = self._queues[keys.shape.entry.name]
         most = keys.shape.entry.declared.max_length
-        self._most = MOST_WAITING if most is None else most
+        self._max_waiting = MAX_WAITING_JOBS if most is None else most
         self._life = round(keys.shape.key_life * 1000)
         self._places = msgspec.json.encode({queue.name: _place(queue) for queue in self._queues.values()}).decode()
 
@@ -77,10 +77,10 @@ class RedisJobs:
         return made
 
     async def _create(self, batch: Sequence[tuple[str, NewFlowJob]]) -> Sequence[str]:
-        entry, lasting = self._entry.name, self._keys.lasting
-        keys = [self._keys.job(batch[0][0]), *([] if lasting else [self._keys.flow(entry)])]
-        args: list[Any] = [self._keys.jobs, self._life, "1" if lasting else "", self._shape.name]
-        args += [self._keys.prefix, self._keys.root(entry), self._most, entry]
+        entry, is_lasting = self._entry.name, self._keys.is_lasting
+        keys = [self._keys.job(batch[0][0]), *([] if is_lasting else [self._keys.flow(entry)])]
+        args: list[Any] = [self._keys.jobs, self._life, "1" if is_lasting else "", self._shape.name]
+        args += [self._keys.prefix, self._keys.root(entry), self._max_waiting, entry]
         for job_id, job in batch:
             args += self._words(job_id, job)
         unanswered = False
@@ -102,8 +102,8 @@ class RedisJobs:
             raise
         if made < 0:
             raise QueueFull(
-                f"{self._server.address}: queue {entry!r} holds as many jobs as its max_length, {self._most}: nothing"
-                " was created. Start workers that serve it, or raise max_length"
+                f"{self._server.address}: queue {entry!r} holds as many jobs as its max_length, {self._max_waiting}:"
+                " nothing was created. Start workers that serve it, or raise max_length"
             )
         if not made:
             await take_queues(self._keys, self._server)  # says whose it is by now
@@ -117,12 +117,12 @@ class RedisJobs:
             fields["correlationId"] = strict_json.encode(job.correlation_id, what="correlation_id")
         if context := job.carried.get(TRACE_PARENT):
             fields.setdefault(TRACE_PARENT, strict_json.encode(context, what=TRACE_PARENT))
-        if self._keys.lasting:
+        if self._keys.is_lasting:
             fields |= {"flowName": strict_json.encode(self._shape.name), "priority": str(job.priority)}
         lists = dict.fromkeys(self._keys.lookup(attribute, value) for attribute, value in job.lookups)
         key = "" if job.key is None else self._keys.key(job.key)
         if job.key is not None:
-            fields[KEY] = strict_json.encode(job.key, what="key")
+            fields[KEY_FIELD] = strict_json.encode(job.key, what="key")
             lists[key] = None
         delay = 0 if job.delay is None else round(job.delay * 1000)
         yield from (job_id, self._entry.bases[job.priority - 1], delay, key, 2 * len(fields))
@@ -135,50 +135,52 @@ class RedisJobs:
 
     async def delete(self, job_id: str) -> bool:
         """Delete it, its children and its lookups. What runs is not interrupted, and leaves nothing behind."""
-        spot = self._keys.spot(job_id)
-        if spot is None or spot.child is not None:
+        location = self._keys.location(job_id)
+        if location is None or location.child is not None:
             return False
-        return bool(await self._server.run("delete", (spot.hash,), self._entry.text, spot.listed, self._places))
+        return bool(await self._server.run("delete", (location.hash,), self._entry.text, location.listed, self._places))
 
     async def retry(self, job_id: str) -> Answer:
         """To the end of the queue in which it failed or was lost, with all its retries and its life renewed."""
         job = await self._inspector.find(job_id)
         if job is None:
             return Answer(job_id, ActionResult.MISSING, "there is no such job, or it has expired")
-        spot, found = job
-        stage, name = state_of(self._shape, found)
+        location, stored = job
+        stage, name = state_of(self._shape, stored)
         if stage not in (Stage.FAILED, Stage.CANCELED, Stage.LOST):
             return Answer(job_id, ActionResult.REFUSED, f"it has not failed: it is {stage}")
         queue = self._queues.get(name or "")
-        if queue is None or not _may_be_in(spot, queue):
-            why = f"it failed in {name!r}, which is no queue of this flow that it can be in"
-            return Answer(job_id, ActionResult.REFUSED, why)
-        return await self._put_back(spot, queue, found, is_lost=stage is Stage.LOST)
+        if queue is None or not _may_be_in(location, queue):
+            reason = f"it failed in {name!r}, which is no queue of this flow that it can be in"
+            return Answer(job_id, ActionResult.REFUSED, reason)
+        return await self._put_back(location, queue, stored, is_lost=stage is Stage.LOST)
 
-    async def _put_back(self, spot: Spot, queue: QueueAt, found: Found, *, is_lost: bool) -> Answer:
+    async def _put_back(
+        self, location: JobLocation, queue: QueueLocation, stored: StoredJob, *, is_lost: bool
+    ) -> Answer:
         """Unless it has changed since it was ``found``."""
-        raw = found.raw
-        read = {"failed": raw.get("failed"), "failed_queue": raw.get("failedQueue"), "state": raw.get(STATE)}
+        raw = stored.raw
+        read = {"failed": raw.get("failed"), "failed_queue": raw.get("failedQueue"), "state": raw.get(STATE_FIELD)}
         text = msgspec.json.encode({**read, "lost": is_lost}).decode()
-        result = await self._server.run("retry", (spot.hash,), queue.text, spot.listed, text)
+        result = await self._server.run("retry", (location.hash,), queue.text, location.listed, text)
         if result == "retried":
-            return Answer(spot.job_id, ActionResult.DONE)
-        return Answer(spot.job_id, ActionResult.REFUSED, _NOT_RETRIED[result])
+            return Answer(location.job_id, ActionResult.DONE)
+        return Answer(location.job_id, ActionResult.REFUSED, _NOT_RETRIED[result])
 
     async def cancel(self, job_id: str) -> Answer:
         """At once if it waits; a running one is asked to stop. A repeat does the same again."""
-        for _ in range(MAX_LOOKS):
+        for _ in range(MAX_CANCEL_ATTEMPTS):
             job = await self._inspector.find(job_id)
             if job is None:
                 return Answer(job_id, ActionResult.MISSING, f"there is no job {job_id}")
-            spot, found = job
-            stage, name = state_of(self._shape, found)
+            location, stored = job
+            stage, name = state_of(self._shape, stored)
             if stage in _NOT_CANCELED:
                 return Answer(job_id, *_NOT_CANCELED[stage])
             queue = self._queues.get(name or "")
             if queue is None:
                 return Answer(job_id, ActionResult.REFUSED, f"it is in {name!r}, which is no queue of this flow")
-            match await self._server.run("cancel", (spot.hash,), queue.text, spot.listed, unanswered=True):
+            match await self._server.run("cancel", (location.hash,), queue.text, location.listed, unanswered=True):
                 case "canceled":
                     return Answer(job_id, ActionResult.DONE)
                 case "asked":
@@ -191,7 +193,7 @@ def _batches(jobs: Sequence[tuple[str, NewFlowJob]]) -> Iterator[list[tuple[str,
     size = 0
     for entry in jobs:
         more = sum(map(len, entry[1].values.values()))
-        if batch and (len(batch) == BATCH or size + more > BATCH_SIZE):
+        if batch and (len(batch) == MAX_BATCH_JOBS or size + more > MAX_BATCH_CHARS):
             yield batch
             batch, size = [], 0
         batch.append(entry)
@@ -200,12 +202,12 @@ def _batches(jobs: Sequence[tuple[str, NewFlowJob]]) -> Iterator[list[tuple[str,
         yield batch
 
 
-def _may_be_in(spot: Spot, queue: QueueAt) -> bool:
+def _may_be_in(location: JobLocation, queue: QueueLocation) -> bool:
     """A child is in its own queue, any other job in a queue that is no child's."""
-    return queue.flow_queue.parent is None if spot.child is None else spot.child.name == queue.name
+    return queue.flow_queue.parent is None if location.child is None else location.child.name == queue.name
 
 
-def _place(queue: QueueAt) -> dict[str, Any]:
+def _place(queue: QueueLocation) -> dict[str, Any]:
     """A queue as ``delete.lua`` reads it."""
     known = {name: queue.described[name] for name in ("root", "bases", "hashes", "limiter") if name in queue.described}
     is_child = queue.flow_queue.parent is not None

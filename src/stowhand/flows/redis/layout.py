@@ -32,7 +32,7 @@ FIRST_FIELDS = ("priority", "flowName", "correlationId", "delay")
 """What a claim reads of every job, after the retries and resets of the queue."""
 
 
-class Spot(msgspec.Struct, frozen=True):
+class JobLocation(msgspec.Struct, frozen=True):
     """Where one job lies."""
 
     job_id: str
@@ -54,11 +54,11 @@ class Keys:
         """What every key begins with."""
         self.new_uuid = Ids().new
         """A uuid as text; later ones sort behind earlier ones."""
-        self.lasting = shape.layout is Layout.PRIORITY
+        self.is_lasting = shape.layout is Layout.PRIORITY
         """Every worker is ours: so a job's keys have no time to live before it has ended, and a lock lives as long as
         the lease. Beside the original a job has one from its creation, and a lock lives as long as the lock time."""
-        self._own = f"{shape.name}:" if self.lasting else ""
-        self.jobs = f"{self.prefix}job:" if self.lasting else f"{self.prefix}job:{shape.name}:"
+        self._own = f"{shape.name}:" if self.is_lasting else ""
+        self.jobs = f"{self.prefix}job:" if self.is_lasting else f"{self.prefix}job:{shape.name}:"
         """The prefix of the hash keys of jobs without a parent; the id follows."""
         self.children = tuple(queue for queue in shape.all_queues() if queue.parent is not None)
         """The queues of children."""
@@ -72,7 +72,7 @@ class Keys:
 
     def hashes(self, queue: FlowQueue) -> str:
         """The same for the jobs of this queue, as they stand in its lists."""
-        return self.jobs if queue.parent is None or self.lasting else self.child_hashes(queue)
+        return self.jobs if queue.parent is None or self.is_lasting else self.child_hashes(queue)
 
     def child_hashes(self, child: FlowQueue) -> str:
         """What the hash keys of a child's queue begin with; a uuid follows."""
@@ -81,11 +81,11 @@ class Keys:
     def child(self, queue: str, unique: str) -> tuple[str, str]:
         """The child's id, as it stands in lists, and the key of its hash. ``unique``: a uuid7 as text."""
         full = f"{queue}:{unique}"
-        return (full if self.lasting else unique), f"{self.prefix}job:{full}"
+        return (full if self.is_lasting else unique), f"{self.prefix}job:{full}"
 
     def listed(self, child_hash: str) -> str:
         """A child's id as it stands in lists, by the key of its hash."""
-        return child_hash.removeprefix(self.jobs) if self.lasting else child_hash.rpartition(":")[2]
+        return child_hash.removeprefix(self.jobs) if self.is_lasting else child_hash.rpartition(":")[2]
 
     def lookup(self, attribute: str, value: str) -> str:
         """The list of ids with that value of a lookup attribute."""
@@ -101,30 +101,30 @@ class Keys:
 
     # -- ids that people see ---------------------------------------------------------------------
 
-    def spot(self, job_id: str) -> Spot | None:
+    def location(self, job_id: str) -> JobLocation | None:
         """``None``: no job of this flow has such an id."""
         for queue in self.children:
             unique = _behind(f"{queue.name}:", job_id)
             if unique is not None:
-                return Spot(job_id, *self.child(queue.name, unique), queue)
-        return None if _behind(self._own, job_id) is None else Spot(job_id, job_id, self.job(job_id))
+                return JobLocation(job_id, *self.child(queue.name, unique), queue)
+        return None if _behind(self._own, job_id) is None else JobLocation(job_id, job_id, self.job(job_id))
 
-    def shown(self, queue: FlowQueue, listed: str) -> str:
+    def public_id(self, queue: FlowQueue, listed: str) -> str:
         """The id that people see of one that stands in the lists of a queue."""
-        return listed if queue.parent is None or self.lasting else f"{queue.name}:{listed}"
+        return listed if queue.parent is None or self.is_lasting else f"{queue.name}:{listed}"
 
-    def shown_of_hash(self, key: str) -> str | None:
+    def public_id_of_hash(self, key: str) -> str | None:
         """The id that people see of the child with this hash; ``None``: it is no child of this flow."""
         known = any(_behind(begin, key) is not None for begin in self._child_hashes)
         return key.removeprefix(f"{self.prefix}job:") if known else None
 
     def is_child(self, key: object) -> bool:
         """Is that the key of a child's hash?"""
-        return isinstance(key, str) and self.shown_of_hash(key) is not None
+        return isinstance(key, str) and self.public_id_of_hash(key) is not None
 
     def listed_after(self, queue: FlowQueue, job_id: str) -> str | None:
         """Where a range of the queue's ids in lists begins that is after this id; ``None``: none is after it."""
-        begin = f"{queue.name}:" if queue.parent is not None and not self.lasting else ""
+        begin = f"{queue.name}:" if queue.parent is not None and not self.is_lasting else ""
         if job_id.startswith(begin):
             return f"({job_id.removeprefix(begin)}"
         return "-" if job_id < begin else None
@@ -133,7 +133,7 @@ class Keys:
 
     def base(self, queue: str, priority: int = 1) -> str:
         """What the names of a queue's lists begin with."""
-        return f"{self.prefix}queue:{queue}:{priority}" if self.lasting else f"{self.prefix}queue:{queue}"
+        return f"{self.prefix}queue:{queue}:{priority}" if self.is_lasting else f"{self.prefix}queue:{queue}"
 
     def bases(self, queue: FlowQueue) -> list[str]:
         """The bases of each priority, the first served first."""
@@ -163,7 +163,7 @@ class Keys:
         return f"{self.prefix}settled:{digest}"
 
 
-class QueueAt:
+class QueueLocation:
     """A queue and where it lies. Made once; ``text`` goes with every call of a script."""
 
     def __init__(self, keys: Keys, queue: FlowQueue) -> None:
@@ -172,12 +172,12 @@ class QueueAt:
         self.bases = keys.bases(queue)
         self.root = keys.root(queue.name)
         self._quoted = msgspec.json.encode(keys.shape.name).decode()
-        wanted = queue.declared.attributes_to_get
-        self.wanted = None if wanted is None else tuple(dict.fromkeys(wanted))
+        requested = queue.declared.attributes_to_get
+        self.requested = None if requested is None else tuple(dict.fromkeys(requested))
         """Attributes that the worker function gets; ``None``: all."""
         self.first = (f"retries:{queue.name}", f"resets:{queue.name}", *FIRST_FIELDS)
         """What a claim looks at itself."""
-        self.fields = None if self.wanted is None else (*self.first, *self._group(), *self.wanted)
+        self.fields = None if self.requested is None else (*self.first, *self._group(), *self.requested)
         self.described = self._described()
         self.quoted = msgspec.json.encode(queue.name).decode()
         """Its name as JSON text."""
@@ -201,11 +201,11 @@ class QueueAt:
         keys, queue = self.keys, self.flow_queue
         shape, change = keys.shape, queue.declared.priority_change
         own = queue.parent is None
-        said: dict[str, Any] = {
+        description: dict[str, Any] = {
             "name": queue.name,
             "flow": shape.name,
-            "ranked": keys.lasting,
-            "lasting": keys.lasting,
+            "ranked": keys.is_lasting,
+            "lasting": keys.is_lasting,
             "prefix": keys.prefix,
             "found": keys.lookup("", "")[:-1],
             "lookups": list(shape.lookup_attributes) if own else [],
@@ -220,16 +220,16 @@ class QueueAt:
         }
         if queue.parent is not None:
             above = shape.find_queue(queue.parent)
-            said["parent"] = {
+            description["parent"] = {
                 "name": above.name,
                 "hashes": keys.hashes(above),
                 "bases": keys.bases(above),
             }
         if queue.declared.children_must_succeed:
-            said["again"] = children_again(queue)
+            description["again"] = children_again(queue)
         if queue.declared.limiter is not None:
-            said["limiter"] = self._limiter(queue.declared.limiter)
-        return said
+            description["limiter"] = self._limiter(queue.declared.limiter)
+        return description
 
     def _limiter(self, limiter: Limiter) -> dict[str, Any]:
         reason = f"limiter: {limiter.reservoir} jobs in {limiter.interval:g} s"

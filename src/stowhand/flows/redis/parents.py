@@ -19,19 +19,26 @@ from stowhand.flows.children import (
     results_text,
 )
 from stowhand.flows.job import FlowJob
-from stowhand.flows.redis.inspector import CHILD_KEYS_LIMIT, Inspector
+from stowhand.flows.redis.inspector import MAX_CHILD_KEYS_BYTES, Inspector
 from stowhand.flows.redis.layout import Keys
-from stowhand.flows.redis.settlements import NewChild, StepEnd
+from stowhand.flows.redis.settlements import NewChild, StepResult
 from stowhand.flows.redis.store import FlowRecord
-from stowhand.flows.redis.values import COMPLETED, children_again, has_ended, has_failed, readable, wanted
+from stowhand.flows.redis.values import (
+    COMPLETED_QUEUE_FIELD,
+    children_again,
+    has_ended,
+    has_failed,
+    readable,
+    requested_values,
+)
 from stowhand.jobs import strict_json
 from stowhand.jobs.lifecycle import Fail, Outcome
 from stowhand.protocols.flow_shape import FlowQueue
 
-MOST_TOGETHER = 20_000
+MAX_GATHERED_CHILDREN = 20_000
 """Children whose results are looked at to be put together: more would hardly fit in one attribute."""
-EXPIRED = "its hash expired"
-LOST = {"done": True, "failed": True, "failedErrorMsg": EXPIRED}
+EXPIRED_MESSAGE = "its hash expired"
+LOST_CHILD = {"done": True, "failed": True, "failedErrorMsg": EXPIRED_MESSAGE}
 
 
 class Parents:
@@ -45,15 +52,15 @@ class Parents:
         if not queue.is_parent:
             return queue
         name = queue.name
-        looked_at = (params_at(name), jobs_at(name), results_at(name), COMPLETED, children_again(queue))
+        looked_at = (params_at(name), jobs_at(name), results_at(name), COMPLETED_QUEUE_FIELD, children_again(queue))
         declared = msgspec.structs.replace(queue.declared, attributes_to_get=looked_at)
         return msgspec.structs.replace(queue, declared=declared)
 
-    async def step(self, queue: FlowQueue, job: FlowJob) -> StepEnd | Outcome:
+    async def step(self, queue: FlowQueue, job: FlowJob) -> StepResult | Outcome:
         """Fan out; or gather, when all children have ended; or wait on."""
         record: FlowRecord = job.ctx.record
         try:
-            params, keys = wanted_of(record, params_at(queue.name), jobs_at(queue.name))
+            params, keys = requested_of(record, params_at(queue.name), jobs_at(queue.name))
         except UndecodablePayload as error:
             return Fail(str(error), poison=True)
         try:
@@ -62,17 +69,17 @@ class Parents:
             if not isinstance(keys, list) or not all(self._keys.is_child(key) for key in keys):
                 raise InvalidJob(f"{jobs_at(queue.name)} is no list of children")
             if record.values.get(children_again(queue)) is not None:
-                return await self._make_failed_anew(queue, job, keys, params)
+                return await self._recreate_failed(queue, job, keys, params)
             return await self._gather(queue, job, keys)
         except InvalidJob as error:
             return Fail(str(error))
 
-    def _fan_out(self, queue: FlowQueue, job: FlowJob, params: object) -> StepEnd:
+    def _fan_out(self, queue: FlowQueue, job: FlowJob, params: object) -> StepResult:
         name = jobs_at(queue.name)
         made = list(self._made(queue, job, checked_params(queue, job, params)))
-        listed = {name: strict_json.encode([key for key, _ in made], what=name, limit=CHILD_KEYS_LIMIT)}
+        listed = {name: strict_json.encode([key for key, _ in made], what=name, limit=MAX_CHILD_KEYS_BYTES)}
         if made:
-            return StepEnd(fields=raw(listed), children=[child for _, child in made])
+            return StepResult(fields=raw_values(listed), children=[child for _, child in made])
         return self._gathered(queue, job, [], listed)
 
     def _made(self, queue: FlowQueue, job: FlowJob, params: list[Any]) -> Iterator[tuple[str, NewChild]]:
@@ -81,17 +88,17 @@ class Parents:
             # By ``done`` its parent would take it for one that has ended.
             texts = {name: strict_json.encode(value, what=name) for name, value in given.items() if name != "done"}
             child_id, key = self._keys.child(kind.name, self._keys.new_uuid())
-            yield key, NewChild(kind.name, child_id, raw(texts | self._facts(job, kind.name, priority)))
+            yield key, NewChild(kind.name, child_id, raw_values(texts | self._facts(job, kind.name, priority)))
 
     def _facts(self, job: FlowJob, queue: str, priority: int) -> dict[str, str]:
         correlation_id = job.ctx.record.correlation_id
         # Another application may have written a value that is not JSON.
         facts = {} if readable(correlation_id) is None else {"correlationId": correlation_id}
-        if self._keys.lasting:
+        if self._keys.is_lasting:
             facts |= {"flowName": strict_json.encode(queue), "priority": str(priority)}
         return facts
 
-    async def _make_failed_anew(self, queue: FlowQueue, job: FlowJob, hashes: list[str], params: object) -> StepEnd:
+    async def _recreate_failed(self, queue: FlowQueue, job: FlowJob, hashes: list[str], params: object) -> StepResult:
         """The parent was retried: its failed children begin again with their ids and parameters."""
         made = list(self._made(queue, job, params if isinstance(params, list) else []))
         check_unchanged(queue, len(hashes), len(made))
@@ -101,46 +108,46 @@ class Parents:
             for key, end, (_, child) in zip(hashes, ends, made, strict=True)
             if _has_failed(end)
         ]
-        return StepEnd(children=children)
+        return StepResult(children=children)
 
-    async def _gather(self, queue: FlowQueue, job: FlowJob, hashes: list[str]) -> StepEnd | Outcome:
+    async def _gather(self, queue: FlowQueue, job: FlowJob, hashes: list[str]) -> StepResult | Outcome:
         """Those that failed among them, in the order in which they were created."""
         results: list[dict[str, Any]] = []
-        if queue.declared.gather and len(hashes) <= MOST_TOGETHER:
+        if queue.declared.gather and len(hashes) <= MAX_GATHERED_CHILDREN:
             found = await self._inspector.children(hashes)
             ends = [fields for fields, _ in found]
-            results = [child if fields else child | LOST for fields, child in found]
+            results = [child if fields else child | LOST_CHILD for fields, child in found]
         else:
             ends = await self._inspector.ends(hashes)
         return self._refused(queue, hashes, ends) or self._gathered(queue, job, results, {})
 
     def _refused(
         self, queue: FlowQueue, hashes: Sequence[str], ends: Sequence[Mapping[str, str]]
-    ) -> StepEnd | Outcome | None:
+    ) -> StepResult | Outcome | None:
         """The parent waits on for children that have not ended; it fails if one has failed that must succeed."""
         if not all(has_ended(end) for end in ends):
-            return StepEnd(children=[])
+            return StepResult(children=[])
         failed = [(key, end) for key, end in zip(hashes, ends, strict=True) if _has_failed(end)]
         if not failed or not queue.declared.children_must_succeed:
             return None
         key, end = failed[0]
-        why = readable(end.get("failedErrorMsg")) if end else EXPIRED
-        return Fail(children_failed(len(failed), len(hashes), str(self._keys.shown_of_hash(key)), why))
+        why = readable(end.get("failedErrorMsg")) if end else EXPIRED_MESSAGE
+        return Fail(children_failed(len(failed), len(hashes), str(self._keys.public_id_of_hash(key)), why))
 
     def _gathered(
         self, queue: FlowQueue, job: FlowJob, results: list[dict[str, Any]], also: Mapping[str, str]
-    ) -> StepEnd:
+    ) -> StepResult:
         """The parent goes on. The attribute says that it has gathered, even where the results are read in pages."""
         fields = {**also, results_at(queue.name): results_text(job, results)}
-        return StepEnd(fields=raw(fields), next=queue.declared.next_for(job.flow))
+        return StepResult(fields=raw_values(fields), next=queue.declared.next_for(job.flow))
 
 
-def wanted_of(record: FlowRecord, *names: str) -> tuple[Any, ...]:
+def requested_of(record: FlowRecord, *names: str) -> tuple[Any, ...]:
     """Attributes of a claimed job, decoded. Raises UndecodablePayload."""
-    return tuple(wanted({name: record.values.get(name) for name in names}).values())
+    return tuple(requested_values({name: record.values.get(name) for name in names}).values())
 
 
-def raw(fields: Mapping[str, str]) -> dict[str, msgspec.Raw]:
+def raw_values(fields: Mapping[str, str]) -> dict[str, msgspec.Raw]:
     """JSON texts, not read."""
     return {name: msgspec.Raw(text.encode()) for name, text in fields.items()}
 
@@ -152,6 +159,6 @@ def _has_failed(end: Mapping[str, str]) -> bool:
 
 def _has_come_again(queue: FlowQueue, record: FlowRecord) -> bool:
     """It has gathered once, and another queue has led it back: what stands there is of that time."""
-    before = readable(record.values.get(COMPLETED))
+    before = readable(record.values.get(COMPLETED_QUEUE_FIELD))
     has_gathered = record.values.get(results_at(queue.name)) is not None
     return has_gathered and isinstance(before, str) and before != queue.name

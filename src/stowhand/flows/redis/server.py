@@ -20,12 +20,12 @@ from stowhand.clock import SystemClock
 from stowhand.errors import ConfigurationError
 from stowhand.flows.redis.address import Address
 from stowhand.flows.redis.dialer import Client, Dialer
+from stowhand.flows.redis.error_translation import repeated
 from stowhand.flows.redis.layout import Keys
-from stowhand.flows.redis.trouble import repeated
 
 T = TypeVar("T")
-OLDEST = (6, 2)
-_PARTS = re.compile(r"^-- with: (.+)$", re.MULTILINE)
+MIN_VERSION = (6, 2)
+_INCLUDE_PATTERN = re.compile(r"^-- with: (.+)$", re.MULTILINE)
 
 
 class Server:
@@ -68,7 +68,7 @@ async def take_queues(keys: Keys, server: Server) -> None:
     Only in the classic layout: there an id in a list does not name its flow, and a worker of another flow would take it
     for a deleted job.
     """
-    if keys.lasting:
+    if keys.is_lasting:
         return
     queues = [queue.name for queue in keys.shape.queues]
     marks = [keys.flow(name) for name in queues]
@@ -101,7 +101,7 @@ def _load() -> dict[str, Script]:
 
 def _script(name: str, texts: dict[str, str]) -> Script:
     """``-- with: a b`` in a script puts the shared files ``_a.lua`` and ``_b.lua`` before it."""
-    named = _PARTS.search(texts[name])
+    named = _INCLUDE_PATTERN.search(texts[name])
     parts = [texts[f"_{part}"] for part in named[1].split()] if named else []
     text = "\n".join((*parts, texts[name]))
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
@@ -111,7 +111,7 @@ SCRIPTS: dict[str, Script] = _load()
 """By name."""
 
 
-async def look_at_server(client: Client) -> list[str]:
+async def check_server(client: Client) -> list[str]:
     """Sentences: what might lose jobs there, and what to do; of a cluster those of all primaries.
 
     Raises ConfigurationError for a server that is too old or a node of a cluster, and what the driver raises.
@@ -153,7 +153,7 @@ def _check_version(info: Mapping[str, Any]) -> None:
     """Raises ConfigurationError. Valkey says what Redis it is alike; a version that is not known is new."""
     version = str(info.get("redis_version", ""))
     numbers = tuple(int(word) for word in version.split(".") if word.isdigit())
-    if numbers and numbers < OLDEST:
+    if numbers and numbers < MIN_VERSION:
         raise ConfigurationError(
             f"Redis {version} is too old: flows need 6.2 or newer, which has BLMOVE; upgrade the server (or use Valkey)"
         )

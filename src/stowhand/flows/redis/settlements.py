@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import InvalidJob, UndecodablePayload
-from stowhand.flows.redis.layout import QueueAt
+from stowhand.flows.redis.error_translation import NoReply
+from stowhand.flows.redis.layout import QueueLocation
 from stowhand.flows.redis.server import Server
-from stowhand.flows.redis.trouble import NoReply
 from stowhand.jobs import strict_json
 from stowhand.jobs.job import State
 from stowhand.jobs.lease import Lease
@@ -25,14 +25,14 @@ Entry = tuple[Lease, Settlement]
 Pair = tuple[str, str]
 Ended = tuple[Pair, Settlement]
 
-BATCH = 200
-SIZE = 1024 * 1024
+MAX_BATCH = 200
+MAX_BATCH_CHARS = 1024 * 1024
 """Characters of a batch; one settlement that is larger goes alone."""
-END_LIMIT = 64 * 1024 * 1024
+MAX_RESULT_BYTES = 64 * 1024 * 1024
 """Bytes of one step's end: a parent may have thousands of children, each with parameters of its own."""
-SHORT = 80
+MAX_CACHED_CHARS = 80
 """Characters of an end that is remembered once it was read."""
-MARKED = 100.0
+MARK_LIFE_SECONDS = 100.0
 """Seconds that the mark of a call is surely there after it was sent (its life is 120 s)."""
 
 
@@ -46,7 +46,7 @@ class NewChild(msgspec.Struct, frozen=True):
     fields: dict[str, msgspec.Raw]
 
 
-class StepEnd(msgspec.Struct, frozen=True, omit_defaults=True):
+class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a step ended well; as JSON it is the result of the settlement."""
 
     fields: dict[str, msgspec.Raw] = {}
@@ -57,10 +57,10 @@ class StepEnd(msgspec.Struct, frozen=True, omit_defaults=True):
     """Given, even empty: the job is a parent and waits on, until all of its children have ended."""
 
 
-_end_decoder = msgspec.json.Decoder(StepEnd)
+_end_decoder = msgspec.json.Decoder(StepResult)
 
 
-def handed_over(end: StepEnd) -> StepEnd:
+def with_trace_context(end: StepResult) -> StepResult:
     """The end with the attempt's trace context for the next step and the children. A context set by the user stays."""
     context = current_traceparent()
     if context is None or not (end.next or end.children):
@@ -70,21 +70,21 @@ def handed_over(end: StepEnd) -> StepEnd:
     return msgspec.structs.replace(end, fields=carried | end.fields, children=children or end.children)
 
 
-def encode_end(end: StepEnd) -> str:
+def encode_end(end: StepResult) -> str:
     """As the result of a settlement; every field of it has been checked. Raises InvalidJob: it is too much."""
     text = msgspec.json.encode(end)
-    if len(text) > END_LIMIT:
-        raise InvalidJob(f"the step's end: {len(text)} bytes, the limit is {END_LIMIT}")
+    if len(text) > MAX_RESULT_BYTES:
+        raise InvalidJob(f"the step's end: {len(text)} bytes, the limit is {MAX_RESULT_BYTES}")
     return text.decode()
 
 
-def decode_end(text: str) -> StepEnd:
+def decode_end(text: str) -> StepResult:
     """The end that a settlement's result tells. Raises UndecodablePayload."""
-    return _decoded_once(text) if len(text) < SHORT else _decoded(text)
+    return _decoded_once(text) if len(text) < MAX_CACHED_CHARS else _decoded(text)
 
 
-def _decoded(text: str) -> StepEnd:
-    end: StepEnd = strict_json.decode_with(_end_decoder, text, limit=END_LIMIT)
+def _decoded(text: str) -> StepResult:
+    end: StepResult = strict_json.decode_with(_end_decoder, text, limit=MAX_RESULT_BYTES)
     return end
 
 
@@ -95,7 +95,7 @@ _decoded_once = lru_cache(maxsize=256)(_decoded)
 class Settlements:
     """Of one queue. ``reasons``: why jobs wait, for which a settlement has no room; forgotten when that is recorded."""
 
-    def __init__(self, server: Server, queue: QueueAt, reasons: dict[Pair, str]) -> None:
+    def __init__(self, server: Server, queue: QueueLocation, reasons: dict[Pair, str]) -> None:
         self._server = server
         self._queue = queue
         self._by_name = {queue.name: queue for queue in queue.keys.shape.all_queues()}
@@ -117,24 +117,24 @@ class Settlements:
         going = [(pair, settlement, *self._encoded(pair, settlement)) for pair, settlement in part]
         entries = [(_packed(pair[0]), pair[1], *words) for pair, _, _, words in going]
         digest = digest_of([pair for pair, _ in part])
-        sent = self._server.clock.monotonic()
+        sent_at = self._server.clock.monotonic()
         keys = (self._queue.root, self._queue.keys.settled(digest))
         try:
             # One packed value: hundreds of arguments cost the driver more time than all the rest.
             packed = msgspec.msgpack.encode(entries)
             before, marks = await self._server.run("settle", keys, self._queue.text, packed)
         except NoReply:
-            self._unanswered.setdefault(digest, sent)
+            self._unanswered.setdefault(digest, sent_at)
             raise
         missing = None
         if repeat:
             now = self._server.clock.monotonic()
-            missing = now - self._unanswered.pop(digest, now) < MARKED
+            missing = now - self._unanswered.pop(digest, now) < MARK_LIFE_SECONDS
         for pair, _ in part:
             self._reasons.pop(pair, None)
         return {
-            pair: _reply(mark, asked, written, settled_before=bool(before), missing=missing)
-            for (pair, asked, written, _), mark in zip(going, marks, strict=True)
+            pair: _reply(mark, requested, written, settled_before=bool(before), missing=missing)
+            for (pair, requested, written, _), mark in zip(going, marks, strict=True)
         }
 
     def _encoded(self, pair: Pair, settlement: Settlement) -> tuple[Settlement, Sequence[Any]]:
@@ -142,9 +142,9 @@ class Settlements:
         try:
             return settlement, self._words(pair, settlement)
         except (InvalidJob, UndecodablePayload, UnicodeError) as error:
-            why = clean(f"its end could not be written: {error}")
-            failed = with_state(msgspec.structs.replace(settlement, error=why, result=None), State.FAILED)
-            return failed, ("fail", _quoted(why))
+            reason = clean(f"its end could not be written: {error}")
+            failed = with_state(msgspec.structs.replace(settlement, error=reason, result=None), State.FAILED)
+            return failed, ("fail", _quoted(reason))
 
     def _words(self, pair: Pair, settlement: Settlement) -> Sequence[Any]:
         """One settlement in the words of the script. Raises InvalidJob for what it cannot say."""
@@ -164,7 +164,7 @@ class Settlements:
                 return "cancel", _quoted(settlement.error or "canceled")
         return "fail", _quoted(settlement.error or "failed")
 
-    def _ended(self, end: StepEnd) -> Sequence[Any]:
+    def _ended(self, end: StepResult) -> Sequence[Any]:
         fields = _flat(end.fields)
         if end.children is None:
             return "complete", self._target(end.next), [*fields, "completed-queue", self._queue.quoted]
@@ -192,10 +192,10 @@ class Settlements:
 def _parts(entries: list[Ended]) -> list[list[Ended]]:
     """Of bounded length, and always cut in the same places, so that a repeat is the same calls."""
     parts: list[list[Ended]] = []
-    size = SIZE
+    size = MAX_BATCH_CHARS
     for pair, settlement in entries:
         own = len(settlement.result or "") + len(settlement.error or "")
-        if not parts or size + own > SIZE or len(parts[-1]) == BATCH:
+        if not parts or size + own > MAX_BATCH_CHARS or len(parts[-1]) == MAX_BATCH:
             parts.append([])
             size = 0
         parts[-1].append((pair, settlement))
@@ -203,17 +203,19 @@ def _parts(entries: list[Ended]) -> list[list[Ended]]:
     return parts
 
 
-def _reply(mark: str, asked: Settlement, written: Settlement, *, settled_before: bool, missing: bool | None) -> Reply:
+def _reply(
+    mark: str, requested: Settlement, written: Settlement, *, settled_before: bool, missing: bool | None
+) -> Reply:
     """``missing``: it is a repeat, and the mark of an earlier call would still be there."""
     match mark:
-        case "S" if written is not asked:
+        case "S" if written is not requested:
             return written
         case "S":
             return Verdict.ALREADY_SETTLED if settled_before else Verdict.SETTLED
         case "C":
-            return with_state(asked, State.CANCELED)
+            return with_state(requested, State.CANCELED)
         case "F":
-            return with_state(asked, State.FAILED)
+            return with_state(requested, State.FAILED)
     if missing is None or (missing and mark == "L"):
         return Verdict.LOST
     return Verdict.UNKNOWN

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from stowhand.errors import ConfigurationError, StoreError
+from stowhand.flows.redis.error_translation import NoReply
 from stowhand.flows.redis.heartbeats import RedisHeartbeats, resets_of
-from stowhand.flows.redis.layout import FIRST_FIELDS, Keys, QueueAt
+from stowhand.flows.redis.layout import FIRST_FIELDS, Keys, QueueLocation
 from stowhand.flows.redis.server import Server, take_queues
 from stowhand.flows.redis.settlements import Settlements
-from stowhand.flows.redis.trouble import NoReply
 from stowhand.flows.redis.values import readable
-from stowhand.flows.redis.wakeups import Timekeeper, Waiting
+from stowhand.flows.redis.wakeups import ListWaiter, Timekeeper
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.queues import ALL_QUEUES, Queues
@@ -23,15 +23,15 @@ from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, Foreign, Reply, Terms
 from stowhand.retry import constant
 
-LOCK_TIME = 180.0
-LEASE = 30.0
-EXTRA = 2.0
+LOCK_TIME_SECONDS = 180.0
+LEASE_SECONDS = 30.0
+LOCK_MARGIN_SECONDS = 2.0
 """Seconds that a lock lives longer than the job may take, where it outlives its lease."""
-WAIT_TIMEOUT = 3.0
-PAUSED = 2
+WAIT_TIMEOUT_SECONDS = 3.0
+PAUSED_REPLY = 2
 """In the answer of ``claim.lua``."""
 _FIRST = 2 + len(FIRST_FIELDS)
-LARGEST_CLAIM = 200
+MAX_CLAIM = 200
 """Jobs in one step: more, and the worker no longer works while the server does."""
 
 
@@ -78,19 +78,19 @@ class FlowStore:
         shape: FlowShape,
         queue: FlowQueue,
         *,
-        lock_time: float = LOCK_TIME,
-        wait_timeout: float = WAIT_TIMEOUT,
-        lease: float = LEASE,
+        lock_time: float = LOCK_TIME_SECONDS,
+        wait_timeout: float = WAIT_TIMEOUT_SECONDS,
+        lease: float = LEASE_SECONDS,
         reasons: dict[tuple[str, str], str] | None = None,
     ) -> None:
         self._server = server
         self.keys = Keys(shape)
-        self._queue = QueueAt(self.keys, queue)
+        self._queue = QueueLocation(self.keys, queue)
         self._settlements = Settlements(server, self._queue, {} if reasons is None else reasons)
-        self._waiting = Waiting(server, self._queue.bases, wait_timeout)
+        self._waiter = ListWaiter(server, self._queue.bases, wait_timeout)
         self._timekeeper = Timekeeper(server, self._queue)
         backoff = queue.declared.backoff
-        self._lock = 0 if self.keys.lasting else round((lock_time + EXTRA) * 1000)
+        self._lock = 0 if self.keys.is_lasting else round((lock_time + LOCK_MARGIN_SECONDS) * 1000)
         self.terms = Terms(lease=lease, backoff=backoff or constant(0.0))
         """The flow's terms for its workers."""
         self._dry = self._no_suspects = self._worked_off = False
@@ -107,11 +107,11 @@ class FlowStore:
         """
         await self._server.ask(lambda: self._server.client.ping())
         await take_queues(self.keys, self._server)
-        self._waiting.open()
+        self._waiter.open()
 
     async def close(self) -> None:
         """Let every connection go. A ``wait`` ends at once."""
-        await self._waiting.close()
+        await self._waiter.close()
         await self._timekeeper.close()
         await self._server.dialer.close()
 
@@ -125,30 +125,30 @@ class FlowStore:
         if request.suspects and self._no_suspects:
             self._no_suspects = False
             return []
-        woken, alone = self._waiting.woken and not request.suspects, self._waiting.alone
-        if self._worked_off and not request.suspects and not woken:
+        was_woken, was_idle = self._waiter.was_woken and not request.suspects, self._waiter.was_idle
+        if self._worked_off and not request.suspects and not was_woken:
             # A lone job has woken an idle worker, and was taken: should there be more, the next wait hears of it.
             self._worked_off = False
             self._dry = True
             self._no_suspects = True
-            self._waiting.claimed(dry=True)
+            self._waiter.claimed(dry=True)
             return []
         self._no_suspects = not request.suspects
-        claims = await self._claim(request, woken=woken) if self._is_among(request.tasks) else []
+        claims = await self._claim(request, was_woken=was_woken) if self._is_among(request.tasks) else []
         if not request.suspects:
             self._dry = not claims
-            self._worked_off = alone and len(claims) == request.limit == 1
-            self._waiting.claimed(dry=len(claims) < request.limit)
+            self._worked_off = was_idle and len(claims) == request.limit == 1
+            self._waiter.claimed(dry=len(claims) < request.limit)
         return claims
 
-    async def _claim(self, request: ClaimRequest, *, woken: bool) -> list[Claim[FlowRecord]]:
+    async def _claim(self, request: ClaimRequest, *, was_woken: bool) -> list[Claim[FlowRecord]]:
         """Page after page, until there are enough or there is nothing more."""
         queue = self._queue
         claims: list[Claim[FlowRecord]] = []
         lease = max(1, round(request.lease * 1000))
         lock = self._lock and max(self._lock, lease)
-        apart, hint = "suspects" if request.suspects else "", "woken" if woken else ""
-        while (room := min(request.limit - len(claims), LARGEST_CLAIM)) > 0:
+        apart, hint = "suspects" if request.suspects else "", "woken" if was_woken else ""
+        while (room := min(request.limit - len(claims), MAX_CLAIM)) > 0:
             args = (queue.text, request.token, request.worker, room, lease, apart, lock, hint)
             try:
                 moment, more, timed, suspects, *rows = await self._server.run("claim", (queue.root,), *args)
@@ -157,12 +157,12 @@ class FlowStore:
                     return claims  # nothing was taken this time; what was taken before is not to suffer for it
                 raise
             claims += claims_of(queue, request.token, int(moment), rows)
-            self._waiting.is_paused = more == PAUSED
+            self._waiter.is_paused = more == PAUSED_REPLY
             if suspects:
                 self._no_suspects = False
             if not timed:
-                self._timekeeper.begin(request.worker)
-            if self._waiting.is_paused or (not more and len(rows) < room):
+                self._timekeeper.start(request.worker)
+            if self._waiter.is_paused or (not more and len(rows) < room):
                 break
         return claims
 
@@ -189,30 +189,30 @@ class FlowStore:
 
     async def wait(self, timeout: float) -> bool:
         """True when something waits that the last claim has not seen; at the latest after the ``wait_timeout``."""
-        return await self._waiting.wait(timeout)
+        return await self._waiter.wait(timeout)
 
     @property
     def is_listening(self) -> bool:
         """The last blocking call was answered, or none has been made yet."""
-        return self._waiting.is_listening
+        return self._waiter.is_listening
 
     def heartbeats(self) -> RedisHeartbeats:
         """With a connection of its own."""
         mine, queues = self._queue.name, self.keys.shape.all_queues()
-        others = [QueueAt(self.keys, queue) for queue in queues if queue.name != mine]
+        others = [QueueLocation(self.keys, queue) for queue in queues if queue.name != mine]
         return RedisHeartbeats(Server(self._server.address), self._queue, others, self._lock)
 
     async def sweep(self) -> Sequence[ResetJob]:
         """One look at the queue, however short the last one is ago, as workers take once a second."""
         found: list[ResetJob] = []
-        begin = 0
-        while begin >= 0:
-            begin, _, *swept = await self._server.run("sweep", (self._queue.root,), self._queue.text, begin, "now")
+        start = 0
+        while start >= 0:
+            start, _, *swept = await self._server.run("sweep", (self._queue.root,), self._queue.text, start, "now")
             found += resets_of(self._queue, swept, None)
         return found
 
 
-def claims_of(queue: QueueAt, token: str, epoch: int, rows: Sequence[list[Any]]) -> list[Claim[FlowRecord]]:
+def claims_of(queue: QueueLocation, token: str, epoch: int, rows: Sequence[list[Any]]) -> list[Claim[FlowRecord]]:
     """The answer of ``claim.lua``. ``epoch``: the moment of the claim, in microseconds.
 
     Each job gets an epoch of its own, so that jobs that are handed back keep their order. The script takes longer than
@@ -221,22 +221,22 @@ def claims_of(queue: QueueAt, token: str, epoch: int, rows: Sequence[list[Any]])
     return [_claim(queue, token, epoch + place, row) for place, row in enumerate(rows)]
 
 
-def _claim(queue: QueueAt, token: str, epoch: int, row: list[Any]) -> Claim[FlowRecord]:
+def _claim(queue: QueueLocation, token: str, epoch: int, row: list[Any]) -> Claim[FlowRecord]:
     rank, job_id = row.pop(), row.pop()
-    if queue.wanted is None:
+    if queue.requested is None:
         values: dict[str, str | None] = dict(zip(row[::2], row[1::2], strict=True))
         facts = [values.get(name) for name in queue.first]
     else:
         facts = row[:_FIRST]
-        values = dict(zip(queue.wanted, row[len(row) - len(queue.wanted) :], strict=True))
+        values = dict(zip(queue.requested, row[len(row) - len(queue.requested) :], strict=True))
     retries, resets, priority, flow, correlation_id, _ = facts
-    attempts, most = _count(retries) + 1, queue.flow_queue.max_attempts
+    attempts, most = _read_count(retries) + 1, queue.flow_queue.max_attempts
     return Claim(
         lease=Lease(job_id, token, epoch),
         record=FlowRecord(
             id=job_id,
             flow=queue.flow_of(flow),
-            priority=_count(priority) or rank,
+            priority=_read_count(priority) or rank,
             values=values,
             retries=attempts - 1,
             correlation_id=correlation_id,
@@ -244,10 +244,10 @@ def _claim(queue: QueueAt, token: str, epoch: int, row: list[Any]) -> Claim[Flow
         task=queue.name,
         attempts=min(attempts, most),
         max_attempts=most,
-        resets=_count(resets),
+        resets=_read_count(resets),
     )
 
 
-def _count(text: str | None) -> int:
+def _read_count(text: str | None) -> int:
     """0 for what is not a number of up to nine digits: other applications may have written any value."""
     return int(text) if text is not None and len(text) < 10 and text.isascii() and text.isdigit() else 0

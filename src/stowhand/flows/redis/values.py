@@ -13,19 +13,19 @@ from stowhand.flows.job import FlowJobView, Stage, created_at
 from stowhand.jobs import strict_json
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout
 
-ENDED_AT = "endedAtTimestamp"
-STATE, PASSED, KEY = "flow:state", "flow:passed", "flow:key"
-NOTES = ("lookups:lists", "children:queues", STATE, PASSED, KEY, "flow:cancel")
+ENDED_AT_FIELD = "endedAtTimestamp"
+STATE_FIELD, PASSED_FIELD, KEY_FIELD = "flow:state", "flow:passed", "flow:key"
+NOTE_FIELDS = ("lookups:lists", "children:queues", STATE_FIELD, PASSED_FIELD, KEY_FIELD, "flow:cancel")
 """Fields for our scripts: what ends with a job (``lua/_life.lua``), its state (``lua/_queue.lua``), its key, and the
 request to cancel it."""
-COMPLETED = "completed-queue"
+COMPLETED_QUEUE_FIELD = "completed-queue"
 _STAGES = {stage.value for stage in Stage}
 _decode = msgspec.json.Decoder().decode
 
 
 def decoded(raw: Mapping[str, str]) -> dict[str, Any]:
     """For people: every field but notes of the store's own, ``None`` where its text is no JSON."""
-    return {name: readable(text) for name, text in raw.items() if name not in NOTES}
+    return {name: readable(text) for name, text in raw.items() if name not in NOTE_FIELDS}
 
 
 def readable(text: str | None) -> Any:
@@ -36,33 +36,33 @@ def readable(text: str | None) -> Any:
         return None
 
 
-class Found(msgspec.Struct, frozen=True):
+class StoredJob(msgspec.Struct, frozen=True):
     """A job's hash, and where the lists of its queue have it."""
 
     raw: dict[str, str]
     queue: str
     """The queue whose lists have it; empty: none has it."""
     state: str
-    ready: float | None
+    ready_at: float | None
     """When it may start, if it is delayed: epoch seconds."""
 
 
-def state_of(shape: FlowShape, found: Found) -> tuple[Stage, str | None]:
+def state_of(shape: FlowShape, stored: StoredJob) -> tuple[Stage, str | None]:
     """The state of a job and its queue, as our scripts have written them.
 
     A job that no list has is never taken for completed, unless the original has moved it on (``classic``) and its queue
     is declared to be the last one.
     """
-    raw = found.raw
-    written, _, queue = (_text(raw, STATE) or "").partition(":")
+    raw = stored.raw
+    written, _, queue = (_text(raw, STATE_FIELD) or "").partition(":")
     written = written if written in _STAGES else ""
     if has_failed(raw):
         canceled = readable(raw.get("canceled")) is True
         return Stage.CANCELED if canceled else Stage.FAILED, _text(raw, "failedQueue")
-    if found.queue:
-        return Stage(found.state), found.queue
-    completed = _text(raw, COMPLETED)
-    if not written or (shape.layout is Layout.CLASSIC and completed != _text(raw, PASSED)):
+    if stored.queue:
+        return Stage(stored.state), stored.queue
+    completed = _text(raw, COMPLETED_QUEUE_FIELD)
+    if not written or (shape.layout is Layout.CLASSIC and completed != _text(raw, PASSED_FIELD)):
         return _moved_by_others(shape, completed)
     declared = {each.name for each in shape.all_queues()}
     if written == Stage.COMPLETED or queue not in declared:
@@ -81,11 +81,11 @@ def _moved_by_others(shape: FlowShape, completed: str | None) -> tuple[Stage, st
     return Stage.COMPLETED, completed
 
 
-def view_of(shape: FlowShape, job_id: str, found: Found) -> FlowJobView:
+def view_of(shape: FlowShape, job_id: str, stored: StoredJob) -> FlowJobView:
     """The job as its creator sees it."""
-    stage, queue = state_of(shape, found)
-    known = decoded(found.raw)
-    ended = known.get(ENDED_AT)
+    stage, queue = state_of(shape, stored)
+    known = decoded(stored.raw)
+    ended = known.get(ENDED_AT_FIELD)
     failure = None
     if stage in (Stage.FAILED, Stage.CANCELED):
         failure = str(known.get("failedErrorMsg"))
@@ -98,7 +98,7 @@ def view_of(shape: FlowShape, job_id: str, found: Found) -> FlowJobView:
         attributes={name: value for name, value in known.items() if name != "id"},
         failure=failure,
         created_at=created_at(job_id),
-        ready_at=None if found.ready is None else datetime.fromtimestamp(found.ready, UTC),
+        ready_at=None if stored.ready_at is None else datetime.fromtimestamp(stored.ready_at, UTC),
         ended_at=datetime.fromtimestamp(ended / 1000, UTC) if stage.has_ended and type(ended) is int else None,
     )
 
@@ -108,7 +108,7 @@ def _text(raw: Mapping[str, str], name: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def wanted(raw: Mapping[str, str | None]) -> dict[str, Any]:
+def requested_values(raw: Mapping[str, str | None]) -> dict[str, Any]:
     """For a worker function: ``None`` for what is missing. Raises UndecodablePayload, which names the attribute.
 
     What cannot be stored elsewhere (a NUL, a number too large for PostgreSQL) can be read here.

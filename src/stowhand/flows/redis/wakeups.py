@@ -22,29 +22,29 @@ from typing import Any
 
 from stowhand.errors import StoreError
 from stowhand.flows.redis.dialer import Client
-from stowhand.flows.redis.layout import QueueAt
+from stowhand.flows.redis.error_translation import translated
+from stowhand.flows.redis.layout import QueueLocation
 from stowhand.flows.redis.server import Server
-from stowhand.flows.redis.trouble import translated
 from stowhand.observe.propagation import bound_correlation_id
 
-SHORTEST = 0.01
+MIN_BLOCK_SECONDS = 0.01
 """Seconds; none would be for ever."""
-PAUSED_POLL = 1.0
+PAUSED_POLL_SECONDS = 1.0
 """Seconds between two claims of a worker whose queue is paused."""
-MOST_MOVED = 100
-IDLE = 0.005
+MAX_MOVED_JOBS = 100
+MIN_IDLE_SECONDS = 0.005
 """Seconds that a call blocks where nothing waits."""
-TERM = 4.0
+TIMEKEEPER_TERM_SECONDS = 4.0
 """Seconds after which another one may keep the time, unless it has asked again."""
-ROUND = 1.5
+MAX_SLEEP_SECONDS = 1.5
 """Seconds between two questions while nothing is ready before."""
-LISTENING = 30.0
+LISTEN_TIMEOUT_SECONDS = 30.0
 """Seconds of one call that waits for the bell."""
-HANDOVER = 0.002
+HANDOVER_SECONDS = 0.002
 """Seconds that an idle worker needs for what was lent to it."""
 
 
-class Waiting:
+class ListWaiter:
     """``longest``: seconds that one call blocks at most.
 
     A list that has jobs answers at once. So while the last claim was full (there may be more, and the worker knows) the
@@ -60,9 +60,9 @@ class Waiting:
         self._dry.set()
         self._closing = asyncio.Event()
         self._clock = server.clock
-        self.woken = False
+        self.was_woken = False
         """Something has come since the last claim."""
-        self.alone = False
+        self.was_idle = False
         """It came to an idle worker: nothing else waited."""
         self.is_paused = False
         """The last claim found the queue paused: its lists are not asked, since they may have jobs."""
@@ -75,7 +75,7 @@ class Waiting:
 
     def claimed(self, *, dry: bool) -> None:
         """A claim has brought less than was asked for (``dry``), or all of it."""
-        self.woken = self.alone = False
+        self.was_woken = self.was_idle = False
         if dry:
             self._dry.set()
         else:
@@ -84,15 +84,15 @@ class Waiting:
     async def wait(self, timeout: float) -> bool:
         """True as soon as one of the lists has a head."""
         if self.is_paused:
-            return await self._first_of([self._passed(min(timeout, self._longest, PAUSED_POLL))])
+            return await self._first_of([self._passed(min(timeout, self._longest, PAUSED_POLL_SECONDS))])
         ends = self._clock.monotonic() + min(timeout, self._longest)
         if not await self._till_dry(ends):
             return False
         began = self._clock.monotonic()
-        left = max(ends - began, SHORTEST)
+        left = max(ends - began, MIN_BLOCK_SECONDS)
         if not await self._first_of([self._head(name, left) for name in self._bases]):
             return False
-        self.woken, self.alone = True, self._clock.monotonic() - began > IDLE
+        self.was_woken, self.was_idle = True, self._clock.monotonic() - began > MIN_IDLE_SECONDS
         self._dry.clear()
         return True
 
@@ -107,7 +107,7 @@ class Waiting:
 
     async def _put_back(self, client: Client, base: str) -> None:
         with translated(self._server.address):
-            for _ in range(MOST_MOVED):
+            for _ in range(MAX_MOVED_JOBS):
                 if await client.execute_command("LMOVE", f"{base}:moved", f"{base}:waiting", "RIGHT", "LEFT") is None:
                     return
 
@@ -157,7 +157,7 @@ class Waiting:
 class Timekeeper:
     """Of one queue; at rest until ``begin``."""
 
-    def __init__(self, server: Server, queue: QueueAt) -> None:
+    def __init__(self, server: Server, queue: QueueLocation) -> None:
         self._server = server
         self._queue = queue
         self._bell = queue.keys.bell(queue.name)
@@ -166,7 +166,7 @@ class Timekeeper:
         self._ringing: asyncio.Task[None] | None = None
         self._worker = ""
 
-    def begin(self, worker: str) -> None:
+    def start(self, worker: str) -> None:
         """Become the timekeeper, as the claim found none. Harmless while this is the timekeeper."""
         if self._task is None or self._task.done():
             self._worker = worker
@@ -192,9 +192,9 @@ class Timekeeper:
                 if not mine:
                     return
                 if due == 0:
-                    await self._server.clock.sleep(HANDOVER)
+                    await self._server.clock.sleep(HANDOVER_SECONDS)
                 else:
-                    await self._sleep(ROUND if due < 0 else min(due / 1000, ROUND))
+                    await self._sleep(MAX_SLEEP_SECONDS if due < 0 else min(due / 1000, MAX_SLEEP_SECONDS))
         except StoreError:
             return
         finally:
@@ -203,7 +203,7 @@ class Timekeeper:
                 ringing.cancel()
                 await asyncio.gather(ringing, return_exceptions=True)
 
-    async def _ask(self, worker: str, term: float = TERM) -> tuple[int, int]:
+    async def _ask(self, worker: str, term: float = TIMEKEEPER_TERM_SECONDS) -> tuple[int, int]:
         args = (self._queue.text, worker, round(term * 1000))
         mine, due = await self._server.run("due", (self._queue.root,), *args, unanswered=True)
         return mine, due
@@ -223,9 +223,9 @@ class Timekeeper:
 
     async def _listen(self) -> None:
         if self._client is None:
-            self._client = self._server.dialer.blocking_call(LISTENING)
+            self._client = self._server.dialer.blocking_call(LISTEN_TIMEOUT_SECONDS)
         with translated(self._server.address):
-            await self._client.execute_command("BLPOP", self._bell, LISTENING)
+            await self._client.execute_command("BLPOP", self._bell, LISTEN_TIMEOUT_SECONDS)
 
 
 async def _set(event: asyncio.Event) -> bool:

@@ -22,10 +22,10 @@ from stowhand.jobs.text import clean
 
 T = TypeVar("T")
 
-TRIES = 4
-PAUSE = 0.05
+MAX_ATTEMPTS = 4
+RETRY_PAUSE_SECONDS = 0.05
 """Seconds after the first try; twice as many after the second, and so on."""
-SHOWN = 300
+MAX_MESSAGE_BYTES = 300
 """Bytes of the server's own words in an error of ours."""
 
 
@@ -33,7 +33,7 @@ class NoReply(StoreUnreachable):
     """The call may have been executed or not."""
 
 
-class _Meaning(NamedTuple):
+class _ErrorKind(NamedTuple):
     """One kind of trouble."""
 
     error: type[StoreError]
@@ -41,68 +41,68 @@ class _Meaning(NamedTuple):
     """What the server's own words do not say."""
     codes: tuple[str, ...] = ()
     """Words with which the server's answer begins."""
-    words: str = ""
+    pattern: str = ""
     """Pattern of the text where it has no code: of servers from 6.2, or of the driver."""
     is_wrong_setup: bool = False
     """While opening it is a mistake in the configuration, and not an outage."""
 
 
-_MEANINGS = (
-    _Meaning(
+_ERROR_KINDS = (
+    _ErrorKind(
         StoreError,
         "check user and password in the address: redis://user:password@host",
         ("NOAUTH", "WRONGPASS"),
         "invalid username-password|invalid password|without any password|authentication required|must be authenticated",
         is_wrong_setup=True,
     ),
-    _Meaning(
+    _ErrorKind(
         StoreError,
         "an administrator gives the permission with ACL SETUSER",
         ("NOPERM",),
         "ACL failure in script|no permissions? to|can't access at least one of the keys",
         is_wrong_setup=True,
     ),
-    _Meaning(
+    _ErrorKind(
         StoreError,
         "the address of a server is redis://host:port/number, of a cluster redis+cluster://host:port",
         ("MOVED",),
         "DB index|invalid database|SELECT is not allowed in cluster|cluster mode is not|cluster support disabled",
         is_wrong_setup=True,
     ),
-    _Meaning(
+    _ErrorKind(
         StoreError,
         "in a cluster all keys of a flow must lie in one slot: give it a hash_tag",
         ("CROSSSLOT",),
         "same (?:hash |key )?slot|non local key|map to the same",
         is_wrong_setup=True,
     ),
-    _Meaning(
+    _ErrorKind(
         StoreUnreachable,
         "this is a replica: it is being promoted, or the address names the wrong server; sentinels and clusters are"
         " followed by redis+sentinel:// and redis+cluster://",
         ("READONLY",),
         "previous master",
     ),
-    _Meaning(
+    _ErrorKind(
         StoreUnreachable,
         "no sentinel names it: are they running, is the service's name right, do they ask for ?sentinel_password=…",
-        words="no master found|no slave found",
+        pattern="no master found|no slave found",
     ),
-    _Meaning(
+    _ErrorKind(
         StoreUnreachable,
         "is it running, and is the address right (rediss only where it speaks TLS, with ?ssl_ca_certs=… where needed)?",
-        words=r"connecting to|cannot be connected|certificate|\bSSL\b",
+        pattern=r"connecting to|cannot be connected|certificate|\bSSL\b",
     ),
-    _Meaning(
+    _ErrorKind(
         StoreUnreachable,
         codes=("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "UNBLOCKED"),
-        words="max number of clients",
+        pattern="max number of clients",
     ),
 )
-_REFUSED = _Meaning(StoreError)
-_CUT = _Meaning(NoReply, "the connection broke before the reply; if this lasts, see the server's log")
-_SLOW = _Meaning(NoReply, "no answer in time; if this lasts, see what the server is busy with: SLOWLOG GET")
-_CODES: dict[type[Exception], str] = {
+_REFUSED = _ErrorKind(StoreError)
+_CONNECTION_LOST = _ErrorKind(NoReply, "the connection broke before the reply; if this lasts, see the server's log")
+_TIMED_OUT = _ErrorKind(NoReply, "no answer in time; if this lasts, see what the server is busy with: SLOWLOG GET")
+_CODES_BY_CLASS: dict[type[Exception], str] = {
     redis_errors.AuthenticationWrongNumberOfArgsError: "WRONGPASS",
     redis_errors.NoPermissionError: "NOPERM",
     redis_errors.AskError: "MOVED",
@@ -116,7 +116,7 @@ _CODES: dict[type[Exception], str] = {
     redis_errors.SlotNotCoveredError: "CLUSTERDOWN",
 }
 """Of classes for which the driver takes the code away from the text."""
-_CODE = re.compile(r"^([A-Z]{3,})\b|: -([A-Z]{3,})\b")
+_CODE_PATTERN = re.compile(r"^([A-Z]{3,})\b|: -([A-Z]{3,})\b")
 
 
 @contextmanager
@@ -131,9 +131,9 @@ def translated(address: Address, *, opening: bool = False) -> Iterator[None]:
     except redis_errors.DataError:
         raise
     except (redis_errors.RedisError, redis_errors.RedisClusterException, OSError) as error:
-        meaning = _meaning_of(error)
+        meaning = _kind_of(error)
         kind = ConfigurationError if opening and meaning.is_wrong_setup else meaning.error
-        message = " ".join(clean(address.scrub(_text(error)) or type(error).__name__, SHOWN).split())
+        message = " ".join(clean(address.scrub(_text(error)) or type(error).__name__, MAX_MESSAGE_BYTES).split())
         raise kind(f"{address}: {message}" + (f"; {meaning.advice}" if meaning.advice else "")) from None
 
 
@@ -149,33 +149,33 @@ async def repeated(
 
     ``unanswered``: the action may be repeated even if it may have been done.
     """
-    for attempt in range(1, TRIES):
+    for attempt in range(1, MAX_ATTEMPTS):
         try:
             with translated(address, opening=opening):
                 return await action()
         except StoreUnreachable as error:
             if isinstance(error, NoReply) and not unanswered:
                 raise
-        await clock.sleep(PAUSE * attempt)
+        await clock.sleep(RETRY_PAUSE_SECONDS * attempt)
     with translated(address, opening=opening):
         return await action()
 
 
-def _meaning_of(error: BaseException) -> _Meaning:
+def _kind_of(error: BaseException) -> _ErrorKind:
     text = _text(error)
-    found = _CODE.search(text)
-    of_class = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
+    found = _CODE_PATTERN.search(text)
+    of_class = next((code for kind, code in _CODES_BY_CLASS.items() if isinstance(error, kind)), None)
     code = of_class or (found and (found[1] or found[2]))
-    by_code = (meaning for meaning in _MEANINGS if code in meaning.codes)
-    by_words = (one for one in _MEANINGS if one.words and re.search(one.words, text, re.IGNORECASE))
-    if (meaning := next(by_code, None) or next(by_words, None)) is not None:
+    by_code = (meaning for meaning in _ERROR_KINDS if code in meaning.codes)
+    by_pattern = (one for one in _ERROR_KINDS if one.pattern and re.search(one.pattern, text, re.IGNORECASE))
+    if (meaning := next(by_code, None) or next(by_pattern, None)) is not None:
         return meaning
     if isinstance(error, redis_errors.AuthenticationError | redis_errors.AuthorizationError):
-        return _MEANINGS[0]
+        return _ERROR_KINDS[0]
     if isinstance(error, redis_errors.TimeoutError | TimeoutError):
-        return _SLOW
+        return _TIMED_OUT
     is_cut = isinstance(error, redis_errors.ConnectionError | redis_errors.ClusterError | OSError)
-    return _CUT if is_cut else _REFUSED
+    return _CONNECTION_LOST if is_cut else _REFUSED
 
 
 def _text(error: BaseException) -> str:
