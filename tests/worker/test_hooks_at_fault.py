@@ -413,3 +413,4 @@ async def test_a_record_that_could_not_be_read_has_no_hooks() -> None:
     async with at_work(recorder, clock=clock, store=Blind(clock)) as harness:
         job = await harness.does()
         assert (job.state, recorder.calls, len(harness.events(JobLeft))) == (State.ERRORED, [], 1)
+        assert harness.worker._state.supervisor.crash is None, "the settler has counted it without an error"

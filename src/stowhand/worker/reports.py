@@ -25,7 +25,7 @@ from stowhand.errors import SchemaTooNew, StoreError
 from stowhand.events import Events, StoreCallFailed, StoreRecovered
 from stowhand.jobs.histogram import BUCKET_BOUNDS_SECONDS, BUCKET_COUNT, Histogram
 from stowhand.jobs.job import State
-from stowhand.jobs.lease import Pair, ResetJob
+from stowhand.jobs.lease import Pair, ResetJob, Unreadable
 from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome
 from stowhand.protocols.attempt import Progress, ProgressKeeper
 from stowhand.protocols.operator import SEEN_EVERY, WorkerDescription, WorkerList, own_version
@@ -220,13 +220,17 @@ class ThroughputCounter:
         self._discarded = _Count()
 
     def count(self, recorded: Sequence[HeldJob]) -> None:
-        """Count attempts whose settlements are recorded. This is a hot path: common values of a batch are read once."""
+        """Count attempts whose settlements are recorded. This is a hot path: common values of a batch are read once.
+
+        A record that could not be read has no times, so it is not counted.
+        """
         if not recorded:
             return
         last = recorded[-1]
         count = self._discarded
         with self._lock:
-            self._sync_clock(last.claim.record.started_at, last.claimed_at)
+            if not isinstance(last.claim.record, Unreadable):
+                self._sync_clock(last.claim.record.started_at, last.claimed_at)
             minute = self._minutes[self._current_minute()]
             seconds: defaultdict[str, list[float]] = defaultdict(list)
             of_task: list[float] = []
@@ -235,6 +239,8 @@ class ThroughputCounter:
             for job in recorded:
                 claim = job.claim
                 record, task = claim.record, claim.task
+                if isinstance(record, Unreadable):
+                    continue
                 if task != current_task or record.run_at is not due or record.started_at is not start:
                     count.waits[wait_bucket] += same_wait
                     same_wait = 0
