@@ -324,7 +324,9 @@ def _log_workers(flow: Flow) -> None:
 async def _find(flow: Flow, queue: str, job_id: str) -> Position | None:
     position, is_complete = await flow.monitor.position_of(queue, job_id)
     if position is None and not is_complete:
-        click.echo(f"Only the first {MAX_SEARCHED_JOBS} of {queue} were searched; the job may be behind them.", err=True)
+        click.echo(
+            f"Only the first {MAX_SEARCHED_JOBS} of {queue} were searched; the job may be behind them.", err=True
+        )
     return position
 
 

@@ -1,4 +1,4 @@
-"""The children of a parent's queue, on both engines: the attributes about them, their parameters, their results."""
+"""Children of a parent's queue, on both engines: their attributes, parameters and results."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from stowhand.protocols.flow_shape import RESERVED, FlowQueue
 
 
 def params_at(queue: str) -> str:
-    """The attribute with what the children of a parent's queue are to be given."""
+    """Return the attribute with the parameters of a parent's children."""
     return f"children:{queue}:params"
 
 
 def jobs_at(queue: str) -> str:
-    """The attribute that lists the children, once there are some."""
+    """Return the attribute that lists the created children."""
     return f"children:{queue}:jobs"
 
 
 def results_at(queue: str) -> str:
-    """The attribute with what they have ended with."""
+    """Return the attribute with the children's results."""
     return f"children:{queue}:results"
 
 
 def checked_params(queue: FlowQueue, job: FlowJob, params: object) -> list[Any]:
-    """The parameters of a parent's children; none where they are missing. Raises InvalidJob for what is no list."""
+    """Return the parameters of the children; none if they are missing. Raises InvalidJob unless they are a list."""
     if params is None:
         job.ctx.logger.warning(f"{params_at(queue.name)} is missing; there are no children")
         return []
@@ -37,7 +37,7 @@ def checked_params(queue: FlowQueue, job: FlowJob, params: object) -> list[Any]:
 
 
 def children_of(queue: FlowQueue, job: FlowJob, params: list[Any]) -> Iterator[tuple[FlowQueue, dict[str, Any], int]]:
-    """The children that a parent's parameters name: queue, attributes and priority of each."""
+    """Yield the queue, attributes and priority of each child that the parameters name."""
     kinds = {kind.name: FlowQueue(f"{queue.name}:{kind.name}", kind, queue.name) for kind in queue.declared.children}
     for index, given in enumerate(params):
         kind = kinds.get(str(given.get("childName"))) if isinstance(given, Mapping) else None
@@ -53,18 +53,18 @@ def children_of(queue: FlowQueue, job: FlowJob, params: list[Any]) -> Iterator[t
 
 
 def check_unchanged(queue: FlowQueue, before: int, now: int) -> None:
-    """Raises InvalidJob where a retried parent's parameters name another number of children than it has made."""
+    """Raise InvalidJob if the parameters of a retried parent name more or fewer children than it has created."""
     if before != now:
         raise InvalidJob(f"{params_at(queue.name)} has changed since the children were made")
 
 
 def children_failed(failed: int, number: int, first: str, reason: object) -> str:
-    """Why a parent has failed whose children must succeed."""
+    """Return the error of a parent whose children must succeed and have not."""
     return f"{failed} of {number} children failed; the first is {first}: {reason}"
 
 
 def results_text(job: FlowJob, results: list[dict[str, Any]], limit: int = strict_json.SIZE_LIMIT) -> str:
-    """The children's results as one attribute; none where they are too large, and are read in pages."""
+    """Return the children's results as one attribute; an empty list if they are too large and must be read in pages."""
     try:
         return strict_json.encode(results, what="the children's results", limit=limit)
     except InvalidJob as error:

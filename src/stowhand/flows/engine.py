@@ -1,4 +1,4 @@
-"""What a flow needs of the store of its jobs. Two packages implement it: ``redis`` and ``queue`` (SQL, memory).
+"""Protocol of a flow's engine, which stores its jobs. Two packages implement it: ``redis`` and ``queue`` (SQL, memory).
 
 A worker of a flow is the generic worker on ``Engine.store(queue)`` with a handler that calls the worker function
 (step_handler.py). The engine decides what a step reads and how a job moves on: in Redis the store's scripts move it;
@@ -27,7 +27,7 @@ A = TypeVar("A")
 
 
 def grouped(call: Callable[[Sequence[Q]], Awaitable[Sequence[A]]]) -> Callable[[Q], Coroutine[Any, Any, A]]:
-    """One request of many at the same time, which share calls of ``call``. A request that is refused fails alone."""
+    """Return a function whose concurrent requests share calls of ``call``. A refused request fails alone."""
 
     async def alone(request: Q) -> A:
         (answer,) = await call([request])
@@ -39,30 +39,30 @@ def grouped(call: Callable[[Sequence[Q]], Awaitable[Sequence[A]]]) -> Callable[[
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Nothing was done."""
+    """Return whether the error proves that nothing was done."""
     is_unknown = isinstance(error, StoreUnreachable | OutcomeUnknown)
     return isinstance(error, StoreError | ValueError) and not is_unknown
 
 
 class NewFlowJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job to be created, checked by the flow before an engine sees it."""
+    """Validated job to be created by an engine."""
 
     values: Mapping[str, str]
-    """JSON text by attribute, without those that are null."""
+    """JSON text by attribute, without null values."""
     lookups: tuple[tuple[str, str], ...] = ()
-    """(attribute, value as text): what the job can be found by."""
+    """(attribute, value as text): lookup values of the job."""
     priority: int = 1
     correlation_id: str | None = None
     delay: float | None = None
     """Seconds until the job may start."""
     key: str | None = None
-    """While a job of the flow with this key has not ended, its id is returned and nothing is created."""
+    """If a job with this key has not ended, its id is returned and nothing is created."""
     carried: Mapping[str, str | None] = {}
-    """The creator's trace context, where it is traced (propagation.py)."""
+    """Trace context of the creator (propagation.py)."""
 
 
 class QueueCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many jobs are in one queue at one priority, by state."""
+    """Numbers of jobs in a queue at a priority, by state."""
 
     queue: str
     priority: int
@@ -72,13 +72,13 @@ class QueueCount(msgspec.Struct, frozen=True, kw_only=True):
     parked: int = 0
     """Parents that wait for their children."""
     failed: int = 0
-    """Redis: those that our workers have recorded, all of them at the first priority."""
+    """Redis: jobs that our workers have recorded, all at the first priority."""
     paused: bool = False
-    """The queue is paused: no job of it is claimed."""
+    """Whether the queue is paused, so that no job is claimed."""
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """A job's place in its queue."""
+    """Position of a job in its queue."""
 
     job_id: str
     queue: str
@@ -86,33 +86,33 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """``waiting``, ``processing``, ``delayed`` or ``parked``."""
     position: int
-    """From 1, in the order in which they will be served; 1 is next."""
+    """Number in the order of service, from 1."""
     ready_at: float | None = None
-    """Of a delayed job: seconds since the epoch, by the store's clock."""
+    """Epoch seconds by the store's clock at which a delayed job is ready."""
 
 
 class Engine(Protocol):
-    """A flow on one store."""
+    """Engine of a flow on one store."""
 
     shape: FlowShape
     sweep_interval: float
-    """Seconds between two sweeps for jobs of dead workers."""
+    """Interval of sweeps for jobs of lost workers."""
     handles_child_end: bool
-    """``on_child_end`` must be called after a child has ended; else the settlement of the child wakes the parent."""
+    """Whether ``on_child_end`` must be called after a child's end; otherwise its settlement wakes the parent."""
 
     retries_first: bool
-    """A job that is retried at once goes before the jobs that wait."""
+    """Whether a job that is retried at once runs before the waiting jobs."""
 
     @property
     def hear(self) -> Callable[[], Awaitable[object]] | None:
-        """Returns after a commit that came since its last call; ``None``: the store does not hear of commits."""
+        """Function that returns after a commit since its last call; ``None`` if the store cannot notice commits."""
 
     @property
     def description(self) -> str:
-        """The store's address, for people; without a password."""
+        """Address of the store, without a password."""
 
     async def open(self) -> Sequence[str]:
-        """Connect and check. Gives warnings to be logged. Raises StoreUnreachable, SchemaError, ConfigurationError."""
+        """Connect and check. Return warnings to log. Raises StoreUnreachable, SchemaError, ConfigurationError."""
 
     async def take(self) -> None:
         """Claim the queues for this flow, before jobs are created or executed.
@@ -120,12 +120,12 @@ class Engine(Protocol):
         Raises ConfigurationError where a queue belongs to another flow."""
 
     async def close(self) -> None:
-        """Close every connection. Harmless when repeated."""
+        """Close every connection. May be repeated."""
 
     # -- jobs
 
     async def create(self, job: NewFlowJob) -> str:
-        """Store it, make it findable, and put it into the entry queue, atomically; returns its id."""
+        """Store a job with its lookups and put it into the entry queue, atomically. Return its id."""
 
     async def create_many(self, jobs: Sequence[NewFlowJob]) -> Sequence[str]:
         """Create many in few round trips; all or none on SQL, each atomically on Redis."""
@@ -143,7 +143,7 @@ class Engine(Protocol):
         """All attributes of each job, decoded, with its ``id``; ``None`` for one that does not exist (any more)."""
 
     async def views(self, job_ids: Sequence[str]) -> Sequence[FlowJobView | None]:
-        """State and attributes of each; ``None`` for one that does not exist."""
+        """Return the state and attributes of each job; ``None`` for one that does not exist."""
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
         """A page of the attributes of a parent's children, in the order in which they were made."""
@@ -171,24 +171,24 @@ class Engine(Protocol):
     # -- looking
 
     async def counts(self) -> Sequence[QueueCount]:
-        """Every queue at every priority."""
+        """Return the counts of every queue at every priority."""
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
-        """The next jobs of a queue, and those that run."""
+        """Return the next jobs of a queue and its running jobs."""
 
     async def sweep(self) -> int:
-        """Take back the jobs of dead workers, as every worker also does; returns how many they were."""
+        """Reset the jobs of lost workers, as every worker also does. Return their number."""
 
     # -- work
 
     def task(self, queue: FlowQueue) -> str:
-        """The task name of this queue's jobs."""
+        """Return the task name of this queue's jobs."""
 
     def store(self, queue: FlowQueue, lock_time: float, wait_timeout: float, lease: float = LEASE) -> Store[Any]:
         """The store for the workers of one queue; the worker opens and closes it. Times are seconds."""
 
     def job(self, queue: FlowQueue, ctx: Attempt[Any], record: Any) -> FlowJob:
-        """The claimed job. Raises UndecodablePayload: that job alone fails."""
+        """Return the claimed job. On UndecodablePayload only that job fails."""
 
     async def check_start(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
         """Before the worker function: an outcome instead of it (a limiter delays the job, say); ``None``: go on."""
@@ -199,10 +199,10 @@ class Engine(Protocol):
         """The step is done: keep these attributes (JSON text) and move the job on (``None``: it is complete)."""
 
     def encode(self, result: object) -> str:
-        """The result of an outcome of ``complete`` or ``parent``, as JSON text."""
+        """Return the result of ``complete`` or ``parent`` as JSON text."""
 
     def postpone(self, queue: FlowQueue, job: FlowJob, delay: float, reason: str) -> Outcome:
-        """The worker function raised DelayError: ``delay`` seconds."""
+        """Return the outcome of a DelayError. ``delay`` is in seconds."""
 
     async def parent(self, queue: FlowQueue, job: FlowJob) -> Outcome:
         """A parent's work: fan out; or gather, when all children have ended; or keep waiting, without a slot."""

@@ -1,4 +1,4 @@
-"""A job of a flow: as its worker function is given it, and as its creator sees it."""
+"""Jobs of a flow, as worker functions and creators see them."""
 
 from __future__ import annotations
 

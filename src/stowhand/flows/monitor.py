@@ -1,4 +1,4 @@
-"""Watching a flow: how many jobs are in each queue, in which order; and sweeping for jobs of dead workers."""
+"""Monitor of a flow: counts and positions of jobs, and sweeps for jobs of lost workers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from stowhand.jobs.durations import Duration, seconds
 INTERVAL_SECONDS = 1.0
 DEFAULT_POSITIONS = 100
 MAX_SEARCHED_JOBS = 1_000_000
-"""Jobs of each state that are searched for one."""
+"""Number of jobs of each state that are searched for a job."""
 
 
 class FlowMonitor:
-    """Counts on demand; as a routine for ``run_all(flow.monitor)`` it counts and sweeps every second.
+    """Monitor of a flow. As a routine for ``run_all(flow.monitor)`` it counts and sweeps every second.
 
-    A sweep takes back the jobs of dead workers, as every Stowhand worker also does: run a monitor where only workers of
-    the original implementation serve a flow.
+    A sweep resets the jobs of lost workers, as every Stowhand worker also does. Run a monitor if only workers of the
+    original implementation serve a flow.
     """
 
     serves = True
@@ -32,9 +32,9 @@ class FlowMonitor:
         self._stopping = asyncio.Event()
         self._tick = asyncio.Event()
         self.failures = 0
-        """Rounds of ``run`` that failed in a row."""
+        """Number of consecutive failed rounds of ``run``."""
         self.returned = 0
-        """Jobs taken back from dead workers so far."""
+        """Number of jobs of lost workers reset so far."""
         self.on_look: list[Callable[[Sequence[QueueCount]], None]] = []
         """Called with the counts of each round of ``run``."""
         self.on_trouble: list[Callable[[StoreError], None]] = []
@@ -42,7 +42,7 @@ class FlowMonitor:
 
     @property
     def interval(self) -> float:
-        """Seconds between two rounds of ``run``."""
+        """Interval of the rounds of ``run`` in seconds."""
         return self._interval
 
     @interval.setter
@@ -74,7 +74,7 @@ class FlowMonitor:
         return position, largest < MAX_SEARCHED_JOBS
 
     async def sweep(self) -> int:
-        """Take back the jobs of dead workers; returns how many they were."""
+        """Reset the jobs of lost workers. Return their number."""
         returned = await self._engine.sweep()
         self.returned += returned
         return returned
@@ -101,6 +101,6 @@ class FlowMonitor:
             timer.cancel()
 
     def stop(self, *, now: bool = False) -> None:
-        """End ``run`` soon."""
+        """Stop ``run`` soon."""
         self._stopping.set()
         self._tick.set()

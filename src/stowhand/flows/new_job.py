@@ -1,4 +1,4 @@
-"""A job to be created: its id, and the checks before any engine sees it."""
+"""New jobs of a flow: ids, and validation before an engine sees them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from stowhand.observe.propagation import current_correlation_id
 from stowhand.protocols.flow_shape import RESERVED, FlowShape
 
 NUMBER_DIGITS = 6
-"""Hexadecimal digits at the end of an id that number the ids made together."""
+"""Number of hexadecimal digits at the end of an id that number the ids of a batch."""
 MAX_NUMBERED_IDS = 16**NUMBER_DIGITS
 
 
 class Ids:
-    """Makes them. 48 bits of milliseconds, 12 of a counter, 62 of chance."""
+    """Generator of ids: 48 bits of milliseconds, 12 of a counter, 62 random bits."""
 
     def __init__(self) -> None:
         self._last = 0
 
     def new(self) -> str:
-        """The next one. Where the clock stands still or steps back, the counter goes on."""
+        """Return the next id. If the clock stands still or goes back, the counter goes on."""
         now = int(wall_clock().timestamp() * 1000) << 12
         self._last = max(now, self._last + 1)
         count = self._last & 0xFFF
@@ -35,23 +35,23 @@ class Ids:
         return str(uuid.UUID(int=number))
 
     def stem(self) -> str:
-        """The beginning of as many as ``MOST_TOGETHER``, which ``numbered`` completes; they sort by their number."""
+        """Return the start of up to ``MAX_NUMBERED_IDS`` ids, which ``numbered`` completes. They sort by number."""
         return self.new()[:-NUMBER_DIGITS]
 
 
 def numbered(stem: str, number: int) -> str:
-    """One of those that were made together."""
+    """Return an id of a batch."""
     return f"{stem}{number:0{NUMBER_DIGITS}x}"
 
 
 MAX_CHILDREN_BYTES = 32 * 1024 * 1024
 MAX_NAME_CHARS = 512
-"""Characters of an attribute's name, and of a correlation id."""
+"""Maximum length of an attribute's name and of a correlation id."""
 Correlate = Callable[[], str | None]
 
 
 def correlate() -> str:
-    """The id bound at the moment (in a job that creates a job), else a new one."""
+    """Return the correlation id bound in the current context (a job that creates a job), or a new one."""
     return current_correlation_id() or str(uuid.uuid4())
 
 
@@ -64,7 +64,7 @@ def new_job(
     delay: Duration | None = None,
     key: object = None,
 ) -> NewFlowJob:
-    """The checked job. Raises InvalidJob, which names the error and the limit."""
+    """Return the validated job. Raises InvalidJob, which names the error and the limit."""
     max_priority = shape.entry.declared.priorities
     if type(priority) is not int or not 1 <= priority <= max_priority:
         raise InvalidJob(f"priority: {priority!r} given; queue {shape.entry.name!r} has 1 to {max_priority}")
@@ -97,12 +97,12 @@ def size_limit(name: object) -> int:
 
 
 def lists_children(name: object) -> bool:
-    """Is this the attribute that lists the children that a parent makes?"""
+    """Return whether this attribute lists the parameters of a parent's children."""
     return isinstance(name, str) and name.startswith("children:") and name.endswith(":params")
 
 
 def lookup_values(value: object) -> list[str]:
-    """The texts that a job can be found by: of a text or a number one, of a list one for each element; else none."""
+    """Return the lookup texts of a value: one of a text or number, one per element of a list, otherwise none."""
     if isinstance(value, list | tuple):
         return [text for each in value if not isinstance(each, list | tuple) for text in lookup_values(each)]
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
@@ -111,19 +111,19 @@ def lookup_values(value: object) -> list[str]:
 
 
 def read_id(job_id: object) -> str:
-    """A job's id, which may contain bytes that are not UTF-8, as Redis returns foreign ones. Raises InvalidJob."""
+    """Return a job's id. Foreign ids of Redis may contain bytes that are not UTF-8. Raises InvalidJob."""
     if not isinstance(job_id, str) or not job_id:
         raise InvalidJob(f"a job's id is a text; {job_id!r} given")
     return _encodable(job_id, "a job's id")
 
 
 def read_ids(job_ids: str | Iterable[object]) -> list[str]:
-    """The ids of one or several jobs. Raises InvalidJob."""
+    """Return the ids of one or several jobs. Raises InvalidJob."""
     return [read_id(job_id) for job_id in ([job_ids] if isinstance(job_ids, str) else job_ids)]
 
 
 def lookup_text(attribute: str, value: object) -> str:
-    """The text by which a value is looked up. Raises ConfigurationError, InvalidJob."""
+    """Return the lookup text of a value. Raises ConfigurationError, InvalidJob."""
     texts = [] if isinstance(value, Sequence) and not isinstance(value, str) else lookup_values(value)
     if not texts:
         raise ConfigurationError(f"{attribute}: {value!r} given; jobs are looked up by one text or number")

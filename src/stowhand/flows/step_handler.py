@@ -1,4 +1,4 @@
-"""One step of a flow as a handler: call the worker function, and make its result an outcome."""
+"""Handler of a step: calls the worker function, and turns its result into an outcome."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ class StepHandler:
         self._policy = Policy(timeout=lock_time, backoff=queue.declared.backoff or NO_DELAY)
 
     def policy(self, claim: Claim[Any]) -> Policy:
-        """The same for every job of the queue."""
+        """Return the policy, which is the same for every job of the queue."""
         return self._policy
 
     def encode(self, result: object) -> str:
-        """The result of a completed step, as JSON text."""
+        """Return the result of a completed step as JSON text."""
         return self._engine.encode(result)
 
     def close(self) -> None:
@@ -92,8 +92,10 @@ class StepHandler:
             self._threads = None
 
     async def handle(self, ctx: Attempt[Any], record: Any) -> Outcome:
-        """One execution. Every error of the function becomes an outcome; the job stores only its message. A parent's
-        fans out, gathers, or keeps waiting, which occupies no slot."""
+        """Execute the step. Errors of the function become outcomes; the job stores only the message.
+
+        A parent fans out, gathers, or keeps waiting without a slot.
+        """
         try:
             job = self._engine.job(self._queue, ctx, record)
         except UndecodablePayload as error:
@@ -121,7 +123,7 @@ class StepHandler:
         except RaisableOutcome as raised:
             result = from_raised(raised)
         if job.ctx.cancel_reason == Stop.TIMEOUT:
-            return self._timed_out()  # it suppressed its cancellation: a late result is ignored
+            return self._timed_out()  # the function suppressed its cancellation: its late result is ignored
         return await self._ended(job, result)
 
     async def _call(self, job: FlowJob, function: WorkerFunction) -> object:
@@ -169,15 +171,15 @@ class StepHandler:
 
 
 class ChildHandler(StepHandler):
-    """The handler of a child's queue, where the engine must wake the parent after the child's end."""
+    """Handler of a child's queue, for engines that must wake the parent after the child's end."""
 
     async def post_handle(self, ctx: Attempt[Any], record: Any) -> None:
-        """Called after the end was recorded."""
+        """Wake the parent after the child's settlement was recorded."""
         await self._engine.on_child_end(self._queue, self._engine.job(self._queue, ctx, record))
 
 
 def read_result(result: object) -> tuple[dict[str, str], str | None]:
-    """Attributes as JSON text, and the queue that the result chooses.
+    """Return the attributes as JSON text, and the queue that the result chooses.
 
     ``None``, ``False``, zero and empty values are results without attributes. Attributes that are null are dropped.
     Raises InvalidJob for what is no object, and for an attribute that the next queue would get as another type.
@@ -198,7 +200,7 @@ def read_result(result: object) -> tuple[dict[str, str], str | None]:
 
 
 def _as_object(result: object) -> Mapping[str, object]:
-    """The fields of structs, dataclasses and models, which JSON encodes as objects."""
+    """Return the fields of a struct, dataclass or model, which JSON encodes as an object."""
     try:
         made = msgspec.json.decode(strict_json.encode(result, what="the result"))
     except InvalidJob:
@@ -217,7 +219,7 @@ def _attribute(name: object) -> str:
 
 
 def _message(error: Exception) -> str:
-    """The error's message; its type where that is empty."""
+    """Return the error's message, or its type if the message is empty."""
     try:
         return str(error).strip() or type(error).__name__
     except Exception as raised:  # noqa: BLE001 - boundary: the application's code

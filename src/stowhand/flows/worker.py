@@ -1,4 +1,4 @@
-"""The worker of one queue: ready, running, stopping, stopped. It runs the generic worker on the flow's store."""
+"""The worker of a flow's queue, which runs the generic worker on the flow's store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Status(StrEnum):
 
 
 class FlowWorker:
-    """``count`` slots on one queue, each executing one job after another. Made by ``Flow.create_workers``."""
+    """Worker of a queue with ``count`` slots. ``Flow.create_workers`` creates it."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class FlowWorker:
         clock: Clock | None = None,
     ) -> None:
         self.queue = queue.name
-        """Its full name: ``queue``, or ``parent:child``."""
+        """Full name of the queue: ``queue``, or ``parent:child``."""
         self.count = count
-        """Its slots: how many jobs it executes at once."""
+        """Number of slots: jobs that it runs at once."""
         self.grace = grace
         """Seconds that running jobs have when the worker is stopped."""
         self.status = Status.READY
         self.error: BaseException | None = None
-        """The error that ended it; ``None``: it was stopped, or runs."""
+        """Error that ended the worker; ``None`` if it runs or was stopped."""
         self._engine = engine
         self._queue = queue
         self._make_handler = make_handler
@@ -81,16 +81,16 @@ class FlowWorker:
 
     @property
     def id(self) -> str:
-        """The worker's name: queue, host, process, and a random part."""
+        """Name of the worker: queue, host, process, and a random part."""
         return str(self._options.name)
 
     @property
     def running(self) -> int:
-        """How many jobs it is executing."""
+        """Number of running jobs."""
         return self._worker.running if self._worker is not None else 0
 
     def start(self) -> None:
-        """Begin to claim jobs, on the running event loop. Harmless while it runs; a stopped worker starts again."""
+        """Start to claim jobs on the running event loop. Does nothing while it runs; a stopped worker starts again."""
         if self._task is not None and not self._task.done():
             if self.status is Status.STOPPING:
                 raise ConfigurationError(f"the worker of {self.queue!r} is stopping; start it once it has stopped")
@@ -104,13 +104,13 @@ class FlowWorker:
     async def stop(self, *, now: bool = False) -> None:
         """Claim nothing more, wait until the running jobs have ended (within the grace), and stop.
 
-        ``now``: hand them back instead, without using an attempt. Harmless when repeated. An idle worker stops at once.
+        ``now``: return them to the queue instead, attempt not counted. May be repeated. An idle worker stops at once.
         """
         self.request_stop(now=now)
         await self.ended()
 
     def request_stop(self, *, now: bool = False) -> None:
-        """As ``stop``, without waiting for the end."""
+        """Request a stop without waiting for it."""
         if self._task is None or self._task.done():
             if self.status is not Status.READY:
                 self.status = Status.STOPPED
@@ -126,7 +126,7 @@ class FlowWorker:
             await asyncio.wait([self._task])
 
     async def _live(self) -> None:
-        """Work until a stop is requested. After an outage or an unexpected error, begin anew after a pause."""
+        """Work until a stop is requested. After an outage or an unexpected error, pause and start again."""
         failures = 0
         try:
             while not self._stop_requested.is_set():

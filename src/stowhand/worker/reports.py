@@ -239,8 +239,8 @@ class ThroughputCounter:
             for job in recorded:
                 claim = job.claim
                 record, task = claim.record, claim.task
-                if isinstance(record, Unreadable):
-                    continue
+                if job.settlement is not COMPLETED and isinstance(record, Unreadable):
+                    continue  # it never completes, and has no times
                 if task != current_task or record.run_at is not due or record.started_at is not start:
                     count.waits[wait_bucket] += same_wait
                     same_wait = 0

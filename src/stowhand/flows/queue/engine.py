@@ -106,7 +106,7 @@ class QueueEngine:
     # -- jobs
 
     async def create_many(self, jobs: Sequence[NewFlowJob]) -> Sequence[str]:
-        """All or none."""
+        """Create all jobs, or none."""
         new = [self._new(job) for job in jobs]
         return await self._tables.create(self.shape.name, new) if new else []
 
@@ -126,7 +126,7 @@ class QueueEngine:
         )
 
     async def delete(self, job_id: str) -> bool:
-        """With its children. What runs ends without effect."""
+        """Delete a job with its children. Running steps end without effect."""
         if ":" in job_id or not is_storable(job_id):
             return False
         (found,) = await self.read([job_id], resolve_children=False)
@@ -139,7 +139,7 @@ class QueueEngine:
         return await self._tables.ids(self.shape.name, attribute, _lookup_value(value))
 
     async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> Sequence[dict[str, Any] | None]:
-        """From the newest step of each."""
+        """Read the newest step of each job."""
         jobs = await self._existing(job_ids)
         shown = [
             None if job is None else await self._attributes(name, job) for name, job in zip(job_ids, jobs, strict=True)
@@ -152,7 +152,7 @@ class QueueEngine:
         return shown
 
     async def views(self, job_ids: Sequence[str]) -> Sequence[FlowJobView | None]:
-        """From the newest step of each."""
+        """Read the newest step of each job."""
         jobs = zip(job_ids, await self._existing(job_ids), strict=True)
         return [None if job is None else await self._view(job_id, job) for job_id, job in jobs]
 
@@ -170,7 +170,7 @@ class QueueEngine:
         )
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
-        """From the newest step of each."""
+        """Read the newest step of each job."""
         (parent,) = await self._existing([job_id])
         step = None if parent is None else step_of(parent)
         names = [] if step is None else step.children(queue, start, limit)
@@ -196,7 +196,7 @@ class QueueEngine:
         return show(self.shape, job, step) | await read_lists(self._tables, step.apart)
 
     async def retry(self, job_ids: Sequence[str]) -> Sequence[Answer]:
-        """As ``stowhand jobs retry`` on the failed step."""
+        """Retry the failed steps, as ``stowhand jobs retry`` does."""
         jobs = await self._existing(job_ids)
         return [await self._retry(name, job) for name, job in zip(job_ids, jobs, strict=True)]
 
@@ -222,7 +222,7 @@ class QueueEngine:
         return Answer(job_id, answer.done, reason)
 
     async def cancel(self, job_id: str) -> Answer:
-        """As ``stowhand jobs cancel`` on its newest step."""
+        """Cancel the newest step, as ``stowhand jobs cancel`` does."""
         (job,) = await self._existing([job_id])
         while job is not None:
             answer = await self._store.admin.cancel(job.id)
@@ -237,14 +237,14 @@ class QueueEngine:
         return Answer(job_id, ActionResult.MISSING, f"there is no job {job_id}")
 
     async def _wake_parent(self, child: Job) -> None:
-        """If the child was the last that its parent waits for."""
+        """Wake the parent if it waits for no other child."""
         step = step_of(child)
         if step is not None and step.parent is not None:
             with suppress(StoreError):  # the parent checks by itself later
                 await self._children.child_ended(step.parent)
 
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
-        """Of one queue, or of all, children included."""
+        """Return the ids of failed jobs of a queue, or of all queues, children included."""
         queues = self.shape.all_queues() if queue is None else [self.shape.find_queue(queue)]
         tasks = [task_of(self.shape.name, each) for each in queues]
         keys = await self._tables.failed(tasks, self._key(after) if after else "", limit)
@@ -303,7 +303,7 @@ class QueueEngine:
         ]
 
     async def sweep(self) -> int:
-        """Take back the jobs of dead workers; returns how many of them belong to this flow."""
+        """Reset the jobs of lost workers. Return how many of them belong to this flow."""
         reset_jobs = await self._heartbeats.call(lambda heartbeats: heartbeats.reset_stalled(LEASE / 3))
         return sum(job.task.startswith(f"{self.shape.name}/") for job in reset_jobs)
 
@@ -379,11 +379,11 @@ class QueueEngine:
         return Complete()
 
     def encode(self, result: object) -> str:
-        """Checked before."""
+        """Return the result as JSON text. It was validated before."""
         return msgspec.json.encode(result).decode()
 
     def postpone(self, queue: FlowQueue, job: FlowJob, delay: float, reason: str) -> Outcome:
-        """Snoozed: the attempt is not counted."""
+        """Snooze the job; the attempt is not counted."""
         job.ctx.logger.info(f"delayed for {delay:g} s: {reason}")
         return Snooze(delay)
 

@@ -49,7 +49,7 @@ MAX_WAKE_ATTEMPTS = 40
 
 
 class Parents:
-    """Fans out, gathers, and wakes the parents of one flow."""
+    """Steps of the parents of one flow: fan out, gather, and wake up."""
 
     def __init__(self, shape: FlowShape, tables: FlowTables, ids: Ids) -> None:
         self._shape = shape
@@ -105,7 +105,7 @@ class Parents:
         return apart[name] if apart else job.step.value(name)
 
     async def _states(self, job: StepJob, names: Sequence[str]) -> AsyncIterator[tuple[str, State | None]]:
-        """Of each child; ``None``: it is gone."""
+        """Yield the state of each child; ``None`` if it does not exist any more."""
         for start in range(0, len(names), PAGE_SIZE):
             page = names[start : start + PAGE_SIZE]
             found = await self._tables.latest([key_of(job.flow, name) for name in page])

@@ -1,4 +1,4 @@
-"""A step as a job: its task name, its key and its payload. Pure."""
+"""Steps of a flow as jobs: task names, keys and payloads. Without side effects."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Values = dict[str, msgspec.Raw]
 
 
 class ParentLink(msgspec.Struct, frozen=True):
-    """The parent of a child."""
+    """Link from a child to its parent."""
 
     id: str
     queue: str
 
 
 class ChildSet(msgspec.Struct, frozen=True):
-    """The children that a parent made in one run. Their ids are computed from this, not listed."""
+    """Children that a parent has created in one run. Their ids are computed, not stored."""
 
     stem: str
-    """The beginning of their ids, which are numbered from 0 in the order of the params."""
+    """Start of their ids, which are numbered from 0 in the order of the parameters."""
     kinds: tuple[str, ...]
     """Full names of their queues."""
     runs: tuple[tuple[int, int], ...]
@@ -60,12 +60,12 @@ class ChildSet(msgspec.Struct, frozen=True):
 
     @property
     def all(self) -> tuple[str, ...]:
-        """What a parent waits for (``WAITS_FOR``)."""
+        """Prefixes of all ids, which a parent waits for (``WAITS_FOR``)."""
         return tuple(f"{kind}:{self.stem}" for kind in self.kinds)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """The payload."""
+    """Payload of a step."""
 
     id: str
     """A child's: ``<parent>:<child>:<uuid>``."""
@@ -117,7 +117,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def awaits(self, child: str) -> bool:
-        """Does it wait for this child?"""
+        """Return whether the step waits for this child."""
         return any(child.startswith(name) for name in self.waits_for or ())
 
     def value(self, name: str) -> Any:

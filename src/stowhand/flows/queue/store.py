@@ -99,15 +99,15 @@ class FlowQueueStore:
         """Nothing: its waits end with their callers."""
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
-        """Of this queue."""
+        """Claim jobs of this queue."""
         return await self._store.claim(msgspec.structs.replace(request, tasks=self._tasks, ours=None))
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """As the shared store."""
+        """Settle at the shared store."""
         return await self._store.settle(batch, repeat=repeat)
 
     async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
-        """Of this queue."""
+        """Return the seconds until the next job of this queue is due."""
         return await self._store.next_due(self._tasks)
 
     def foreign(self) -> Foreign | None:
@@ -123,9 +123,9 @@ class FlowQueueStore:
 
     @property
     def is_listening(self) -> bool:
-        """As the shared store."""
+        """Whether the shared store is listening."""
         return self._store.is_listening
 
     def heartbeats(self) -> Heartbeats:
-        """The worker's own."""
+        """Return heartbeats with their own connection."""
         return self._store.heartbeats()
