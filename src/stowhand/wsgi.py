@@ -15,7 +15,7 @@ from stowhand.app.portal import Portal
 from stowhand.events import Events
 from stowhand.observe.lending_listener import LendingListener
 from stowhand.remote.server.refusals import Refused
-from stowhand.remote.wire import Kind
+from stowhand.remote.wire import ErrorKind
 from stowhand.web.board import mounted_board
 from stowhand.web.request import MAX_FORM_BYTES, Reply, Request, Visitor, fields_of, text
 
@@ -87,7 +87,7 @@ def _request(environ: WSGIEnvironment, who: Visitor) -> Request:
     """Raises Refused for a form that is too large."""
     is_form, length = environ["REQUEST_METHOD"] == "POST", int(environ.get("CONTENT_LENGTH") or 0)
     if is_form and length > MAX_FORM_BYTES:
-        raise Refused(Kind.TOO_LARGE, f"a form has at most {MAX_FORM_BYTES} bytes")
+        raise Refused(ErrorKind.TOO_LARGE, f"a form has at most {MAX_FORM_BYTES} bytes")
     sent = environ["wsgi.input"].read(length).decode("latin-1") if is_form else ""
     return Request(
         method=environ["REQUEST_METHOD"],

@@ -20,7 +20,7 @@ from django.tasks.signals import task_finished, task_started
 
 from stowhand import App, Snooze
 from stowhand.django import StowhandBackend
-from stowhand.django.attempts import Stopping
+from stowhand.django.attempts import StopMiddleware
 from stowhand.django.project import app_of
 from stowhand.django.results import AttemptTimedOut, JobCanceled, WorkerDied, timeout_of
 from stowhand.jobs.job import Job, NewJob, State
@@ -199,7 +199,7 @@ def test_receivers_hear_of_a_def_that_was_canceled_and_ended_in_time(
     async def end_one(store: QueueStore) -> None:
         (claim,) = await store.claim(ClaimRequest(worker="w", token=str(uuid.uuid4()), limit=1, lease=60.0))
         with suppress(ValueError):
-            await Stopping(backend, handler(handle)).handle(Attempt(claim, started=0.0), claim.record)
+            await StopMiddleware(backend, handler(handle)).handle(Attempt(claim, started=0.0), claim.record)
 
     with heard() as signals:
         act(backend, end_one)

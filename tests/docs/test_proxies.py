@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stowhand.remote.wire import BODY_LIMIT
+from stowhand.remote.wire import MAX_BODY_BYTES
 from stowhand.web.request import MAX_FORM_BYTES
 from tests.docs.pages import DOCS
 
@@ -15,7 +15,7 @@ def nginx(page: str) -> str:
 
 
 def test_nginx_takes_bodies_as_large_as_ours_in_every_location() -> None:
-    for page, most in (("open-the-dashboard.md", MAX_FORM_BYTES), ("lend-a-store.md", BODY_LIMIT)):
+    for page, most in (("open-the-dashboard.md", MAX_FORM_BYTES), ("lend-a-store.md", MAX_BODY_BYTES)):
         (megabytes,) = re.findall(r"^    client_max_body_size (\d+)m;", nginx(page), re.MULTILINE)
         assert int(megabytes) << 20 >= most, page
 

@@ -108,8 +108,8 @@ def test_the_page_of_http_has_every_call_error_and_verdict() -> None:
             if isinstance(message, type) and issubclass(message, wire.Message):
                 assert set(message.__struct_encode_fields__) <= set(re.findall(r"`(\w+)`", cell)), verb.path
     shown = rows(page)
-    for kind in wire.Kind:
-        assert str(refusals.STATUS[kind]) in shown[kind.value][2 - 1], kind
+    for kind in wire.ErrorKind:
+        assert str(refusals.STATUS_CODES[kind]) in shown[kind.value][2 - 1], kind
     assert {verdict.value for verdict in store.Verdict} <= shown.keys()
 
 
@@ -124,18 +124,18 @@ def test_the_page_of_http_names_every_field_of_a_message() -> None:
 def test_the_page_of_http_has_the_limits() -> None:
     page = read("http.md").partition("## Limits")[2]
     for number in (
-        wire.BODY_LIMIT // 1024**2,
-        bodies.HEADERS,
-        bodies.HEADER_BYTES // 1024,
-        bodies.READ_TIMEOUT,
+        wire.MAX_BODY_BYTES // 1024**2,
+        bodies.MAX_HEADERS,
+        bodies.MAX_HEADER_BYTES // 1024,
+        bodies.READ_TIMEOUT_SECONDS,
         http_server.CONNECTIONS,
-        wire.LONGEST_WAIT,
-        claims.POLLS_OF_A_TOKEN,
-        claims.MOST_RECORDS,
-        wire.LONGEST_LEASE,
-        wire.MOST_ITEMS,
-        authenticator.WRONG_PER_MINUTE,
-        tokens.MOST,
+        wire.MAX_WAIT_SECONDS,
+        claims.MAX_POLLS_PER_TOKEN,
+        claims.MAX_RECORDS_PER_REPLY,
+        wire.MAX_LEASE_SECONDS,
+        wire.MAX_ITEMS,
+        authenticator.MAX_WRONG_TOKENS_PER_MINUTE,
+        tokens.MAX_TOKENS,
     ):
         assert re.search(rf"\b{number:.0f}\b", page), number
 
@@ -198,5 +198,5 @@ def test_the_page_about_http_has_every_field_of_a_job_and_its_example_enqueues()
     }
     assert named == set(NewJob.__struct_fields__) - {"task"}
     example = section.partition("```json\n")[2].partition("\n```")[0]
-    (job,) = msgspec.json.decode(example, type=wire.Enqueue).jobs
+    (job,) = msgspec.json.decode(example, type=wire.EnqueueRequest).jobs
     assert limits.check(job).key == "welcome:ada"

@@ -51,7 +51,7 @@ class House:
         self._heartbeats = HeartbeatThread("stowhand lending heartbeats", store.heartbeats)
         self._throughput = LentThroughput(self._heartbeats, clock, events, is_kept=loan.kind == QUEUE)
         proofs = Proofs(SECRET)
-        claims = Claims(loan, self.bell, self._heartbeats, proofs, authenticator.still, self._throughput.lent)
+        claims = Claims(loan, self.bell, self._heartbeats, proofs, authenticator.is_valid, self._throughput.lent)
         server = StoreServer(loan, self._heartbeats, proofs, claims, self._throughput, as_it_is, lambda lease: None)
         self.app: ASGIApp = HttpApp(server, authenticator, Health(loan, self.bell, events, clock), events)
 

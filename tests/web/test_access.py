@@ -12,7 +12,7 @@ import pytest
 from stowhand.errors import ConfigurationError
 from stowhand.events import DashboardChanged, Events, InvalidTokensSent
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.remote.server.authenticator import WRONG_PER_MINUTE, Authenticator, Proxies
+from stowhand.remote.server.authenticator import MAX_WRONG_TOKENS_PER_MINUTE, Authenticator, Proxies
 from stowhand.remote.server.tokens import TokenFile
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.web.access import Access
@@ -180,8 +180,10 @@ async def test_guessed_codes_meet_the_brake(door: Opening) -> None:
     made = door(link=True, allow_actions=True)
     browser = made.browser()
     form = (await browser.open("/login?code=guessed")).form("/login")
-    statuses = [(await browser.send(form, secret=f"c{number}")).status for number in range(WRONG_PER_MINUTE + 1)]
-    assert statuses == [401] * WRONG_PER_MINUTE + [429]
+    statuses = [
+        (await browser.send(form, secret=f"c{number}")).status for number in range(MAX_WRONG_TOKENS_PER_MINUTE + 1)
+    ]
+    assert statuses == [401] * MAX_WRONG_TOKENS_PER_MINUTE + [429]
     assert len(made.wrong) == 1
     assert (await signed_in(made)).cookies, "the right one passes"
 
@@ -322,7 +324,7 @@ async def test_wrong_tokens_meet_the_brake_on_every_way_in(door: Opening) -> Non
     good = make_token(made.tokens, "ann", "read")
     browser = made.browser(peer="10.0.0.7")
     form = (await browser.open("/", 401)).form("/login")
-    for number in range(WRONG_PER_MINUTE // 2):
+    for number in range(MAX_WRONG_TOKENS_PER_MINUTE // 2):
         await browser.open("/", 401, authorization=f"Bearer stow_{number}_x")
         assert (await browser.send(form, secret=f"stow_{number}_x")).status == 401
     stopped = await browser.send(form, secret="stow_0_x")
@@ -341,10 +343,10 @@ async def test_the_audit_says_who_signed_in_and_who_was_refused(door: Opening) -
     token = make_token(made.tokens, "ann", "read")
     browser = made.browser(peer="10.0.0.7")
     form = (await browser.open("/", 401)).form("/login")
-    for secret in (*["stow_0_x"] * (WRONG_PER_MINUTE + 5), token):
+    for secret in (*["stow_0_x"] * (MAX_WRONG_TOKENS_PER_MINUTE + 5), token):
         await browser.send(form, secret=secret)
     refused = DashboardChanged("sign in", "", ("token",), ("refused",), "10.0.0.7")
-    assert made.audit[:-1] == [refused] * WRONG_PER_MINUTE, "whom the brake stops does not fill the log"
+    assert made.audit[:-1] == [refused] * MAX_WRONG_TOKENS_PER_MINUTE, "whom the brake stops does not fill the log"
     assert made.audit[-1].who.startswith("ann (")
     assert linked.audit == [DashboardChanged("sign in", "link", ("link",), ("done",), "127.0.0.1")]
 
@@ -396,7 +398,7 @@ async def test_behind_a_proxy_a_token_is_good_too_and_the_brake_counts_the_clien
     await browser.open("/", authorization=f"Bearer {token}")
     await browser.open("/", 401)
     behind = made.browser(peer="10.0.0.1", host="jobs.example.com")
-    for _ in range(WRONG_PER_MINUTE):
+    for _ in range(MAX_WRONG_TOKENS_PER_MINUTE):
         await behind.open("/", 401, authorization="Bearer stow_0_x", x_forwarded_for="8.8.8.8")
     assert [event.address for event in made.wrong] == ["8.8.8.8"]
 

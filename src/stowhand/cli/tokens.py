@@ -20,7 +20,7 @@ from stowhand.errors import ConfigurationError, suggest
 from stowhand.jobs import limits
 from stowhand.jobs.durations import format_time, parse_duration
 from stowhand.observe.safe_text import escape
-from stowhand.remote.server.tokens import DEFAULT, TokenFile, TokenRecord, check_limits, new_token
+from stowhand.remote.server.tokens import DEFAULT_FILE, TokenFile, TokenRecord, check_limits, new_token
 from stowhand.remote.wire import Scope
 from stowhand.service.exit_codes import FAILURE, OK
 
@@ -31,14 +31,14 @@ MAX_COLUMN_NAME_LENGTH = 255
 def _file(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[Path, bool]:
     del ctx, param
     named: str | None = read_setting("tokens", value)
-    return Path(named or DEFAULT), bool(named)
+    return Path(named or DEFAULT_FILE), bool(named)
 
 
 tokens_option = click.option(
     "--tokens",
     callback=_file,
     metavar="FILE",
-    help=f"The file of worker tokens.  [default: {DEFAULT}]  [env: {SETTINGS['tokens'].variables[0]}]",
+    help=f"The file of worker tokens.  [default: {DEFAULT_FILE}]  [env: {SETTINGS['tokens'].variables[0]}]",
 )
 """Option for the file. Its value also tells whether an option or a setting named the file."""
 trust_from_option = click.option(

@@ -144,7 +144,7 @@ class _AccessOptions(msgspec.Struct, frozen=True):
         clock = SystemClock()
         token_authenticator = Authenticator(TokenFile(self.tokens), events, clock, required=self.required)
         needs_link = (
-            self.entrance.allow_actions and not token_authenticator.wants_tokens and not self.entrance.trust_header
+            self.entrance.allow_actions and not token_authenticator.requires_tokens and not self.entrance.trust_header
         )
         link = SignInLink(on_link, clock) if needs_link else None
         return Visitors(token_authenticator, self.entrance, link, clock, events)

@@ -37,8 +37,8 @@ def _show(request: HttpRequest, page: str = "") -> HttpResponse:
     try:
         from stowhand.django.dashboard import show
     except ImportError as error:  # the admin looks into every app when it starts: only who opens it needs the extra
-        words = f"The dashboard needs the extra 'web': pip install 'stowhand[web]' ({error})\n"
-        return HttpResponse(words, status=501, content_type="text/plain; charset=utf-8")
+        message = f"The dashboard needs the extra 'web': pip install 'stowhand[web]' ({error})\n"
+        return HttpResponse(message, status=501, content_type="text/plain; charset=utf-8")
     return show(request, page)
 
 

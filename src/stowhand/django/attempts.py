@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from stowhand.django.backend import StowhandBackend
 
 Function = Callable[..., Any]
-Given = list[Any] | None
-Named = dict[str, Any] | None
+PositionalArguments = list[Any] | None
+NamedArguments = dict[str, Any] | None
 
 
-class Running:
+class DjangoAttempt:
     """One attempt, as Django sees it."""
 
     def __init__(self, backend: StowhandBackend, task: base.Task, job: Job, *, is_last: bool) -> None:
@@ -53,7 +53,7 @@ class Running:
         first = (base.TaskContext(task_result=self.result),) if self._task.takes_context else ()
         return self._task.func(*first, *self.result.args, **self.result.kwargs)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """A receiver that raises is logged, and changes nothing: here, and below."""
         task_started.send_robust(sender=self._sender, task_result=self.result)
 
@@ -90,22 +90,22 @@ def function_of(backend: StowhandBackend, task: base.Task) -> Function:
     """What a worker calls for a job of this task: with the payload's ``args`` and ``kwargs``."""
 
     # The payload's names; it is read once more with the rest of the result.
-    def run(ctx: Context, args: Given = None, kwargs: Named = None) -> Any:  # noqa: ARG001
-        running = _running(backend, task, ctx)
-        running.begin()
+    def run(ctx: Context, args: PositionalArguments = None, kwargs: NamedArguments = None) -> Any:  # noqa: ARG001
+        django_attempt = _running(backend, task, ctx)
+        django_attempt.start()
         try:
-            value = _value(running.call())
+            value = _value(django_attempt.call())
         except RaisableOutcome as raised:
             value = from_raised(raised)
         except BaseException as error:  # boundary: raised again; SystemExit, too, is an error of the attempt
             if not ctx.canceled:
-                running.failed(error)
+                django_attempt.failed(error)
             raise
         if not ctx.canceled:  # else ``Stopping`` knows whether its end is recorded
-            running.returned(value)
+            django_attempt.returned(value)
         return _outcome(value)
 
-    async def run_async(ctx: Context, args: Given = None, kwargs: Named = None) -> Any:  # noqa: ARG001
+    async def run_async(ctx: Context, args: PositionalArguments = None, kwargs: NamedArguments = None) -> Any:  # noqa: ARG001
         # A task of its own has a context of its own: other attempts on this loop must not share its thread.
         value, error = await asyncio.create_task(_run_in_context(backend, task, ctx))
         if error is not None:
@@ -121,31 +121,31 @@ async def _run_in_context(
     """What it returned, and what it raised: SystemExit, raised in a task of asyncio's, would end the worker."""
     async with ThreadSensitiveContext():
         try:
-            running = await sync_to_async(_running)(backend, task, ctx)
-            await sync_to_async(running.begin)()
+            django_attempt = await sync_to_async(_running)(backend, task, ctx)
+            await sync_to_async(django_attempt.start)()
             try:
-                value = _value(await running.call())
+                value = _value(await django_attempt.call())
             except asyncio.CancelledError:
                 raise
             except RaisableOutcome as raised:
                 value = from_raised(raised)
             except BaseException as error:  # noqa: BLE001 - boundary: raised again by the caller
-                place = error.__traceback__  # it is raised once more there, in another thread
-                await sync_to_async(running.failed)(error)
-                return None, error.with_traceback(place)
-            await sync_to_async(running.returned)(value)
+                traceback = error.__traceback__  # it is raised once more there, in another thread
+                await sync_to_async(django_attempt.failed)(error)
+                return None, error.with_traceback(traceback)
+            await sync_to_async(django_attempt.returned)(value)
             return value, None
         finally:
             await sync_to_async(connections.close_all)()
 
 
-def _running(backend: StowhandBackend, task: base.Task, ctx: Context) -> Running:
-    return Running(backend, task, ctx.job, is_last=ctx.attempt >= ctx.max_attempts)
+def _running(backend: StowhandBackend, task: base.Task, ctx: Context) -> DjangoAttempt:
+    return DjangoAttempt(backend, task, ctx.job, is_last=ctx.attempt >= ctx.max_attempts)
 
 
-def _value(returned: object) -> object:
+def _value(value: object) -> object:
     """As Django's JSON; an outcome of ours (``Snooze``, …) stays one. Raises TypeError for what is neither."""
-    return returned if isinstance(returned, OUTCOMES) else normalize_json(returned)
+    return value if isinstance(value, OUTCOMES) else normalize_json(value)
 
 
 def _outcome(value: object) -> object:
@@ -163,7 +163,7 @@ def around_thread() -> Iterator[None]:
         close_old_connections()
 
 
-class Stopping:
+class StopMiddleware:
     """Middleware: when a worker stops an attempt, and who is told if that was the end of its job."""
 
     def __init__(self, backend: StowhandBackend, inner: Handler) -> None:
@@ -205,11 +205,11 @@ class Stopping:
     def _send(self, task: base.Task, job: Job, outcome: Outcome | None, error: base.TaskError) -> None:
         with around_thread():
             try:
-                running = Running(self._backend, task, job, is_last=True)
+                django_attempt = DjangoAttempt(self._backend, task, job, is_last=True)
                 if isinstance(outcome, Complete):
-                    running.returned(outcome)
+                    django_attempt.returned(outcome)
                 else:
-                    running.gave_up(error)
+                    django_attempt.gave_up(error)
             finally:
                 connections.close_all()
 
@@ -231,6 +231,6 @@ def _canceled() -> base.TaskError:
 
 def options_of(task: base.Task) -> Mapping[str, Any]:
     """What it declares, for jobs that another makes than its own ``enqueue``: a schedule, the command line."""
-    ours = {name: getattr(task, name, None) for name in ("timeout", "max_attempts", "key")}
-    declared = {name: value for name, value in ours.items() if value is not None}
+    options = {name: getattr(task, name, None) for name in ("timeout", "max_attempts", "key")}
+    declared = {name: value for name, value in options.items() if value is not None}
     return {"queue": task.queue_name, "priority": -int(task.priority), **declared}

@@ -12,7 +12,7 @@ from django.tasks.signals import task_enqueued
 from django.utils.json import normalize_json
 
 from stowhand.django.database import Database
-from stowhand.django.results import TIMEOUT, result_of, written_timeout
+from stowhand.django.results import TIMEOUT_KEY, result_of, written_timeout
 from stowhand.django.task import Task, known_tasks, refuse_misfit
 from stowhand.errors import ConfigurationError, InvalidJob, UndecodablePayload, a_type
 from stowhand.jobs import strict_json
@@ -41,16 +41,16 @@ class StowhandBackend(BaseTaskBackend):
     supports_priority = True
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
-        self.wrong: ConfigurationError | None = None
+        self.settings_error: ConfigurationError | None = None
         """Why it can do nothing: said by ``manage.py check``, and raised by whoever uses it, not by Django's start."""
         self.modules: tuple[str, ...] = ()
         options = StoreOptions()
         try:
-            _refuse_others(alias, params)
+            _check_settings(alias, params)
             super().__init__(alias, params)
             self.modules, options = self._read_options()
         except ConfigurationError as error:
-            self.wrong = error
+            self.settings_error = error
             super().__init__(alias, {"QUEUES": [], "OPTIONS": {}})
         self.cron: Mapping[str, object] = self.options.get("cron", {})
         self._database = Database(self.options.get("database", "default"), options)
@@ -59,8 +59,8 @@ class StowhandBackend(BaseTaskBackend):
     @property
     def database(self) -> Database:
         """Raises ConfigurationError where the settings cannot be read."""
-        if self.wrong is not None:
-            raise self.wrong
+        if self.settings_error is not None:
+            raise self.settings_error
         return self._database
 
     def known(self) -> Mapping[str, base.Task]:
@@ -68,8 +68,8 @@ class StowhandBackend(BaseTaskBackend):
 
         Raises ConfigurationError.
         """
-        if self.wrong is not None:
-            raise self.wrong
+        if self.settings_error is not None:
+            raise self.settings_error
         if self._known is None:
             self._known = known_tasks(self.modules)
         return self._known
@@ -100,13 +100,17 @@ class StowhandBackend(BaseTaskBackend):
         function does not take, TypeError or InvalidJob for those that JSON would not bring back as they are."""
         declared = self._declared(task)
         refuse_misfit(task, args, kwargs)
-        given = {"args": list(args), "kwargs": dict(kwargs)}
-        payload: dict[str, Any] = normalize_json(given)
-        ours = task if isinstance(task, Task) else None
-        if ours is not None and ours.timeout is not None and ours.timeout != getattr(declared, "timeout", None):
-            payload[TIMEOUT] = written_timeout(ours.timeout)
+        arguments = {"args": list(args), "kwargs": dict(kwargs)}
+        payload: dict[str, Any] = normalize_json(arguments)
+        own_task = task if isinstance(task, Task) else None
+        if (
+            own_task is not None
+            and own_task.timeout is not None
+            and own_task.timeout != getattr(declared, "timeout", None)
+        ):
+            payload[TIMEOUT_KEY] = written_timeout(own_task.timeout)
         text = strict_json.encode(payload)
-        if not is_plain(given) and (loss := find_loss(given, strict_json.decode(text), typed=True)) is not None:
+        if not is_plain(arguments) and (loss := find_loss(arguments, strict_json.decode(text), typed=True)) is not None:
             raise InvalidJob(f"{task.module_path}: {loss.path.removeprefix('.')}: {loss}; give {loss.arrives}")
         return NewJob(
             task=task.module_path,
@@ -114,8 +118,8 @@ class StowhandBackend(BaseTaskBackend):
             queue=task.queue_name,
             priority=-int(task.priority),
             run_at=_aware(task.run_after),
-            key=None if ours is None else ours.key,
-            max_attempts=None if ours is None else ours.max_attempts,
+            key=None if own_task is None else own_task.key,
+            max_attempts=None if own_task is None else own_task.max_attempts,
         )
 
     def check(self, **kwargs: Any) -> list[Any]:
@@ -139,47 +143,47 @@ class StowhandBackend(BaseTaskBackend):
         return declared
 
     def _job(self, result_id: str) -> Job | None:
-        given = str(result_id)  # a view may have it as a number
-        if not (given.isascii() and given.isdigit() and len(given) < 19):
+        id_text = str(result_id)  # a view may have it as a number
+        if not (id_text.isascii() and id_text.isdigit() and len(id_text) < 19):
             return None
         with self.database.explained():
-            return self.database.jobs.get(int(given))
+            return self.database.jobs.get(int(id_text))
 
     def _read_options(self) -> tuple[tuple[str, ...], StoreOptions]:
         """``modules``, and those of the store. Raises ConfigurationError."""
-        where = f"TASKS[{self.alias!r}]['OPTIONS']"
+        location = f"TASKS[{self.alias!r}]['OPTIONS']"
         for name in self.options:
             if name not in OPTIONS:
-                known = "; ".join(f"{one}: {about}" for one, about in OPTIONS.items())
-                raise ConfigurationError(f"{where}: no option {name!r}; there are: {known}")
-        given = {name: self.options[name] for name in ("schema", "max_attempts") if name in self.options}
+                known = "; ".join(f"{option}: {description}" for option, description in OPTIONS.items())
+                raise ConfigurationError(f"{location}: no option {name!r}; there are: {known}")
+        store_options = {name: self.options[name] for name in ("schema", "max_attempts") if name in self.options}
         try:
             if not isinstance(cron := self.options.get("cron", {}), Mapping):
                 raise ConfigurationError(f"cron: {a_type(cron)} given; give {OPTIONS['cron'].partition(': ')[2]}")
             if not isinstance(database := self.options.get("database", ""), str):
                 raise ConfigurationError(f"database: {a_type(database)} given; give an alias of DATABASES: 'default'")
-            return read_modules(self.options.get("modules", ()), "modules"), StoreOptions(**given)
+            return read_modules(self.options.get("modules", ()), "modules"), StoreOptions(**store_options)
         except ConfigurationError as error:
-            raise ConfigurationError(f"{where}: {error}") from None
+            raise ConfigurationError(f"{location}: {error}") from None
 
 
-def _refuse_others(alias: str, params: Mapping[str, Any]) -> None:
+def _check_settings(alias: str, params: Mapping[str, Any]) -> None:
     """What Django would fail over without a word of the setting."""
     queues, options = params.get("QUEUES", ()), params.get("OPTIONS", {})
     if isinstance(queues, str) or not isinstance(queues, Collection):
-        like = [queues] if isinstance(queues, str) else ["default"]
-        raise ConfigurationError(f"TASKS[{alias!r}]['QUEUES']: {a_type(queues)} given; give a list: {like}")
-    for one in queues:
-        if not isinstance(one, str) or not one:
-            raise ConfigurationError(f"TASKS[{alias!r}]['QUEUES']: {one!r} is no queue's name; give text: 'default'")
+        example = [queues] if isinstance(queues, str) else ["default"]
+        raise ConfigurationError(f"TASKS[{alias!r}]['QUEUES']: {a_type(queues)} given; give a list: {example}")
+    for queue in queues:
+        if not isinstance(queue, str) or not queue:
+            raise ConfigurationError(f"TASKS[{alias!r}]['QUEUES']: {queue!r} is no queue's name; give text: 'default'")
     if not isinstance(options, Mapping):
         raise ConfigurationError(
             f"TASKS[{alias!r}]['OPTIONS']: {a_type(options)} given; give {{'database': 'default'}}"
         )
 
 
-def _aware(when: Any) -> Any:
+def _aware(local_time: Any) -> Any:
     """With USE_TZ off Django's times are those of its own time zone."""
     from django.utils import timezone
 
-    return timezone.make_aware(when) if when is not None and timezone.is_naive(when) else when
+    return timezone.make_aware(local_time) if local_time is not None and timezone.is_naive(local_time) else local_time

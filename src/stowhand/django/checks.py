@@ -18,58 +18,60 @@ from stowhand.stores.url import MEMORY_URL
 if TYPE_CHECKING:
     from stowhand.django.backend import StowhandBackend
 
-SETTINGS = ("BACKEND", "QUEUES", "OPTIONS")
+BACKEND_SETTINGS = ("BACKEND", "QUEUES", "OPTIONS")
 """Of one of TASKS."""
 
 
 def check_backend(backend: StowhandBackend) -> list[Any]:
     """Asks no database."""
-    if backend.wrong is not None:
-        return [checks.Error(f"{backend.wrong}.", id="stowhand.E007")]
-    where, alias = f"TASKS[{backend.alias!r}]", backend.database.alias
+    if backend.settings_error is not None:
+        return [checks.Error(f"{backend.settings_error}.", id="stowhand.E007")]
+    location, alias = f"TASKS[{backend.alias!r}]", backend.database.alias
     if alias not in connections.settings:
-        words = f"{where}: OPTIONS['database'] is {alias!r}, which DATABASES lacks."
+        message = f"{location}: OPTIONS['database'] is {alias!r}, which DATABASES lacks."
         hint = f"Name one of {', '.join(map(repr, connections.settings))}."
-        return [checks.Error(words, hint=hint, id="stowhand.E001")]
-    found: list[Any] = []
+        return [checks.Error(message, hint=hint, id="stowhand.E001")]
+    messages: list[Any] = []
     for name in task_backends.settings.get(backend.alias, {}):
-        if name not in SETTINGS:
-            hint = suggest(name, SETTINGS).removeprefix("; ")
-            found.append(checks.Warning(f"{where}: {name!r} means nothing.", hint=hint, id="stowhand.W003"))
+        if name not in BACKEND_SETTINGS:
+            hint = suggest(name, BACKEND_SETTINGS).removeprefix("; ")
+            messages.append(checks.Warning(f"{location}: {name!r} means nothing.", hint=hint, id="stowhand.W003"))
     if not apps.is_installed("stowhand.django"):
         hint = "Add 'stowhand.django': it brings the tables, and the command that runs the worker."
-        found.append(checks.Error(f"{where}: INSTALLED_APPS lacks it.", hint=hint, id="stowhand.E002"))
+        messages.append(checks.Error(f"{location}: INSTALLED_APPS lacks it.", hint=hint, id="stowhand.E002"))
     try:
         vendor, _ = backend.database.vendor, backend.database.jobs
     except ConfigurationError as error:
-        return [*found, checks.Error(f"{where}: {error}.", id="stowhand.E003")]
+        return [*messages, checks.Error(f"{location}: {error}.", id="stowhand.E003")]
     try:
         known_tasks(backend.modules)
     except ConfigurationError as error:
-        found.append(checks.Error(f"{where}: OPTIONS['modules']: {error}", id="stowhand.E004"))
+        messages.append(checks.Error(f"{location}: OPTIONS['modules']: {error}", id="stowhand.E004"))
     else:
-        found += _of_tasks(backend, where)
-    return found + (_of_sqlite(backend, where) if vendor == "sqlite" else [])
+        messages += _check_tasks(backend, location)
+    return messages + (_check_sqlite(backend, location) if vendor == "sqlite" else [])
 
 
-def _of_tasks(backend: StowhandBackend, where: str) -> list[Any]:
+def _check_tasks(backend: StowhandBackend, location: str) -> list[Any]:
     """As a worker would declare them."""
     app = App(MEMORY_URL)
     try:
         declare_tasks(app, backend)
     except ConfigurationError as error:
-        return [checks.Error(f"{where}: no worker could start: {error}.", id="stowhand.E006")]
-    found = []
+        return [checks.Error(f"{location}: no worker could start: {error}.", id="stowhand.E006")]
+    messages = []
     for name, item in backend.cron.items():
         try:
             declare_recurring(app, backend, name, item)
         except ConfigurationError as error:
             hint = "Write ('0 3 * * *', 'shop.tasks.report'), and {...} behind it for arguments."
-            found.append(checks.Error(f"{where}: OPTIONS['cron'][{name!r}]: {error}.", hint=hint, id="stowhand.E005"))
-    return found
+            messages.append(
+                checks.Error(f"{location}: OPTIONS['cron'][{name!r}]: {error}.", hint=hint, id="stowhand.E005")
+            )
+    return messages
 
 
-def _of_sqlite(backend: StowhandBackend, where: str) -> list[Any]:
+def _check_sqlite(backend: StowhandBackend, location: str) -> list[Any]:
     if backend.database.is_in_memory:
         return []
     alias = backend.database.alias
@@ -78,7 +80,7 @@ def _of_sqlite(backend: StowhandBackend, where: str) -> list[Any]:
         return []
     return [
         checks.Warning(
-            f"{where}: DATABASES[{alias!r}] begins its transactions as a reader.",
+            f"{location}: DATABASES[{alias!r}] begins its transactions as a reader.",
             hint="A transaction that reads first and then enqueues fails with 'database is locked' when a worker"
             " has written meanwhile. Set OPTIONS = {'transaction_mode': 'IMMEDIATE'}.",
             id="stowhand.W001",

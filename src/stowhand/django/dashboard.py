@@ -21,7 +21,7 @@ RIGHTS = {Permission.LOOK: LOOK, Permission.PAYLOADS: PAYLOADS, Permission.ACT: 
 
 def show(request: HttpRequest, page: str) -> HttpResponse:
     """``page``: its path below the entry. In a view that runs in a thread, as the admin's does."""
-    ours = Request(
+    dashboard_request = Request(
         method=request.method,
         path=f"/{page}",
         query=dict(request.GET.lists()),
@@ -34,7 +34,7 @@ def show(request: HttpRequest, page: str) -> HttpResponse:
         visitor=Visitor(request.user.get_username(), frozenset(_rights(request.user))),
         is_identified=True,
     )
-    return _response(_dashboard().answer(ours))
+    return _response(_dashboard().answer(dashboard_request))
 
 
 def _rights(user: Any) -> Iterator[Permission]:

@@ -17,9 +17,9 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.protocols.producer import JobsOnConnection
 from stowhand.protocols.store import StoreOptions
 
-_ABSENT = ("3F000", "42883", "42P01")
+_MISSING_OBJECT_CODES = ("3F000", "42883", "42P01")
 """SQLSTATEs: no such schema, function, table."""
-_OF_DJANGO = {"pool", "isolation_level", "server_side_binding", "assume_role", "sslcert_env"}
+_DJANGO_OPTIONS = {"pool", "isolation_level", "server_side_binding", "assume_role", "sslcert_env"}
 """Of OPTIONS on PostgreSQL: no parameters of a connection."""
 
 
@@ -61,13 +61,13 @@ class Database:
     @property
     def url(self) -> str:
         """As the command line takes it. May hold a password."""
-        given = self.connection.settings_dict
+        django_settings = self.connection.settings_dict
         if self.vendor == "sqlite":
-            name = str(given["NAME"])
+            name = str(django_settings["NAME"])
             if self.is_in_memory:
                 raise ConfigurationError(f"DATABASES[{self.alias!r}] is in memory: a worker needs a file or a server")
             return f"sqlite:///{name.removeprefix('file:').partition('?')[0]}"
-        return _postgres_url(given)
+        return _postgres_url(django_settings)
 
     @property
     def jobs(self) -> JobsOnConnection:
@@ -114,7 +114,7 @@ class Database:
         except Error as error:
             cause: Any = error.__cause__
             state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-            if state in _ABSENT or "no such table: stowhand_" in str(error):
+            if state in _MISSING_OBJECT_CODES or "no such table: stowhand_" in str(error):
                 raise self._no_tables(error) from error
             raise
 
@@ -134,16 +134,19 @@ class Database:
         return self.connection.connection
 
 
-def _postgres_url(given: dict[str, Any]) -> str:
+def _postgres_url(django_settings: dict[str, Any]) -> str:
     """A libpq URL of Django's settings, with the further parameters of OPTIONS."""
-    options = {name: value for name, value in given.get("OPTIONS", {}).items() if name not in _OF_DJANGO}
-    named = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
-    parameters = {name: given[key] for name, key in named.items() if given.get(key)}
-    plain = {name: value for name, value in options.items() if isinstance(value, str | int | float)}
-    if role := given.get("OPTIONS", {}).get("assume_role"):  # as the server takes it, blanks and backslashes quoted
+    options = {name: value for name, value in django_settings.get("OPTIONS", {}).items() if name not in _DJANGO_OPTIONS}
+    settings_by_parameter = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
+    parameters = {name: django_settings[key] for name, key in settings_by_parameter.items() if django_settings.get(key)}
+    connection_options = {name: value for name, value in options.items() if isinstance(value, str | int | float)}
+    if role := django_settings.get("OPTIONS", {}).get(
+        "assume_role"
+    ):  # as the server takes it, blanks and backslashes quoted
         quoted = re.sub(r"([\\\s])", r"\\\1", str(role))
-        plain["options"] = f"{plain.get('options', '')} -c role={quoted}".strip()
+        connection_options["options"] = f"{connection_options.get('options', '')} -c role={quoted}".strip()
     words = (
-        f"{name}={quote(str(value), safe='')}" for name, value in cast("dict[str, Any]", plain | parameters).items()
+        f"{name}={quote(str(value), safe='')}"
+        for name, value in cast("dict[str, Any]", connection_options | parameters).items()
     )
     return f"postgresql://?{'&'.join(words)}"

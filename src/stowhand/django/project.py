@@ -10,12 +10,12 @@ from typing import Any
 from django.tasks import task_backends
 
 from stowhand.app.app import App
-from stowhand.django.attempts import Stopping, around_thread, function_of, options_of
+from stowhand.django.attempts import StopMiddleware, around_thread, function_of, options_of
 from stowhand.django.backend import StowhandBackend
 from stowhand.django.task import refuse_misfit
 from stowhand.errors import ConfigurationError, suggest
 
-BACKEND = "DJANGO_STOWHAND_BACKEND"
+BACKEND_VARIABLE = "DJANGO_STOWHAND_BACKEND"
 """The alias in TASKS whose jobs are meant, where there are several."""
 
 
@@ -27,7 +27,7 @@ def app_of(backend: StowhandBackend) -> App:
         schema=given.schema,
         max_attempts=given.max_attempts,
         around_thread=around_thread,
-        middleware=[partial(Stopping, backend)],
+        middleware=[partial(StopMiddleware, backend)],
     )
     declare_tasks(app, backend)
     for identifier, item in backend.cron.items():
@@ -41,7 +41,7 @@ def declare_tasks(app: App, backend: StowhandBackend) -> None:
         try:
             app.task(name=path, **options_of(task))(function_of(backend, task))
         except ConfigurationError as error:
-            raise _without_a_place(error) from None
+            raise _without_location(error) from None
 
 
 def declare_recurring(app: App, backend: StowhandBackend, identifier: str, item: Any) -> None:
@@ -63,10 +63,10 @@ def declare_recurring(app: App, backend: StowhandBackend, identifier: str, item:
     try:
         app.cron(pattern, path, {"args": [], "kwargs": kwargs}, identifier=identifier)
     except ConfigurationError as error:
-        raise _without_a_place(error) from None
+        raise _without_location(error) from None
 
 
-def _without_a_place(error: ConfigurationError) -> ConfigurationError:
+def _without_location(error: ConfigurationError) -> ConfigurationError:
     """What is wrong stands in the settings, and not in a line of Django's."""
     return ConfigurationError(re.sub(r"^.*?:\d+: ", "", str(error), flags=re.MULTILINE))
 
@@ -76,14 +76,18 @@ def chosen_backend() -> StowhandBackend:
 
     Raises ConfigurationError.
     """
-    ours = {one.alias: one for one in task_backends.all() if isinstance(one, StowhandBackend)}
-    if not ours:
+    own_backends = {backend.alias: backend for backend in task_backends.all() if isinstance(backend, StowhandBackend)}
+    if not own_backends:
         raise ConfigurationError(
             "TASKS has no backend of stowhand: TASKS = {'default': {'BACKEND': 'stowhand.django.StowhandBackend'}}"
         )
-    named = os.environ.get(BACKEND)
-    if named is not None and named not in ours:
-        raise ConfigurationError(f"TASKS has no backend {named!r} of stowhand{suggest(named, ours)}")
-    if named is None and len(ours) > 1 and "default" not in ours:
-        raise ConfigurationError(f"TASKS has several backends of stowhand ({', '.join(ours)}): --backend names one")
-    return ours[named or ("default" if "default" in ours else next(iter(ours)))]
+    named_alias = os.environ.get(BACKEND_VARIABLE)
+    if named_alias is not None and named_alias not in own_backends:
+        raise ConfigurationError(
+            f"TASKS has no backend {named_alias!r} of stowhand{suggest(named_alias, own_backends)}"
+        )
+    if named_alias is None and len(own_backends) > 1 and "default" not in own_backends:
+        raise ConfigurationError(
+            f"TASKS has several backends of stowhand ({', '.join(own_backends)}): --backend names one"
+        )
+    return own_backends[named_alias or ("default" if "default" in own_backends else next(iter(own_backends)))]

@@ -26,9 +26,9 @@ _STATUS = {
     State.FAILED: Status.FAILED,
     State.CANCELED: Status.FAILED,
 }
-UNNAMED = "unknown"
+UNKNOWN_WORKER = "unknown"
 """The worker of an attempt of which no name was kept."""
-TIMEOUT = "_timeout"
+TIMEOUT_KEY = "_timeout"
 """In a payload, beside ``args`` and ``kwargs``: what one call has asked for. A worker that does not know it yet goes by
 the task's own."""
 
@@ -53,13 +53,13 @@ class JobFailed(Exception):
     """Of an attempt that gave no exception: it returned ``Fail`` or ``Retry``, or its arguments did not fit."""
 
 
-_OURS = {WORKER_DIED: WorkerDied, TIMED_OUT: AttemptTimedOut, BY_HAND: FailedByHand}
+_ERRORS_BY_CLASS = {WORKER_DIED: WorkerDied, TIMED_OUT: AttemptTimedOut, BY_HAND: FailedByHand}
 
 
 def result_of(job: Job, tries: Sequence[FailedAttempt], task: base.Task, backend: str) -> base.TaskResult:
     """``task``: as it is declared. Errors are those since the job was last retried by hand."""
     args, kwargs = arguments_of(job)
-    current = [one for one in tries if one.round == max(each.round for each in tries)]
+    current = [attempt for attempt in tries if attempt.round == max(attempt_of_job.round for attempt_of_job in tries)]
     result = base.TaskResult(
         task=_as_enqueued(job, task, backend),
         id=str(job.id),
@@ -98,9 +98,9 @@ def _extra(payload: dict[str, Any]) -> set[str]:
 def timeout_of(job: Job) -> float | None:
     """Seconds that this call has asked for; ``None``: those of its task. What is no duration counts for nothing."""
     with suppress(UndecodablePayload, ValueError):
-        if TIMEOUT in job.payload_text and isinstance(job.payload, dict) and TIMEOUT in job.payload:
-            asked = seconds(job.payload[TIMEOUT])
-            return asked if 0 < asked <= MAX_DURATION_SECONDS else None
+        if TIMEOUT_KEY in job.payload_text and isinstance(job.payload, dict) and TIMEOUT_KEY in job.payload:
+            requested = seconds(job.payload[TIMEOUT_KEY])
+            return requested if 0 < requested <= MAX_DURATION_SECONDS else None
     return None
 
 
@@ -121,7 +121,7 @@ def _as_enqueued(job: Job, task: base.Task, backend: str) -> base.Task:
         if job.key != task.key:
             changes["key"] = job.key
         if timeout_of(job) is not None:
-            changes["timeout"] = job.payload[TIMEOUT]
+            changes["timeout"] = job.payload[TIMEOUT_KEY]
     if not job.attempts and job.run_at > (job.updated_at or job.created_at):
         changes["run_after"] = job.run_at
     return _changed(task, changes) if changes else task
@@ -140,14 +140,16 @@ def _changed(task: base.Task, changes: Mapping[str, Any]) -> base.Task:
 
 
 def _first_start(job: Job, tries: Sequence[FailedAttempt]) -> Any:
-    starts = [one.started_at for one in tries if one.started_at is not None]
+    starts = [attempt.started_at for attempt in tries if attempt.started_at is not None]
     return min(starts) if starts else job.started_at
 
 
 def _errors(job: Job, tries: Sequence[FailedAttempt]) -> list[base.TaskError]:
     """The newest has its whole text in the job. An attempt that canceled the job is what canceled it."""
-    tries = [one for one in tries if one.outcome is not AttemptEnd.CANCELED]
-    errors = [base.TaskError(exception_class_path=_path(one), traceback=_traceback(_text(one))) for one in tries]
+    tries = [attempt for attempt in tries if attempt.outcome is not AttemptEnd.CANCELED]
+    errors = [
+        base.TaskError(exception_class_path=_path(attempt), traceback=_traceback(_text(attempt))) for attempt in tries
+    ]
     if job.state is State.CANCELED:
         errors.append(_error(JobCanceled, job.last_error or "canceled"))
     elif job.state in (State.ERRORED, State.FAILED) and job.last_error:
@@ -156,10 +158,10 @@ def _errors(job: Job, tries: Sequence[FailedAttempt]) -> list[base.TaskError]:
     return errors
 
 
-def _text(one: FailedAttempt) -> str:
-    if one.error is None and one.error_class == WORKER_DIED:
-        return f"the worker {one.worker or UNNAMED} died while running it"
-    return one.error or ""
+def _text(attempt: FailedAttempt) -> str:
+    if attempt.error is None and attempt.error_class == WORKER_DIED:
+        return f"the worker {attempt.worker or UNKNOWN_WORKER} died while running it"
+    return attempt.error or ""
 
 
 def error_of(error: BaseException) -> base.TaskError:
@@ -177,13 +179,13 @@ def _traceback(text: str) -> str:
     return f"{(mark + rest).strip() or text.rstrip()}\n"
 
 
-def _path(one: FailedAttempt) -> str:
+def _path(attempt: FailedAttempt) -> str:
     """Of a built-in class we keep the name alone."""
-    if one.error_class is None:
+    if attempt.error_class is None:
         return _class_path(JobFailed)
-    if one.error_class in _OURS:
-        return _class_path(_OURS[one.error_class])
-    return one.error_class if "." in one.error_class else f"builtins.{one.error_class}"
+    if attempt.error_class in _ERRORS_BY_CLASS:
+        return _class_path(_ERRORS_BY_CLASS[attempt.error_class])
+    return attempt.error_class if "." in attempt.error_class else f"builtins.{attempt.error_class}"
 
 
 def _class_path(kind: type[BaseException]) -> str:
@@ -193,7 +195,7 @@ def _class_path(kind: type[BaseException]) -> str:
 def _workers(job: Job, tries: Sequence[FailedAttempt]) -> list[str]:
     """One for each attempt, the last one's last. What no name was kept of is filled up: their number is Django's count
     of attempts."""
-    names = {one.number: one.worker for one in tries if one.worker}
+    names = {attempt.number: attempt.worker for attempt in tries if attempt.worker}
     if job.attempts and (last := job.worker or job.last_worker):
         names[job.attempts] = last  # an attempt that died with its worker gave its number back
-    return [names.get(number) or UNNAMED for number in range(1, job.attempts + 1)]
+    return [names.get(number) or UNKNOWN_WORKER for number in range(1, job.attempts + 1)]

@@ -46,7 +46,7 @@ class Install(Operation):
         return f"Tables of background jobs (number {self.postgres} in PostgreSQL, {self.sqlite} in SQLite)"
 
 
-_ENTRY = CreateModel(
+_ADMIN_MODEL = CreateModel(
     "Job",
     [("id", BigAutoField(primary_key=True))],
     {
@@ -66,15 +66,15 @@ def numbered(postgres: int, sqlite: int, after: str | None = None) -> type[Migra
     class Numbered(Migration):
         initial = after is None
         dependencies = [] if after is None else [("stowhand", after)]
-        operations = [Install(postgres, sqlite, first=after is None), *([] if after else [_ENTRY])]  # noqa: RUF012 - as above
+        operations = [Install(postgres, sqlite, first=after is None), *([] if after else [_ADMIN_MODEL])]  # noqa: RUF012 - as above
 
     return Numbered
 
 
 def databases_of(alias: str) -> list[Database]:
     """Where backends of ours keep jobs in this alias, each schema once."""
-    found: dict[str, Database] = {}
+    databases: dict[str, Database] = {}
     for backend in task_backends.all():
         if isinstance(backend, StowhandBackend) and backend.database.alias == alias:
-            found.setdefault(backend.database.options.schema, backend.database)
-    return list(found.values())
+            databases.setdefault(backend.database.options.schema, backend.database)
+    return list(databases.values())

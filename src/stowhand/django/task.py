@@ -51,9 +51,9 @@ class Task(base.Task):
         self, *, key: str | None = None, max_attempts: int | None = None, timeout: Duration | None = None, **django: Any
     ) -> Task:
         """As Django's, with what a job of ours has besides. Raises InvalidTask."""
-        given: dict[str, Any] = {"key": key, "max_attempts": max_attempts, "timeout": timeout}
+        options: dict[str, Any] = {"key": key, "max_attempts": max_attempts, "timeout": timeout}
         changed: Task = base.Task.using(self, **django)
-        changes = {name: value for name, value in given.items() if value is not None}
+        changes = {name: value for name, value in options.items() if value is not None}
         return replace(changed, **changes) if changes else changed
 
 
@@ -98,28 +98,28 @@ def task(
     return declare if function is None else declare(function)
 
 
-MODULE = "tasks"
+TASKS_MODULE = "tasks"
 
 
 def known_tasks(modules: Iterable[str] = ()) -> dict[str, base.Task]:
     """By path; these modules are imported, and looked into anew each time. ``modules``: further ones, ``"shop.jobs"``
     or ``"shop.jobs.*"``. Raises ConfigurationError."""
-    autodiscover_modules(MODULE)
+    autodiscover_modules(TASKS_MODULE)
     import_modules(modules)
-    found: dict[str, base.Task] = {}
+    tasks: dict[str, base.Task] = {}
     for module in _modules(modules):
-        for one in vars(module).values():
-            if isinstance(one, base.Task):
-                found.setdefault(one.module_path, one)
-    return found
+        for value in vars(module).values():
+            if isinstance(value, base.Task):
+                tasks.setdefault(value.module_path, value)
+    return tasks
 
 
 def _modules(names: Iterable[str]) -> Iterator[ModuleType]:
-    wanted = [f"{config.name}.{MODULE}" for config in apps.get_app_configs()]
+    names_to_read = [f"{config.name}.{TASKS_MODULE}" for config in apps.get_app_configs()]
     for name in names:
-        whole = name.removesuffix(".*")
-        below = [one for one in sys.modules if one.startswith(f"{whole}.")] if whole != name else []
-        wanted += [whole, *sorted(below)]
-    for name in dict.fromkeys(wanted):
+        module_name = name.removesuffix(".*")
+        submodules = [name for name in sys.modules if name.startswith(f"{module_name}.")] if module_name != name else []
+        names_to_read += [module_name, *sorted(submodules)]
+    for name in dict.fromkeys(names_to_read):
         if (module := sys.modules.get(name)) is not None:
             yield module

@@ -19,7 +19,7 @@ from django.tasks.backends import immediate
 from django.utils.json import normalize_json
 
 from stowhand.app.drain import MAX_JOBS_PER_DRAIN, RecordedAttempt
-from stowhand.django.attempts import Running
+from stowhand.django.attempts import DjangoAttempt
 from stowhand.django.backend import StowhandBackend
 from stowhand.django.database import Database
 from stowhand.django.task import Task
@@ -32,8 +32,8 @@ from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.retry import natural
 from stowhand.testing.jobs import Drained, endless, judged
 
-WORKER = "drain"
-LEASE = 3600.0
+WORKER_NAME = "drain"
+LEASE_SECONDS = 3600.0
 
 
 class ImmediateBackend(immediate.ImmediateBackend):
@@ -50,13 +50,15 @@ def drain(backend: str = "default", *, raises: bool = True, most: int = MAX_JOBS
     Raises RuntimeError after ``most`` attempts: a task enqueues itself for ever. Raises KeyboardInterrupt of a task.
     """
     __tracebackhide__ = True
-    ours = task_backends[backend]
-    if not isinstance(ours, StowhandBackend):
-        raise ConfigurationError(f"drain: TASKS[{backend!r}] is a {type(ours).__qualname__}, which keeps no jobs here")
-    names = tuple(ours.known())
+    own_backend = task_backends[backend]
+    if not isinstance(own_backend, StowhandBackend):
+        raise ConfigurationError(
+            f"drain: TASKS[{backend!r}] is a {type(own_backend).__qualname__}, which keeps no jobs here"
+        )
+    names = tuple(own_backend.known())
     ran: list[RecordedAttempt] = []
-    while (claim := _claimed(ours.database, names, ran, most)) is not None:
-        ran.append(_attempt(ours, claim))
+    while (claim := _claimed(own_backend.database, names, ran, most)) is not None:
+        ran.append(_attempt(own_backend, claim))
     return judged(Drained(ran), raises=raises)
 
 
@@ -64,13 +66,13 @@ def _claimed(
     database: Database, names: tuple[str, ...], ran: Sequence[RecordedAttempt], most: int
 ) -> Claim[Job] | None:
     """The next due job. Raises RuntimeError, and claims none, where ``most`` have run."""
-    request = ClaimRequest(worker=WORKER, token=str(uuid.uuid4()), limit=1, lease=LEASE, tasks=names)
+    request = ClaimRequest(worker=WORKER_NAME, token=str(uuid.uuid4()), limit=1, lease=LEASE_SECONDS, tasks=names)
     with database.transaction() as jobs:
         claim = next(iter(jobs.claim(request)), None)
         if claim is None or len(ran) < most:
             return claim
-        back = settle(Snooze(0.0), attempts=claim.attempts, max_attempts=claim.max_attempts, backoff=natural)
-        jobs.settle(claim.lease, back)  # in a test's own transaction, an error alone would not undo the claim
+        settlement = settle(Snooze(0.0), attempts=claim.attempts, max_attempts=claim.max_attempts, backoff=natural)
+        jobs.settle(claim.lease, settlement)  # in a test's own transaction, an error alone would not undo the claim
     raise endless(ran, most)
 
 
@@ -93,11 +95,11 @@ def _attempt(backend: StowhandBackend, claim: Claim[Job]) -> RecordedAttempt:
 
 def _outcome(backend: StowhandBackend, task: base.Task, claim: Claim[Job]) -> tuple[Outcome, BaseException | None]:
     try:
-        running = Running(backend, task, claim.record, is_last=claim.attempts >= claim.max_attempts)
-        running.begin()
+        django_attempt = DjangoAttempt(backend, task, claim.record, is_last=claim.attempts >= claim.max_attempts)
+        django_attempt.start()
         with _undoing_what_is_broken(backend.database):
             try:
-                returned = running.call()
+                returned = django_attempt.call()
                 if iscoroutinefunction(task.func):
                     returned = async_to_sync(_awaited)(returned)
                 value = returned if isinstance(returned, OUTCOMES) else Complete(normalize_json(returned))
@@ -106,9 +108,9 @@ def _outcome(backend: StowhandBackend, task: base.Task, claim: Claim[Job]) -> tu
             except RaisableOutcome as raised:
                 value = from_raised(raised)
             except BaseException as error:  # boundary: an error of the attempt, as for a worker
-                running.failed(error)
+                django_attempt.failed(error)
                 raise
-        running.returned(value)
+        django_attempt.returned(value)
         return from_returned(value), None
     except KeyboardInterrupt:
         raise
@@ -128,13 +130,13 @@ def _undoing_what_is_broken(database: Database) -> Iterator[None]:
     if not connection.in_atomic_block:
         yield
         return
-    place = connection.savepoint()
+    savepoint_id = connection.savepoint()
     try:
         yield
     finally:
         try:
-            connection.savepoint_commit(place)
+            connection.savepoint_commit(savepoint_id)
         except DatabaseError:  # broken, or Django says so: what the task has written is gone, as it would be there
             connection.set_rollback(False)
-            connection.savepoint_rollback(place)
-            connection.savepoint_commit(place)
+            connection.savepoint_rollback(savepoint_id)
+            connection.savepoint_commit(savepoint_id)

@@ -28,21 +28,21 @@ from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.producer import JobStanding
 from stowhand.protocols.queue_store import Failures
 
-LONGEST_WAIT = 30.0
+MAX_WAIT_SECONDS = 30.0
 """Seconds that a poll may wait."""
 
 
-LONGEST_LEASE = 86_400.0
+MAX_LEASE_SECONDS = 86_400.0
 """Seconds."""
-BODY_LIMIT = 1024 * 1024
+MAX_BODY_BYTES = 1024 * 1024
 """Bytes of one request."""
-MOST_ITEMS = 1000
+MAX_ITEMS = 1000
 """Items in one list of a request: leases, settlements, jobs, entries of a log, ids."""
-MANY = msgspec.Meta(max_length=MOST_ITEMS)
+ITEM_LIMIT = msgspec.Meta(max_length=MAX_ITEMS)
 
 Q = TypeVar("Q")
 A = TypeVar("A")
-LeaseSeconds = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_LEASE)]
+LeaseSeconds = Annotated[float, msgspec.Meta(gt=0, le=MAX_LEASE_SECONDS)]
 JobNumber = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
@@ -52,7 +52,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """
 
 
-class ClaimAsked(Message, frozen=True):
+class RemoteClaimRequest(Message, frozen=True):
     worker: str
     token: str
     """A uuid, new for every claim: one that was used is refused (``used``). Where the reply to a claim is lost, release
@@ -68,7 +68,7 @@ class ClaimAsked(Message, frozen=True):
     conditions: tuple[Where, ...] = ()
 
 
-class Lent(Message, frozen=True):
+class ClaimedRecord(Message, frozen=True):
     """One record under a lease."""
 
     lease: Lease
@@ -85,8 +85,8 @@ class Lent(Message, frozen=True):
     resets: int = 0
 
 
-class Claimed(Message, frozen=True):
-    claims: tuple[Lent, ...]
+class ClaimReply(Message, frozen=True):
+    claims: tuple[ClaimedRecord, ...]
 
 
 class Proof(Message, frozen=True):
@@ -96,20 +96,20 @@ class Proof(Message, frozen=True):
     authorization: str
 
 
-class Held(Message, frozen=True, omit_defaults=True):
-    leases: Annotated[tuple[Proof, ...], MANY]
+class HeartbeatRequest(Message, frozen=True, omit_defaults=True):
+    leases: Annotated[tuple[Proof, ...], ITEM_LIMIT]
     lease: LeaseSeconds | None = None
     """``None``: nothing is renewed, and the answer names only what was asked to cancel."""
 
 
-class Beaten(Message, frozen=True):
+class HeartbeatReply(Message, frozen=True):
     lost: tuple[Pair, ...] = ()
     canceled: tuple[Pair, ...] = ()
     busy: tuple[Pair, ...] = ()
     lease_until: datetime | None = None
 
 
-class Note(Message, frozen=True, omit_defaults=True):
+class ProgressNote(Message, frozen=True, omit_defaults=True):
     """How far one attempt is."""
 
     proof: Proof
@@ -118,18 +118,18 @@ class Note(Message, frozen=True, omit_defaults=True):
     text: str | None = None
 
 
-class ProgressSaid(Message, frozen=True):
-    notes: Annotated[tuple[Note, ...], MANY]
+class ProgressRequest(Message, frozen=True):
+    notes: Annotated[tuple[ProgressNote, ...], ITEM_LIMIT]
 
 
-class ProgressHeard(Message, frozen=True):
+class ProgressReply(Message, frozen=True):
     """It is written, unless the lent store did not answer at once: then it is dropped."""
 
     lost: tuple[Pair, ...] = ()
     """Leases that were not lent under this token."""
 
 
-class SettlementSent(Message, frozen=True):
+class ProvedSettlement(Message, frozen=True):
     """If its result, payload or following jobs cannot be stored, the verdict is ``unwritten``. A state that contradicts
     ``ended`` is an error of the whole call."""
 
@@ -137,8 +137,8 @@ class SettlementSent(Message, frozen=True):
     settlement: Settlement
 
 
-class Settlements(Message, frozen=True):
-    batch: Annotated[tuple[SettlementSent, ...], MANY]
+class SettleRequest(Message, frozen=True):
+    batch: Annotated[tuple[ProvedSettlement, ...], ITEM_LIMIT]
     repeat: bool = False
 
 
@@ -152,30 +152,30 @@ class Difference(Message, frozen=True, omit_defaults=True):
     unwritten: str | None = None
 
 
-class Verdicts(Message, frozen=True, omit_defaults=True):
+class SettleReply(Message, frozen=True, omit_defaults=True):
     verdicts: tuple[str, ...]
     differences: tuple[Difference, ...] = ()
 
 
-class TaskQueues(Message, frozen=True):
+class QueuesRequest(Message, frozen=True):
     """The queues that the tasks of a worker declare, as it starts."""
 
-    task_queues: Annotated[dict[str, str], MANY]
+    task_queues: Annotated[dict[str, str], ITEM_LIMIT]
     """By task. They hold for jobs whose producer names no queue and does not know the task."""
 
 
-class QueuesDeclared(Message, frozen=True):
+class QueuesReply(Message, frozen=True):
     left_out: tuple[str, ...] = ()
     """Tasks that are outside the token's tasks, or whose queue is outside its queues."""
 
 
-class Release(Message, frozen=True):
-    leases: Annotated[tuple[Proof, ...], MANY] = ()
+class ReleaseRequest(Message, frozen=True):
+    leases: Annotated[tuple[Proof, ...], ITEM_LIMIT] = ()
     token: str | None = None
     """A claim token whose reply never arrived: its leases are handed back, and it can never claim again."""
 
 
-class Released(Message, frozen=True):
+class ReleaseReply(Message, frozen=True):
     busy: tuple[Pair, ...] = ()
     """Leases that are not handed back yet: try again."""
     lost: tuple[Pair, ...] = ()
@@ -183,44 +183,44 @@ class Released(Message, frozen=True):
     abandoned: bool = True
 
 
-class Reset(Message, frozen=True):
-    leases: Annotated[tuple[Proof, ...], MANY] = ()
+class ResetRequest(Message, frozen=True):
+    leases: Annotated[tuple[Proof, ...], ITEM_LIMIT] = ()
     """Leases of jobs whose worker process, or child process, has died."""
     worker: str | None = None
     """The name of a worker that has died: everything lent to it under the same worker token is reset."""
 
 
-class ResetDone(Message, frozen=True):
+class ResetReply(Message, frozen=True):
     jobs: tuple[ResetJob, ...] = ()
     """The jobs that were taken back. Each counts one reset."""
 
 
-class LogChange(Message, frozen=True):
+class LogRequest(Message, frozen=True):
     proof: Proof
-    add: Annotated[tuple[ExecutionLogEntry, ...], MANY] = ()
-    update: Annotated[tuple[tuple[int, ExecutionLogEntry], ...], MANY] = ()
+    add: Annotated[tuple[ExecutionLogEntry, ...], ITEM_LIMIT] = ()
+    update: Annotated[tuple[tuple[int, ExecutionLogEntry], ...], ITEM_LIMIT] = ()
 
 
-class LogNumbers(Message, frozen=True):
+class LogReply(Message, frozen=True):
     numbers: tuple[int, ...]
 
 
-class Enqueue(Message, frozen=True, omit_defaults=True):
+class EnqueueRequest(Message, frozen=True, omit_defaults=True):
     """All of these jobs are enqueued in one transaction, or none."""
 
-    jobs: Annotated[tuple[NewJob, ...], MANY]
+    jobs: Annotated[tuple[NewJob, ...], ITEM_LIMIT]
     bare: bool = False
     """The answer contains ids only."""
 
 
-class Enqueued(Message, frozen=True):
+class EnqueueReply(Message, frozen=True):
     """In the order of the jobs that were sent."""
 
     ids: tuple[int, ...]
     jobs: tuple[Job, ...] = ()
 
 
-class TermsOffered(Message, frozen=True):
+class TermsReply(Message, frozen=True):
     name: str
     kind: str
     lease: float | None = None
@@ -231,7 +231,7 @@ class TermsOffered(Message, frozen=True):
     logs: bool = False
 
 
-class DueAsked(Message, frozen=True):
+class DueRequest(Message, frozen=True):
     """Asks when a job is due, and, with ``wait``, waits for a wake-up.
 
     The server counts the lent store's wake-ups. It answers at once when its count differs from ``wake_count``, else as
@@ -241,13 +241,13 @@ class DueAsked(Message, frozen=True):
 
     tasks: tuple[str, ...] | None = None
     queues: Queues = ALL_QUEUES
-    wait: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT)] = 0.0
+    wait: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_SECONDS)] = 0.0
     """Seconds, at most ``LONGEST_WAIT``. 0: answer at once."""
     wake_count: str | None = None
     """Of an earlier answer. Required with ``wait``."""
 
 
-class Due(Message, frozen=True):
+class DueReply(Message, frozen=True):
     seconds: float | None = None
     """Seconds until the earliest waiting job of these tasks is due. Only where ``wait`` is 0."""
     wake_count: str = ""
@@ -256,13 +256,13 @@ class Due(Message, frozen=True):
     """``store.is_listening`` of the lent store: the server is receiving wake-ups."""
 
 
-class EndsAsked(Message, frozen=True):
+class ResultsRequest(Message, frozen=True):
     """Asks how jobs ended."""
 
-    job_ids: Annotated[tuple[JobNumber, ...], MANY]
+    job_ids: Annotated[tuple[JobNumber, ...], ITEM_LIMIT]
 
 
-class Ends(Message, frozen=True):
+class ResultsReply(Message, frozen=True):
     ended: tuple[JobStanding, ...] = ()
     """Those that have ended, have made place for another job, or are nowhere."""
     left_out: tuple[int, ...] = ()
@@ -271,7 +271,7 @@ class Ends(Message, frozen=True):
     """Seconds for which the lent store keeps how a job ended; ``None``: not at all."""
 
 
-class Kind(StrEnum):
+class ErrorKind(StrEnum):
     """What went wrong, for programs."""
 
     MALFORMED = "malformed"
@@ -306,7 +306,7 @@ class Kind(StrEnum):
     """500: a bug in the server."""
 
 
-class Trouble(Message, frozen=True):
+class ErrorReply(Message, frozen=True):
     error: str
     """One of ``Kind``; a later version may add more."""
     message: str
@@ -348,21 +348,21 @@ class Verb(msgspec.Struct, Generic[Q, A], frozen=True, eq=False):
         return "GET" if self.request is None else "POST"
 
 
-CLAIM = Verb("claim", "/v1/claim", ClaimAsked, Claimed, (Scope.CLAIM,))
-HEARTBEAT = Verb("heartbeat", "/v1/heartbeat", Held, Beaten, (Scope.CLAIM,))
-PROGRESS = Verb("progress", "/v1/progress", ProgressSaid, ProgressHeard, (Scope.CLAIM,))
-SETTLE = Verb("settle", "/v1/settle", Settlements, Verdicts, (Scope.CLAIM,))
-RESET = Verb("reset", "/v1/reset", Reset, ResetDone, (Scope.CLAIM,))
-RELEASE = Verb("release", "/v1/release", Release, Released, (Scope.CLAIM,))
-QUEUES = Verb("queues", "/v1/queues", TaskQueues, QueuesDeclared, (Scope.CLAIM,))
-LOGS = Verb("logs", "/v1/logs", LogChange, LogNumbers, (Scope.CLAIM,))
-ENQUEUE = Verb("enqueue", "/v1/enqueue", Enqueue, Enqueued, (Scope.ENQUEUE,))
-DUE = Verb("due", "/v1/due", DueAsked, Due, (Scope.CLAIM,))
-ENDS = Verb("ends", "/v1/ends", EndsAsked, Ends, (Scope.READ, Scope.PAYLOAD))
+CLAIM = Verb("claim", "/v1/claim", RemoteClaimRequest, ClaimReply, (Scope.CLAIM,))
+HEARTBEAT = Verb("heartbeat", "/v1/heartbeat", HeartbeatRequest, HeartbeatReply, (Scope.CLAIM,))
+PROGRESS = Verb("progress", "/v1/progress", ProgressRequest, ProgressReply, (Scope.CLAIM,))
+SETTLE = Verb("settle", "/v1/settle", SettleRequest, SettleReply, (Scope.CLAIM,))
+RESET = Verb("reset", "/v1/reset", ResetRequest, ResetReply, (Scope.CLAIM,))
+RELEASE = Verb("release", "/v1/release", ReleaseRequest, ReleaseReply, (Scope.CLAIM,))
+QUEUES = Verb("queues", "/v1/queues", QueuesRequest, QueuesReply, (Scope.CLAIM,))
+LOGS = Verb("logs", "/v1/logs", LogRequest, LogReply, (Scope.CLAIM,))
+ENQUEUE = Verb("enqueue", "/v1/enqueue", EnqueueRequest, EnqueueReply, (Scope.ENQUEUE,))
+DUE = Verb("due", "/v1/due", DueRequest, DueReply, (Scope.CLAIM,))
+ENDS = Verb("ends", "/v1/ends", ResultsRequest, ResultsReply, (Scope.READ, Scope.PAYLOAD))
 JOB: Verb[None, Job] = Verb("jobs", "/v1/jobs/{id}", None, Job, (Scope.READ,))
 TRIES: Verb[None, list[FailedAttempt]] = Verb("tries", "/v1/jobs/{id}/tries", None, list[FailedAttempt], (Scope.READ,))
 FAILURES: Verb[None, list[Failures]] = Verb("failures", "/v1/failures", None, list[Failures], (Scope.READ,))
-TERMS: Verb[None, TermsOffered] = Verb("terms", "/v1/terms", None, TermsOffered)
+TERMS: Verb[None, TermsReply] = Verb("terms", "/v1/terms", None, TermsReply)
 
 VERBS: tuple[Verb[Any, Any], ...] = (
     *(CLAIM, HEARTBEAT, PROGRESS, SETTLE, RESET, RELEASE, QUEUES, LOGS),

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 from stowhand.remote.server.refusals import Refused, forbidden
-from stowhand.remote.wire import Kind, Scope
+from stowhand.remote.wire import ErrorKind, Scope
 from stowhand.web.request import Form, Permission, Reply, Request, View, Visitor, redirect
 from stowhand.web.visitors import SESSION_LIFE_SECONDS, SignIn, Visitors
 
@@ -76,7 +76,7 @@ class Access:
             _check_form(request)
             return request, None
         except Refused as refused:
-            if visitors is not None and refused.kind in (Kind.UNAUTHORIZED, Kind.TOO_MANY):
+            if visitors is not None and refused.kind in (ErrorKind.UNAUTHORIZED, ErrorKind.TOO_MANY):
                 return request, _login(request, visitors, refused.status, refused.message)
             values = {"words": refused.message, "hint": refused.fix}
             return request, View(template="base.html", title="Access denied", values=values, status=refused.status)
@@ -110,7 +110,7 @@ class Access:
             rights = frozenset(right for scope, right in PERMISSION_BY_SCOPE.items() if scope in visitor.scopes)
             request = self._with_visitor(request, Visitor(visitor.name, rights))
         elif request.path not in ("/login", "/login/link"):
-            raise Refused(Kind.UNAUTHORIZED, "Sign in to see this dashboard.")
+            raise Refused(ErrorKind.UNAUTHORIZED, "Sign in to see this dashboard.")
         if visitor is None or not visitor.is_program:
             _check_form(request)
         return request, _sign_in_page(request, visitors)

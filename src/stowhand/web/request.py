@@ -16,7 +16,7 @@ from stowhand.observe.safe_text import shorten
 from stowhand.protocols.options import one_of
 from stowhand.remote.server.authenticator import host_of
 from stowhand.remote.server.refusals import Refused
-from stowhand.remote.wire import Kind
+from stowhand.remote.wire import ErrorKind
 
 T = TypeVar("T")
 HTML = "text/html; charset=utf-8"
@@ -228,7 +228,7 @@ def fields_of(encoded: str) -> Fields:
     try:
         return parse_qs(encoded, keep_blank_values=True, errors="replace", max_num_fields=MAX_FORM_FIELDS)
     except ValueError:
-        raise Refused(Kind.TOO_LARGE, f"a form or an address has at most {MAX_FORM_FIELDS} fields") from None
+        raise Refused(ErrorKind.TOO_LARGE, f"a form or an address has at most {MAX_FORM_FIELDS} fields") from None
 
 
 def short(name: object) -> str:

@@ -22,12 +22,12 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import DashboardChanged, Events
 from stowhand.remote.server.authenticator import LOOPBACK_NAMES, Authenticator, Proxies, host_of, is_forwarded
 from stowhand.remote.server.refusals import Refused, forbidden
-from stowhand.remote.server.tokens import EVERYTHING, OF_DASHBOARD, Grant, hash_of
-from stowhand.remote.wire import Kind, Scope
+from stowhand.remote.server.tokens import DASHBOARD_ONLY_SCOPES, EVERYTHING, Grant, hash_of
+from stowhand.remote.wire import ErrorKind, Scope
 
 MAX_NAME_LENGTH = 128
 """Characters of a name that a proxy gives."""
-DASHBOARD_SCOPES = frozenset({Scope.READ, Scope.PAYLOAD, *OF_DASHBOARD})
+DASHBOARD_SCOPES = frozenset({Scope.READ, Scope.PAYLOAD, *DASHBOARD_ONLY_SCOPES})
 """What there is to do by a browser."""
 LINK_LIFE_SECONDS, LINK_PAUSE_SECONDS = 600.0, 10.0
 """Seconds for which the one-time link is good, and between two: anybody here may ask for one."""
@@ -64,7 +64,7 @@ class SignIn(msgspec.Struct, frozen=True, kw_only=True):
     def allowed_scopes(self) -> frozenset[str]:
         """The scopes of which anybody has some."""
         hidden = {Scope.PAYLOAD} if self.hide_payloads else set()
-        return DASHBOARD_SCOPES - hidden - (frozenset() if self.allow_actions else OF_DASHBOARD)
+        return DASHBOARD_SCOPES - hidden - (frozenset() if self.allow_actions else DASHBOARD_ONLY_SCOPES)
 
 
 class IdentifiedVisitor(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class Visitors:
     @property
     def method(self) -> Literal["token", "link", "proxy", "open"]:
         """How a person comes in. A file of tokens that is made later closes what was open."""
-        if self._authenticator.wants_tokens:
+        if self._authenticator.requires_tokens:
             return "token"
         return "link" if self._link is not None else "proxy" if self.sign_in_options.trust_header else "open"
 
@@ -111,14 +111,14 @@ class Visitors:
         if method == "token" and scheme.lower() == "bearer":
             grant = self._check_token(token.strip(), sign_in_options.proxies.client(peer, headers))
             return IdentifiedVisitor(_name_of(grant), sign_in_options.allowed_scopes & grant.scopes, is_program=True)
-        if (session_grant := self._sessions.find(session)) is not None and self._authenticator.still(session_grant):
+        if (session_grant := self._sessions.find(session)) is not None and self._authenticator.is_valid(session_grant):
             return IdentifiedVisitor(
                 _name_of(session_grant), sign_in_options.allowed_scopes & session_grant.scopes, is_session=True
             )
         if sign_in_options.trust_header and peer in sign_in_options.proxies:
             return IdentifiedVisitor(_named(headers, sign_in_options.trust_header), sign_in_options.allowed_scopes)
         if method == "open":
-            return IdentifiedVisitor("", sign_in_options.allowed_scopes - OF_DASHBOARD)
+            return IdentifiedVisitor("", sign_in_options.allowed_scopes - DASHBOARD_ONLY_SCOPES)
         if method == "proxy":
             raise forbidden("this dashboard is reached through its proxy", f"open {sign_in_options.public_url}")
         return None
@@ -129,7 +129,7 @@ class Visitors:
         try:
             grant = self._check_secret(secret, address)
         except Refused as refused:
-            if refused.kind is not Kind.TOO_MANY:  # whom the brake stops does not fill the log
+            if refused.kind is not ErrorKind.TOO_MANY:  # whom the brake stops does not fill the log
                 self._events.emit(DashboardChanged("sign in", "", (method,), ("refused",), address))
             raise
         self._events.emit(DashboardChanged("sign in", _name_of(grant), (method,), ("done",), address))

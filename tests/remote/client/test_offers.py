@@ -9,7 +9,7 @@ from stowhand.remote import HttpStore
 from stowhand.remote.client import claims
 from stowhand.remote.client.claims import HeldProofs
 from stowhand.remote.client.heartbeats import HttpHeartbeats
-from stowhand.remote.wire import Lent
+from stowhand.remote.wire import ClaimedRecord
 from tests.conftest import Run
 from tests.remote.client.canned import Canned, reply
 
@@ -29,12 +29,14 @@ def test_what_a_heart_does_not_do_is_the_servers_and_asks_it_nothing(run: Run) -
 
 def test_a_store_keeps_no_proof_of_what_has_ended_for_ever() -> None:
     kept = HeldProofs()
-    for number in range(claims.ENDED + 10):
+    for number in range(claims.MAX_ENDED_PROOFS + 10):
         lease = Lease(number, "t", 1)
         record = msgspec.Raw(b"null")
-        lent = Lent(lease=lease, authorization="a", record=record, kind="job", task="t", attempts=1, max_attempts=1)
+        lent = ClaimedRecord(
+            lease=lease, authorization="a", record=record, kind="job", task="t", attempts=1, max_attempts=1
+        )
         kept.keep([lent])
         kept.end([(number, "t")])
     assert len(kept) == 0
     assert kept.of(Lease(0, "t", 1)).authorization == ""
-    assert kept.of(Lease(claims.ENDED, "t", 1)).authorization == "a"
+    assert kept.of(Lease(claims.MAX_ENDED_PROOFS, "t", 1)).authorization == "a"

@@ -21,8 +21,8 @@ from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.attempt import Progress, ProgressKeeper
 from stowhand.protocols.store import ClaimRequest, RefusedSettlement, Verdict
 from stowhand.remote import HttpOptions, HttpStore
-from stowhand.remote.client.http_caller import CONNECTIONS, NoReply
-from stowhand.remote.wire import BODY_LIMIT, VERBS, Trouble
+from stowhand.remote.client.http_caller import MAX_CONNECTIONS, NoReply
+from stowhand.remote.wire import MAX_BODY_BYTES, VERBS, ErrorReply
 from tests.conftest import Run
 from tests.remote.client.canned import Canned, reply, trouble
 
@@ -88,7 +88,7 @@ def test_an_unknown_field_of_a_reply_is_ignored(run: Run) -> None:
         assert claim(server, run) == []
 
 
-@pytest.mark.parametrize("answer", [*(verb.response for verb in VERBS), Trouble], ids=str)
+@pytest.mark.parametrize("answer", [*(verb.response for verb in VERBS), ErrorReply], ids=str)
 def test_a_later_version_may_add_fields_to_a_reply_at_every_level(answer: type) -> None:
     records = structs_in(msgspec.inspect.type_info(answer), set())
     assert records
@@ -379,7 +379,7 @@ def test_a_call_that_never_got_a_connection_was_not_made(run: Run) -> None:
         patience = store._http._limits["timeout"]
         assert patience["pool"] < 20.0, "the first to end are those that wait for a connection"
         patience["pool"] = 0.3
-        calls = [asyncio.create_task(store.jobs.enqueue(NewJob(task="t"))) for _ in range(CONNECTIONS + 3)]
+        calls = [asyncio.create_task(store.jobs.enqueue(NewJob(task="t"))) for _ in range(MAX_CONNECTIONS + 3)]
         while sum(call.done() for call in calls) < 3:
             await asyncio.wait([call for call in calls if not call.done()], return_when=asyncio.FIRST_COMPLETED)
         server.quiet.set()
@@ -387,7 +387,7 @@ def test_a_call_that_never_got_a_connection_was_not_made(run: Run) -> None:
         unsent = [str(error) for error in ends if isinstance(error, StoreUnreachable)]
         assert len(unsent) == 3
         assert "connections are in use" in unsent[0]
-        assert sum(isinstance(error, OutcomeUnknown) for error in ends) == CONNECTIONS
+        assert sum(isinstance(error, OutcomeUnknown) for error in ends) == MAX_CONNECTIONS
         await store.close()
 
     with Canned(b"") as server:
@@ -417,4 +417,4 @@ def test_much_progress_goes_in_several_requests_below_the_limit(run: Run) -> Non
     with Canned(reply({"lost": []})) as server:
         run(go(server))
     assert [len(body["notes"]) for body in server.bodies] == [500, 500, 1]
-    assert max(len(json.dumps(body, ensure_ascii=False).encode()) for body in server.bodies) < BODY_LIMIT // 2
+    assert max(len(json.dumps(body, ensure_ascii=False).encode()) for body in server.bodies) < MAX_BODY_BYTES // 2

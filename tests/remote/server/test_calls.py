@@ -194,7 +194,7 @@ def test_an_answer_has_five_hundred_records_at_most_once_it_is_known_how_small_t
 def test_of_large_records_only_as_many_are_claimed_as_fit_into_an_answer(
     lend: Lend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.remote.server.claims.ANSWER_BYTES", 2 * 4096)
+    monkeypatch.setattr("stowhand.remote.server.claims.MAX_REPLY_BYTES", 2 * 4096)
     lending = lend()
     for _ in range(8):
         lending.add(payload=json.dumps("x" * 3000))
@@ -214,7 +214,7 @@ def test_of_large_records_only_as_many_are_claimed_as_fit_into_an_answer(
 def test_records_that_would_make_an_answer_too_large_go_back_unspent(
     lend: Lend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.remote.server.claims.ANSWER_BYTES", 2500)
+    monkeypatch.setattr("stowhand.remote.server.claims.MAX_REPLY_BYTES", 2500)
     lending = lend()
     ids = [lending.add(payload=json.dumps("x" * size)) for size in (100, 100, 5000)]
     client = lending.client()
@@ -375,7 +375,7 @@ def test_a_claim_does_not_wait(lend: Lend) -> None:
 
 
 def test_requests_that_wait_are_bounded_by_token(lend: Lend, monkeypatch: pytest.MonkeyPatch, tokens: Path) -> None:
-    monkeypatch.setattr("stowhand.remote.server.claims.POLLS_OF_A_TOKEN", 1)
+    monkeypatch.setattr("stowhand.remote.server.claims.MAX_POLLS_PER_TOKEN", 1)
     one, other = token_of(tokens), token_of(tokens)
     lending = lend()
     client, second = lending.client(one), lending.client(one)

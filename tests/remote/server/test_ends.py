@@ -165,8 +165,8 @@ def test_while_the_server_is_away_it_is_asked_again(lend: Lend, run: Run) -> Non
 def test_more_than_fit_into_a_request_or_an_answer_are_asked_about(
     lend: Lend, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "MOST_ITEMS", 3)
-    monkeypatch.setattr(claims, "ANSWER_BYTES", 10)
+    monkeypatch.setattr(jobs, "MAX_ITEMS", 3)
+    monkeypatch.setattr(claims, "MAX_REPLY_BYTES", 10)
     lending = lend()
 
     async def wait() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from stowhand.errors import ConfigurationError
 from stowhand.events import InvalidTokensSent, RequestAnswered
-from stowhand.remote.server.authenticator import WRONG_PER_MINUTE, Proxies
+from stowhand.remote.server.authenticator import MAX_WRONG_TOKENS_PER_MINUTE, Proxies
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import token_of
 
@@ -49,9 +49,10 @@ def test_a_program_of_this_machine_does_not_choose_its_address(
     lending = lend()
     client = lending.client("stow_0_x")
     replies = [
-        client.ask("GET", "/v1/terms", x_forwarded_for=f"10.0.0.{number}") for number in range(WRONG_PER_MINUTE + 1)
+        client.ask("GET", "/v1/terms", x_forwarded_for=f"10.0.0.{number}")
+        for number in range(MAX_WRONG_TOKENS_PER_MINUTE + 1)
     ]
-    assert [reply.status for reply in replies] == [401] * WRONG_PER_MINUTE + [429]
+    assert [reply.status for reply in replies] == [401] * MAX_WRONG_TOKENS_PER_MINUTE + [429]
     assert {event.address for event in lending.heard(RequestAnswered)} == {"127.0.0.1"}
 
 
@@ -60,7 +61,8 @@ def test_a_proxy_that_was_named_says_who_asked(lend: Lend, tokens: Path) -> None
     lending = lend(trust_from=("127.0.0.1",))
     client = lending.client("stow_0_x")
     statuses = [
-        client.ask("GET", "/v1/terms", x_forwarded_for="6.6.6.6, 10.0.0.1").status for _ in range(WRONG_PER_MINUTE + 1)
+        client.ask("GET", "/v1/terms", x_forwarded_for="6.6.6.6, 10.0.0.1").status
+        for _ in range(MAX_WRONG_TOKENS_PER_MINUTE + 1)
     ]
     assert statuses[-1] == 429
     assert client.ask("GET", "/v1/terms", x_forwarded_for="10.0.0.2").status == 401

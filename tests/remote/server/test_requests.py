@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from stowhand.remote.server.bodies import HEADERS
+from stowhand.remote.server.bodies import MAX_HEADERS
 from stowhand.remote.server.lender import ServerOptions
-from stowhand.remote.wire import BODY_LIMIT
+from stowhand.remote.wire import MAX_BODY_BYTES
 from stowhand.testing import MemoryStore
 from tests.remote.server.conftest import Lend
 from tests.remote.server.lending import Client, Lending, claiming
@@ -125,7 +125,7 @@ def test_wrong_methods_and_calls_are_told(client: Client) -> None:
 
 
 def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes(shared: Lending) -> None:
-    head = f"POST /v1/settle HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: {BODY_LIMIT + 1}\r\n\r\n"
+    head = f"POST /v1/settle HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: {MAX_BODY_BYTES + 1}\r\n\r\n"
     assert "413" in status_of(shared, head.encode())
 
 
@@ -137,8 +137,8 @@ def test_a_body_that_grows_too_large_is_refused_on_the_way(shared: Lending) -> N
 
 def test_a_body_of_exactly_the_limit_is_read(client: Client) -> None:
     body = json.dumps(claiming()).encode()
-    assert client.ask("POST", "/v1/claim", body + b" " * (BODY_LIMIT - len(body))).status == 200
-    client.ask("POST", "/v1/claim", body + b" " * (BODY_LIMIT - len(body) + 1)).refused(413, "too large")
+    assert client.ask("POST", "/v1/claim", body + b" " * (MAX_BODY_BYTES - len(body))).status == 200
+    client.ask("POST", "/v1/claim", body + b" " * (MAX_BODY_BYTES - len(body) + 1)).refused(413, "too large")
 
 
 def test_too_many_items_are_refused(client: Client) -> None:
@@ -158,9 +158,9 @@ def test_headers_that_are_too_large_are_refused(shared: Lending) -> None:
 
 
 def test_too_many_headers_are_refused(client: Client) -> None:
-    few = {f"x-{number}": "1" for number in range(HEADERS - 10)}
+    few = {f"x-{number}": "1" for number in range(MAX_HEADERS - 10)}
     assert client.ask("GET", "/v1/terms", None, **few).status == 200
-    many = {f"x-{number}": "1" for number in range(HEADERS + 1)}
+    many = {f"x-{number}": "1" for number in range(MAX_HEADERS + 1)}
     client.ask("GET", "/v1/terms", None, **many).refused(431, "malformed")
 
 
@@ -187,7 +187,7 @@ def test_what_is_no_http_is_refused_and_the_connection_closed(shared: Lending, r
 
 
 def test_whoever_sends_a_body_a_byte_at_a_time_is_cut_off(shared: Lending, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowhand.remote.server.bodies.READ_TIMEOUT", 0.3)
+    monkeypatch.setattr("stowhand.remote.server.bodies.READ_TIMEOUT_SECONDS", 0.3)
     head = f"POST /v1/claim HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: 5000\r\n\r\n".encode()
     with connect(shared) as sock:
         sock.sendall(head)
@@ -215,7 +215,7 @@ def test_numbers_beyond_all_bounds_are_refused(client: Client) -> None:
 
 
 def test_a_poll_may_wait_longer_than_a_request_may_take_to_come(lend: Lend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stowhand.remote.server.bodies.READ_TIMEOUT", 0.2)
+    monkeypatch.setattr("stowhand.remote.server.bodies.READ_TIMEOUT_SECONDS", 0.2)
     client = lend().client()
     known = client.post("due").body["wake_count"]
     assert client.post("due", wait=0.5, wake_count=known).status == 200

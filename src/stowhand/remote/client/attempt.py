@@ -18,9 +18,9 @@ from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.remote.client.claims import HeldProofs
 from stowhand.remote.client.http_caller import CallRefused, HttpCaller
-from stowhand.remote.wire import LOGS, Kind, LogChange
+from stowhand.remote.wire import LOGS, ErrorKind, LogRequest
 
-_REFUSALS = (Kind.LOG_REFUSED, Kind.LEASE_LOST, Kind.UNKNOWN, Kind.TOO_LARGE, Kind.MALFORMED)
+_REFUSALS = (ErrorKind.LOG_REFUSED, ErrorKind.LEASE_LOST, ErrorKind.UNKNOWN, ErrorKind.TOO_LARGE, ErrorKind.MALFORMED)
 
 
 class RemoteAttempt:
@@ -56,14 +56,14 @@ class RemoteAttempt:
         What is too long is cut (of ``out`` the end is kept). When the reply is lost (StoreUnreachable) the entry may
         have been written; it is not sent again. Raises LogRefused when the lease is lost.
         """
-        (number,) = await self._change(LogChange(proof=self._proofs.of(self._lease), add=(bounded(entry),)))
+        (number,) = await self._change(LogRequest(proof=self._proofs.of(self._lease), add=(bounded(entry),)))
         return number
 
     async def update_execution_log_entry(self, number: int, entry: ExecutionLogEntry) -> None:
         """Replace entry ``number``. Raises LogRefused, StoreUnreachable."""
-        await self._change(LogChange(proof=self._proofs.of(self._lease), update=((number, bounded(entry)),)))
+        await self._change(LogRequest(proof=self._proofs.of(self._lease), update=((number, bounded(entry)),)))
 
-    async def _change(self, change: LogChange) -> tuple[int, ...]:
+    async def _change(self, change: LogRequest) -> tuple[int, ...]:
         try:
             return (await self._http.post(LOGS, change)).numbers
         except CallRefused as refused:

@@ -16,19 +16,28 @@ from stowhand.jobs.lease import Lease, Pair, Unreadable
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.text import clean
 from stowhand.protocols.store import Claim, ClaimRequest, RefusedSettlement, Reply, Verdict, whole_batch
-from stowhand.remote.client.http_caller import ROOM, CallRefused, HttpCaller, NoReply, parts
+from stowhand.remote.client.http_caller import MAX_ITEM_BYTES, CallRefused, HttpCaller, NoReply, split_items
 from stowhand.remote.client.options import HttpOptions
-from stowhand.remote.wire import CLAIM, SETTLE, ClaimAsked, Difference, Kind, Lent, Proof, SettlementSent
+from stowhand.remote.wire import (
+    CLAIM,
+    SETTLE,
+    ClaimedRecord,
+    Difference,
+    ErrorKind,
+    Proof,
+    ProvedSettlement,
+    RemoteClaimRequest,
+)
 
-REASON_LIMIT = 2048
-HELD = 100_000
+MAX_REASON_CHARACTERS = 2048
+MAX_HELD_PROOFS = 100_000
 """Far more than a worker holds. Leases lost while the server was away are never reported, and must not pile up."""
-ENDED = 10_000
+MAX_ENDED_PROOFS = 10_000
 """Ended leases whose proofs are kept: a repeated call must get the same answer."""
-_CAUSED_BY_ONE = (Kind.MALFORMED, Kind.INVALID_JOB, Kind.REFUSED, Kind.TOO_LARGE)
+_CAUSED_BY_ONE = (ErrorKind.MALFORMED, ErrorKind.INVALID_JOB, ErrorKind.REFUSED, ErrorKind.TOO_LARGE)
 """Refusals caused by one settlement of a batch: each is then sent alone, so that the others are recorded."""
 
-_PERMANENT = (Kind.REFUSED, Kind.OUT_OF_SCOPE)
+_PERMANENT = (ErrorKind.REFUSED, ErrorKind.OUT_OF_SCOPE)
 """Refusals of a claim that no repetition changes: the lent store or the token is not for such claims."""
 
 
@@ -39,7 +48,7 @@ class HttpClaims:
         self._http = http
         self._proofs = proofs
         self._max_attempts = options.max_attempts
-        self._make = _maker(options.record)
+        self._make = _record_maker(options.record)
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
         """Claim records; there may be fewer than the limit.
@@ -51,19 +60,21 @@ class HttpClaims:
                 f"{self._http.base}: a lent store takes conditions as Where(column, operator, value) only: SQL does not"
                 " go over the wire"
             )
-        message = ClaimAsked(**{field: getattr(request, field) for field in ClaimAsked.__struct_fields__})
+        message = RemoteClaimRequest(
+            **{field: getattr(request, field) for field in RemoteClaimRequest.__struct_fields__}
+        )
         try:
-            lent = (await self._http.post(CLAIM, message)).claims
+            records = (await self._http.post(CLAIM, message)).claims
         except CallRefused as refused:
             if refused.kind in _PERMANENT:
                 raise ConfigurationError(str(refused)) from None
-            if refused.kind == Kind.USED:
+            if refused.kind == ErrorKind.USED:
                 raise NoReply(f"{refused}: the request arrived twice, so the reply to the first is lost") from None
             raise
-        if any(one.lease.token != request.token for one in lent):
+        if any(record.lease.token != request.token for record in records):
             raise StoreError(f"{self._http.base} answers a claim with leases of another one")
-        self._proofs.keep(lent)
-        return [self._read(one) for one in lent]
+        self._proofs.keep(records)
+        return [self._read(record) for record in records]
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Settle in requests of bounded size. At a repeat, those answered before are already settled.
@@ -71,13 +82,13 @@ class HttpClaims:
         A lost reply raises StoreUnreachable: repeating the call with ``repeat=True`` is harmless.
         """
         batch = whole_batch(batch, self._max_attempts)
-        sealed = [self._sealed(lease, settlement) for lease, settlement in batch]
-        replies: list[Reply] = [one if isinstance(one, RefusedSettlement) else Verdict.LOST for one in sealed]
-        sent = [(place, one) for place, one in enumerate(sealed) if not isinstance(one, RefusedSettlement)]
-        for part in parts([text for _, text in sent]):
-            found = await self._settle([sent[at][1] for at in part], repeat=repeat)
-            for at, reply in zip(part, found, strict=True):
-                replies[sent[at][0]] = reply
+        encoded_batch = [self._encode(lease, settlement) for lease, settlement in batch]
+        replies: list[Reply] = [item if isinstance(item, RefusedSettlement) else Verdict.LOST for item in encoded_batch]
+        sent = [(index, item) for index, item in enumerate(encoded_batch) if not isinstance(item, RefusedSettlement)]
+        for part in split_items([text for _, text in sent]):
+            part_replies = await self._settle([sent[position][1] for position in part], repeat=repeat)
+            for position, reply in zip(part, part_replies, strict=True):
+                replies[sent[position][0]] = reply
         self._proofs.end(
             lease.pair
             for (lease, _), reply in zip(batch, replies, strict=True)
@@ -95,47 +106,47 @@ class HttpClaims:
                 raise
             if len(batch) == 1:
                 return [RefusedSettlement(_one_line(refused.server_message))]
-            return [(await self._settle([one], repeat=repeat))[0] for one in batch]
+            return [(await self._settle([settlement], repeat=repeat))[0] for settlement in batch]
         if len(reply.verdicts) != len(batch):
             raise StoreError(f"{self._http.base} answers {len(batch)} settlements with {len(reply.verdicts)} verdicts")
-        changes = {one.place: one for one in reply.differences}
+        differences_by_place = {settlement.place: settlement for settlement in reply.differences}
         try:
-            return [_reply(verdict, changes.get(place)) for place, verdict in enumerate(reply.verdicts)]
+            return [_reply(verdict, differences_by_place.get(place)) for place, verdict in enumerate(reply.verdicts)]
         except ValueError as error:
             raise StoreError(f"{self._http.base} answers a settlement with {error}") from None
 
-    def _sealed(self, lease: Lease, settlement: Settlement) -> bytes | RefusedSettlement:
+    def _encode(self, lease: Lease, settlement: Settlement) -> bytes | RefusedSettlement:
         """Return a settlement encoded with its proof, or why it cannot be encoded."""
-        sent = SettlementSent(proof=self._proofs.of(lease), settlement=settlement)
+        sent = ProvedSettlement(proof=self._proofs.of(lease), settlement=settlement)
         try:
             text = msgspec.json.encode(sent)
         except (UnicodeError, TypeError, ValueError) as error:
             return RefusedSettlement(_one_line(str(error)))
-        if len(text) > ROOM:
-            return RefusedSettlement(f"it is {len(text)} bytes as a request, the server takes at most {ROOM}")
+        if len(text) > MAX_ITEM_BYTES:
+            return RefusedSettlement(f"it is {len(text)} bytes as a request, the server takes at most {MAX_ITEM_BYTES}")
         return text
 
-    def _read(self, lent: Lent) -> Claim[Any]:
+    def _read(self, claimed: ClaimedRecord) -> Claim[Any]:
         return Claim(
-            lease=lent.lease,
-            record=self._record(lent),
-            task=lent.task,
-            attempts=lent.attempts,
-            max_attempts=lent.max_attempts,
-            serial=lent.serial,
-            resets=lent.resets,
+            lease=claimed.lease,
+            record=self._record(claimed),
+            task=claimed.task,
+            attempts=claimed.attempts,
+            max_attempts=claimed.max_attempts,
+            serial=claimed.serial,
+            resets=claimed.resets,
         )
 
-    def _record(self, lent: Lent) -> Any:
+    def _record(self, claimed: ClaimedRecord) -> Any:
         """Return the record of the handler. A record that cannot be read fails alone."""
         try:
-            match lent.kind:
+            match claimed.kind:
                 case "job":
-                    return msgspec.json.decode(lent.record, type=Job)
+                    return msgspec.json.decode(claimed.record, type=Job)
                 case "record":
-                    return self._make(msgspec.json.decode(lent.record))
+                    return self._make(msgspec.json.decode(claimed.record))
                 case "unreadable":
-                    return Unreadable(_one_line(str(msgspec.json.decode(lent.record))))
+                    return Unreadable(_one_line(str(msgspec.json.decode(claimed.record))))
                 case kind:
                     return Unreadable(_one_line(f"the server lends a {kind}, which this version does not know"))
         except Exception as error:  # noqa: BLE001 - boundary: a model's validators are the user's
@@ -150,12 +161,12 @@ class HeldProofs:
         self._ended: OrderedDict[Pair, str] = OrderedDict()
         self._lock = Lock()
 
-    def keep(self, lent: Sequence[Lent]) -> None:
+    def keep(self, claimed: Sequence[ClaimedRecord]) -> None:
         """Keep the proofs of the records that a claim returned."""
         with self._lock:
-            for one in lent:
-                self._held[one.lease.pair] = one.authorization
-            while len(self._held) > HELD:
+            for record in claimed:
+                self._held[record.lease.pair] = record.authorization
+            while len(self._held) > MAX_HELD_PROOFS:
                 del self._held[next(iter(self._held))]
 
     def of(self, lease: Lease) -> Proof:
@@ -170,7 +181,7 @@ class HeldProofs:
                 authorization = self._held.pop(pair, None)
                 if authorization is not None:
                     self._ended[pair] = authorization
-            while len(self._ended) > ENDED:
+            while len(self._ended) > MAX_ENDED_PROOFS:
                 self._ended.popitem(last=False)
 
     def end_token(self, token: str) -> None:
@@ -181,26 +192,26 @@ class HeldProofs:
         return len(self._held)
 
 
-def _maker(record: type[Any] | None) -> Callable[[Any], Any]:
+def _record_maker(record: type[Any] | None) -> Callable[[Any], Any]:
     """Return the function that makes a record of decoded JSON. Times arrive as text."""
     if record is None:
-        return lambda given: given
+        return lambda row: row
     validate: Callable[[Any], Any] | None = getattr(record, "model_validate", None)
     if validate is not None:
         return validate
-    return lambda given: msgspec.convert(given, record, strict=False)
+    return lambda row: msgspec.convert(row, record, strict=False)
 
 
-def _reply(word: str, change: Difference | None) -> Reply:
+def _reply(verdict_text: str, difference: Difference | None) -> Reply:
     """Return the reply for a verdict. Raises ValueError for one that this version does not know."""
-    if change is not None and change.recorded is not None:
-        return change.recorded
-    verdict = Verdict(word)
+    if difference is not None and difference.recorded is not None:
+        return difference.recorded
+    verdict = Verdict(verdict_text)
     if verdict is Verdict.UNWRITTEN:
-        why = None if change is None else change.unwritten
-        return RefusedSettlement(_one_line(why or "the server gives no reason"))
+        unwritten_reason = None if difference is None else difference.unwritten
+        return RefusedSettlement(_one_line(unwritten_reason or "the server gives no reason"))
     return verdict
 
 
 def _one_line(text: str) -> str:
-    return clean(" ".join(text.split()), REASON_LIMIT).replace("\n", " ")
+    return clean(" ".join(text.split()), MAX_REASON_CHARACTERS).replace("\n", " ")

@@ -20,21 +20,21 @@ from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.wire import (
     HEARTBEAT,
-    MOST_ITEMS,
+    MAX_ITEMS,
     PROGRESS,
     QUEUES,
     RELEASE,
     RESET,
-    Held,
-    Note,
-    ProgressSaid,
+    HeartbeatRequest,
+    ProgressNote,
+    ProgressRequest,
     Proof,
-    Release,
-    Reset,
-    TaskQueues,
+    QueuesRequest,
+    ReleaseRequest,
+    ResetRequest,
 )
 
-NOTES = 500
+MAX_NOTES_PER_CALL = 500
 """Notes of progress in one call: with texts of 200 characters they are within the limit of a body."""
 
 
@@ -51,25 +51,25 @@ class HttpHeartbeats:
         canceled: set[Pair] = set()
         busy: set[Pair] = set()
         for proofs in self._pages(leases):
-            beaten = await self._http.post(HEARTBEAT, Held(leases=proofs, lease=lease))
-            lost.update(beaten.lost)
-            canceled.update(beaten.canceled)
-            busy.update(beaten.busy)
+            answer = await self._http.post(HEARTBEAT, HeartbeatRequest(leases=proofs, lease=lease))
+            lost.update(answer.lost)
+            canceled.update(answer.canceled)
+            busy.update(answer.busy)
         self._proofs.end(lost)
         return Pulse(lost=frozenset(lost), canceled=frozenset(canceled), busy=frozenset(busy))
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Hand back without using an attempt; returns the leases that are busy."""
-        left: list[Lease] = []
+        busy_leases: list[Lease] = []
         for proofs in self._pages(leases):
-            busy = frozenset((await self._http.post(RELEASE, Release(leases=proofs))).busy)
-            left += [one.lease for one in proofs if one.lease.pair in busy]
-            self._proofs.end(one.lease.pair for one in proofs if one.lease.pair not in busy)
-        return left
+            busy = frozenset((await self._http.post(RELEASE, ReleaseRequest(leases=proofs))).busy)
+            busy_leases += [proof.lease for proof in proofs if proof.lease.pair in busy]
+            self._proofs.end(proof.lease.pair for proof in proofs if proof.lease.pair not in busy)
+        return busy_leases
 
     async def abandon(self, token: str) -> bool:
         """Hand back what a claim without a reply took. Only the worker token that made the claim may do this."""
-        abandoned = (await self._http.post(RELEASE, Release(token=token))).abandoned
+        abandoned = (await self._http.post(RELEASE, ReleaseRequest(token=token))).abandoned
         if abandoned:
             self._proofs.end_token(token)
         return abandoned
@@ -84,11 +84,11 @@ class HttpHeartbeats:
 
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
         """Take back what was lent to this worker under the same worker token."""
-        return (await self._http.post(RESET, Reset(worker=worker))).jobs
+        return (await self._http.post(RESET, ResetRequest(worker=worker))).jobs
 
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Take back the job of this lease."""
-        done = await self._http.post(RESET, Reset(leases=(self._proofs.of(lease),)))
+        done = await self._http.post(RESET, ResetRequest(leases=(self._proofs.of(lease),)))
         self._proofs.end([lease.pair])
         return done.jobs
 
@@ -110,8 +110,8 @@ class HttpHeartbeats:
         await self._http.close()
 
     def _pages(self, leases: Sequence[Lease]) -> Iterator[tuple[Proof, ...]]:
-        for start in range(0, len(leases), MOST_ITEMS):
-            yield tuple(self._proofs.of(one) for one in leases[start : start + MOST_ITEMS])
+        for start in range(0, len(leases), MAX_ITEMS):
+            yield tuple(self._proofs.of(lease) for lease in leases[start : start + MAX_ITEMS])
 
 
 class QueueHeartbeats(HttpHeartbeats):
@@ -128,8 +128,8 @@ class QueueHeartbeats(HttpHeartbeats):
     async def declare_queues(self, task_queues: Mapping[str, str]) -> None:
         """Send the queues of tasks. The server leaves out those that the token does not cover."""
         items = list(task_queues.items())
-        for start in range(0, len(items), MOST_ITEMS):
-            await self._http.post(QUEUES, TaskQueues(task_queues=dict(items[start : start + MOST_ITEMS])))
+        for start in range(0, len(items), MAX_ITEMS):
+            await self._http.post(QUEUES, QueuesRequest(task_queues=dict(items[start : start + MAX_ITEMS])))
 
     async def worker_gone(self, name: str) -> None:
         """Nothing: the server does not list it."""
@@ -138,16 +138,18 @@ class QueueHeartbeats(HttpHeartbeats):
         """Return the leases whose jobs were asked to cancel. Nothing is renewed."""
         canceled: set[Pair] = set()
         for proofs in self._pages(leases):
-            canceled.update((await self._http.post(HEARTBEAT, Held(leases=proofs))).canceled)
+            canceled.update((await self._http.post(HEARTBEAT, HeartbeatRequest(leases=proofs))).canceled)
         return frozenset(canceled)
 
     async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
         """Send progress. The server drops what its store does not take at once."""
         try:
             async with asyncio.timeout(within):
-                for start in range(0, len(notes), NOTES):
-                    page = notes[start : start + NOTES]
-                    said = [Note(proof=self._proofs.of(one.lease), done=one.done, text=one.text) for one in page]
-                    await self._http.post(PROGRESS, ProgressSaid(notes=tuple(said)))
+                for start in range(0, len(notes), MAX_NOTES_PER_CALL):
+                    page = notes[start : start + MAX_NOTES_PER_CALL]
+                    page_notes = [
+                        ProgressNote(proof=self._proofs.of(note.lease), done=note.done, text=note.text) for note in page
+                    ]
+                    await self._http.post(PROGRESS, ProgressRequest(notes=tuple(page_notes)))
         except TimeoutError:
             raise StoreUnreachable(f"{self._http.base}: no answer within {within:g} s") from None

@@ -24,22 +24,22 @@ from stowhand.errors import ConfigurationError, StoreError, StoreRefused, StoreU
 from stowhand.fork import call_in_children, replace_sockets
 from stowhand.jobs.text import clean
 from stowhand.remote.client.options import HttpOptions
-from stowhand.remote.wire import BODY_LIMIT, MOST_ITEMS, Kind, Trouble, Verb
+from stowhand.remote.wire import MAX_BODY_BYTES, MAX_ITEMS, ErrorKind, ErrorReply, Verb
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-CONNECT_TIMEOUT = 5.0
-KEPT = 30.0
+CONNECT_TIMEOUT_SECONDS = 5.0
+KEEPALIVE_SECONDS = 30.0
 """Seconds that an idle connection is kept: less than the 60 and more of common servers (ours keeps one for 75), for a
 request that is sent while the server closes its connection is lost."""
-CONNECTIONS = 20
-REPLY_LIMIT = 256 * 1024 * 1024
-LONGEST_PAUSE = 5.0
+MAX_CONNECTIONS = 20
+MAX_REPLY_BYTES = 256 * 1024 * 1024
+MAX_PAUSE_SECONDS = 5.0
 """Seconds that ``Retry-After`` is obeyed at most: during a longer pause leases would end."""
-SHOWN = 300
+MAX_QUOTED_CHARACTERS = 300
 """Bytes of the server's or a proxy's text that are quoted in an error."""
-ROOM = BODY_LIMIT - 4096
+MAX_ITEM_BYTES = MAX_BODY_BYTES - 4096
 """Bytes for the items of one list; the rest of a body is for the message around them."""
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
 
@@ -58,13 +58,13 @@ class NoReply(StoreUnreachable):
     """The call may have been executed or not."""
 
 
-def parts(items: Sequence[bytes]) -> Iterator[range]:
+def split_items(items: Sequence[bytes]) -> Iterator[range]:
     """Yield the positions of the items of each request, in order. An item that is too large is sent alone."""
     start, size = 0, 0
-    for place, item in enumerate(items):
-        if place > start and (size + len(item) + 1 > ROOM or place - start == MOST_ITEMS):
-            yield range(start, place)
-            start, size = place, 0
+    for position, item in enumerate(items):
+        if position > start and (size + len(item) + 1 > MAX_ITEM_BYTES or position - start == MAX_ITEMS):
+            yield range(start, position)
+            start, size = position, 0
         size += len(item) + 1
     if start < len(items):
         yield range(start, len(items))
@@ -82,7 +82,7 @@ class HttpCaller:
         self._streams: WeakSet[Any] = WeakSet()
         """Of the connections that have answered."""
         # Shorter than the deadline of the call: a request that was never sent must not count as possibly done.
-        timeouts = {"connect": min(CONNECT_TIMEOUT, options.timeout * 0.9), "pool": options.timeout * 0.9}
+        timeouts = {"connect": min(CONNECT_TIMEOUT_SECONDS, options.timeout * 0.9), "pool": options.timeout * 0.9}
         self._limits = {"timeout": timeouts}
         self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json", "User-Agent": "stowhand"}
         if options.token is not None:
@@ -94,14 +94,14 @@ class HttpCaller:
         """Return the answer to a call without a message. ``job_id``: fills its path. Raises as ``post``."""
         return await self._ask(verb, verb.path.format(id=job_id), None, 0.0)
 
-    async def post(self, verb: Verb[Q, A], message: Q | bytes, *, waits: float = 0.0) -> A:
+    async def post(self, verb: Verb[Q, A], message: Q | bytes, *, wait_seconds: float = 0.0) -> A:
         """The answer to a message, or to one that is encoded. ``waits``: seconds that the server may wait, on top of
         the timeout.
 
         Raises CallRefused, StoreUnreachable (NoReply where it may have been done), StoreError.
         """
         body = message if isinstance(message, bytes) else msgspec.json.encode(message)
-        return await self._ask(verb, verb.path, body, waits)
+        return await self._ask(verb, verb.path, body, wait_seconds)
 
     async def close(self) -> None:
         """Close every connection. Harmless when repeated; the next call opens a new one."""
@@ -114,22 +114,22 @@ class HttpCaller:
         transport, self._transport = self._transport, None
         if transport is not None:
             sockets = [stream.get_extra_info("socket") for stream in self._streams]
-            replace_sockets(one.fileno() for one in sockets if one is not None)
+            replace_sockets(socket.fileno() for socket in sockets if socket is not None)
 
-    async def _ask(self, verb: Verb[Any, A], path: str, body: bytes | None, waits: float) -> A:
-        if (left := self._not_before - self._clock.monotonic()) > 0:
-            await self._clock.sleep(left)
+    async def _ask(self, verb: Verb[Any, A], path: str, body: bytes | None, wait_seconds: float) -> A:
+        if (pause := self._not_before - self._clock.monotonic()) > 0:
+            await self._clock.sleep(pause)
         try:
-            async with asyncio.timeout(self._options.timeout + waits):
+            async with asyncio.timeout(self._options.timeout + wait_seconds):
                 status, headers, reply = await self._exchange(verb.method, path, body)
         except TimeoutError:
-            raise NoReply(f"{self.base}: no answer within {self._options.timeout + waits:g} s") from None
+            raise NoReply(f"{self.base}: no answer within {self._options.timeout + wait_seconds:g} s") from None
         except _NOT_SENT as error:
             raise StoreUnreachable(f"{self.base}: {_describe(error)}") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise NoReply(f"{self.base}: {_describe(error)}") from None
         if status != 200:
-            raise self._troubled(status, headers, reply)
+            raise self._handle_error(status, headers, reply)
         try:
             return msgspec.json.decode(reply, type=verb.response)
         except (msgspec.MsgspecError, ConfigurationError, RecursionError) as error:
@@ -148,14 +148,14 @@ class HttpCaller:
             received = bytearray()
             async for chunk in response.aiter_raw():
                 received += chunk
-                if len(received) > REPLY_LIMIT:
-                    raise StoreError(f"{self.base}: a reply of more than {REPLY_LIMIT} bytes")
+                if len(received) > MAX_REPLY_BYTES:
+                    raise StoreError(f"{self.base}: a reply of more than {MAX_REPLY_BYTES} bytes")
             return response.status_code, response.headers, bytes(received)
         finally:
             await response.aclose()
 
-    def _troubled(self, status: int, headers: httpx.Headers, reply: bytes) -> StoreError:
-        error = _trouble_of(status, reply, self.base, self._options.token)
+    def _handle_error(self, status: int, headers: httpx.Headers, reply: bytes) -> StoreError:
+        error = _error_of(status, reply, self.base, self._options.token)
         if status in (429, 503):
             pause = _pause(headers.get("retry-after", ""))
             self._not_before = self._clock.monotonic() + pause
@@ -166,7 +166,7 @@ class HttpCaller:
         try:
             return httpx.AsyncHTTPTransport(
                 verify=_trusted(None if ca_file is None else str(ca_file)) if self.base.startswith("https") else False,
-                limits=httpx.Limits(max_connections=CONNECTIONS, keepalive_expiry=KEPT),
+                limits=httpx.Limits(max_connections=MAX_CONNECTIONS, keepalive_expiry=KEEPALIVE_SECONDS),
                 trust_env=False,
                 proxy=self._options.proxy,
             )
@@ -184,63 +184,63 @@ def _trusted(ca_file: str | None) -> ssl.SSLContext:
 def _pause(retry_after: str) -> float:
     """Return the seconds of a ``Retry-After`` header. A date, which some proxies send, is ignored."""
     is_number = retry_after.isdecimal() and len(retry_after) < 10
-    return min(float(retry_after), LONGEST_PAUSE) if is_number else 0.0
+    return min(float(retry_after), MAX_PAUSE_SECONDS) if is_number else 0.0
 
 
 def _describe(error: Exception) -> str:
     """Return the text of an error of httpx; some have none."""
     if isinstance(error, httpx.PoolTimeout):
-        return f"all of its {CONNECTIONS} connections are in use"
+        return f"all of its {MAX_CONNECTIONS} connections are in use"
     text = str(error) or type(error).__name__
     if "CERTIFICATE_VERIFY_FAILED" in text:
         text += "; trust another authority with --ca-file (in Python ca_file=…)"
     return text
 
 
-def _trouble_of(status: int, body: bytes, where: str, secret: str | None) -> StoreError:
+def _error_of(status: int, body: bytes, url: str, secret: str | None) -> StoreError:
     """Return the error for a reply that is not 200. ``where``: the address; ``secret`` is never part of the text."""
     try:
-        trouble: Trouble | None = msgspec.json.decode(body, type=Trouble)
+        error_reply: ErrorReply | None = msgspec.json.decode(body, type=ErrorReply)
     except msgspec.MsgspecError:
-        trouble = None
-    if trouble is None:
-        return _from_another_program(status, body, where, secret)
-    message = _shown(trouble.message, secret)
-    fix = f" ({_shown(trouble.fix, secret)})" if trouble.fix else ""
+        error_reply = None
+    if error_reply is None:
+        return _from_another_program(status, body, url, secret)
+    message = _quoted(error_reply.message, secret)
+    fix = f" ({_quoted(error_reply.fix, secret)})" if error_reply.fix else ""
     match status:
         case 401:
             return CallRefused(
-                f"{where} refuses the worker token: it is missing, wrong, expired or revoked{fix};"
+                f"{url} refuses the worker token: it is missing, wrong, expired or revoked{fix};"
                 " a new one is made on the server: stowhand tokens make",
-                trouble.error,
+                error_reply.error,
                 message,
             )
         case 403:
             return CallRefused(
-                f"{where}: not within this worker token's scopes: {message}{fix}", trouble.error, message
+                f"{url}: not within this worker token's scopes: {message}{fix}", error_reply.error, message
             )
         case 429 | 503:
-            unknown = trouble.error == Kind.OUTCOME_UNKNOWN
-            return (NoReply if unknown else StoreUnreachable)(f"{where}: {message}{fix}")
+            unknown = error_reply.error == ErrorKind.OUTCOME_UNKNOWN
+            return (NoReply if unknown else StoreUnreachable)(f"{url}: {message}{fix}")
         case status if status >= 500:
-            return NoReply(f"{where}: {status}: {message}{fix}")
-    return CallRefused(f"{where}: {message}{fix}", trouble.error, message)
+            return NoReply(f"{url}: {status}: {message}{fix}")
+    return CallRefused(f"{url}: {message}{fix}", error_reply.error, message)
 
 
-def _from_another_program(status: int, body: bytes, where: str, secret: str | None) -> StoreError:
+def _from_another_program(status: int, body: bytes, url: str, secret: str | None) -> StoreError:
     """Return the error for a reply of a proxy, or of another program at that address."""
-    text = _shown(body[:4096].decode("utf-8", "replace"), secret)
+    text = _quoted(body[:4096].decode("utf-8", "replace"), secret)
     if status in (408, 429) or status >= 500:
-        return NoReply(f"{where}: {status}" + (f": {text}" if text else ""))
+        return NoReply(f"{url}: {status}" + (f": {text}" if text else ""))
     if 300 <= status < 400:
-        return StoreError(f"{where} answers with a redirect ({status}), which is not followed: give the address itself")
+        return StoreError(f"{url} answers with a redirect ({status}), which is not followed: give the address itself")
     hint = "is this the address of 'stowhand serve'?"
-    return StoreError(f"{where}: {status}" + (f": {text}" if text else "") + f"; {hint}")
+    return StoreError(f"{url}: {status}" + (f": {text}" if text else "") + f"; {hint}")
 
 
-def _shown(text: str, secret: str | None) -> str:
+def _quoted(text: str, secret: str | None) -> str:
     """Return one short line without control characters and without the secret."""
     if secret is not None:
         text = text.replace(secret, "***")
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    return clean(line, SHOWN).replace("\n", " ")
+    return clean(line, MAX_QUOTED_CHARACTERS).replace("\n", " ")

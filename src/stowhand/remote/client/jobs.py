@@ -20,21 +20,21 @@ from stowhand.protocols.producer import JobStanding
 from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.store import DOING, whole
 from stowhand.protocols.validation import validate_id
-from stowhand.remote.client.http_caller import ROOM, CallRefused, HttpCaller, NoReply, parts
+from stowhand.remote.client.http_caller import MAX_ITEM_BYTES, CallRefused, HttpCaller, NoReply, split_items
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.wire import (
-    BODY_LIMIT,
     ENDS,
     ENQUEUE,
     FAILURES,
     JOB,
-    MOST_ITEMS,
+    MAX_BODY_BYTES,
+    MAX_ITEMS,
     TRIES,
-    Ends,
-    EndsAsked,
-    Enqueue,
-    Enqueued,
-    Kind,
+    EnqueueReply,
+    EnqueueRequest,
+    ErrorKind,
+    ResultsReply,
+    ResultsRequest,
     Verb,
 )
 
@@ -60,7 +60,7 @@ class HttpJobs:
         try:
             return await self._http.get(verb, validate_id(job_id))
         except CallRefused as refused:
-            if refused.kind == Kind.UNKNOWN:
+            if refused.kind == ErrorKind.UNKNOWN:
                 return None
             raise
 
@@ -69,7 +69,7 @@ class HttpJobs:
         try:
             return await self._http.get(FAILURES)
         except CallRefused as refused:
-            if refused.kind != Kind.UNKNOWN:
+            if refused.kind != ErrorKind.UNKNOWN:
                 raise
             raise ConfigurationError(str(refused)) from None
 
@@ -83,41 +83,41 @@ class HttpJobs:
         checked, texts = _checked(jobs, self._max_attempts)
         if not checked:
             return []
-        if len(list(parts(texts))) > 1:
+        if len(list(split_items(texts))) > 1:
             raise InvalidJob(
                 f"add_jobs: {len(checked)} jobs of {sum(map(len, texts))} bytes do not fit into one request of"
-                f" {BODY_LIMIT} bytes; give fewer, or use enqueue_many, which sends several"
+                f" {MAX_BODY_BYTES} bytes; give fewer, or use enqueue_many, which sends several"
             )
-        return (await self._send(checked, bare=False, before=0)).jobs
+        return (await self._send(checked, bare=False, enqueued_before=0)).jobs
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """Enqueue any number of jobs, in requests of at most 1000; all are checked before the first is sent.
 
         Each request is all or none. When one fails, those before it are committed; the error says how many jobs.
         """
-        gathered = [job async for job in jobs] if isinstance(jobs, AsyncIterable) else list(jobs)
-        checked, texts = _checked(gathered, self._max_attempts)
+        all_jobs = [job async for job in jobs] if isinstance(jobs, AsyncIterable) else list(jobs)
+        checked, texts = _checked(all_jobs, self._max_attempts)
         ids: list[int] = []
-        for part in parts(texts):
-            ids += (await self._send(checked[part.start : part.stop], bare=True, before=len(ids))).ids
+        for part in split_items(texts):
+            ids += (await self._send(checked[part.start : part.stop], bare=True, enqueued_before=len(ids))).ids
         return ids
 
-    async def _send(self, jobs: Sequence[NewJob], *, bare: bool, before: int) -> Enqueued:
-        already = f"; the first {before} jobs of this call are enqueued" if before else ""
+    async def _send(self, jobs: Sequence[NewJob], *, bare: bool, enqueued_before: int) -> EnqueueReply:
+        suffix = f"; the first {enqueued_before} jobs of this call are enqueued" if enqueued_before else ""
         try:
-            return await self._http.post(ENQUEUE, Enqueue(jobs=tuple(jobs), bare=bare))
+            return await self._http.post(ENQUEUE, EnqueueRequest(jobs=tuple(jobs), bare=bare))
         except NoReply as error:
             raise OutcomeUnknown(
-                f"{error}: the reply was lost, so the enqueue may have happened or not{already}."
+                f"{error}: the reply was lost, so the enqueue may have happened or not{suffix}."
                 " Repeat it with the same key: with a key a repeat yields one job"
             ) from None
         except CallRefused as refused:
-            if refused.kind in (Kind.INVALID_JOB, Kind.TOO_LARGE):
-                raise InvalidJob(refused.server_message + already) from None
-            raise StoreError(f"{refused}{already}") from None
+            if refused.kind in (ErrorKind.INVALID_JOB, ErrorKind.TOO_LARGE):
+                raise InvalidJob(refused.server_message + suffix) from None
+            raise StoreError(f"{refused}{suffix}") from None
         except StoreError as error:
-            if before:
-                raise type(error)(f"{error}{already}") from None
+            if enqueued_before:
+                raise type(error)(f"{error}{suffix}") from None
             raise
 
 
@@ -129,31 +129,31 @@ class HttpResults:
 
     def __init__(self, http: HttpCaller) -> None:
         self._http = http
-        self._last: Ends | None = None
+        self._last: ResultsReply | None = None
 
     async def retention(self) -> float | None:
         """Return the retention of the last answer. Raises ConfigurationError if the server cannot be asked."""
-        last = self._last or await self._ends(())
+        last = self._last or await self._request_results(())
         return last.retention
 
     async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStanding]:
         """Return how jobs ended: one request for 1000 jobs, more if their results are large."""
         standings: list[JobStanding] = []
-        left = list(job_ids)
-        while left:
-            ends = await self._ends(left[:MOST_ITEMS])
-            standings += ends.ended
-            left[:MOST_ITEMS] = ends.left_out
+        remaining = list(job_ids)
+        while remaining:
+            results_reply = await self._request_results(remaining[:MAX_ITEMS])
+            standings += results_reply.ended
+            remaining[:MAX_ITEMS] = results_reply.left_out
         return standings
 
-    async def _ends(self, job_ids: Sequence[int]) -> Ends:
+    async def _request_results(self, job_ids: Sequence[int]) -> ResultsReply:
         try:
-            self._last = await self._http.post(ENDS, EndsAsked(job_ids=tuple(job_ids)))
+            self._last = await self._http.post(ENDS, ResultsRequest(job_ids=tuple(job_ids)))
         except CallRefused as refused:
-            if refused.kind != Kind.REFUSED:
+            if refused.kind != ErrorKind.REFUSED:
                 raise
-            why = f"{DOING['results']}: {self._http.base}: {refused.server_message}"
-            raise ConfigurationError(why) from None
+            reason = f"{DOING['results']}: {self._http.base}: {refused.server_message}"
+            raise ConfigurationError(reason) from None
         return self._last
 
 
@@ -165,9 +165,9 @@ def _checked(jobs: Iterable[NewJob], max_attempts: int | None) -> tuple[list[New
         limits.refuse_repeated_key(job, keys)
     texts = [msgspec.json.encode(job) for job in checked]
     for text in texts:
-        if len(text) > ROOM:
+        if len(text) > MAX_ITEM_BYTES:
             raise InvalidJob(
-                f"payload: the job is {len(text)} bytes as a request, a lent store takes at most {ROOM}; keep what is"
+                f"payload: the job is {len(text)} bytes as a request, a lent store takes at most {MAX_ITEM_BYTES}; keep what is"
                 " large elsewhere, and enqueue where it is"
             )
     return checked, texts

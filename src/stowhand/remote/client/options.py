@@ -14,7 +14,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.durations import seconds
 from stowhand.jobs.option_struct import SuggestingMeta
 
-LONGEST_TIMEOUT = 300.0
+MAX_TIMEOUT_SECONDS = 300.0
 _TOKEN = re.compile(r"[\x21-\x7e]{1,1024}")
 
 
@@ -44,9 +44,9 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggestin
             msgspec.structs.force_setattr(self, "timeout", seconds(self.timeout))
         except ValueError as error:
             raise ConfigurationError(f"timeout: {error}") from None
-        if not 0 < self.timeout <= LONGEST_TIMEOUT:
+        if not 0 < self.timeout <= MAX_TIMEOUT_SECONDS:
             raise ConfigurationError(
-                f"timeout: {self.timeout!r} given; give more than 0 s, at most {LONGEST_TIMEOUT:g}"
+                f"timeout: {self.timeout!r} given; give more than 0 s, at most {MAX_TIMEOUT_SECONDS:g}"
             )
         if self.ca_file is not None and not Path(self.ca_file).is_file():
             raise ConfigurationError(f"ca_file: there is no file {self.ca_file}")
@@ -76,7 +76,7 @@ def base_of(url: str, options: HttpOptions) -> str:
     if parts.query or parts.fragment:
         raise ConfigurationError("a lent store's URL ends with its host, port or path: no ?… and no #…")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    where = f"{parts.scheme}://{host}" + (f":{port}" if port is not None else "") + parts.path.rstrip("/")
+    address = f"{parts.scheme}://{host}" + (f":{port}" if port is not None else "") + parts.path.rstrip("/")
     if (
         parts.scheme == "http"
         and options.token is not None
@@ -84,10 +84,10 @@ def base_of(url: str, options: HttpOptions) -> str:
         and not _is_this_machine(parts.hostname)
     ):
         raise ConfigurationError(
-            f"{where}: the token and every payload could be read by anyone on the network; put TLS before the server"
+            f"{address}: the token and every payload could be read by anyone on the network; put TLS before the server"
             " and use https://, or, in a network that you trust, say so: --insecure (in Python insecure=True)"
         )
-    return where
+    return address
 
 
 def _is_this_machine(host: str) -> bool:

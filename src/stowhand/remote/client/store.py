@@ -27,9 +27,9 @@ from stowhand.remote.client.heartbeats import HttpHeartbeats, QueueHeartbeats
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.jobs import HttpJobs, HttpResults
 from stowhand.remote.client.options import HttpOptions, base_of
-from stowhand.remote.wire import DUE, LONGEST_WAIT, TERMS, DueAsked, TermsOffered
+from stowhand.remote.wire import DUE, MAX_WAIT_SECONDS, TERMS, DueRequest, TermsReply
 
-TRIES = 5
+OPEN_ATTEMPTS = 5
 """Calls of ``open``, over a second and a half, before an unreachable server is an error."""
 
 
@@ -59,7 +59,7 @@ class HttpStore:
         self.results = HttpResults(self._http)
         self.notices = Notices()
         """Wake-ups arrive as answers to polls (``is_listening``), and the server logs the store's own warnings."""
-        self._offered: TermsOffered | None = None
+        self._terms_reply: TermsReply | None = None
         self.terms: Terms | None = None
         """The lent store's terms; a table has some, a queue has none. Known once the store is open."""
         self._wake_count: str | None = None
@@ -79,13 +79,13 @@ class HttpStore:
 
         Raises StoreUnreachable, and StoreError where the token is refused.
         """
-        offered = await self._first_answer()
-        if self._options.record is not None and offered.kind == "queue":
+        terms_reply = await self._first_answer()
+        if self._options.record is not None and terms_reply.kind == "queue":
             raise ConfigurationError(f"{self._base} lends jobs of a queue, not records of a table: leave out record=…")
-        self._offered, self.terms = offered, _terms_of(offered)
+        self._terms_reply, self.terms = terms_reply, _terms_of(terms_reply)
 
-    async def _first_answer(self) -> TermsOffered:
-        for failures in range(1, TRIES):
+    async def _first_answer(self) -> TermsReply:
+        for failures in range(1, OPEN_ATTEMPTS):
             try:
                 return await self._http.get(TERMS)
             except StoreUnreachable:
@@ -98,7 +98,7 @@ class HttpStore:
 
     async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
         """Return the seconds until the earliest waiting job of these tasks and queues is due."""
-        return (await self._http.post(DUE, DueAsked(tasks=tasks, queues=queues))).seconds
+        return (await self._http.post(DUE, DueRequest(tasks=tasks, queues=queues))).seconds
 
     def foreign(self) -> Foreign | None:
         """``None``: the server looks for foreign leases that have ended."""
@@ -107,10 +107,10 @@ class HttpStore:
     async def wait(self, timeout: float) -> bool:
         """Wait for a wake-up in long polls of at most half a minute each."""
         while True:
-            waits = min(max(timeout, 0.0), LONGEST_WAIT)
-            if await self._poll(waits):
+            wait_seconds = min(max(timeout, 0.0), MAX_WAIT_SECONDS)
+            if await self._poll(wait_seconds):
                 return True
-            timeout -= waits
+            timeout -= wait_seconds
             if timeout <= 0:
                 return False
 
@@ -119,24 +119,26 @@ class HttpStore:
         """The last poll was answered, and the lent store receives wake-ups."""
         return self._is_listening
 
-    async def _poll(self, waits: float) -> bool:
+    async def _poll(self, wait_seconds: float) -> bool:
         if self._wake_count is None:
-            waits = 0.0  # the first answer reports a wake-up: what came before it is not known
+            wait_seconds = 0.0  # the first answer reports a wake-up: what came before it is not known
         try:
-            due = await self._http.post(DUE, DueAsked(tasks=(), wait=waits, wake_count=self._wake_count), waits=waits)
+            due = await self._http.post(
+                DUE, DueRequest(tasks=(), wait=wait_seconds, wake_count=self._wake_count), wait_seconds=wait_seconds
+            )
         except StoreError:
             self._is_listening = False
             raise
-        woken = due.wake_count != self._wake_count
+        is_woken = due.wake_count != self._wake_count
         self._wake_count, self._is_listening = due.wake_count, due.is_listening
-        return woken
+        return is_woken
 
     def heartbeats(self) -> HttpHeartbeats:
         """Return heartbeats with connections of their own, and the proofs of this store's leases.
 
         Those of a table keep no progress. Call again once the store is open: only then is it known what is lent.
         """
-        if self._offered is not None and self._offered.kind != "queue":
+        if self._terms_reply is not None and self._terms_reply.kind != "queue":
             return HttpHeartbeats(self._base, self._options, self._proofs)
         return QueueHeartbeats(self._base, self._options, self._proofs)
 
@@ -176,14 +178,14 @@ class HttpStore:
 
         Raises StoreError at once where the token lacks the scope claim: the worker could never claim a job.
         """
-        if self._offered is None:
+        if self._terms_reply is None:
             await self.open()
         with suppress(StoreUnreachable):  # an outage passes, and the worker's own calls report it
-            await self._http.post(DUE, DueAsked(tasks=()))
+            await self._http.post(DUE, DueRequest(tasks=()))
 
     def around(self, attempt: Attempt[Any]) -> None:
         """Give the handler its ``ctx.store``, where what is lent is a table."""
-        if self._offered is not None and self._offered.logs:
+        if self._terms_reply is not None and self._terms_reply.logs:
             control_of(attempt).bind(RemoteAttempt(self._http, self._proofs, attempt))
 
 
@@ -195,14 +197,14 @@ def _absent(address: str) -> dict[str, str]:
     return dict.fromkeys(set(PARTS) - {"jobs", "notices", "results"}, refused)
 
 
-def _terms_of(offered: TermsOffered) -> Terms | None:
-    if offered.lease is None:
+def _terms_of(terms_reply: TermsReply) -> Terms | None:
+    if terms_reply.lease is None:
         return None
-    after = offered.retry_after
+    retry_delay = terms_reply.retry_after
     return Terms(
-        lease=offered.lease,
-        heartbeat_interval=offered.heartbeat_interval,
-        cancel_interval=offered.cancel_interval,
-        polls=offered.polls,
-        backoff=None if after is None else (lambda attempt: after),
+        lease=terms_reply.lease,
+        heartbeat_interval=terms_reply.heartbeat_interval,
+        cancel_interval=terms_reply.cancel_interval,
+        polls=terms_reply.polls,
+        backoff=None if retry_delay is None else (lambda attempt: retry_delay),
     )

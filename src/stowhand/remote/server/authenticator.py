@@ -19,16 +19,16 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import Events, InvalidTokensSent, TokenFileUnreadable
 from stowhand.remote.server.refusals import Refused, forbidden
 from stowhand.remote.server.tokens import EVERYTHING, Grant, TokenFile, TokenRecord, hash_of, id_of
-from stowhand.remote.wire import Kind
+from stowhand.remote.wire import ErrorKind
 
-WRONG_PER_MINUTE = 10
+MAX_WRONG_TOKENS_PER_MINUTE = 10
 """Wrong tokens from one address before it must wait."""
-ADDRESSES = 4096
+MAX_ADDRESSES = 4096
 """Addresses remembered at a time."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-_NO_TOKEN = hash_of("")
-_MAKE = "stowhand tokens make --name NAME, and send it as: Authorization: Bearer TOKEN"
+FORWARDING_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+_NO_TOKEN_HASH = hash_of("")
+_TOKEN_ADVICE = "stowhand tokens make --name NAME, and send it as: Authorization: Bearer TOKEN"
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -50,27 +50,27 @@ class Authenticator:
         self._events = events
         self._clock = clock
         self._now = now
-        self._wrong = _Wrong(clock)
+        self._wrong_tokens = _WrongTokenCounter(clock)
         self._stamp: tuple[int, ...] | None = None
         self._tokens: dict[str, TokenRecord] = {}
-        self._closed = required or file.exists()
+        self._requires_tokens = required or file.exists()
         self._read()
 
     @property
-    def wants_tokens(self) -> bool:
+    def requires_tokens(self) -> bool:
         """Requests without a token are refused."""
-        if not self._closed and self._file.stamp() is not None:
-            self._closed = True
-        return self._closed
+        if not self._requires_tokens and self._file.stamp() is not None:
+            self._requires_tokens = True
+        return self._requires_tokens
 
     def admit(self, headers: Mapping[str, str], address: str) -> Grant:
         """Return the grant of the sender of these headers. Raises Refused."""
-        if not self.wants_tokens:
+        if not self.requires_tokens:
             _check_is_local(headers)
             return EVERYTHING
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
-            raise Refused(Kind.UNAUTHORIZED, "a worker token is needed", _MAKE)
+            raise Refused(ErrorKind.UNAUTHORIZED, "a worker token is needed", _TOKEN_ADVICE)
         grant = self.find(token.strip())
         if grant is None:
             raise self.wrong(address)
@@ -81,29 +81,32 @@ class Authenticator:
         self._refresh()
         record = self._tokens.get(id_of(token))
         # Takes as long for an unknown id as for a known one.
-        right = hmac.compare_digest(record.sha256 if record is not None else _NO_TOKEN, hash_of(token))
-        if record is None or not right or record.standing(self._now()) != "active":
+        is_right = hmac.compare_digest(record.sha256 if record is not None else _NO_TOKEN_HASH, hash_of(token))
+        if record is None or not is_right or record.standing(self._now()) != "active":
             return None
         return record.grant()
 
-    def still(self, grant: Grant) -> bool:
+    def is_valid(self, grant: Grant) -> bool:
         """Return whether the token of this grant is still valid."""
         if not grant.id:
-            return not self.wants_tokens
+            return not self.requires_tokens
         self._refresh()
         record = self._tokens.get(grant.id)
         return record is not None and record.standing(self._now()) == "active"
 
     def wrong(self, address: str) -> Refused:
         """Count a wrong token, and return its refusal."""
-        count = self._wrong.add(address)
-        if count == WRONG_PER_MINUTE:
+        count = self._wrong_tokens.add(address)
+        if count == MAX_WRONG_TOKENS_PER_MINUTE:
             self._events.emit(InvalidTokensSent(address, count))
-        if count > WRONG_PER_MINUTE:
+        if count > MAX_WRONG_TOKENS_PER_MINUTE:
             return Refused(
-                Kind.TOO_MANY, "too many wrong tokens from this address; wait a minute", _MAKE, retry_after=60
+                ErrorKind.TOO_MANY,
+                "too many wrong tokens from this address; wait a minute",
+                _TOKEN_ADVICE,
+                retry_after=60,
             )
-        return Refused(Kind.UNAUTHORIZED, "this token is not valid (any more)", _MAKE)
+        return Refused(ErrorKind.UNAUTHORIZED, "this token is not valid (any more)", _TOKEN_ADVICE)
 
     def _refresh(self) -> None:
         if self._file.stamp() != self._stamp:
@@ -118,7 +121,7 @@ class Authenticator:
         self._tokens = {record.id: record for record in self._file.read()}
 
 
-class _Wrong:
+class _WrongTokenCounter:
     """Counts wrong tokens, by address and minute."""
 
     def __init__(self, clock: Clock) -> None:
@@ -129,11 +132,11 @@ class _Wrong:
     def add(self, address: str) -> int:
         """Count one more; returns how many there were in this minute."""
         now = self._clock.monotonic()
-        since, number = self._counts.pop(address, (now, 0))
-        if now - since >= 60:
-            since, number = now, 0
-        self._counts[address] = since, number + 1
-        if len(self._counts) > ADDRESSES:
+        started_at, number = self._counts.pop(address, (now, 0))
+        if now - started_at >= 60:
+            started_at, number = now, 0
+        self._counts[address] = started_at, number + 1
+        if len(self._counts) > MAX_ADDRESSES:
             self._counts.popitem(last=False)
         return number + 1
 
@@ -149,7 +152,7 @@ def host_of(headers: Mapping[str, str]) -> tuple[str, int | None]:
 
 def is_forwarded(headers: Mapping[str, str]) -> bool:
     """Return whether a proxy has forwarded the request."""
-    return any(name in headers for name in FORWARDED)
+    return any(name in headers for name in FORWARDING_HEADERS)
 
 
 def _check_is_local(headers: Mapping[str, str]) -> None:
@@ -191,9 +194,9 @@ class Proxies:
         """
         if peer not in self:
             return peer
-        told = [hop.strip() for hop in headers.get("x-forwarded-for", "").split(",")]
-        found = next((hop for hop in reversed(told) if hop not in self), peer)
-        return peer if _address(found) is None else found
+        hops = [hop.strip() for hop in headers.get("x-forwarded-for", "").split(",")]
+        client = next((hop for hop in reversed(hops) if hop not in self), peer)
+        return peer if _address(client) is None else client
 
 
 def _network(text: str) -> Network:
@@ -207,7 +210,7 @@ def _network(text: str) -> Network:
 
 def _address(text: str) -> Address | None:
     try:
-        found = ipaddress.ip_address(text.partition("%")[0])
+        address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    return getattr(found, "ipv4_mapped", None) or found  # a socket for both families names IPv4 so
+    return getattr(address, "ipv4_mapped", None) or address  # a socket for both families names IPv4 so

@@ -17,14 +17,14 @@ from starlette.types import Scope
 from stowhand.errors import StowhandError, suggest
 from stowhand.jobs.job import NewJob
 from stowhand.remote.server.refusals import Refused, malformed
-from stowhand.remote.wire import BODY_LIMIT, Kind
+from stowhand.remote.wire import MAX_BODY_BYTES, ErrorKind
 
-HEADERS = 128
-HEADER_BYTES = 32 * 1024
+MAX_HEADERS = 128
+MAX_HEADER_BYTES = 32 * 1024
 """Including the path and query of the request."""
 MAX_NESTED = 2
 """Times that a record is looked into in itself: the job on failure of a job has none of its own."""
-READ_TIMEOUT = 30.0
+READ_TIMEOUT_SECONDS = 30.0
 """Seconds in which a body must arrive completely."""
 M = TypeVar("M", bound=msgspec.Struct)
 _UNKNOWN_FIELD = re.compile("unknown field `(.*?)`")
@@ -39,51 +39,51 @@ def check_head(scope: Scope) -> None:
     headers = scope["headers"]
     if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
         raise Refused(
-            Kind.MALFORMED,
+            ErrorKind.MALFORMED,
             "the body has two lengths",
             "send Content-Length, or Transfer-Encoding: chunked, and not both",
             closes=True,
         )
     size = sum(len(name) + len(value) for name, value in headers)
     size += len(scope["raw_path"]) + len(scope["query_string"])
-    if len(headers) > HEADERS or size > HEADER_BYTES:
+    if len(headers) > MAX_HEADERS or size > MAX_HEADER_BYTES:
         raise Refused(
-            Kind.MALFORMED,
-            f"{len(headers)} headers of {size} bytes, the limits are {HEADERS} and {HEADER_BYTES}",
+            ErrorKind.MALFORMED,
+            f"{len(headers)} headers of {size} bytes, the limits are {MAX_HEADERS} and {MAX_HEADER_BYTES}",
             "send fewer and shorter headers",
             status=431,
         )
 
 
-async def read(request: Request, kind: type[M]) -> M:
+async def read(request: Request, message_type: type[M]) -> M:
     """Read a message. Raises Refused, which names the wrong field."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         # Also keeps web pages out: for this type a browser first sends a preflight request, which is refused.
         raise malformed("the body must be JSON", "send the header Content-Type: application/json")
     raw = await collect(request)
     try:
-        message = msgspec.json.decode(raw, type=kind)
-        _strict_decoder(kind).decode(raw)
+        message = msgspec.json.decode(raw, type=message_type)
+        _strict_decoder(message_type).decode(raw)
         return message
     except msgspec.ValidationError as error:
         raise malformed(_field_first(str(error))) from None
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise malformed(f"no JSON: {error}", "send one JSON object") from None
     except StowhandError as error:  # an impossible condition
-        raise Refused(Kind.REFUSED, str(error), "see the operators of stowhand.jobs.conditions.Where") from None
+        raise Refused(ErrorKind.REFUSED, str(error), "see the operators of stowhand.jobs.conditions.Where") from None
 
 
 @cache
-def _strict_decoder(kind: type[msgspec.Struct]) -> msgspec.json.Decoder[Any]:
+def _strict_decoder(message_type: type[msgspec.Struct]) -> msgspec.json.Decoder[Any]:
     """A decoder that refuses unknown fields at every level. The records in a message ignore them: replies have the same
     records.
     """
-    return msgspec.json.Decoder(_names_only(inspect.type_info(kind)))
+    return msgspec.json.Decoder(_names_only(inspect.type_info(message_type)))
 
 
-def _names_only(of: inspect.Type, outer: tuple[type, ...] = ()) -> Any:
+def _names_only(field_type: inspect.Type, outer: tuple[type, ...] = ()) -> Any:
     """A type with the same fields at every level, and any values. ``outer``: the structs that it is in."""
-    match of:
+    match field_type:
         case inspect.Metadata(type=inner):
             return _names_only(inner, outer)
         case inspect.StructType(cls=cls, fields=fields, array_like=False) if outer.count(cls) < MAX_NESTED:
@@ -95,34 +95,34 @@ def _names_only(of: inspect.Type, outer: tuple[type, ...] = ()) -> Any:
         case inspect.TupleType(item_types=items):
             return GenericAlias(tuple, tuple(_names_only(item, outer) for item in items))
         case inspect.UnionType(types=types):
-            return reduce(or_, (_names_only(one, outer) for one in types))
+            return reduce(or_, (_names_only(member, outer) for member in types))
         case inspect.NoneType():
             return None
         case _:
             return Any
 
 
-async def collect(request: Request, limit: int = BODY_LIMIT) -> bytes:
+async def collect(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
     """Read a body. Raises Refused if it has more bytes than this, or does not arrive in time."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:20]) > limit:
         raise _too_large(limit)
     raw = bytearray()
     try:
-        async with asyncio.timeout(READ_TIMEOUT):
+        async with asyncio.timeout(READ_TIMEOUT_SECONDS):
             async for chunk in request.stream():
                 raw += chunk
                 if len(raw) > limit:
                     raise _too_large(limit)
     except TimeoutError:
-        message = f"the body did not arrive within {READ_TIMEOUT:g} s"
-        raise Refused(Kind.MALFORMED, message, "send it at once", status=408, closes=True) from None
+        message = f"the body did not arrive within {READ_TIMEOUT_SECONDS:g} s"
+        raise Refused(ErrorKind.MALFORMED, message, "send it at once", status=408, closes=True) from None
     return bytes(raw)
 
 
 def _too_large(limit: int) -> Refused:
     return Refused(
-        Kind.TOO_LARGE,
+        ErrorKind.TOO_LARGE,
         f"the body is larger than {limit} bytes",
         "send fewer items in one call, and keep large data elsewhere",
     )
@@ -130,10 +130,10 @@ def _too_large(limit: int) -> Refused:
 
 def _field_first(message: str) -> str:
     """Return the error message with the field at its beginning."""
-    found = _PLACE.search(message)
-    place = found[1] if found else ""
-    where = f"{place}: " if place else ""
-    return f"{where}{_PLACE.sub('', message)}".replace("`", "'") + _advice(place, message)
+    place_match = _PLACE.search(message)
+    place = place_match[1] if place_match else ""
+    prefix = f"{place}: " if place else ""
+    return f"{prefix}{_PLACE.sub('', message)}".replace("`", "'") + _advice(place, message)
 
 
 def _advice(place: str, message: str) -> str:

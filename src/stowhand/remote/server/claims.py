@@ -25,25 +25,25 @@ from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.shared_store import QUEUE, SharedStore
 from stowhand.remote.server.tokens import Grant
 from stowhand.remote.server.wake_broadcast import WakeBroadcast
-from stowhand.remote.wire import ClaimAsked, Due, DueAsked, Kind, Lent
+from stowhand.remote.wire import ClaimedRecord, DueReply, DueRequest, ErrorKind, RemoteClaimRequest
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 
-MOST_RECORDS = 500
+MAX_RECORDS_PER_REPLY = 500
 """In one answer."""
-FIRST_RECORDS = 100
+INITIAL_MAX_RECORDS = 100
 """In the first answers, until it is known how large records are: what does not fit is read and handed back."""
-ANSWER_BYTES = 4 * 1024 * 1024
+MAX_REPLY_BYTES = 4 * 1024 * 1024
 """Bytes of the records in one answer, which must arrive within the client's timeout. The first is always sent."""
-POLLS_OF_A_TOKEN = 256
+MAX_POLLS_PER_TOKEN = 256
 """Requests that may wait at a time."""
 MAX_USED_TOKENS = 50_000
 """Claim tokens that are remembered. A proxy repeats a request within seconds."""
 
-Gone = Callable[[], Coroutine[Any, Any, None]]
+WaitForDisconnect = Callable[[], Coroutine[Any, Any, None]]
 """Returns when the client has disconnected."""
 
 
-class Sent(msgspec.Struct, frozen=True):
+class LentRecord(msgspec.Struct, frozen=True):
     """One record that is lent."""
 
     lease: Lease
@@ -86,7 +86,7 @@ class Claims:
         wake_broadcast: WakeBroadcast,
         heartbeats: HeartbeatThread,
         proofs: Proofs,
-        still: Callable[[Grant], bool],
+        is_valid: Callable[[Grant], bool],
         on_lent: Callable[[Sequence[Claim[Any]]], None],
     ) -> None:
         self._shared_store = shared_store
@@ -95,93 +95,99 @@ class Claims:
         self._store = shared_store.store
         self._proofs = proofs
         self._used = UsedTokens()
-        self._still = still
+        self._is_valid = is_valid
         self._on_lent = on_lent
         self._polls: Counter[str] = Counter()
-        self._most = FIRST_RECORDS
+        self._max_records = INITIAL_MAX_RECORDS
         """As many records as fit into one answer, if they are as large as those of the last."""
 
-    async def claim(self, grant: Grant, asked: ClaimAsked) -> list[Sent]:
+    async def claim(self, grant: Grant, message: RemoteClaimRequest) -> list[LentRecord]:
         """Claim records. Raises Refused, also for a claim token that was used."""
-        request = self._request(grant, asked)
+        request = self._request(grant, message)
         if not self._used.add(request.token):
             raise Refused(
-                Kind.USED, "this claim token was used", "release it (POST /v1/release), and claim with a new one"
+                ErrorKind.USED, "this claim token was used", "release it (POST /v1/release), and claim with a new one"
             )
         claims = await self._claim(request) if request.limit and request.tasks != () else []
         sent = [
-            Sent(
+            LentRecord(
                 claim.lease,
-                msgspec.json.encode(_lent(claim, asked.token, lambda one: self._proofs.prove(grant, one))),
+                msgspec.json.encode(_lent(claim, message.token, lambda one: self._proofs.prove(grant, one))),
             )
             for claim in claims
         ]
         if sent:
             size = sum(len(one.body) for one in sent)
-            self._most = max(min(ANSWER_BYTES * len(sent) // size, MOST_RECORDS), 1)
-        fits = fitting(len(one.body) for one in sent)
-        self._on_lent(claims[:fits])
-        if fits < len(sent):
-            await self._hand_back([one.lease for one in sent[fits:]])
-        return sent[:fits]
+            self._max_records = max(min(MAX_REPLY_BYTES * len(sent) // size, MAX_RECORDS_PER_REPLY), 1)
+        count_that_fits = fitting(len(one.body) for one in sent)
+        self._on_lent(claims[:count_that_fits])
+        if count_that_fits < len(sent):
+            await self._hand_back([one.lease for one in sent[count_that_fits:]])
+        return sent[:count_that_fits]
 
     async def abandon(self, grant: Grant, token: str) -> bool:
         """Return the jobs of a claim without a reply to the queue; its token can never claim. False: try again."""
-        of_store = self._proofs.store_token(grant, token)
-        done = await self._heartbeats.call(lambda heartbeats: heartbeats.abandon(of_store))
-        if done:
-            self._used.forget(of_store)
-        return done
+        store_token = self._proofs.store_token(grant, token)
+        is_abandoned = await self._heartbeats.call(lambda heartbeats: heartbeats.abandon(store_token))
+        if is_abandoned:
+            self._used.forget(store_token)
+        return is_abandoned
 
-    async def due(self, grant: Grant, asked: DueAsked, gone: Gone) -> Due:
+    async def due(self, grant: Grant, message: DueRequest, client_left: WaitForDisconnect) -> DueReply:
         """Return when a job is due; with ``wait``, wait for a wake-up."""
-        tasks = grant.tasks_of_claim(asked.tasks)
+        tasks = grant.tasks_of_claim(message.tasks)
         count, seconds = self._wake_broadcast.count, None
-        if not asked.wait:
-            seconds = await self._store.next_due(tasks, grant.queues_of_claim(asked.queues))
-        elif asked.wake_count is None:
+        if not message.wait:
+            seconds = await self._store.next_due(tasks, grant.queues_of_claim(message.queues))
+        elif message.wake_count is None:
             raise malformed("wait: given without wake_count", "send the wake_count of the answer before your claim")
         else:
-            await self._until_news(grant, asked.wake_count, asked.wait, gone)
+            await self._until_news(grant, message.wake_count, message.wait, client_left)
             count = self._wake_broadcast.count
-        return Due(seconds=seconds, wake_count=count, is_listening=self._store.is_listening)
+        return DueReply(seconds=seconds, wake_count=count, is_listening=self._store.is_listening)
 
-    async def _until_news(self, grant: Grant, wake_count: str, wait: float, gone: Gone) -> None:
+    async def _until_news(self, grant: Grant, wake_count: str, wait: float, client_left: WaitForDisconnect) -> None:
         """Return at once when the count differs from ``wake_count``, else after a wake-up, or ``wait`` seconds.
 
         Raises Refused where too many requests wait, and for a token that was revoked, or expired, meanwhile.
         """
-        if self._polls[grant.id] >= POLLS_OF_A_TOKEN:
-            raise Refused(Kind.TOO_MANY, "too many polls wait under this token", "poll once per worker", retry_after=1)
+        if self._polls[grant.id] >= MAX_POLLS_PER_TOKEN:
+            raise Refused(
+                ErrorKind.TOO_MANY, "too many polls wait under this token", "poll once per worker", retry_after=1
+            )
         self._polls[grant.id] += 1
         try:
-            await _first(self._wake_broadcast.until_changed(wake_count, wait), gone())
+            await _first(self._wake_broadcast.until_changed(wake_count, wait), client_left())
         finally:
             self._polls -= Counter({grant.id: 1})
-        if not self._still(grant):
-            raise Refused(Kind.UNAUTHORIZED, "this token is not valid any more", "stowhand tokens make --name NAME")
+        if not self._is_valid(grant):
+            raise Refused(
+                ErrorKind.UNAUTHORIZED, "this token is not valid any more", "stowhand tokens make --name NAME"
+            )
 
-    def _request(self, grant: Grant, asked: ClaimAsked) -> ClaimRequest:
-        grant.check_conditions(asked.conditions)
-        if asked.conditions and self._shared_store.kind == QUEUE:
-            raise Refused(Kind.REFUSED, "a queue takes no conditions", "limit the claim by task; a table takes them")
-        queues = grant.queues_of_claim(asked.queues)
+    def _request(self, grant: Grant, message: RemoteClaimRequest) -> ClaimRequest:
+        grant.check_conditions(message.conditions)
+        if message.conditions and self._shared_store.kind == QUEUE:
+            raise Refused(
+                ErrorKind.REFUSED, "a queue takes no conditions", "limit the claim by task; a table takes them"
+            )
+        queues = grant.queues_of_claim(message.queues)
         if not (queues.are_all or self._store.capabilities.has_queues):
             raise Refused(
-                Kind.REFUSED,
+                ErrorKind.REFUSED,
                 "records of a table are in no queue",
                 "leave queues out, and make a token without --queue",
             )
         return ClaimRequest(
-            worker=grant.worker_in_store(asked.worker),
-            token=self._proofs.store_token(grant, asked.token),
-            limit=min(asked.limit, self._most),
-            lease=asked.lease,
-            tasks=grant.tasks_of_claim(asked.tasks),
-            forbidden_flags=read_forbidden(asked.forbidden_flags),
+            worker=grant.worker_in_store(message.worker),
+            token=self._proofs.store_token(grant, message.token),
+            limit=min(message.limit, self._max_records),
+            lease=message.lease,
+            tasks=grant.tasks_of_claim(message.tasks),
+            forbidden_flags=read_forbidden(message.forbidden_flags),
             queues=queues,
-            suspects=asked.suspects,
-            conditions=asked.conditions,
+            suspects=message.suspects,
+            conditions=message.conditions,
         )
 
     async def _claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
@@ -210,7 +216,7 @@ def fitting(sizes: Iterable[int]) -> int:
     total = number = 0
     for number, size in enumerate(sizes, 1):
         total += size
-        if number > 1 and total > ANSWER_BYTES:
+        if number > 1 and total > MAX_REPLY_BYTES:
             return number - 1
     return number
 
@@ -225,11 +231,11 @@ async def _first(*ends: Coroutine[Any, Any, None]) -> None:
             task.cancel()
 
 
-def _lent(claim: Claim[Any], token: str, prove: Callable[[Lease], str]) -> Lent:
+def _lent(claim: Claim[Any], token: str, prove: Callable[[Lease], str]) -> ClaimedRecord:
     """``token``: the client's claim token. ``prove`` makes the authorization of the lease."""
     lease = Lease(claim.lease.job_id, token, claim.lease.epoch)
     kind, record = _read_record(claim.record)
-    return Lent(
+    return ClaimedRecord(
         lease=lease,
         authorization=prove(lease),
         record=cast("msgspec.Raw", record),
@@ -253,8 +259,8 @@ def _read_record(record: object) -> tuple[str, object]:
             refuse_nan(record, _write_other)
         return "record", msgspec.Raw(text)
     except Exception as error:  # noqa: BLE001 - boundary: the type is the application's, and one bad record must not fail the claim
-        why = f"it cannot be written as JSON: {error}; select the value in another form by column_expressions"
-        return "unreadable", clean(why, 1024)
+        reason = f"it cannot be written as JSON: {error}; select the value in another form by column_expressions"
+        return "unreadable", clean(reason, 1024)
 
 
 def _write_other(value: Any) -> object:

@@ -30,7 +30,7 @@ from stowhand.protocols.store import RecordedSettlement
 from stowhand.remote import wire
 from stowhand.remote.server.authenticator import Authenticator, Proxies
 from stowhand.remote.server.bodies import check_head, read
-from stowhand.remote.server.claims import Sent
+from stowhand.remote.server.claims import LentRecord
 from stowhand.remote.server.health import Health
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.server.settlements import audited, reply_of
@@ -38,36 +38,36 @@ from stowhand.remote.server.store_server import StoreServer
 from stowhand.remote.server.tokens import Grant
 from stowhand.remote.server.wake_broadcast import NAME
 from stowhand.remote.wire import (
-    ClaimAsked,
-    Claimed,
-    Kind,
-    Lent,
-    LogChange,
-    LogNumbers,
-    Release,
-    Released,
-    Reset,
-    ResetDone,
-    Settlements,
+    ClaimedRecord,
+    ClaimReply,
+    ErrorKind,
+    LogReply,
+    LogRequest,
+    ReleaseReply,
+    ReleaseRequest,
+    RemoteClaimRequest,
+    ResetReply,
+    ResetRequest,
+    SettleRequest,
     Verb,
 )
 
 if TYPE_CHECKING:
     from stowhand.observe.exposition import LendingMetrics
 
-RETRY_AFTER = 1
+RETRY_AFTER_SECONDS = 1
 """Seconds after which a store that did not answer may be asked again."""
-ID_WIDTH = 64
-IDS_SHOWN = 200
+MAX_ID_CHARACTERS = 64
+MAX_AUDITED_IDS = 200
 """Ids in one line of the audit."""
 Endpoint = Callable[[Request], Awaitable[Response]]
-OTHER = "other"
+OTHER_CALL = "other"
 """The name of a request that is none of the calls, for the metrics."""
 _NOT_REPORTED = (StoreUnreachable, LeaseLost, LogRefused)
 """Not reported here: the background tasks report an outage; the others are no failure of the store."""
 
 
-class Audited(NamedTuple):
+class AuditEntry(NamedTuple):
     """Entry of the audit for a call that changes something."""
 
     ids: Sequence[Any]
@@ -81,7 +81,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     run: Callable[..., Awaitable[Any]]
     """Given the grant, the message or the id in the path, and where it ``waits`` what ends the wait."""
     reply: Callable[[Any, Any], Any] = lambda _, found: found
-    audit: Callable[[Any, Any], Audited | None] = lambda *_: None
+    audit: Callable[[Any, Any], AuditEntry | None] = lambda *_: None
     count: Callable[[LendingMetrics, Any], None] = lambda *_: None
     waits: bool = False
 
@@ -129,7 +129,7 @@ class HttpApp:
             (wire.RELEASE, Call(run=server.release, audit=_audit_release)),
             (wire.QUEUES, Call(run=server.declare_queues)),
             (wire.LOGS, Call(run=server.log, audit=_audit_log)),
-            (wire.ENQUEUE, Call(run=server.enqueue, audit=lambda _, enqueued: Audited(enqueued.ids))),
+            (wire.ENQUEUE, Call(run=server.enqueue, audit=lambda _, enqueued: AuditEntry(enqueued.ids))),
             (wire.DUE, Call(run=server.due, waits=True)),
             (wire.ENDS, Call(run=server.jobs.ends)),
             (wire.JOB, Call(run=server.jobs.job)),
@@ -143,15 +143,15 @@ class HttpApp:
             grant = self._admit(request)
             for scope in verb.scopes:
                 grant.need(scope)
-            asked = None if verb.request is None else await read(request, verb.request)
-            given = tuple(request.path_params.values()) if asked is None else (asked,)
+            message = None if verb.request is None else await read(request, verb.request)
+            arguments = tuple(request.path_params.values()) if message is None else (message,)
             ends = (lambda: _disconnected(request),) if call.waits else ()
-            found = await call.run(grant, *given, *ends)
+            found = await call.run(grant, *arguments, *ends)
             if self._metrics is not None:
                 call.count(self._metrics, found)
-            if self._events.wants(RemoteCallAudited) and (told := call.audit(asked, found)) is not None:
-                self._audit(request, verb, grant, told)
-            return Response(msgspec.json.encode(call.reply(asked, found)), media_type="application/json")
+            if self._events.wants(RemoteCallAudited) and (audit_entry := call.audit(message, found)) is not None:
+                self._audit(request, verb, grant, audit_entry)
+            return Response(msgspec.json.encode(call.reply(message, found)), media_type="application/json")
 
         return self._named(verb.name, answer)
 
@@ -173,7 +173,7 @@ class HttpApp:
     async def _show_metrics(self, request: Request) -> Response:
         self._admit(request).need(wire.Scope.READ)
         if self._metrics is None:
-            raise Refused(Kind.UNKNOWN, "this server keeps no metrics", "pip install 'stowhand[metrics]' there")
+            raise Refused(ErrorKind.UNKNOWN, "this server keeps no metrics", "pip install 'stowhand[metrics]' there")
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     # -- around them -----------------------------------------------------------------------------
@@ -184,16 +184,16 @@ class HttpApp:
         request.scope["stowhand.who"] = grant.id
         return grant
 
-    def _audit(self, request: Request, verb: Verb[Any, Any], grant: Grant, audited: Audited) -> None:
-        ids = tuple(str(job_id)[:ID_WIDTH] for job_id in audited.ids[:IDS_SHOWN])
-        verdicts = tuple(audited.verdicts[:IDS_SHOWN])
+    def _audit(self, request: Request, verb: Verb[Any, Any], grant: Grant, audited: AuditEntry) -> None:
+        ids = tuple(str(job_id)[:MAX_ID_CHARACTERS] for job_id in audited.ids[:MAX_AUDITED_IDS])
+        verdicts = tuple(audited.verdicts[:MAX_AUDITED_IDS])
         self._events.emit(RemoteCallAudited(verb.name, grant.id, audited.worker, ids, verdicts, _address(request)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI. Turns errors into replies, and emits an event for every request."""
-        began, status = stopwatch(), 0
+        started_at, status = stopwatch(), 0
 
-        async def noting(message: Any) -> None:
+        async def send_and_note(message: Any) -> None:
             nonlocal status
             status = message.get("status", status)
             await send(message)
@@ -203,14 +203,14 @@ class HttpApp:
             scope["client"] = self._proxies.client(peer[0], Headers(scope=scope)), peer[1]
         try:
             check_head(scope)
-            await self._router(scope, receive, noting)
+            await self._router(scope, receive, send_and_note)
         except ClientDisconnect:
             status = status or 499  # the client has disconnected
         except Exception as error:  # noqa: BLE001 - boundary: any error becomes a reply
             reply = self._reply_to(error, scope)
             if not status:
-                await reply(scope, receive, noting)
-        self._report(scope, status, stopwatch() - began)
+                await reply(scope, receive, send_and_note)
+        self._report(scope, status, stopwatch() - started_at)
 
     def _report(self, scope: Scope, status: int, seconds: float) -> None:
         call = _call_of(scope)
@@ -222,21 +222,21 @@ class HttpApp:
 
     def _reply_to(self, error: Exception, scope: Scope) -> Response:
         refused = _refused(error)
-        trouble = error.__cause__ if isinstance(error, Refused) else error
-        if isinstance(trouble, StoreError) and not isinstance(trouble, _NOT_REPORTED):
-            self._events.emit(StoreCallFailed(NAME, _call_of(scope), str(trouble), RETRY_AFTER))
+        cause = error.__cause__ if isinstance(error, Refused) else error
+        if isinstance(cause, StoreError) and not isinstance(cause, _NOT_REPORTED):
+            self._events.emit(StoreCallFailed(NAME, _call_of(scope), str(cause), RETRY_AFTER_SECONDS))
         if refused is None:
             self._events.emit(RequestBroken(_call_of(scope), "".join(traceback.format_exception(error))))
-            refused = Refused(Kind.BROKEN, "the server has a bug; its log says more", "tell its administrator")
+            refused = Refused(ErrorKind.BROKEN, "the server has a bug; its log says more", "tell its administrator")
         headers = {"retry-after": str(refused.retry_after)} if refused.retry_after is not None else {}
         if isinstance(error, HTTPException):
             headers |= dict(error.headers or {})  # Allow: the methods of this path
         if refused.closes:
             headers["connection"] = "close"
-        if refused.kind is Kind.UNAUTHORIZED:
+        if refused.kind is ErrorKind.UNAUTHORIZED:
             headers["www-authenticate"] = "Bearer"
         return Response(
-            msgspec.json.encode(refused.trouble()), refused.status, headers=headers, media_type="application/json"
+            msgspec.json.encode(refused.error_reply()), refused.status, headers=headers, media_type="application/json"
         )
 
 
@@ -246,32 +246,41 @@ def _refused(error: Exception) -> Refused | None:
         case Refused():
             return error
         case HTTPException(status_code=405):
-            return Refused(Kind.METHOD, "no such method here", "see docs/reference/http.md for the calls")
+            return Refused(ErrorKind.METHOD, "no such method here", "see docs/reference/http.md for the calls")
         case HTTPException():
-            return Refused(Kind.UNKNOWN, "there is no such call", "see docs/reference/http.md for the calls")
+            return Refused(ErrorKind.UNKNOWN, "there is no such call", "see docs/reference/http.md for the calls")
         case InvalidJob():
-            return Refused(Kind.INVALID_JOB, str(error), "nothing was enqueued; fix the field and send all of it again")
+            return Refused(
+                ErrorKind.INVALID_JOB, str(error), "nothing was enqueued; fix the field and send all of it again"
+            )
         case ConfigurationError():
-            return Refused(Kind.REFUSED, str(error), "the lent store cannot do this")
+            return Refused(ErrorKind.REFUSED, str(error), "the lent store cannot do this")
         case LogRefused():
-            return Refused(Kind.LOG_REFUSED, str(error), "end this attempt, or append a new entry")
+            return Refused(ErrorKind.LOG_REFUSED, str(error), "end this attempt, or append a new entry")
         case LeaseLost():
-            return Refused(Kind.LEASE_LOST, str(error), "end this attempt: its record now belongs to another attempt")
+            return Refused(
+                ErrorKind.LEASE_LOST, str(error), "end this attempt: its record now belongs to another attempt"
+            )
         case OutcomeUnknown():
-            return Refused(Kind.OUTCOME_UNKNOWN, str(error), "repeat it with the same key", retry_after=RETRY_AFTER)
+            return Refused(
+                ErrorKind.OUTCOME_UNKNOWN, str(error), "repeat it with the same key", retry_after=RETRY_AFTER_SECONDS
+            )
         case StoreError():
             # A driver's message may name hosts and users: it is for the server's own log only.
             answers = not isinstance(error, StoreUnreachable | SchemaError)
             message = "the lent store refused or failed" if answers else "the lent store does not answer"
             return Refused(
-                Kind.UNREACHABLE, message, "try again soon; the server's log says more", retry_after=RETRY_AFTER
+                ErrorKind.UNREACHABLE,
+                message,
+                "try again soon; the server's log says more",
+                retry_after=RETRY_AFTER_SECONDS,
             )
     return None
 
 
 def _state(found: tuple[bool, dict[str, Any]]) -> Response:
-    well, facts = found
-    return Response(msgspec.json.encode(facts), 200 if well else 503, media_type="application/json")
+    is_well, details = found
+    return Response(msgspec.json.encode(details), 200 if is_well else 503, media_type="application/json")
 
 
 async def _disconnected(request: Request) -> None:
@@ -286,18 +295,18 @@ def _address(request: Request) -> str:
 
 def _call_of(scope: Scope) -> str:
     """The name of the call, for metrics and log."""
-    name: str = scope.get("stowhand.call", OTHER)
+    name: str = scope.get("stowhand.call", OTHER_CALL)
     return name
 
 
 # -- replies, counts and audit of single calls ---------------------------------------------------
 
 
-def _claimed(_: ClaimAsked, sent: Sequence[Sent]) -> Claimed:
-    return Claimed(claims=cast("tuple[Lent, ...]", tuple(msgspec.Raw(one.body) for one in sent)))
+def _claimed(_: RemoteClaimRequest, sent: Sequence[LentRecord]) -> ClaimReply:
+    return ClaimReply(claims=cast("tuple[ClaimedRecord, ...]", tuple(msgspec.Raw(one.body) for one in sent)))
 
 
-def _count_lent(metrics: LendingMetrics, sent: Sequence[Sent]) -> None:
+def _count_lent(metrics: LendingMetrics, sent: Sequence[LentRecord]) -> None:
     metrics.lent(len(sent))
 
 
@@ -305,31 +314,32 @@ def _count_settled(metrics: LendingMetrics, found: Sequence[RecordedSettlement])
     metrics.settled(found)
 
 
-def _audit_claim(asked: ClaimAsked, sent: Sequence[Sent]) -> Audited | None:
-    return Audited([one.lease.job_id for one in sent], worker=asked.worker) if sent else None
+def _audit_claim(message: RemoteClaimRequest, sent: Sequence[LentRecord]) -> AuditEntry | None:
+    return AuditEntry([one.lease.job_id for one in sent], worker=message.worker) if sent else None
 
 
-def _audit_settle(asked: Settlements, found: Sequence[RecordedSettlement]) -> Audited:
-    return Audited(
-        [one.proof.lease.job_id for one in asked.batch[:IDS_SHOWN]], [audited(one) for one in found[:IDS_SHOWN]]
+def _audit_settle(message: SettleRequest, found: Sequence[RecordedSettlement]) -> AuditEntry:
+    return AuditEntry(
+        [one.proof.lease.job_id for one in message.batch[:MAX_AUDITED_IDS]],
+        [audited(one) for one in found[:MAX_AUDITED_IDS]],
     )
 
 
-def _audit_reset(asked: Reset, done: ResetDone) -> Audited:
+def _audit_reset(message: ResetRequest, done: ResetReply) -> AuditEntry:
     verdicts = [f"reset: {job.state.value}" for job in done.jobs]
-    return Audited([job.job_id for job in done.jobs], verdicts, asked.worker or "")
+    return AuditEntry([job.job_id for job in done.jobs], verdicts, message.worker or "")
 
 
-def _audit_release(asked: Release, found: Released) -> Audited:
-    pairs = [proof.lease.pair for proof in asked.leases]
+def _audit_release(message: ReleaseRequest, found: ReleaseReply) -> AuditEntry:
+    pairs = [proof.lease.pair for proof in message.leases]
     ids: list[Any] = [job_id for job_id, _ in pairs]
     verdicts = [
         "busy" if pair in found.busy else "nothing: lost" if pair in found.lost else "released" for pair in pairs
     ]
-    if asked.token is not None:
+    if message.token is not None:
         ids, verdicts = [*ids, "*"], [*verdicts, "token released" if found.abandoned else "token busy"]
-    return Audited(ids, verdicts)
+    return AuditEntry(ids, verdicts)
 
 
-def _audit_log(asked: LogChange, numbers: LogNumbers) -> Audited:
-    return Audited([asked.proof.lease.job_id], [f"{len(numbers.numbers)} added"])
+def _audit_log(message: LogRequest, numbers: LogReply) -> AuditEntry:
+    return AuditEntry([message.proof.lease.job_id], [f"{len(numbers.numbers)} added"])

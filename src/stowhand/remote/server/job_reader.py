@@ -12,9 +12,9 @@ from stowhand.remote.server.claims import fitting
 from stowhand.remote.server.refusals import Refused, forbidden
 from stowhand.remote.server.shared_store import SharedStore
 from stowhand.remote.server.tokens import Grant
-from stowhand.remote.wire import Ends, EndsAsked, Kind
+from stowhand.remote.wire import ErrorKind, ResultsReply, ResultsRequest
 
-MOST_SEEN = 100_000
+MAX_SEEN_JOBS = 100_000
 """Jobs of which it is remembered that a token may see them."""
 
 
@@ -45,20 +45,24 @@ class JobReader:
         found = await self._shared_store.queue("grouped by its failures").inspect.failures()
         return [group for group in found if grant.tasks is None or group.task in grant.tasks]
 
-    async def ends(self, grant: Grant, asked: EndsAsked) -> Ends:
+    async def ends(self, grant: Grant, request: ResultsRequest) -> ResultsReply:
         """Return how jobs ended. Raises ConfigurationError if the store keeps no results."""
         store = self._shared_store.store
         results = there(store, "results", store.results)
-        hidden = await self._hidden(grant, [job_id for job_id in asked.job_ids if (grant, job_id) not in self._seen])
-        job_ids = [job_id for job_id in asked.job_ids if job_id not in hidden]
+        hidden = await self._hidden(grant, [job_id for job_id in request.job_ids if (grant, job_id) not in self._seen])
+        job_ids = [job_id for job_id in request.job_ids if job_id not in hidden]
         ended = await results.ask(job_ids) if job_ids else ()
         # A key may have passed a job of this id to another task meanwhile.
-        hidden |= await self._hidden(grant, [one.job_id for one in ended])
-        shown = [JobStanding(job_id, is_known=False) for job_id in hidden]
-        shown += [one for one in ended if one.job_id not in hidden]
-        fits = fitting(len(one.result_text or "") + len(one.last_error or "") for one in shown)
-        left_out = tuple(one.job_id for one in shown[fits:])
-        return Ends(ended=tuple(shown[:fits]), left_out=left_out, retention=await results.retention())
+        hidden |= await self._hidden(grant, [standing.job_id for standing in ended])
+        visible = [JobStanding(job_id, is_known=False) for job_id in hidden]
+        visible += [standing for standing in ended if standing.job_id not in hidden]
+        count_that_fits = fitting(
+            len(standing.result_text or "") + len(standing.last_error or "") for standing in visible
+        )
+        left_out = tuple(standing.job_id for standing in visible[count_that_fits:])
+        return ResultsReply(
+            ended=tuple(visible[:count_that_fits]), left_out=left_out, retention=await results.retention()
+        )
 
     async def _hidden(self, grant: Grant, job_ids: Sequence[int]) -> set[int]:
         """Return the jobs outside the token's tasks, queues and serial keys: for it they never existed."""
@@ -70,13 +74,15 @@ class JobReader:
             job = await producer.get(job_id)
             if job is not None and not grant.sees(job):
                 hidden.add(job_id)
-            elif job is not None and len(self._seen) < MOST_SEEN:
+            elif job is not None and len(self._seen) < MAX_SEEN_JOBS:
                 self._seen.add((grant, job_id))
         return hidden
 
     async def _find(self, grant: Grant, job_id: str) -> Job:
         queue = self._shared_store.queue("looked at job by job")
-        unknown = Refused(Kind.UNKNOWN, f"there is no job {job_id[:40]}", "it may have been removed from the history")
+        unknown = Refused(
+            ErrorKind.UNKNOWN, f"there is no job {job_id[:40]}", "it may have been removed from the history"
+        )
         if not (job_id.isascii() and job_id.isdecimal() and len(job_id) < 20 and 0 < int(job_id) < 2**63):
             raise unknown
         job = await queue.jobs.get(int(job_id))

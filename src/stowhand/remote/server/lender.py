@@ -27,7 +27,7 @@ from stowhand.remote.server.lent_throughput import LentThroughput
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.shared_store import QUEUE, SharedStore
 from stowhand.remote.server.store_server import Declared, StoreServer, as_it_is
-from stowhand.remote.server.tokens import DEFAULT, TokenFile
+from stowhand.remote.server.tokens import DEFAULT_FILE, TokenFile
 from stowhand.remote.server.wake_broadcast import NAME, WakeBroadcast
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 from stowhand.worker.resetter import Resetter, ResetterOptions
@@ -35,15 +35,15 @@ from stowhand.worker.resetter import Resetter, ResetterOptions
 if TYPE_CHECKING:
     from stowhand.observe.exposition import LendingMetrics
 
-PORT = 8470
-RESET_EVERY = 5.0
+DEFAULT_PORT = 8470
+RESET_INTERVAL_SECONDS = 5.0
 
 
 class ServerOptions(HttpServerOptions, frozen=True, kw_only=True):
     """How a store is lent."""
 
-    port: int = PORT
-    tokens: Path = Path(DEFAULT)
+    port: int = DEFAULT_PORT
+    tokens: Path = Path(DEFAULT_FILE)
     """The file of worker tokens."""
     tokens_required: bool = False
     """The file was named explicitly: refuse to start until a token has been made."""
@@ -75,7 +75,7 @@ async def running(
     heartbeats = HeartbeatThread("stowhand lending heartbeats", store.heartbeats)
     throughput = LentThroughput(heartbeats, clock, events, is_kept=shared_store.kind == QUEUE)
     proofs = Proofs(file.secret())
-    claims = Claims(shared_store, wake_broadcast, heartbeats, proofs, authenticator.still, throughput.lent)
+    claims = Claims(shared_store, wake_broadcast, heartbeats, proofs, authenticator.is_valid, throughput.lent)
     store_server = StoreServer(shared_store, heartbeats, proofs, claims, throughput, options.declared, resetter.expect)
     health = Health(shared_store, wake_broadcast, events, clock)
     app = HttpApp(store_server, authenticator, health, events, metrics, Proxies(options.trust_from))
@@ -88,7 +88,9 @@ async def running(
         wake_broadcast.start()
         resetting, counting = server.run(resetter.run()), server.run(throughput.run())
         health.watch(resetting)
-        events.emit(LendingStarted(server.url, shared_store.name, not authenticator.wants_tokens, str(options.tokens)))
+        events.emit(
+            LendingStarted(server.url, shared_store.name, not authenticator.requires_tokens, str(options.tokens))
+        )
         try:
             with show(health):
                 yield server
@@ -106,7 +108,10 @@ def _resetter(shared_store: SharedStore, events: Events, clock: Clock) -> Resett
     """The server needs its own resetter: the remote workers may all be gone at once."""
     terms = shared_store.store.terms
     options = ResetterOptions(
-        name=NAME, interval=RESET_EVERY, slack=MAX_SLACK_SECONDS if terms is None else slack(terms.lease), prompt=True
+        name=NAME,
+        interval=RESET_INTERVAL_SECONDS,
+        slack=MAX_SLACK_SECONDS if terms is None else slack(terms.lease),
+        prompt=True,
     )
     return Resetter(shared_store.store, options, clock=clock, events=events)
 

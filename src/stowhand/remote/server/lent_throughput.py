@@ -23,9 +23,9 @@ from stowhand.remote.server.wake_broadcast import NAME
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 from stowhand.worker.reports import WRITE_INTERVAL_SECONDS, ThroughputCounter, ThroughputWriter
 
-MOST_LEASES = 100_000
+MAX_LEASES = 100_000
 """Leases whose tasks and times are remembered."""
-LAST_WRITE = 1.0
+LAST_WRITE_TIMEOUT_SECONDS = 1.0
 """Seconds that the last write may take."""
 
 
@@ -36,8 +36,8 @@ class LentThroughput:
         self._heartbeats = heartbeats
         self._clock = clock
         self._is_kept = is_kept
-        self._book = ThroughputCounter(clock.monotonic)
-        self._writer = ThroughputWriter(NAME, self._book, events)
+        self._counter = ThroughputCounter(clock.monotonic)
+        self._writer = ThroughputWriter(NAME, self._counter, events)
         self._lent: OrderedDict[Pair, tuple[str, datetime, datetime, float]] = OrderedDict()
         """Task, when it was due and when it was claimed, and when that was answered. Not of those that are over."""
         self._is_due = False
@@ -52,30 +52,30 @@ class LentThroughput:
         for claim in claims:
             job = claim.record
             self._lent[claim.lease.pair] = (claim.task, job.run_at, job.started_at, now)
-            self._book.hear(job.started_at, now)
-        while len(self._lent) > MOST_LEASES:
+            self._counter.hear(job.started_at, now)
+        while len(self._lent) > MAX_LEASES:
             self._lent.popitem(last=False)
 
-    def settled(self, leases: Iterable[Lease], found: Iterable[RecordedSettlement]) -> None:
+    def settled(self, leases: Iterable[Lease], replies: Iterable[RecordedSettlement]) -> None:
         """Count what was recorded; once, whether or not a client repeats it."""
         if not self._is_kept:
             return
         now = self._clock.monotonic()
-        for lease, one in zip(leases, found, strict=True):
-            if one.settlement is None:
+        for lease, reply in zip(leases, replies, strict=True):
+            if reply.settlement is None:
                 continue
-            ended = one.settlement.ended.value
-            if (known := self._lent.pop(lease.pair, None)) is not None:
-                task, due, claimed, heard = known
-                self._book.add(task, ended, due, claimed, now - heard)
-            elif one.verdict is not Verdict.ALREADY_SETTLED:
-                self._book.add(OTHERS, ended, None, None, None)
+            ended = reply.settlement.ended.value
+            if (lent_lease := self._lent.pop(lease.pair, None)) is not None:
+                task, due, claimed, answered_at = lent_lease
+                self._counter.add(task, ended, due, claimed, now - answered_at)
+            elif reply.verdict is not Verdict.ALREADY_SETTLED:
+                self._counter.add(OTHERS, ended, None, None, None)
             self._is_due = True
 
     def reset(self, jobs: Sequence[ResetJob]) -> None:
         """Count jobs that were taken back from workers that died."""
         if self._is_kept and jobs:
-            self._book.count_resets(jobs)
+            self._counter.count_resets(jobs)
             self._is_due = True
 
     async def run(self) -> None:
@@ -88,7 +88,7 @@ class LentThroughput:
         """Write what is left, unless the store takes too long."""
         self._writer.finish()
         with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WRITE):
+            async with asyncio.timeout(LAST_WRITE_TIMEOUT_SECONDS):
                 await self.write()
 
     async def write(self) -> None:

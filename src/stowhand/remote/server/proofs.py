@@ -18,9 +18,9 @@ from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.tokens import Grant
 from stowhand.remote.wire import Proof
 
-KNOWN = 1024
+MAX_CACHED_TOKENS = 1024
 """Claim tokens of clients whose tokens in the store are remembered."""
-UUID_WIDTH = 36
+UUID_CHARACTERS = 36
 
 
 class Proofs:
@@ -29,21 +29,21 @@ class Proofs:
     def __init__(self, secret: bytes) -> None:
         self._keyed = hmac.new(secret, digestmod="sha256")
         """Keyed once: a copy takes half as long as the key."""
-        self._known = lru_cache(KNOWN)(self._store_token)
+        self._known = lru_cache(MAX_CACHED_TOKENS)(self._store_token)
 
     def store_token(self, grant: Grant, token: str) -> str:
         """Return the store's claim token for the client's. Raises Refused if that is not a uuid."""
         # A batch names few tokens, each many times. Only of the usual length: with more dashes a uuid may be any.
-        return (self._known if len(token) == UUID_WIDTH else self._store_token)(grant.id, token)
+        return (self._known if len(token) == UUID_CHARACTERS else self._store_token)(grant.id, token)
 
-    def _store_token(self, of: str, token: str) -> str:
+    def _store_token(self, token_id: str, token: str) -> str:
         try:
-            given = uuid.UUID(token)
+            client_token = uuid.UUID(token)
         except ValueError:
             raise malformed(f"token: {token[:40]!r} is no uuid", "make one for every claim: uuid4") from None
-        if not of:  # without worker tokens all callers are the same
-            return str(given)
-        return str(uuid.UUID(bytes=self._sign("claim", of, str(given))[:16], version=4))
+        if not token_id:  # without worker tokens all callers are the same
+            return str(client_token)
+        return str(uuid.UUID(bytes=self._sign("claim", token_id, str(client_token))[:16], version=4))
 
     def prove(self, grant: Grant, lease: Lease) -> str:
         """Return the authorization of a lease, which contains the client's claim token."""
@@ -57,11 +57,11 @@ class Proofs:
             return None
         if not _is_id(proof.lease.job_id):
             return None
-        given = proof.lease
-        right = self.prove(grant, given)
-        if not hmac.compare_digest(right.encode(), proof.authorization.encode("utf-8", "replace")):
+        client_lease = proof.lease
+        expected = self.prove(grant, client_lease)
+        if not hmac.compare_digest(expected.encode(), proof.authorization.encode("utf-8", "replace")):
             return None
-        return Lease(given.job_id, token, given.epoch)
+        return Lease(client_lease.job_id, token, client_lease.epoch)
 
     def _sign(self, *parts: object) -> bytes:
         signed = self._keyed.copy()

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from stowhand.remote.wire import Kind, Trouble
+from stowhand.remote.wire import ErrorKind, ErrorReply
 
-STATUS = {
-    Kind.MALFORMED: 400,
-    Kind.INVALID_JOB: 400,
-    Kind.REFUSED: 400,
-    Kind.UNAUTHORIZED: 401,
-    Kind.OUT_OF_SCOPE: 403,
-    Kind.UNKNOWN: 404,
-    Kind.METHOD: 405,
-    Kind.LEASE_LOST: 409,
-    Kind.LOG_REFUSED: 409,
-    Kind.USED: 409,
-    Kind.TOO_LARGE: 413,
-    Kind.TOO_MANY: 429,
-    Kind.OUTCOME_UNKNOWN: 503,
-    Kind.UNREACHABLE: 503,
-    Kind.BROKEN: 500,
+STATUS_CODES = {
+    ErrorKind.MALFORMED: 400,
+    ErrorKind.INVALID_JOB: 400,
+    ErrorKind.REFUSED: 400,
+    ErrorKind.UNAUTHORIZED: 401,
+    ErrorKind.OUT_OF_SCOPE: 403,
+    ErrorKind.UNKNOWN: 404,
+    ErrorKind.METHOD: 405,
+    ErrorKind.LEASE_LOST: 409,
+    ErrorKind.LOG_REFUSED: 409,
+    ErrorKind.USED: 409,
+    ErrorKind.TOO_LARGE: 413,
+    ErrorKind.TOO_MANY: 429,
+    ErrorKind.OUTCOME_UNKNOWN: 503,
+    ErrorKind.UNREACHABLE: 503,
+    ErrorKind.BROKEN: 500,
 }
 
 
@@ -29,7 +29,7 @@ class Refused(Exception):
 
     def __init__(
         self,
-        kind: Kind,
+        kind: ErrorKind,
         message: str,
         fix: str = "",
         *,
@@ -42,25 +42,25 @@ class Refused(Exception):
         self.message = message
         self.fix = fix
         self.retry_after = retry_after
-        self.status = status or STATUS[kind]
+        self.status = status or STATUS_CODES[kind]
         self.closes = closes
 
-    def trouble(self) -> Trouble:
+    def error_reply(self) -> ErrorReply:
         """The body of the reply."""
-        return Trouble(error=self.kind, message=self.message, fix=self.fix)
+        return ErrorReply(error=self.kind, message=self.message, fix=self.fix)
 
 
 def malformed(message: str, fix: str = "") -> Refused:
     """Return the refusal of a request that cannot be read, or contains impossible values."""
-    return Refused(Kind.MALFORMED, message, fix or "compare the request with docs/reference/http.md")
+    return Refused(ErrorKind.MALFORMED, message, fix or "compare the request with docs/reference/http.md")
 
 
 def forbidden(message: str, fix: str) -> Refused:
     """Return the refusal of a request that the caller may not make."""
-    return Refused(Kind.OUT_OF_SCOPE, message, fix)
+    return Refused(ErrorKind.OUT_OF_SCOPE, message, fix)
 
 
-def lacking(scope: str, name: str) -> Refused:
+def missing_scope(scope: str, name: str) -> Refused:
     """Return the refusal of a token that lacks a scope."""
     return forbidden(
         f"this token lacks the scope {scope}",
@@ -68,9 +68,9 @@ def lacking(scope: str, name: str) -> Refused:
     )
 
 
-def outside(what: str, value: str, option: str) -> Refused:
+def outside_limit(noun: str, value: str, option: str) -> Refused:
     """Return the refusal of a token that is limited to other tasks, serial keys or columns."""
     return forbidden(
-        f"this token is not for the {what} {value!r}",
+        f"this token is not for the {noun} {value!r}",
         f"use a token made with: stowhand tokens make {option} {value}",
     )

@@ -22,9 +22,9 @@ from stowhand.jobs.text import clean
 from stowhand.protocols.store import RecordedSettlement, RefusedSettlement
 from stowhand.remote.server.refusals import Refused, malformed
 from stowhand.remote.server.tokens import Grant
-from stowhand.remote.wire import Difference, Settlements, Verdicts
+from stowhand.remote.wire import Difference, SettleReply, SettleRequest
 
-ENDINGS = {
+OUTCOMES_BY_STATE = {
     State.COMPLETED: (AttemptOutcome.OK,),
     State.ERRORED: (AttemptOutcome.RETRY,),
     State.FAILED: (AttemptOutcome.FAILED, AttemptOutcome.POISON),
@@ -32,24 +32,24 @@ ENDINGS = {
     State.CANCELED: (AttemptOutcome.CANCELED,),
 }
 """The states in which a job can end an attempt, with the matching ``ended``."""
-WAITING = (State.ERRORED, State.QUEUED)
-MOST_FOLLOWING = 1000
+WAITING_STATES = (State.ERRORED, State.QUEUED)
+MAX_FOLLOWING_JOBS = 1000
 
 
-def checked(grant: Grant, place: int, settlement: Settlement) -> Settlement | RefusedSettlement:
+def check_settlement(grant: Grant, place: int, settlement: Settlement) -> Settlement | RefusedSettlement:
     """Return the settlement as it may be recorded. ``place`` in the batch, for the message. Raises Refused."""
     if settlement == COMPLETED:  # the commonest by far: nothing in it can be wrong
         return COMPLETED
-    where = f"batch[{place}].settlement"
-    if settlement.ended not in ENDINGS.get(settlement.state, ()):
-        raise malformed(f"{where}: no job ends as {settlement.state} and {settlement.ended} at once")
+    location = f"batch[{place}].settlement"
+    if settlement.ended not in OUTCOMES_BY_STATE.get(settlement.state, ()):
+        raise malformed(f"{location}: no job ends as {settlement.state} and {settlement.ended} at once")
     if not math.isfinite(settlement.delay) or not 0 <= settlement.delay <= MAX_DURATION_SECONDS:
-        raise malformed(f"{where}.delay: {settlement.delay:g} s; 0 to {MAX_DURATION_SECONDS:g}")
-    if settlement.delay and settlement.state not in WAITING:
-        raise malformed(f"{where}.delay: a job that is {settlement.state} waits for nothing")
+        raise malformed(f"{location}.delay: {settlement.delay:g} s; 0 to {MAX_DURATION_SECONDS:g}")
+    if settlement.delay and settlement.state not in WAITING_STATES:
+        raise malformed(f"{location}.delay: a job that is {settlement.state} waits for nothing")
     if settlement.refund is not (settlement.state is State.QUEUED):
-        raise malformed(f"{where}.refund: the attempt is given back if, and only if, the job is queued again")
-    settlement = _fitting(settlement)
+        raise malformed(f"{location}.refund: the attempt is given back if, and only if, the job is queued again")
+    settlement = _cleaned(settlement)
     try:
         _check_content(grant, settlement)
     except (InvalidJob, UndecodablePayload) as trouble:
@@ -59,7 +59,7 @@ def checked(grant: Grant, place: int, settlement: Settlement) -> Settlement | Re
     return settlement
 
 
-def _fitting(settlement: Settlement) -> Settlement:
+def _cleaned(settlement: Settlement) -> Settlement:
     """Without the fields that the state does not use, as every store does; with an error text that can be stored."""
     error = None if settlement.error is None else clean(settlement.error)
     result = settlement.result if settlement.state is State.COMPLETED else None
@@ -72,24 +72,27 @@ def _check_content(grant: Grant, settlement: Settlement) -> None:
     for text in (settlement.result, settlement.payload):
         if text is not None:
             strict_json.validate(text)
-    if len(settlement.then) > MOST_FOLLOWING:
-        raise InvalidJob(f"then: {len(settlement.then)} jobs, the limit is {MOST_FOLLOWING}")
+    if len(settlement.then) > MAX_FOLLOWING_JOBS:
+        raise InvalidJob(f"then: {len(settlement.then)} jobs, the limit is {MAX_FOLLOWING_JOBS}")
     for job in settlement.then:
         limits.check(job)
         grant.check_enqueue(job)
 
 
-def reply_of(sent: Settlements, found: Sequence[RecordedSettlement]) -> Verdicts:
+def reply_of(sent: SettleRequest, found: Sequence[RecordedSettlement]) -> SettleReply:
     """Return the reply to a batch: a verdict for each, and the settlements that differ from those sent."""
     differences = []
-    for place, (asked, one) in enumerate(zip(sent.batch, found, strict=True)):
-        if one.why:
-            differences.append(Difference(place=place, unwritten=one.why))
-        elif one.settlement is not None and one.settlement is not asked.settlement:
-            recorded = _bare(one.settlement)
-            if recorded != _bare(asked.settlement):
+    for place, (proved, recorded_settlement) in enumerate(zip(sent.batch, found, strict=True)):
+        if recorded_settlement.why:
+            differences.append(Difference(place=place, unwritten=recorded_settlement.why))
+        elif recorded_settlement.settlement is not None and recorded_settlement.settlement is not proved.settlement:
+            recorded = _bare(recorded_settlement.settlement)
+            if recorded != _bare(proved.settlement):
                 differences.append(Difference(place=place, recorded=recorded))
-    return Verdicts(verdicts=tuple(one.verdict.value for one in found), differences=tuple(differences))
+    return SettleReply(
+        verdicts=tuple(recorded_settlement.verdict.value for recorded_settlement in found),
+        differences=tuple(differences),
+    )
 
 
 def _bare(settlement: Settlement) -> Settlement:

@@ -11,7 +11,7 @@ from stowhand.protocols.attempt import Attempt, ExecutionLog
 from stowhand.protocols.queue_store import AnyStore, JobFilter, QueueStore
 from stowhand.protocols.store import Claim
 from stowhand.remote.server.refusals import Refused
-from stowhand.remote.wire import Kind, TermsOffered
+from stowhand.remote.wire import ErrorKind, TermsReply
 from stowhand.retry import wait
 
 QUEUE, TABLE = "queue", "table"
@@ -31,15 +31,15 @@ class SharedStore:
                 " lend a TableStore with transactional=False"
             )
 
-    def lease(self, asked: float) -> float:
+    def lease(self, requested_seconds: float) -> float:
         """Return the seconds of a lease: of the store's terms, or as the client asked."""
         terms = self.store.terms
-        return asked if terms is None else terms.lease
+        return requested_seconds if terms is None else terms.lease
 
-    def terms(self) -> TermsOffered:
+    def terms(self) -> TermsReply:
         """Return the store's terms, as they are sent to remote workers."""
         terms = self.store.terms
-        return TermsOffered(
+        return TermsReply(
             name=self.name,
             kind=self.kind,
             lease=terms.lease if terms is not None else None,
@@ -50,12 +50,12 @@ class SharedStore:
             logs=self._enclosing is not None,
         )
 
-    def queue(self, what: str) -> QueueStore:
+    def queue(self, operation: str) -> QueueStore:
         """Return the store as a queue. Raises Refused for a table, which cannot be ``what``."""
         if self.kind != QUEUE:
             raise Refused(
-                Kind.UNKNOWN,
-                f"the table {self.name!r} cannot be {what} here",
+                ErrorKind.UNKNOWN,
+                f"the table {self.name!r} cannot be {operation} here",
                 "its rows belong to the application: use SQL where the database is",
             )
         return cast("QueueStore", self.store)
@@ -70,7 +70,9 @@ class SharedStore:
         log = self._log(lease)
         if log is None:
             raise Refused(
-                Kind.UNKNOWN, "this store keeps no execution logs", "lend a table's store, or log where the worker runs"
+                ErrorKind.UNKNOWN,
+                "this store keeps no execution logs",
+                "lend a table's store, or log where the worker runs",
             )
         return log
 

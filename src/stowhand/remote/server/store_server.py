@@ -23,38 +23,38 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.protocols.attempt import ProgressKeeper, read_progress
 from stowhand.protocols.operator import WorkerList
 from stowhand.protocols.store import CancellationFinder, Heartbeats, RecordedSettlement, RefusedSettlement, Verdict
-from stowhand.remote.server.claims import Claims, Sent
+from stowhand.remote.server.claims import Claims, LentRecord
 from stowhand.remote.server.job_reader import JobReader
 from stowhand.remote.server.lent_throughput import LentThroughput
 from stowhand.remote.server.proofs import Proofs
 from stowhand.remote.server.refusals import Refused
-from stowhand.remote.server.settlements import checked
+from stowhand.remote.server.settlements import check_settlement
 from stowhand.remote.server.shared_store import SharedStore
 from stowhand.remote.server.tokens import Grant
 from stowhand.remote.wire import (
-    Beaten,
-    ClaimAsked,
-    Enqueue,
-    Enqueued,
-    Held,
-    Kind,
-    LogChange,
-    LogNumbers,
-    ProgressHeard,
-    ProgressSaid,
+    EnqueueReply,
+    EnqueueRequest,
+    ErrorKind,
+    HeartbeatReply,
+    HeartbeatRequest,
+    LogReply,
+    LogRequest,
+    ProgressReply,
+    ProgressRequest,
     Proof,
-    QueuesDeclared,
-    Release,
-    Released,
-    Reset,
-    ResetDone,
-    Settlements,
-    TaskQueues,
-    TermsOffered,
+    QueuesReply,
+    QueuesRequest,
+    ReleaseReply,
+    ReleaseRequest,
+    RemoteClaimRequest,
+    ResetReply,
+    ResetRequest,
+    SettleRequest,
+    TermsReply,
 )
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 
-PROGRESS_WITHIN = 1.0
+PROGRESS_TIMEOUT_SECONDS = 1.0
 """Seconds that the beats of all workers may have to wait for a write of progress."""
 Declared = Callable[[NewJob], NewJob]
 """Returns a job completed with what its task declares, where the job does not set it. Raises InvalidJob."""
@@ -104,25 +104,25 @@ class StoreServer:
         self.due = claims.due
         self.jobs = JobReader(shared_store)
 
-    async def claim(self, grant: Grant, asked: ClaimAsked) -> list[Sent]:
+    async def claim(self, grant: Grant, asked: RemoteClaimRequest) -> list[LentRecord]:
         """Claim records. Raises Refused for a claim token that was used."""
         sent = await self._claims.claim(grant, asked)
         if sent:
             self._on_lease(self._shared_store.lease(asked.lease))
         return sent
 
-    async def heartbeat(self, grant: Grant, held: Held) -> Beaten:
+    async def heartbeat(self, grant: Grant, held: HeartbeatRequest) -> HeartbeatReply:
         """Renew leases; those without a valid proof count as lost. Without ``lease``, only find what was canceled."""
         proved = self._prove(grant, held.leases)
         if held.lease is None:
             return await self._find_canceled(proved)
         if not proved.leases:
-            return Beaten(lost=proved.unproved)
+            return HeartbeatReply(lost=proved.unproved)
         lease = self._shared_store.lease(held.lease)
         until = wall_clock() + timedelta(seconds=lease)
         pulse = await self._heartbeats.call(lambda heartbeats: heartbeats.beat(proved.leases, lease))
         self._on_lease(lease)
-        return Beaten(
+        return HeartbeatReply(
             # A lease that the database refuses to renew will end soon: reported as lost, the client stops its attempt.
             lost=(*proved.unproved, *proved.sent(pulse.lost | pulse.refused)),
             canceled=proved.sent(pulse.canceled),
@@ -130,43 +130,45 @@ class StoreServer:
             lease_until=until,
         )
 
-    async def _find_canceled(self, proved: _Proved) -> Beaten:
+    async def _find_canceled(self, proved: _Proved) -> HeartbeatReply:
         async def find(heartbeats: Heartbeats) -> frozenset[Pair]:
             if not proved.leases or not isinstance(heartbeats, CancellationFinder):
                 return frozenset()
             return await heartbeats.find_canceled(proved.leases)
 
-        return Beaten(canceled=proved.sent(await self._heartbeats.call(find)))
+        return HeartbeatReply(canceled=proved.sent(await self._heartbeats.call(find)))
 
-    async def progress(self, grant: Grant, said: ProgressSaid) -> ProgressHeard:
+    async def progress(self, grant: Grant, message: ProgressRequest) -> ProgressReply:
         """Keep the progress of running jobs under their leases; dropped if the store does not answer at once."""
-        found = [(note, self._proofs.lease(grant, note.proof)) for note in said.notes]
+        found = [(note, self._proofs.lease(grant, note.proof)) for note in message.notes]
         notes = [read_progress(lease, note.done, note.text) for note, lease in found if lease is not None]
 
         async def keep(heartbeats: Heartbeats) -> None:
             if not isinstance(heartbeats, ProgressKeeper):
-                raise Refused(Kind.UNKNOWN, "this store keeps no progress", "write a line of the attempt's log instead")
-            await heartbeats.keep_progress(notes, PROGRESS_WITHIN)
+                raise Refused(
+                    ErrorKind.UNKNOWN, "this store keeps no progress", "write a line of the attempt's log instead"
+                )
+            await heartbeats.keep_progress(notes, PROGRESS_TIMEOUT_SECONDS)
 
         with suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(PROGRESS_WITHIN):
+            async with asyncio.timeout(PROGRESS_TIMEOUT_SECONDS):
                 await self._heartbeats.call(keep)
-        return ProgressHeard(lost=tuple(note.proof.lease.pair for note, lease in found if lease is None))
+        return ProgressReply(lost=tuple(note.proof.lease.pair for note, lease in found if lease is None))
 
-    async def settle(self, grant: Grant, sent: Settlements) -> list[RecordedSettlement]:
+    async def settle(self, grant: Grant, sent: SettleRequest) -> list[RecordedSettlement]:
         """Settle a batch; return what was recorded for each, in order. One without a valid proof is lost."""
         found = [RecordedSettlement(Verdict.LOST)] * len(sent.batch)
         batch: dict[int, tuple[Lease, Settlement]] = {}
         for place, one in enumerate(sent.batch):
-            judged = checked(grant, place, one.settlement)
+            checked = check_settlement(grant, place, one.settlement)
             if (lease := self._proofs.lease(grant, one.proof)) is None:
                 continue
-            if not isinstance(judged, RefusedSettlement) and judged.then:
-                judged = await self._with_its_keys(grant, judged)
-            if isinstance(judged, RefusedSettlement):
-                found[place] = RecordedSettlement.of(one.settlement, judged)
+            if not isinstance(checked, RefusedSettlement) and checked.then:
+                checked = await self._with_its_keys(grant, checked)
+            if isinstance(checked, RefusedSettlement):
+                found[place] = RecordedSettlement.of(one.settlement, checked)
             else:
-                batch[place] = (lease, judged)
+                batch[place] = (lease, checked)
         if batch:
             replies = await self._store.settle(list(batch.values()), repeat=sent.repeat)
             for (place, (_, settlement)), reply in zip(batch.items(), replies, strict=True):
@@ -175,16 +177,16 @@ class StoreServer:
         self._throughput.settled(leases.values(), [found[place] for place in leases])
         return found
 
-    async def release(self, grant: Grant, release: Release) -> Released:
+    async def release(self, grant: Grant, release: ReleaseRequest) -> ReleaseReply:
         """Hand leases back; a claim token that is released can never claim again."""
         proved = self._prove(grant, release.leases)
         left: Sequence[Lease] = ()
         if proved.leases:
             left = await self._heartbeats.call(lambda heartbeats: heartbeats.release(proved.leases))
         done = True if release.token is None else await self._claims.abandon(grant, release.token)
-        return Released(busy=proved.sent(lease.pair for lease in left), lost=proved.unproved, abandoned=done)
+        return ReleaseReply(busy=proved.sent(lease.pair for lease in left), lost=proved.unproved, abandoned=done)
 
-    async def reset(self, grant: Grant, reset: Reset) -> ResetDone:
+    async def reset(self, grant: Grant, reset: ResetRequest) -> ResetReply:
         """Take back what dead workers held: proved leases, and those of a worker under the same worker token."""
         proved = self._prove(grant, reset.leases)
         worker = None if reset.worker is None else grant.worker_in_store(reset.worker)
@@ -197,9 +199,9 @@ class StoreServer:
 
         found = await self._heartbeats.call(reset_all)
         self._throughput.reset(found)
-        return ResetDone(jobs=tuple(found))
+        return ResetReply(jobs=tuple(found))
 
-    async def declare_queues(self, grant: Grant, sent: TaskQueues) -> QueuesDeclared:
+    async def declare_queues(self, grant: Grant, sent: QueuesRequest) -> QueuesReply:
         """Keep the queues of a starting worker's tasks, as far as the token covers both. Raises InvalidJob."""
         self._shared_store.queue("divided into queues")
         declared = {
@@ -213,9 +215,9 @@ class StoreServer:
                 await heartbeats.declare_queues(declared)
 
         await self._heartbeats.call(declare)
-        return QueuesDeclared(left_out=tuple(task for task in sent.task_queues if task not in declared))
+        return QueuesReply(left_out=tuple(task for task in sent.task_queues if task not in declared))
 
-    async def log(self, grant: Grant, change: LogChange) -> LogNumbers:
+    async def log(self, grant: Grant, change: LogRequest) -> LogReply:
         """Append entries, then replace others. Raises LogRefused, LeaseLost."""
         lease = self._proofs.lease(grant, change.proof)
         if lease is None:
@@ -224,34 +226,34 @@ class StoreServer:
         numbers = [await log.add_execution_log_entry(entry) for entry in change.add]
         for number, entry in change.update:
             await log.update_execution_log_entry(number, entry)
-        return LogNumbers(numbers=tuple(numbers))
+        return LogReply(numbers=tuple(numbers))
 
-    async def enqueue(self, grant: Grant, sent: Enqueue) -> Enqueued:
+    async def enqueue(self, grant: Grant, sent: EnqueueRequest) -> EnqueueReply:
         """Enqueue all of the jobs, or none. Raises InvalidJob, OutcomeUnknown."""
         producer = self._shared_store.queue("enqueued in").jobs
-        checked = [limits.check(job) for job in sent.jobs]
-        wanted = [self._declared(job) for job in checked]
-        for given, job in zip(checked, wanted, strict=True):
-            grant.check_enqueue(job if job.on_failure is None else self._without_own(given, job))
-        await self._check_keys(grant, wanted)
-        if len(wanted) == 1:
-            jobs = [await producer.enqueue(wanted[0])]
+        check_settlement = [limits.check(job) for job in sent.jobs]
+        completed_jobs = [self._declared(job) for job in check_settlement]
+        for original, job in zip(check_settlement, completed_jobs, strict=True):
+            grant.check_enqueue(job if job.on_failure is None else self._without_own(original, job))
+        await self._check_keys(grant, completed_jobs)
+        if len(completed_jobs) == 1:
+            jobs = [await producer.enqueue(completed_jobs[0])]
         else:
-            jobs = list(await producer.add_jobs(wanted)) if wanted else []
+            jobs = list(await producer.add_jobs(completed_jobs)) if completed_jobs else []
         # A key may have been taken for a period by a job that is not live any more.
         for found in jobs:
             if not grant.sees(found):
                 _refuse_key(found.key)
-        shown = () if sent.bare else tuple(grant.shown(job) for job in jobs)
-        return Enqueued(ids=tuple(job.id for job in jobs), jobs=shown)
+        visible = () if sent.bare else tuple(grant.shown(job) for job in jobs)
+        return EnqueueReply(ids=tuple(job.id for job in jobs), jobs=visible)
 
-    def _without_own(self, given: NewJob, declared: NewJob) -> NewJob:
+    def _without_own(self, original: NewJob, declared: NewJob) -> NewJob:
         """Return the job without the failure job that the server's own app declares, which needs no right."""
-        own = self._declared(msgspec.structs.replace(given, on_failure=None)).on_failure
-        named = declared.on_failure
-        if own is not None and named is not None and named.queue is None:
-            named = msgspec.structs.replace(named, queue=own.queue)
-        return msgspec.structs.replace(declared, on_failure=None) if named == own else declared
+        own = self._declared(msgspec.structs.replace(original, on_failure=None)).on_failure
+        failure_job = declared.on_failure
+        if own is not None and failure_job is not None and failure_job.queue is None:
+            failure_job = msgspec.structs.replace(failure_job, queue=own.queue)
+        return msgspec.structs.replace(declared, on_failure=None) if failure_job == own else declared
 
     async def _with_its_keys(self, grant: Grant, settlement: Settlement) -> Settlement | RefusedSettlement:
         """Return the settlement, or ``RefusedSettlement`` if a following job may not use its key."""
@@ -267,11 +269,11 @@ class StoreServer:
         if grant.sees_all:
             return
         for job in jobs:
-            held = await self._shared_store.holder(job.key) if job.key is not None else None
-            if held is not None and not grant.sees(held):
+            holder = await self._shared_store.holder(job.key) if job.key is not None else None
+            if holder is not None and not grant.sees(holder):
                 _refuse_key(job.key)
 
-    async def terms(self, _: Grant) -> TermsOffered:
+    async def terms(self, _: Grant) -> TermsReply:
         """Return the lent store's terms."""
         return self._shared_store.terms()
 
@@ -291,7 +293,7 @@ class StoreServer:
 
 def _refuse_key(key: str | None) -> NoReturn:
     raise Refused(
-        Kind.OUT_OF_SCOPE,
+        ErrorKind.OUT_OF_SCOPE,
         f"the key {key!r} is that of a job outside this token's tasks, queues and serial keys",
         "use another key: keys are of the whole store",
     )

@@ -24,17 +24,17 @@ from stowhand.jobs import limits
 from stowhand.jobs.conditions import Where
 from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.queues import Queues
-from stowhand.remote.server.refusals import forbidden, lacking, outside
+from stowhand.remote.server.refusals import forbidden, missing_scope, outside_limit
 from stowhand.remote.wire import Scope
 
-DEFAULT = ".stowhand/tokens.json"
-PREFIX = "stow"
-MOST = 10_000
+DEFAULT_FILE = ".stowhand/tokens.json"
+TOKEN_PREFIX = "stow"
+MAX_TOKENS = 10_000
 """Tokens in one file, revoked and expired ones included."""
-SIZE_LIMIT = 16 * 1024 * 1024
-NAME_LIMIT = 255
+MAX_FILE_BYTES = 16 * 1024 * 1024
+MAX_WORKER_NAME_CHARACTERS = 255
 """Characters of a worker's name."""
-OF_DASHBOARD = frozenset({Scope.ACT, Scope.ADD})
+DASHBOARD_ONLY_SCOPES = frozenset({Scope.ACT, Scope.ADD})
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,38 +61,38 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     def need(self, scope: Scope) -> None:
         """Raise Refused unless the token has the scope."""
         if scope not in self.scopes:
-            raise lacking(scope, self.name)
+            raise missing_scope(scope, self.name)
 
     def worker_in_store(self, worker: str) -> str:
         """The store's name for a worker of this token: the row of a job then tells under which token it was lent.
 
         Raises InvalidJob.
         """
-        limits.check_name("worker", worker, NAME_LIMIT)
+        limits.check_name("worker", worker, MAX_WORKER_NAME_CHARACTERS)
         return f"{worker}@{self.id}" if self.id else worker
 
-    def tasks_of_claim(self, asked: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def tasks_of_claim(self, requested: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """The tasks whose jobs a claim for these tasks (``None``: any) may return. Raises InvalidJob, Refused."""
-        if asked is not None:
-            asked = limits.read_names("tasks", asked)
+        if requested is not None:
+            requested = limits.read_names("tasks", requested)
         if self.tasks is None:
-            return asked
-        if asked is None:
+            return requested
+        if requested is None:
             return self.tasks
-        allowed = tuple(task for task in asked if task in self.tasks)
-        if asked and not allowed:
-            raise outside("task", asked[0], "--task")
+        allowed = tuple(task for task in requested if task in self.tasks)
+        if requested and not allowed:
+            raise outside_limit("task", requested[0], "--task")
         return allowed
 
-    def queues_of_claim(self, asked: Queues) -> Queues:
+    def queues_of_claim(self, requested: Queues) -> Queues:
         """The queues whose jobs a claim for these queues may return. Raises InvalidJob, Refused."""
-        only = None if asked.only is None else limits.read_names("queues", asked.only)
-        excluded = limits.read_names("queues", asked.excluded)
+        only = None if requested.only is None else limits.read_names("queues", requested.only)
+        excluded = limits.read_names("queues", requested.excluded)
         if self.queues is None:
             return Queues(only, excluded)
         allowed = self.queues if only is None else tuple(queue for queue in only if queue in self.queues)
         if only and not allowed:
-            raise outside("queue", only[0], "--queue")
+            raise outside_limit("queue", only[0], "--queue")
         return Queues(allowed, excluded)
 
     def check_conditions(self, conditions: tuple[Where, ...]) -> None:
@@ -101,20 +101,20 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             return
         for condition in conditions:
             if condition.column not in self.conditions:
-                raise outside("condition column", condition.column, "--condition")
+                raise outside_limit("condition column", condition.column, "--condition")
 
     def check_enqueue(self, job: NewJob) -> None:
         """Raise Refused unless the token may enqueue this job."""
         self.need(Scope.ENQUEUE)
         if self.tasks is not None and job.task not in self.tasks:
-            raise outside("task", job.task, "--task")
+            raise outside_limit("task", job.task, "--task")
         if self.serials is not None and job.serial not in self.serials:
-            raise outside("serial", job.serial or "", "--serial")
+            raise outside_limit("serial", job.serial or "", "--serial")
         if self.queues is not None and job.queue not in self.queues:
             if job.queue is None:
                 names = ", ".join(map(repr, self.queues))
                 raise forbidden("this token is for some queues alone", f"name the queue of the job (queue): {names}")
-            raise outside("queue", job.queue, "--queue")
+            raise outside_limit("queue", job.queue, "--queue")
         if job.on_failure is not None:
             self.check_enqueue(job.on_failure)
 
@@ -140,7 +140,7 @@ EVERYTHING = Grant(id="", name="", scopes=frozenset(Scope), conditions=None)
 def check_limits(record: TokenRecord) -> None:
     """Raise ConfigurationError for limits that nothing enforces."""
     scopes = frozenset(record.scopes)
-    if OF_DASHBOARD & scopes and not record.grant().sees_all:
+    if DASHBOARD_ONLY_SCOPES & scopes and not record.grant().sees_all:
         raise ConfigurationError(
             "act and add are for the dashboard, which shows every task, queue and serial key: leave out --task,"
             " --queue and --serial, or make two tokens"
@@ -194,7 +194,7 @@ class _Tokens(msgspec.Struct, frozen=True):
 def new_token() -> tuple[str, str, str]:
     """A token with 256 random bits, its id, and its hash. The id is part of the token, and not secret."""
     token_id = secrets.token_hex(6)
-    token = f"{PREFIX}_{token_id}_{secrets.token_urlsafe(32)}"
+    token = f"{TOKEN_PREFIX}_{token_id}_{secrets.token_urlsafe(32)}"
     return token, token_id, hash_of(token)
 
 
@@ -206,7 +206,7 @@ def hash_of(token: str) -> str:
 def id_of(token: str) -> str:
     """Return the id within a token; empty if it has none."""
     prefix, _, rest = token.partition("_")
-    return rest.partition("_")[0] if prefix == PREFIX else ""
+    return rest.partition("_")[0] if prefix == TOKEN_PREFIX else ""
 
 
 class TokenFile:
@@ -222,32 +222,32 @@ class TokenFile:
     def stamp(self) -> tuple[int, ...] | None:
         """Changes with the file's content and mode: a file that was refused is read again once its mode is mended."""
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
+        return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size
 
     def read(self) -> tuple[TokenRecord, ...]:
         """Read all tokens; none if there is no file."""
-        raw = _read_private(self.path, SIZE_LIMIT)
+        raw = _read_private(self.path, MAX_FILE_BYTES)
         if raw is None:
             return ()
         try:
-            found = msgspec.json.decode(raw, type=_Tokens)
+            content = msgspec.json.decode(raw, type=_Tokens)
         except msgspec.MsgspecError as error:
             raise ConfigurationError(
                 f"{self.path}: no file of tokens ({error}); move it away and make new ones: stowhand tokens make"
             ) from None
-        if found.version != 1:
+        if content.version != 1:
             raise ConfigurationError(f"{self.path}: written by a later version; upgrade this package")
-        return found.tokens
+        return content.tokens
 
     def change(self, changed: Callable[[tuple[TokenRecord, ...]], tuple[TokenRecord, ...]]) -> None:
         """Replace the tokens, under a lock: of several programs none overwrites the change of another."""
         with self._locked():
             tokens = changed(self.read())
-            if len(tokens) > MOST:
-                raise ConfigurationError(f"{self.path}: {len(tokens)} tokens, the limit is {MOST}")
+            if len(tokens) > MAX_TOKENS:
+                raise ConfigurationError(f"{self.path}: {len(tokens)} tokens, the limit is {MAX_TOKENS}")
             body = msgspec.json.format(msgspec.json.encode(_Tokens(1, tokens)), indent=2)
             write_private(self.path, body + b"\n")
 
@@ -255,13 +255,13 @@ class TokenFile:
         """Return the key beside the file, generated at the first use."""
         place = self.path.with_name(self.path.name + ".secret")
         with self._locked():
-            if (found := _read_private(place, 1024)) is not None:
-                if len(found) < 32:
+            if (key := _read_private(place, 1024)) is not None:
+                if len(key) < 32:
                     raise ConfigurationError(f"{place}: too short for a key; remove it, and another one is made")
-                return found
-            made = secrets.token_hex(32).encode()
-            write_private(place, made)
-            return made
+                return key
+            new_key = secrets.token_hex(32).encode()
+            write_private(place, new_key)
+            return new_key
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -12,10 +12,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from stowhand.cli.program import run
-from stowhand.django.project import BACKEND
+from stowhand.django.project import BACKEND_VARIABLE
 
-APP = "stowhand.django.serving:app"
-_OF_DJANGO = ("--settings", "--pythonpath")
+APP_PATH = "stowhand.django.serving:app"
+_DJANGO_OPTIONS = ("--settings", "--pythonpath")
 """Django has obeyed them already, in this process, and leaves them in the command line."""
 
 
@@ -41,20 +41,20 @@ class Command(BaseCommand):
 
 def _stowhand(arguments: Sequence[str]) -> int:
     """Its exit code. The processes that it starts find the project by the environment, too."""
-    known, rest = _taken(list(arguments))
-    if known.backend is not None:
-        os.environ[BACKEND] = known.backend
-    if known.pythonpath is not None:
-        place, before = str(Path(known.pythonpath).absolute()), os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (place, before)))
-    os.environ["STOWHAND_APP"] = APP
+    parsed, rest = _split_arguments(list(arguments))
+    if parsed.backend is not None:
+        os.environ[BACKEND_VARIABLE] = parsed.backend
+    if parsed.pythonpath is not None:
+        path, previous = str(Path(parsed.pythonpath).absolute()), os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (path, previous)))
+    os.environ["STOWHAND_APP"] = APP_PATH
     return run(rest, "manage.py stowhand")
 
 
-def _taken(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+def _split_arguments(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """What is for Django and for ``app_of``, and what is for ``stowhand``."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--backend")
-    for name in _OF_DJANGO:
+    for name in _DJANGO_OPTIONS:
         parser.add_argument(name)
     return parser.parse_known_args(arguments)
