@@ -3,17 +3,17 @@
     INSTALLED_APPS = [..., "stowhand.django"]
     TASKS = {"default": {"BACKEND": "stowhand.django.StowhandBackend"}}
 
-task        ``@task`` with options of a job; which tasks a worker has
-backend     what Django asks of a backend
+task        ``@task`` with a job's options; the tasks of a worker
+backend     the task backend
 results     a job as Django's ``TaskResult``
-testing     for the tests of a project: ``drain``
+testing     ``drain``, for the tests of a project
 admin       the entry of the dashboard in Django's admin; ``models.py`` has the permissions
 dashboard   the dashboard behind a view of Django's
-tables      its migrations
-checks      what is wrong with the settings
+tables      the migrations
+checks      problems of the settings
 attempts    how a worker runs a task
-project     the tasks and the database as an App; ``serving.py`` is where the command line finds it
-database    the alias of ``DATABASES`` in which the jobs are kept
+project     the project as an App; the command line finds it in ``serving.py``
+database    the alias of ``DATABASES`` that stores the jobs
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from stowhand.django.models import LOOK, Job
 
 @admin.register(Job)
 class JobAdmin(admin.ModelAdmin):
-    """Opens the dashboard where other models have their list."""
+    """Admin entry that opens the dashboard in place of a list of models."""
 
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view(_show)
@@ -23,7 +23,7 @@ class JobAdmin(admin.ModelAdmin):
         return bool(request.user.has_perm(LOOK))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """The admin has no form for it; the dashboard has."""
+        """Return False: the dashboard has the form, not the admin."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
@@ -36,11 +36,11 @@ class JobAdmin(admin.ModelAdmin):
 def _show(request: HttpRequest, page: str = "") -> HttpResponse:
     try:
         from stowhand.django.dashboard import show
-    except ImportError as error:  # the admin looks into every app when it starts: only who opens it needs the extra
+    except ImportError as error:  # the admin imports every app at its start; only this page needs the extra
         message = f"The dashboard needs the extra 'web': pip install 'stowhand[web]' ({error})\n"
         return HttpResponse(message, status=501, content_type="text/plain; charset=utf-8")
     return show(request, page)
 
 
-# Each form of the dashboard carries a token of its own, which is bound to the visitor and checked there.
+# Each form of the dashboard has its own token, which is bound to the visitor and checked there.
 _show.csrf_exempt = True  # type: ignore[attr-defined]

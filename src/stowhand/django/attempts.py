@@ -1,7 +1,7 @@
-"""How a worker runs a task of Django's: in a thread, or, an ``async def``, in a thread-sensitive context of its own.
+"""Runs Django's tasks in a worker: in a thread, or an ``async def`` in its own thread-sensitive context.
 
-At the end connections are checked or closed where they were opened. Signals are sent from there, too: never on the
-worker's loop, and before the end is recorded, so a receiver may hear of an end twice where a worker dies in between.
+At the end, connections are checked or closed where they were opened. Signals are sent from there too: never on the
+worker's loop, and before the outcome is recorded. So a receiver may be called twice if the worker dies in between.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NamedArguments = dict[str, Any] | None
 
 
 class DjangoAttempt:
-    """One attempt, as Django sees it."""
+    """One attempt in Django's terms: its ``TaskResult`` and signals."""
 
     def __init__(self, backend: StowhandBackend, task: base.Task, job: Job, *, is_last: bool) -> None:
         self._sender = type(backend)
@@ -49,16 +49,16 @@ class DjangoAttempt:
         self.result = result_of(job, tries, task, backend.alias)
 
     def call(self) -> Any:
-        """The function, with what it was enqueued with; of an ``async def``, a coroutine."""
+        """Call the function with its enqueued arguments. Return its result, or the coroutine of an ``async def``."""
         first = (base.TaskContext(task_result=self.result),) if self._task.takes_context else ()
         return self._task.func(*first, *self.result.args, **self.result.kwargs)
 
     def start(self) -> None:
-        """A receiver that raises is logged, and changes nothing: here, and below."""
+        """Send ``task_started``. A receiver that raises is logged and ignored, here and below."""
         task_started.send_robust(sender=self._sender, task_result=self.result)
 
     def returned(self, value: object) -> None:
-        """It returned this, or raised it as an outcome. Its end is recorded in a moment, if this is its end."""
+        """Send ``task_finished`` for a returned value or raised outcome, if the job is finished."""
         match from_returned(value):
             case Complete(result):
                 object.__setattr__(self.result, "_return_value", result)
@@ -71,8 +71,7 @@ class DjangoAttempt:
                 self.gave_up(error_of(JobFailed(error)))
 
     def failed(self, error: BaseException) -> None:
-        """Called where the error is being handled, so that receivers find it in ``sys.exc_info()``. What is tried again
-        has not finished."""
+        """Send ``task_finished`` if the job is finished. Call it inside the handler, for ``sys.exc_info()``."""
         if self._is_last or isinstance(from_error(error), Fail):
             self.gave_up(error_of(error))
 
@@ -87,9 +86,9 @@ class DjangoAttempt:
 
 
 def function_of(backend: StowhandBackend, task: base.Task) -> Function:
-    """What a worker calls for a job of this task: with the payload's ``args`` and ``kwargs``."""
+    """Return the function that a worker calls for a job of this task, with the payload's ``args`` and ``kwargs``."""
 
-    # The payload's names; it is read once more with the rest of the result.
+    # The payload's names. The payload is read again with the rest of the result.
     def run(ctx: Context, args: PositionalArguments = None, kwargs: NamedArguments = None) -> Any:  # noqa: ARG001
         django_attempt = _running(backend, task, ctx)
         django_attempt.start()
@@ -101,12 +100,12 @@ def function_of(backend: StowhandBackend, task: base.Task) -> Function:
             if not ctx.canceled:
                 django_attempt.failed(error)
             raise
-        if not ctx.canceled:  # else ``Stopping`` knows whether its end is recorded
+        if not ctx.canceled:  # otherwise ``StopMiddleware`` knows whether the outcome is recorded
             django_attempt.returned(value)
         return _outcome(value)
 
     async def run_async(ctx: Context, args: PositionalArguments = None, kwargs: NamedArguments = None) -> Any:  # noqa: ARG001
-        # A task of its own has a context of its own: other attempts on this loop must not share its thread.
+        # A separate task has its own context: other attempts on this loop must not share its thread.
         value, error = await asyncio.create_task(_run_in_context(backend, task, ctx))
         if error is not None:
             raise error
@@ -118,7 +117,7 @@ def function_of(backend: StowhandBackend, task: base.Task) -> Function:
 async def _run_in_context(
     backend: StowhandBackend, task: base.Task, ctx: Context
 ) -> tuple[object, BaseException | None]:
-    """What it returned, and what it raised: SystemExit, raised in a task of asyncio's, would end the worker."""
+    """Return the value and the error: a SystemExit raised in an asyncio task would end the worker."""
     async with ThreadSensitiveContext():
         try:
             django_attempt = await sync_to_async(_running)(backend, task, ctx)
@@ -130,7 +129,7 @@ async def _run_in_context(
             except RaisableOutcome as raised:
                 value = from_raised(raised)
             except BaseException as error:  # noqa: BLE001 - boundary: raised again by the caller
-                traceback = error.__traceback__  # it is raised once more there, in another thread
+                traceback = error.__traceback__  # the error is raised again there, in another thread
                 await sync_to_async(django_attempt.failed)(error)
                 return None, error.with_traceback(traceback)
             await sync_to_async(django_attempt.returned)(value)
@@ -144,18 +143,18 @@ def _running(backend: StowhandBackend, task: base.Task, ctx: Context) -> DjangoA
 
 
 def _value(value: object) -> object:
-    """As Django's JSON; an outcome of ours (``Snooze``, …) stays one. Raises TypeError for what is neither."""
+    """Return a value as Django's JSON, and an outcome (``Snooze``, …) unchanged. Raises TypeError for others."""
     return value if isinstance(value, OUTCOMES) else normalize_json(value)
 
 
 def _outcome(value: object) -> object:
-    """A list is a result here, and no batch."""
+    """Return the outcome. A list is a result here, not a batch."""
     return value if isinstance(value, OUTCOMES) else Complete(value)
 
 
 @contextmanager
 def around_thread() -> Iterator[None]:
-    """Each ``def``, in its thread: a lost connection costs one attempt, and no more."""
+    """Surround each ``def`` in its thread, so that a lost connection fails only one attempt."""
     close_old_connections()
     try:
         yield
@@ -164,7 +163,7 @@ def around_thread() -> Iterator[None]:
 
 
 class StopMiddleware:
-    """Middleware: when a worker stops an attempt, and who is told if that was the end of its job."""
+    """Middleware that sends ``task_finished`` if a stopped attempt was the end of its job."""
 
     def __init__(self, backend: StowhandBackend, inner: Handler) -> None:
         self._backend = backend
@@ -172,7 +171,7 @@ class StopMiddleware:
         self._policy: Callable[[Claim[Job]], Policy] = getattr(inner, "policy", lambda _: Policy())
 
     def policy(self, claim: Claim[Job]) -> Policy:
-        """The task's, with the timeout that its call has asked for."""
+        """Return the task's policy, with the timeout requested by the call."""
         policy, timeout = self._policy(claim), timeout_of(claim.record)
         return policy if timeout is None else replace(policy, timeout=timeout)
 
@@ -192,12 +191,12 @@ class StopMiddleware:
         return value
 
     def _is_stopped_thread(self, attempt: Attempt[Job], job: Job) -> bool:
-        """A ``def`` that was canceled and has ended in time."""
+        """Return whether this is a canceled ``def`` that finished in time."""
         task = self._backend.known().get(job.task)
         return task is not None and attempt.cancel_reason == Stop.CANCELED and not iscoroutinefunction(task.func)
 
     async def _notify(self, job: Job, outcome: Outcome | None, error: base.TaskError) -> None:
-        """``error``: why the job has failed, unless it is completed."""
+        """Send the signal. ``error``: why the job failed, unless it is completed."""
         task = self._backend.known().get(job.task)
         if task is not None:
             await asyncio.shield(asyncio.to_thread(self._send, task, job, outcome, error))
@@ -215,7 +214,7 @@ class StopMiddleware:
 
 
 def _error_of_stop(attempt: Attempt[Job]) -> base.TaskError | None:
-    """``None``: the job goes on."""
+    """Return the error of a stopped attempt; ``None`` if the job continues."""
     match attempt.cancel_reason:
         case Stop.TIMEOUT if attempt.attempt >= attempt.max_attempts:
             return error_of(AttemptTimedOut("timed out"))
@@ -230,7 +229,7 @@ def _canceled() -> base.TaskError:
 
 
 def options_of(task: base.Task) -> Mapping[str, Any]:
-    """What it declares, for jobs that another makes than its own ``enqueue``: a schedule, the command line."""
+    """Return the task's options, for jobs of a schedule or of the command line."""
     options = {name: getattr(task, name, None) for name in ("timeout", "max_attempts", "key")}
     declared = {name: value for name, value in options.items() if value is not None}
     return {"queue": task.queue_name, "priority": -int(task.priority), **declared}

@@ -1,4 +1,4 @@
-"""The backend: jobs are written on Django's own connection, within the transaction that the caller has begun there."""
+"""The task backend. It writes jobs on Django's own connection, inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from stowhand.tasks.loader import read_modules
 OPTIONS = {
     "database": "the alias of DATABASES that keeps the jobs: 'default'",
     "modules": "modules that declare tasks besides the apps' own: ['shop.jobs', 'shop.reports.*']",
-    "cron": "what recurs: {'nightly': ('0 3 * * *', 'shop.tasks.report')}, with arguments by name behind it",
-    "max_attempts": "of a task that declares none: 25",
+    "cron": "recurring tasks: {'nightly': ('0 3 * * *', 'shop.tasks.report')}, with arguments by name behind it",
+    "max_attempts": "attempts of a task that declares none: 25",
     "schema": "the schema in PostgreSQL: 'stowhand'",
 }
 
@@ -42,7 +42,7 @@ class StowhandBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         self.settings_error: ConfigurationError | None = None
-        """Why it can do nothing: said by ``manage.py check``, and raised by whoever uses it, not by Django's start."""
+        """Why the backend is unusable: reported by ``manage.py check`` and raised at its use, not at Django's start."""
         self.modules: tuple[str, ...] = ()
         options = StoreOptions()
         try:
@@ -58,13 +58,13 @@ class StowhandBackend(BaseTaskBackend):
 
     @property
     def database(self) -> Database:
-        """Raises ConfigurationError where the settings cannot be read."""
+        """The database of the jobs. Raises ConfigurationError if the settings are invalid."""
         if self.settings_error is not None:
             raise self.settings_error
         return self._database
 
     def known(self) -> Mapping[str, base.Task]:
-        """The tasks that its workers have, by path. The modules that declare them are imported at the first call.
+        """Return the tasks of its workers, by path. The first call imports the modules that declare them.
 
         Raises ConfigurationError.
         """
@@ -84,7 +84,7 @@ class StowhandBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> base.TaskResult:
-        """``result_id``: the job's id, as text.
+        """Return the result of a job. ``result_id``: the job's id, as text.
 
         Raises TaskResultDoesNotExist for a job that is not kept, and for one of no task of this project."""
         job = self._job(result_id)
@@ -96,8 +96,11 @@ class StowhandBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(result_id) from error
 
     def new_job(self, task: base.Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NewJob:
-        """The job, not written. Raises InvalidTask where no worker would ever run it; TypeError for arguments that the
-        function does not take, TypeError or InvalidJob for those that JSON would not bring back as they are."""
+        """Return the job without writing it.
+
+        Raises InvalidTask if no worker would ever run it, TypeError for arguments that the function does not take,
+        TypeError or InvalidJob for arguments that JSON would change.
+        """
         declared = self._declared(task)
         refuse_misfit(task, args, kwargs)
         arguments = {"args": list(args), "kwargs": dict(kwargs)}
@@ -143,14 +146,14 @@ class StowhandBackend(BaseTaskBackend):
         return declared
 
     def _job(self, result_id: str) -> Job | None:
-        id_text = str(result_id)  # a view may have it as a number
+        id_text = str(result_id)  # a view may pass a number
         if not (id_text.isascii() and id_text.isdigit() and len(id_text) < 19):
             return None
         with self.database.explained():
             return self.database.jobs.get(int(id_text))
 
     def _read_options(self) -> tuple[tuple[str, ...], StoreOptions]:
-        """``modules``, and those of the store. Raises ConfigurationError."""
+        """Return ``modules`` and the options of the store. Raises ConfigurationError."""
         location = f"TASKS[{self.alias!r}]['OPTIONS']"
         for name in self.options:
             if name not in OPTIONS:
@@ -168,7 +171,7 @@ class StowhandBackend(BaseTaskBackend):
 
 
 def _check_settings(alias: str, params: Mapping[str, Any]) -> None:
-    """What Django would fail over without a word of the setting."""
+    """Raise ConfigurationError for settings on which Django itself would fail without naming them."""
     queues, options = params.get("QUEUES", ()), params.get("OPTIONS", {})
     if isinstance(queues, str) or not isinstance(queues, Collection):
         example = [queues] if isinstance(queues, str) else ["default"]
@@ -183,7 +186,7 @@ def _check_settings(alias: str, params: Mapping[str, Any]) -> None:
 
 
 def _aware(local_time: Any) -> Any:
-    """With USE_TZ off Django's times are those of its own time zone."""
+    """Return an aware time. With USE_TZ off, Django's times are in its own time zone."""
     from django.utils import timezone
 
     return timezone.make_aware(local_time) if local_time is not None and timezone.is_naive(local_time) else local_time

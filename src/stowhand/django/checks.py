@@ -1,4 +1,4 @@
-"""What is wrong with the settings of a backend, in Django's system checks: with what to write instead."""
+"""Django's system checks of a backend's settings, each problem with its fix."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from stowhand.django.backend import StowhandBackend
 
 BACKEND_SETTINGS = ("BACKEND", "QUEUES", "OPTIONS")
-"""Of one of TASKS."""
+"""The settings of a backend in TASKS."""
 
 
 def check_backend(backend: StowhandBackend) -> list[Any]:
-    """Asks no database."""
+    """Return the problems of a backend's settings, without using a database."""
     if backend.settings_error is not None:
         return [checks.Error(f"{backend.settings_error}.", id="stowhand.E007")]
     location, alias = f"TASKS[{backend.alias!r}]", backend.database.alias
@@ -53,7 +53,7 @@ def check_backend(backend: StowhandBackend) -> list[Any]:
 
 
 def _check_tasks(backend: StowhandBackend, location: str) -> list[Any]:
-    """As a worker would declare them."""
+    """Declare the tasks as a worker would, and return the problems."""
     app = App(MEMORY_URL)
     try:
         declare_tasks(app, backend)

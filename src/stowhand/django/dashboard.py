@@ -1,4 +1,4 @@
-"""The dashboard behind a view of Django's: whose permissions are which rights, a request and a reply turned over."""
+"""The dashboard behind a Django view: converts permissions to rights, requests and replies."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stowhand.web.request import Permission, Reply, Request, Visitor
 from stowhand.wsgi import Dashboard
 
 RIGHTS = {Permission.LOOK: LOOK, Permission.PAYLOADS: PAYLOADS, Permission.ACT: ACT, Permission.ADD: ADD}
-"""Without the first there is nothing to see."""
+"""By right, the permission. Without the first, nothing is visible."""
 
 
 def show(request: HttpRequest, page: str) -> HttpResponse:
-    """``page``: its path below the entry. In a view that runs in a thread, as the admin's does."""
+    """Show a page of the dashboard. ``page``: its path below the entry. For views that run in a thread."""
     dashboard_request = Request(
         method=request.method,
         path=f"/{page}",

@@ -1,4 +1,4 @@
-"""The database of ``DATABASES`` that keeps the jobs: its address for a worker, and the queue on Django's connection."""
+"""The database of ``DATABASES`` that stores the jobs: its URL for a worker, and the queue on Django's connection."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from stowhand.protocols.producer import JobsOnConnection
 from stowhand.protocols.store import StoreOptions
 
 _MISSING_OBJECT_CODES = ("3F000", "42883", "42P01")
-"""SQLSTATEs: no such schema, function, table."""
+"""SQLSTATEs for a missing schema, function or table."""
 _DJANGO_OPTIONS = {"pool", "isolation_level", "server_side_binding", "assume_role", "sslcert_env"}
-"""Of OPTIONS on PostgreSQL: no parameters of a connection."""
+"""Keys of OPTIONS on PostgreSQL that are not connection parameters."""
 
 
 class Database:
-    """One alias. Its settings are read when they are needed: a test run changes the name."""
+    """One alias. Its settings are read at each use, because a test run changes the name."""
 
     def __init__(self, alias: str, options: StoreOptions) -> None:
         self.alias = alias
@@ -33,7 +33,7 @@ class Database:
 
     @property
     def connection(self) -> Any:
-        """Django's own, of this thread. Raises ConfigurationError."""
+        """Django's own connection of this thread. Raises ConfigurationError."""
         try:
             return connections[self.alias]
         except ConnectionDoesNotExist:
@@ -44,7 +44,7 @@ class Database:
 
     @property
     def vendor(self) -> str:
-        """``postgresql`` or ``sqlite``; else it raises ConfigurationError."""
+        """``postgresql`` or ``sqlite``. Raises ConfigurationError for other databases."""
         vendor: str = self.connection.vendor
         if vendor not in ("postgresql", "sqlite"):
             raise ConfigurationError(
@@ -55,12 +55,12 @@ class Database:
 
     @property
     def is_in_memory(self) -> bool:
-        """Of this process alone: no worker outside of it sees the jobs."""
+        """Whether the database is in this process's memory, so that no other process sees the jobs."""
         return self.vendor == "sqlite" and bool(self.connection.is_in_memory_db())
 
     @property
     def url(self) -> str:
-        """As the command line takes it. May hold a password."""
+        """The URL for the command line, which may contain a password."""
         django_settings = self.connection.settings_dict
         if self.vendor == "sqlite":
             name = str(django_settings["NAME"])
@@ -80,7 +80,7 @@ class Database:
             else:
                 try:
                     from stowhand.stores.postgres.queue.on_connection import PostgresOnConnection
-                except ImportError as error:  # then Django has taken psycopg2
+                except ImportError as error:  # Django uses psycopg2 then
                     raise ConfigurationError(
                         f"DATABASES[{self.alias!r}] is a PostgreSQL, and jobs in one need psycopg 3, also where Django"
                         f" uses psycopg2: pip install 'stowhand[django,binary]' ({error})"
@@ -89,13 +89,13 @@ class Database:
         return self._jobs
 
     def enqueue(self, job: NewJob) -> Job:
-        """Write it in the caller's ``atomic()``, else in one of its own. Raises InvalidJob, SchemaMissing."""
+        """Write a job in the caller's ``atomic()``, or in a new one. Raises InvalidJob, SchemaMissing."""
         with self.transaction() as jobs:
             return jobs.enqueue_in(self.connection, job)
 
     @contextmanager
     def transaction(self) -> Iterator[JobsOnConnection]:
-        """In the caller's ``atomic()``, else in one of its own. Raises SchemaMissing."""
+        """Use the caller's ``atomic()``, or a new one. Raises SchemaMissing."""
         with self.explained():
             if self.connection.in_atomic_block:
                 yield self.jobs
@@ -105,7 +105,7 @@ class Database:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Says what to do where the tables are absent."""
+        """Raise SchemaMissing, with the fix, if the tables are missing."""
         try:
             with self.connection.wrap_database_errors:
                 yield
@@ -120,13 +120,13 @@ class Database:
 
     def _no_tables(self, error: Exception) -> SchemaMissing:
         return SchemaMissing(
-            f"DATABASES[{self.alias!r}] holds no tables of stowhand ({str(error).splitlines()[0]}): put"
+            f"DATABASES[{self.alias!r}] has no tables of stowhand ({str(error).splitlines()[0]}): put"
             f" 'stowhand.django' into INSTALLED_APPS, and run `{self._migrate}`"
         )
 
     @property
     def _migrate(self) -> str:
-        """Django migrates one database at a time."""
+        """The command that migrates this database: Django migrates one at a time."""
         return "manage.py migrate" + (f" --database {self.alias}" if self.alias != DEFAULT_DB_ALIAS else "")
 
     def _raw(self) -> Any:
@@ -135,7 +135,7 @@ class Database:
 
 
 def _postgres_url(django_settings: dict[str, Any]) -> str:
-    """A libpq URL of Django's settings, with the further parameters of OPTIONS."""
+    """Return the libpq URL of Django's settings, with the connection parameters of OPTIONS."""
     options = {name: value for name, value in django_settings.get("OPTIONS", {}).items() if name not in _DJANGO_OPTIONS}
     settings_by_parameter = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
     parameters = {name: django_settings[key] for name, key in settings_by_parameter.items() if django_settings.get(key)}

@@ -1,4 +1,4 @@
-"""A Django project as an App: what its workers run, and what the command line asks for jobs."""
+"""A Django project as an App, for its workers and the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stowhand.django.task import refuse_misfit
 from stowhand.errors import ConfigurationError, suggest
 
 BACKEND_VARIABLE = "DJANGO_STOWHAND_BACKEND"
-"""The alias in TASKS whose jobs are meant, where there are several."""
+"""The variable with the alias in TASKS to use, where there are several."""
 
 
 def app_of(backend: StowhandBackend) -> App:
@@ -36,7 +36,7 @@ def app_of(backend: StowhandBackend) -> App:
 
 
 def declare_tasks(app: App, backend: StowhandBackend) -> None:
-    """Raises ConfigurationError."""
+    """Declare the tasks of a backend. Raises ConfigurationError."""
     for path, task in backend.known().items():
         try:
             app.task(name=path, **options_of(task))(function_of(backend, task))
@@ -45,7 +45,7 @@ def declare_tasks(app: App, backend: StowhandBackend) -> None:
 
 
 def declare_recurring(app: App, backend: StowhandBackend, identifier: str, item: Any) -> None:
-    """One of OPTIONS['cron']. Raises ConfigurationError, also where the task does not take the arguments."""
+    """Declare one item of OPTIONS['cron']. Raises ConfigurationError, also for arguments that the task rejects."""
     match item:
         case (pattern, str(path)):
             kwargs: dict[str, Any] = {}
@@ -67,12 +67,12 @@ def declare_recurring(app: App, backend: StowhandBackend, identifier: str, item:
 
 
 def _without_location(error: ConfigurationError) -> ConfigurationError:
-    """What is wrong stands in the settings, and not in a line of Django's."""
+    """Return the error without a line number, because its cause is in the settings, not in a line of Django."""
     return ConfigurationError(re.sub(r"^.*?:\d+: ", "", str(error), flags=re.MULTILINE))
 
 
 def chosen_backend() -> StowhandBackend:
-    """The one of ours in TASKS; of several, the one that the environment names, else ``default``.
+    """Return our backend in TASKS; of several, the one named by the environment, else ``default``.
 
     Raises ConfigurationError.
     """

@@ -1,4 +1,4 @@
-"""A job of ours as Django's ``TaskResult``, and back: what Django calls its states, errors and workers."""
+"""Converts a job to Django's ``TaskResult``, with its states, errors and workers, and back."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ _STATUS = {
     State.CANCELED: Status.FAILED,
 }
 UNKNOWN_WORKER = "unknown"
-"""The worker of an attempt of which no name was kept."""
+"""The worker of an attempt without a stored name."""
 TIMEOUT_KEY = "_timeout"
-"""In a payload, beside ``args`` and ``kwargs``: what one call has asked for. A worker that does not know it yet goes by
-the task's own."""
+"""The payload's key beside ``args`` and ``kwargs`` for the timeout of one call. An older worker that does not know it
+uses the task's own timeout."""
 
 
 class JobCanceled(Exception):
-    """Of a result that is FAILED: the job was canceled, or it expired."""
+    """Error of a FAILED result: the job was canceled, or it expired."""
 
 
 class WorkerDied(Exception):
-    """Of an attempt: its worker died while running it."""
+    """Error of an attempt whose worker died while running it."""
 
 
 class AttemptTimedOut(Exception):
-    """Of an attempt: it took longer than its task's ``timeout``."""
+    """Error of an attempt that took longer than its task's ``timeout``."""
 
 
 class FailedByHand(Exception):
-    """Of a result that is FAILED: somebody failed the job."""
+    """Error of a FAILED result: a user failed the job."""
 
 
 class JobFailed(Exception):
-    """Of an attempt that gave no exception: it returned ``Fail`` or ``Retry``, or its arguments did not fit."""
+    """Error of an attempt without an exception: it returned ``Fail`` or ``Retry``, or its arguments did not fit."""
 
 
 _ERRORS_BY_CLASS = {WORKER_DIED: WorkerDied, TIMED_OUT: AttemptTimedOut, BY_HAND: FailedByHand}
 
 
 def result_of(job: Job, tries: Sequence[FailedAttempt], task: base.Task, backend: str) -> base.TaskResult:
-    """``task``: as it is declared. Errors are those since the job was last retried by hand."""
+    """Return a job's ``TaskResult``. ``task``: as declared. Errors are those since the last manual retry."""
     args, kwargs = arguments_of(job)
     current = [attempt for attempt in tries if attempt.round == max(attempt_of_job.round for attempt_of_job in tries)]
     result = base.TaskResult(
@@ -80,7 +80,7 @@ def result_of(job: Job, tries: Sequence[FailedAttempt], task: base.Task, backend
 
 
 def arguments_of(job: Job) -> tuple[list[Any], dict[str, Any]]:
-    """What ``payload_of`` wrote. Raises UndecodablePayload for what another program wrote."""
+    """Return the arguments in a job's payload. Raises UndecodablePayload for another program's payload."""
     payload = job.payload
     if not isinstance(payload, dict) or payload.keys() - {"args", "kwargs"} - _extra(payload):
         raise UndecodablePayload(f"job {job.id}: its payload is no {{args, kwargs}} of Django's")
@@ -91,12 +91,12 @@ def arguments_of(job: Job) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _extra(payload: dict[str, Any]) -> set[str]:
-    """Names that begin with ``_`` belong to the enqueuer, as ``_cron``."""
+    """Return the names that start with ``_``, which belong to the enqueuer, such as ``_cron``."""
     return {name for name in payload if name.startswith("_")}
 
 
 def timeout_of(job: Job) -> float | None:
-    """Seconds that this call has asked for; ``None``: those of its task. What is no duration counts for nothing."""
+    """Return the call's timeout in seconds; ``None`` for the task's own. An invalid duration is ignored."""
     with suppress(UndecodablePayload, ValueError):
         if TIMEOUT_KEY in job.payload_text and isinstance(job.payload, dict) and TIMEOUT_KEY in job.payload:
             requested = seconds(job.payload[TIMEOUT_KEY])
@@ -105,7 +105,7 @@ def timeout_of(job: Job) -> float | None:
 
 
 def written_timeout(timeout: Duration) -> float | str:
-    """As a payload has it."""
+    """Return a timeout as in a payload."""
     return timeout if isinstance(timeout, str) else seconds(timeout)
 
 
@@ -128,8 +128,10 @@ def _as_enqueued(job: Job, task: base.Task, backend: str) -> base.Task:
 
 
 def _changed(task: base.Task, changes: Mapping[str, Any]) -> base.Task:
-    """Django has rules for tasks that a job need not keep: a priority may have been given by SQL, a queue may be taken
-    out of QUEUES. Such a one stays as declared, and the job runs."""
+    """Return the task with the changes that Django's rules allow.
+
+    A job may break them: SQL may set any priority, and QUEUES may have lost a queue. Such a value stays as declared.
+    """
     try:
         return replace(task, **changes)
     except InvalidTask:
@@ -145,7 +147,7 @@ def _first_start(job: Job, tries: Sequence[FailedAttempt]) -> Any:
 
 
 def _errors(job: Job, tries: Sequence[FailedAttempt]) -> list[base.TaskError]:
-    """The newest has its whole text in the job. An attempt that canceled the job is what canceled it."""
+    """Return the errors. The job has the whole text of the newest one."""
     tries = [attempt for attempt in tries if attempt.outcome is not AttemptEnd.CANCELED]
     errors = [
         base.TaskError(exception_class_path=_path(attempt), traceback=_traceback(_text(attempt))) for attempt in tries
@@ -165,7 +167,7 @@ def _text(attempt: FailedAttempt) -> str:
 
 
 def error_of(error: BaseException) -> base.TaskError:
-    """As Django has it of an exception."""
+    """Return Django's error of an exception."""
     return base.TaskError(exception_class_path=_class_path(type(error)), traceback=_traceback(describe(error)))
 
 
@@ -174,13 +176,13 @@ def _error(kind: type[BaseException], text: str) -> base.TaskError:
 
 
 def _traceback(text: str) -> str:
-    """We keep the error's first line above its traceback, and Django has the traceback alone."""
+    """Return the traceback alone, as in Django: our texts start with the error's first line."""
     _, mark, rest = text.partition("\nTraceback (most recent call last):")
     return f"{(mark + rest).strip() or text.rstrip()}\n"
 
 
 def _path(attempt: FailedAttempt) -> str:
-    """Of a built-in class we keep the name alone."""
+    """Return the path of an error's class. Built-in classes are stored by name alone."""
     if attempt.error_class is None:
         return _class_path(JobFailed)
     if attempt.error_class in _ERRORS_BY_CLASS:
@@ -193,9 +195,8 @@ def _class_path(kind: type[BaseException]) -> str:
 
 
 def _workers(job: Job, tries: Sequence[FailedAttempt]) -> list[str]:
-    """One for each attempt, the last one's last. What no name was kept of is filled up: their number is Django's count
-    of attempts."""
+    """Return one worker for each attempt, in order. Missing names are filled in: Django counts attempts by them."""
     names = {attempt.number: attempt.worker for attempt in tries if attempt.worker}
     if job.attempts and (last := job.worker or job.last_worker):
-        names[job.attempts] = last  # an attempt that died with its worker gave its number back
+        names[job.attempts] = last  # an attempt that died with its worker is not counted
     return [names.get(number) or UNKNOWN_WORKER for number in range(1, job.attempts + 1)]

@@ -1,5 +1,7 @@
-"""The tables as Django's migrations have them: each runs the installer, in its own transaction, which does what is
-missing: whether ``stowhand migrate`` came before it, or comes behind it."""
+"""The tables as Django migrations. Each runs the installer in its own transaction, which installs what is missing.
+
+So it does not matter whether ``stowhand migrate`` runs before or after them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from stowhand.django.database import Database
 
 
 class Install(Operation):
-    """The tables of one schema number. ``first``: taken back, it removes them all."""
+    """Migration operation for the tables of one schema number. ``first``: undoing it removes all tables."""
 
     reduces_to_sql = False
     reversible = True
@@ -25,7 +27,7 @@ class Install(Operation):
         self.postgres, self.sqlite, self.first = postgres, sqlite, first
 
     def state_forwards(self, app_label: str, state: Any) -> None:
-        """No models."""
+        """Do nothing: there are no models."""
 
     def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
         for database in databases_of(schema_editor.connection.alias):
@@ -33,12 +35,12 @@ class Install(Operation):
                 database.jobs.install()
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        """Only the first takes something back: else older workers go on with a newer schema."""
+        """Remove the tables if this is the first migration. Otherwise older workers use the newer schema."""
         for database in databases_of(schema_editor.connection.alias) if self.first else ():
             if live := database.jobs.live():
                 raise IrreversibleError(
-                    f"{live} jobs have not ended in DATABASES[{database.alias!r}]: let a worker run them, or remove"
-                    " them (manage.py stowhand jobs), before the tables go"
+                    f"{live} jobs are not finished in DATABASES[{database.alias!r}]: let a worker run them, or remove"
+                    " them (manage.py stowhand jobs), before the tables are removed"
                 )
             database.jobs.uninstall()
 
@@ -57,11 +59,11 @@ _ADMIN_MODEL = CreateModel(
         "permissions": (("payloads_job", "Can see what background jobs carry and say"),),
     },
 )
-"""Of the admin (models.py): no table."""
+"""The model of the admin (models.py), without a table."""
 
 
 def numbered(postgres: int, sqlite: int, after: str | None = None) -> type[Migration]:
-    """The migration of one schema number. ``after``: the name of the one before it."""
+    """Return the migration of one schema number. ``after``: the name of the previous one."""
 
     class Numbered(Migration):
         initial = after is None
@@ -72,7 +74,7 @@ def numbered(postgres: int, sqlite: int, after: str | None = None) -> type[Migra
 
 
 def databases_of(alias: str) -> list[Database]:
-    """Where backends of ours keep jobs in this alias, each schema once."""
+    """Return the databases in which our backends store jobs under this alias, each schema once."""
     databases: dict[str, Database] = {}
     for backend in task_backends.all():
         if isinstance(backend, StowhandBackend) and backend.database.alias == alias:

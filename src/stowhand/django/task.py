@@ -1,5 +1,5 @@
-"""Django's ``Task`` with what a job of ours has besides. ``@task`` here is for Django 6.0; from 6.1 on Django's own
-takes the same options where the backend is ours.
+"""Django's ``Task`` with a job's further options. ``@task`` here is for Django 6.0; from 6.1 on, Django's own decorator
+takes the same options if the backend is ours.
 
 A worker has the tasks of the module ``tasks`` of each installed app, and of the modules that the backend names. A path
 from the database is looked up among these alone: no job has anything imported.
@@ -29,12 +29,12 @@ from stowhand.tasks.options import apply_options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task(base.Task):
-    """A task of Django's. Raises InvalidTask for options that no job can have."""
+    """A Django task. Raises InvalidTask for options that no job can have."""
 
     key: str | None = None
-    """At most one waiting job has it; a second one takes its place. With ``using(key=…)`` for one call."""
+    """At most one waiting job has the key; a second one replaces it. Use ``using(key=…)`` for one call."""
     max_attempts: int | None = None
-    """``None``: the backend's, else 25."""
+    """``None``: the backend's default, or 25."""
     timeout: Duration | None = None
     """How long one attempt may take: seconds, a timedelta, or a phrase ("30s")."""
 
@@ -50,7 +50,7 @@ class Task(base.Task):
     def using(
         self, *, key: str | None = None, max_attempts: int | None = None, timeout: Duration | None = None, **django: Any
     ) -> Task:
-        """As Django's, with what a job of ours has besides. Raises InvalidTask."""
+        """Return the task with other options, as in Django, including a job's further options. Raises InvalidTask."""
         options: dict[str, Any] = {"key": key, "max_attempts": max_attempts, "timeout": timeout}
         changed: Task = base.Task.using(self, **django)
         changes = {name: value for name, value in options.items() if value is not None}
@@ -80,7 +80,7 @@ def task(
     max_attempts: int | None = None,
     timeout: Duration | None = None,
 ) -> Any:
-    """As ``django.tasks.task``, with a job's ``key``, ``max_attempts`` and ``timeout``. Raises InvalidTask."""
+    """Declare a task as ``django.tasks.task`` does, with a job's further options. Raises InvalidTask."""
 
     def declare(declared: Callable[..., Any]) -> Task:
         return Task(
@@ -102,8 +102,10 @@ TASKS_MODULE = "tasks"
 
 
 def known_tasks(modules: Iterable[str] = ()) -> dict[str, base.Task]:
-    """By path; these modules are imported, and looked into anew each time. ``modules``: further ones, ``"shop.jobs"``
-    or ``"shop.jobs.*"``. Raises ConfigurationError."""
+    """Return the tasks by path. Imports their modules, and reads them again at each call.
+
+    ``modules``: further modules, ``"shop.jobs"`` or ``"shop.jobs.*"``. Raises ConfigurationError.
+    """
     autodiscover_modules(TASKS_MODULE)
     import_modules(modules)
     tasks: dict[str, base.Task] = {}

@@ -1,7 +1,7 @@
-"""In the tests of a project: run what is due, in the test's own thread and on its own connection.
+"""Runs due jobs in the tests of a project, in the test's own thread and on its own connection.
 
-A worker does not see what a ``TestCase`` has written, whose transaction is never committed; ``drain`` does. In a
-``TransactionTestCase`` it works just so, and a worker would, too.
+A worker does not see the jobs of a ``TestCase``, whose transaction is never committed, but ``drain`` does. In a
+``TransactionTestCase``, both ``drain`` and a worker see them.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ LEASE_SECONDS = 3600.0
 
 
 class ImmediateBackend(immediate.ImmediateBackend):
-    """Django's, which runs a task where it is enqueued, and takes the options of ours in ``@task(…)``."""
+    """Django's backend that runs a task when it is enqueued, with our options of ``@task(…)``."""
 
     task_class = Task
 
 
 def drain(backend: str = "default", *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> Drained:
-    """Run the jobs that are due now, and those that they enqueue, one after the other. ``len`` of it: the attempts.
+    """Run the due jobs, and those that they enqueue, one after the other. The result's ``len`` counts the attempts.
 
-    When all have run, what the first failing task raised is raised here; ``raises=False``: it is in what this returns.
+    When all have run, the error of the first failing task is raised; with ``raises=False``, the result contains it.
     A job that failed with attempts left waits for its retry, and is not run again. ``backend``: its alias in TASKS.
-    Raises RuntimeError after ``most`` attempts: a task enqueues itself for ever. Raises KeyboardInterrupt of a task.
+    Raises RuntimeError after ``most`` attempts, as of a task that enqueues itself. Raises a task's KeyboardInterrupt.
     """
     __tracebackhide__ = True
     own_backend = task_backends[backend]
@@ -65,7 +65,7 @@ def drain(backend: str = "default", *, raises: bool = True, most: int = MAX_JOBS
 def _claimed(
     database: Database, names: tuple[str, ...], ran: Sequence[RecordedAttempt], most: int
 ) -> Claim[Job] | None:
-    """The next due job. Raises RuntimeError, and claims none, where ``most`` have run."""
+    """Claim the next due job. Raises RuntimeError, and claims none, if ``most`` have run."""
     request = ClaimRequest(worker=WORKER_NAME, token=str(uuid.uuid4()), limit=1, lease=LEASE_SECONDS, tasks=names)
     with database.transaction() as jobs:
         claim = next(iter(jobs.claim(request)), None)
@@ -124,8 +124,10 @@ async def _awaited(coroutine: Any) -> Any:
 
 @contextmanager
 def _undoing_what_is_broken(database: Database) -> Iterator[None]:
-    """A worker's statements are transactions of their own; within the test's, an error of the database would break all
-    of it. What a task wrote before another error stays, as it would there."""
+    """Undo a database error inside the test's transaction, which it would break. A worker's statements are separate.
+
+    What a task wrote before another error stays, as in a worker.
+    """
     connection = database.connection
     if not connection.in_atomic_block:
         yield
@@ -136,7 +138,7 @@ def _undoing_what_is_broken(database: Database) -> Iterator[None]:
     finally:
         try:
             connection.savepoint_commit(savepoint_id)
-        except DatabaseError:  # broken, or Django says so: what the task has written is gone, as it would be there
+        except DatabaseError:  # the transaction is broken: the task's writes are lost, as in a worker
             connection.set_rollback(False)
             connection.savepoint_rollback(savepoint_id)
             connection.savepoint_commit(savepoint_id)

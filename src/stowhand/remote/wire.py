@@ -2,9 +2,9 @@
 
 The calls are the table ``VERBS``, at the end. Beside them: ``GET /healthz``, ``/readyz`` and ``/metrics``.
 
-Errors are ``Trouble`` with 400 malformed, 401 no or wrong token, 403 out of scope, 404 unknown, 405 method, 408 too
-slow, 409 lease lost, 413 too large, 429 too many, 431 headers too large, 503 the lent store does not answer. Batches
-answer 200 with a verdict per item, and hold at most 1000 items.
+Errors are an ``ErrorReply`` with 400 malformed, 401 no or wrong token, 403 out of scope, 404 unknown, 405 method, 408
+too slow, 409 lease lost, 413 too large, 429 too many, 431 headers too large, 503 the lent store does not answer.
+Batches answer 200 with a verdict per item, and hold at most 1000 items.
 
 A lease contains the claim token that the client made. Where the server has worker tokens, the store knows the claim by
 another token, derived from both: a stolen claim token is useless to another worker, also after a restart of the server.
@@ -29,7 +29,7 @@ from stowhand.protocols.producer import JobStanding
 from stowhand.protocols.queue_store import Failures
 
 MAX_WAIT_SECONDS = 30.0
-"""Seconds that a poll may wait."""
+"""How long a poll may wait."""
 
 
 MAX_LEASE_SECONDS = 86_400.0
@@ -58,12 +58,12 @@ class RemoteClaimRequest(Message, frozen=True):
     """A uuid, new for every claim: one that was used is refused (``used``). Where the reply to a claim is lost, release
     its token (``Release.token``), and claim with another one."""
     limit: Annotated[int, msgspec.Meta(ge=0)]
-    """An answer has 500 records at most."""
+    """A reply has at most 500 records."""
     lease: LeaseSeconds
     tasks: tuple[str, ...] | None = None
     forbidden_flags: tuple[str, ...] = ()
     queues: Queues = ALL_QUEUES
-    """Only jobs of these."""
+    """The queues whose jobs to claim."""
     suspects: bool = False
     conditions: tuple[Where, ...] = ()
 
@@ -75,7 +75,7 @@ class ClaimedRecord(Message, frozen=True):
     authorization: str
     """Proves, with the lease, that this claim was answered to this worker. Sent with every later call about it."""
     record: msgspec.Raw
-    """JSON; as it is encoded a value of any type will do."""
+    """JSON. A value of any type can be encoded here."""
     kind: str
     """``job``, ``record``, or ``unreadable`` (``record`` is the reason, a text): how ``record`` is to be read."""
     task: str
@@ -99,7 +99,7 @@ class Proof(Message, frozen=True):
 class HeartbeatRequest(Message, frozen=True, omit_defaults=True):
     leases: Annotated[tuple[Proof, ...], ITEM_LIMIT]
     lease: LeaseSeconds | None = None
-    """``None``: nothing is renewed, and the answer names only what was asked to cancel."""
+    """``None``: renew nothing, and reply only with cancellation requests."""
 
 
 class HeartbeatReply(Message, frozen=True):
@@ -110,7 +110,7 @@ class HeartbeatReply(Message, frozen=True):
 
 
 class ProgressNote(Message, frozen=True, omit_defaults=True):
-    """How far one attempt is."""
+    """The progress of one attempt."""
 
     proof: Proof
     done: float
@@ -123,7 +123,7 @@ class ProgressRequest(Message, frozen=True):
 
 
 class ProgressReply(Message, frozen=True):
-    """It is written, unless the lent store did not answer at once: then it is dropped."""
+    """The reply to progress, which is dropped if the lent store does not answer at once."""
 
     lost: tuple[Pair, ...] = ()
     """Leases that were not lent under this token."""
@@ -143,7 +143,7 @@ class SettleRequest(Message, frozen=True):
 
 
 class Difference(Message, frozen=True, omit_defaults=True):
-    """What was recorded instead of the settlement that was sent, or why nothing was."""
+    """The settlement recorded instead of the one sent, or why none was."""
 
     place: int
     """Position in the batch, from 0."""
@@ -161,7 +161,7 @@ class QueuesRequest(Message, frozen=True):
     """The queues that the tasks of a worker declare, as it starts."""
 
     task_queues: Annotated[dict[str, str], ITEM_LIMIT]
-    """By task. They hold for jobs whose producer names no queue and does not know the task."""
+    """By task, for jobs whose producer names no queue and does not know the task."""
 
 
 class QueuesReply(Message, frozen=True):
@@ -172,12 +172,12 @@ class QueuesReply(Message, frozen=True):
 class ReleaseRequest(Message, frozen=True):
     leases: Annotated[tuple[Proof, ...], ITEM_LIMIT] = ()
     token: str | None = None
-    """A claim token whose reply never arrived: its leases are handed back, and it can never claim again."""
+    """A claim token whose reply never arrived: its jobs return to the queue, and it can never claim again."""
 
 
 class ReleaseReply(Message, frozen=True):
     busy: tuple[Pair, ...] = ()
-    """Leases that are not handed back yet: try again."""
+    """Leases that are not released yet: try again."""
     lost: tuple[Pair, ...] = ()
     """Leases that were not lent under this token: nothing was changed."""
     abandoned: bool = True
@@ -192,7 +192,7 @@ class ResetRequest(Message, frozen=True):
 
 class ResetReply(Message, frozen=True):
     jobs: tuple[ResetJob, ...] = ()
-    """The jobs that were taken back. Each counts one reset."""
+    """The jobs that were reset. Each counts one reset."""
 
 
 class LogRequest(Message, frozen=True):
@@ -244,7 +244,7 @@ class DueRequest(Message, frozen=True):
     wait: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_SECONDS)] = 0.0
     """Seconds, at most ``LONGEST_WAIT``. 0: answer at once."""
     wake_count: str | None = None
-    """Of an earlier answer. Required with ``wait``."""
+    """The count in an earlier reply. Required with ``wait``."""
 
 
 class DueReply(Message, frozen=True):
@@ -264,15 +264,15 @@ class ResultsRequest(Message, frozen=True):
 
 class ResultsReply(Message, frozen=True):
     ended: tuple[JobStanding, ...] = ()
-    """Those that have ended, have made place for another job, or are nowhere."""
+    """The jobs that have finished, were replaced, or do not exist."""
     left_out: tuple[int, ...] = ()
-    """Ids of others that have ended, for which the answer has no room: ask about these again."""
+    """Ids of finished jobs that the reply has no room for: ask about these again."""
     retention: float | None = None
-    """Seconds for which the lent store keeps how a job ended; ``None``: not at all."""
+    """How long the lent store keeps the outcome of a job, in seconds; ``None``: not at all."""
 
 
 class ErrorKind(StrEnum):
-    """What went wrong, for programs."""
+    """The kind of an error, for programs."""
 
     MALFORMED = "malformed"
     """400: not JSON, or not of the expected shape."""
@@ -314,10 +314,10 @@ class ErrorReply(Message, frozen=True):
 
 
 class Scope(StrEnum):
-    """What a token can allow."""
+    """A right of a token."""
 
     CLAIM = "claim"
-    """Claim, renew, log and settle: what a worker does."""
+    """Claim, renew, log and settle, as a worker does."""
     ENQUEUE = "enqueue"
     """Enqueue jobs, including those that a settlement enqueues."""
     READ = "read"
@@ -331,16 +331,16 @@ class Scope(StrEnum):
 
 
 class Verb(msgspec.Struct, Generic[Q, A], frozen=True, eq=False):
-    """One call."""
+    """One call of the protocol."""
 
     name: str
-    """For metrics, the log and the audit."""
+    """The name in metrics, the log and the audit."""
     path: str
     request: type[Q] | None
     """The body; ``None`` of a GET."""
     response: type[A]
     scopes: tuple[Scope, ...] = ()
-    """All of them are needed."""
+    """The scopes that a token needs, all of them."""
 
     @property
     def method(self) -> str:

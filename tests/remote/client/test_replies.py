@@ -61,7 +61,7 @@ ODD = {
         "<h1>Welcome</h1>; is this the address",
     ),
     "a redirect": (reply(b"", "302 Found", location="https://else"), StoreError, "redirect.*not followed"),
-    "no JSON": (reply(b"<html>hello</html>"), StoreError, "words that this version does not know"),
+    "no JSON": (reply(b"<html>hello</html>"), StoreError, "message that this version does not know"),
     "another shape": (reply({"claims": 7}), StoreError, "claims"),
     "a wrong token": (trouble("unauthorized", "no", "401 Unauthorized", "fix"), StoreError, "stowhand tokens make"),
     "malformed": (trouble("malformed", "limit: -1", "400 Bad Request"), StoreError, "limit: -1"),

@@ -38,7 +38,7 @@ class RemoteAttempt:
     async def requeue(self, record: object, after: datetime | Duration | None = None) -> Answer:
         """Put the attempt's own record back to ``queued`` if the handler returns without raising; no attempt is spent.
 
-        ``after``: a moment (aware, by this machine's clock), seconds from now, or ``None``: at once. The server
+        ``after``: an aware datetime by this machine's clock, seconds from now, or ``None`` for now. The server
         learns it with the settlement. Raises InvalidJob for an invalid time, ConfigurationError for another record.
         """
         job_id = self._attempt.lease.job_id
@@ -51,9 +51,9 @@ class RemoteAttempt:
         return Answer(job_id, ActionResult.DONE)
 
     async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
-        """Append to the record's execution log; the entry's number: 1, 2, …
+        """Append an entry to the record's execution log, and return its number: 1, 2, …
 
-        What is too long is cut (of ``out`` the end is kept). When the reply is lost (StoreUnreachable) the entry may
+        Long texts are cut (``out`` keeps its end). When the reply is lost (StoreUnreachable) the entry may
         have been written; it is not sent again. Raises LogRefused when the lease is lost.
         """
         (number,) = await self._change(LogRequest(proof=self._proofs.of(self._lease), add=(bounded(entry),)))

@@ -31,7 +31,7 @@ from stowhand.remote.wire import (
 
 MAX_REASON_CHARACTERS = 2048
 MAX_HELD_PROOFS = 100_000
-"""Far more than a worker holds. Leases lost while the server was away are never reported, and must not pile up."""
+"""Far more than a worker holds. Leases lost during an outage are never reported, and must not pile up."""
 MAX_ENDED_PROOFS = 10_000
 """Ended leases whose proofs are kept: a repeated call must get the same answer."""
 _CAUSED_BY_ONE = (ErrorKind.MALFORMED, ErrorKind.INVALID_JOB, ErrorKind.REFUSED, ErrorKind.TOO_LARGE)
@@ -53,7 +53,7 @@ class HttpClaims:
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
         """Claim records; there may be fewer than the limit.
 
-        A lost reply raises StoreUnreachable: ``HttpHeartbeats.abandon`` hands back what the claim may have taken.
+        A lost reply raises StoreUnreachable: ``HttpHeartbeats.abandon`` releases what the claim may have taken.
         """
         if not all(isinstance(condition, Where) for condition in request.conditions):
             raise ConfigurationError(
@@ -97,7 +97,7 @@ class HttpClaims:
         return replies
 
     async def _settle(self, batch: Sequence[bytes], *, repeat: bool) -> list[Reply]:
-        # As Settlements is encoded: each was, to know how long it is.
+        # The encoding of a SettleRequest. Each settlement is already encoded, to know its length.
         body = b'{"batch":[' + b",".join(batch) + b'],"repeat":' + (b"true}" if repeat else b"false}")
         try:
             reply = await self._http.post(SETTLE, body)

@@ -35,7 +35,7 @@ from stowhand.remote.wire import (
 )
 
 MAX_NOTES_PER_CALL = 500
-"""Notes of progress in one call: with texts of 200 characters they are within the limit of a body."""
+"""With texts of 200 characters, these notes are within the limit of a body."""
 
 
 class HttpHeartbeats:
@@ -59,7 +59,7 @@ class HttpHeartbeats:
         return Pulse(lost=frozenset(lost), canceled=frozenset(canceled), busy=frozenset(busy))
 
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """Hand back without using an attempt; returns the leases that are busy."""
+        """Return jobs to the queue without using an attempt. Return the leases that are busy."""
         busy_leases: list[Lease] = []
         for proofs in self._pages(leases):
             busy = frozenset((await self._http.post(RELEASE, ReleaseRequest(leases=proofs))).busy)
@@ -68,7 +68,7 @@ class HttpHeartbeats:
         return busy_leases
 
     async def abandon(self, token: str) -> bool:
-        """Hand back what a claim without a reply took. Only the worker token that made the claim may do this."""
+        """Release what a claim without a reply took. Only the worker token that made the claim may do this."""
         abandoned = (await self._http.post(RELEASE, ReleaseRequest(token=token))).abandoned
         if abandoned:
             self._proofs.end_token(token)
@@ -79,31 +79,31 @@ class HttpHeartbeats:
         return Foreign()
 
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
-        """Nothing: the server does it."""
+        """Do nothing: the server resets jobs."""
         return ()
 
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
-        """Take back what was lent to this worker under the same worker token."""
+        """Reset the jobs lent to this worker under the same worker token."""
         return (await self._http.post(RESET, ResetRequest(worker=worker))).jobs
 
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
-        """Take back the job of this lease."""
+        """Reset the job of this lease."""
         done = await self._http.post(RESET, ResetRequest(leases=(self._proofs.of(lease),)))
         self._proofs.end([lease.pair])
         return done.jobs
 
     def refused(self) -> Sequence[RefusedChange]:
-        """Nothing: the server reports them."""
+        """Return nothing: the server reports refusals."""
         return ()
 
     async def check(self) -> None:
-        """Nothing: the server checks the schema of the store that it lends."""
+        """Do nothing: the server checks the schema of the store that it lends."""
 
     async def check_writable(self) -> None:
-        """Nothing: a claim is answered with the server's error."""
+        """Do nothing: the reply to a claim has the server's error."""
 
     async def maintain(self) -> None:
-        """Nothing: the server does it."""
+        """Do nothing: the server maintains the store."""
 
     async def close(self) -> None:
         """Close the connection. Harmless when repeated."""
@@ -132,10 +132,10 @@ class QueueHeartbeats(HttpHeartbeats):
             await self._http.post(QUEUES, QueuesRequest(task_queues=dict(items[start : start + MAX_ITEMS])))
 
     async def worker_gone(self, name: str) -> None:
-        """Nothing: the server does not list it."""
+        """Do nothing: the server does not list remote workers."""
 
     async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
-        """Return the leases whose jobs were asked to cancel. Nothing is renewed."""
+        """Return the leases with a cancellation request, and renew nothing."""
         canceled: set[Pair] = set()
         for proofs in self._pages(leases):
             canceled.update((await self._http.post(HEARTBEAT, HeartbeatRequest(leases=proofs))).canceled)

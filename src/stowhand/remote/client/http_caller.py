@@ -1,4 +1,4 @@
-"""Calls to a lent store: one request, one reply within a deadline, and every way in which that can go wrong.
+"""Calls to a lent store: one request, one reply within a deadline, and the errors of both.
 
 Connections are kept between calls, redirects are not followed, and the environment's proxies are ignored. No call is
 made before the time of ``Retry-After``.
@@ -31,16 +31,16 @@ A = TypeVar("A")
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 KEEPALIVE_SECONDS = 30.0
-"""Seconds that an idle connection is kept: less than the 60 and more of common servers (ours keeps one for 75), for a
-request that is sent while the server closes its connection is lost."""
+"""How long an idle connection is kept: shorter than at common servers (60 s or more, ours 75 s), because a request that
+is sent while the server closes its connection is lost."""
 MAX_CONNECTIONS = 20
 MAX_REPLY_BYTES = 256 * 1024 * 1024
 MAX_PAUSE_SECONDS = 5.0
-"""Seconds that ``Retry-After`` is obeyed at most: during a longer pause leases would end."""
+"""The maximum pause for ``Retry-After``: during a longer one leases would expire."""
 MAX_QUOTED_CHARACTERS = 300
-"""Bytes of the server's or a proxy's text that are quoted in an error."""
+"""The limit of a server's or proxy's text in an error."""
 MAX_ITEM_BYTES = MAX_BODY_BYTES - 4096
-"""Bytes for the items of one list; the rest of a body is for the message around them."""
+"""The limit of the items of one list. The rest of a body is for the message around them."""
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
 
 
@@ -51,7 +51,7 @@ class CallRefused(StoreRefused):
         super().__init__(message)
         self.kind = kind
         self.server_message = server_message
-        """Without the address that ``str()`` begins with."""
+        """The message without the address at its start."""
 
 
 class NoReply(StoreUnreachable):
@@ -80,7 +80,7 @@ class HttpCaller:
         # Not a client: that would obey the environment and cookies, and log a line for every call.
         self._transport: httpx.AsyncHTTPTransport | None = None
         self._streams: WeakSet[Any] = WeakSet()
-        """Of the connections that have answered."""
+        """The streams of connections that have answered."""
         # Shorter than the deadline of the call: a request that was never sent must not count as possibly done.
         timeouts = {"connect": min(CONNECT_TIMEOUT_SECONDS, options.timeout * 0.9), "pool": options.timeout * 0.9}
         self._limits = {"timeout": timeouts}
@@ -95,10 +95,10 @@ class HttpCaller:
         return await self._ask(verb, verb.path.format(id=job_id), None, 0.0)
 
     async def post(self, verb: Verb[Q, A], message: Q | bytes, *, wait_seconds: float = 0.0) -> A:
-        """The answer to a message, or to one that is encoded. ``waits``: seconds that the server may wait, on top of
-        the timeout.
+        """Return the reply to a message, which may already be encoded.
 
-        Raises CallRefused, StoreUnreachable (NoReply where it may have been done), StoreError.
+        ``wait_seconds``: how long the server may wait, on top of the timeout. Raises CallRefused, StoreUnreachable
+        (NoReply if the call may have been executed), StoreError.
         """
         body = message if isinstance(message, bytes) else msgspec.json.encode(message)
         return await self._ask(verb, verb.path, body, wait_seconds)
@@ -134,7 +134,7 @@ class HttpCaller:
             return msgspec.json.decode(reply, type=verb.response)
         except (msgspec.MsgspecError, ConfigurationError, RecursionError) as error:
             raise StoreError(
-                f"{self.base} answers {path} in words that this version does not know: {error};"
+                f"{self.base} answers {path} with a message that this version does not know: {error};"
                 " is this the address of 'stowhand serve', and of the same version?"
             ) from None
 

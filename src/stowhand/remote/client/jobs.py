@@ -167,7 +167,7 @@ def _checked(jobs: Iterable[NewJob], max_attempts: int | None) -> tuple[list[New
     for text in texts:
         if len(text) > MAX_ITEM_BYTES:
             raise InvalidJob(
-                f"payload: the job is {len(text)} bytes as a request, a lent store takes at most {MAX_ITEM_BYTES}; keep what is"
-                " large elsewhere, and enqueue where it is"
+                f"payload: the job is {len(text)} bytes as a request, a lent store takes at most {MAX_ITEM_BYTES};"
+                " keep large data elsewhere, and enqueue its location"
             )
     return checked, texts

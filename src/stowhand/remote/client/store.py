@@ -30,7 +30,7 @@ from stowhand.remote.client.options import HttpOptions, base_of
 from stowhand.remote.wire import DUE, MAX_WAIT_SECONDS, TERMS, DueRequest, TermsReply
 
 OPEN_ATTEMPTS = 5
-"""Calls of ``open``, over a second and a half, before an unreachable server is an error."""
+"""The attempts of ``open``, over 1.5 seconds, before an unreachable server is an error."""
 
 
 class HttpStore:
@@ -41,7 +41,7 @@ class HttpStore:
     """
 
     transactions = settings = connections = None
-    """Done where the jobs are kept."""
+    """Parts that are available only where the jobs are stored."""
 
     def __init__(self, url: str, options: HttpOptions | None = None) -> None:
         self._options = options or HttpOptions()
@@ -53,7 +53,7 @@ class HttpStore:
         self.claim = self._claims.claim
         self.settle = self._claims.settle
         self.description = self._base
-        """Its address; the token is no part of it."""
+        """The address, without the token."""
         self.capabilities = Capabilities(rations=True, lent=True, has_queues=True, absent=_absent(self._base))
         self.jobs = HttpJobs(self._http, self._options)
         self.results = HttpResults(self._http)
@@ -121,7 +121,7 @@ class HttpStore:
 
     async def _poll(self, wait_seconds: float) -> bool:
         if self._wake_count is None:
-            wait_seconds = 0.0  # the first answer reports a wake-up: what came before it is not known
+            wait_seconds = 0.0  # the first reply counts as a wake-up: earlier ones are not known
         try:
             due = await self._http.post(
                 DUE, DueRequest(tasks=(), wait=wait_seconds, wake_count=self._wake_count), wait_seconds=wait_seconds
@@ -142,7 +142,7 @@ class HttpStore:
             return HttpHeartbeats(self._base, self._options, self._proofs)
         return QueueHeartbeats(self._base, self._options, self._proofs)
 
-    # -- done where the jobs are kept -------------------------------------------------------------
+    # -- available only where the jobs are stored --------------------------------------------------
 
     @property
     def inspect(self) -> Inspector:

@@ -127,10 +127,10 @@ class _WrongTokenCounter:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._counts: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        """By address: the beginning of the minute, and how many."""
+        """By address, the start of the minute, and the count."""
 
     def add(self, address: str) -> int:
-        """Count one more; returns how many there were in this minute."""
+        """Count one more, and return the count of this minute."""
         now = self._clock.monotonic()
         started_at, number = self._counts.pop(address, (now, 0))
         if now - started_at >= 60:
@@ -171,10 +171,10 @@ def _check_is_local(headers: Mapping[str, str]) -> None:
 
 
 class Proxies:
-    """Proxies that say for whom they ask. Which program is one is decided by the address at the other end of the socket
-    alone: nobody can write that into a request.
+    """Trusted proxies, which report the address of their client. A proxy is recognized by the address at the other end
+    of the socket alone, which no request can forge.
 
-    Those within ``networks``, such as ``10.0.0.0/8`` or ``127.0.0.1``. Raises ConfigurationError.
+    ``networks``: the addresses of proxies, such as ``10.0.0.0/8`` or ``127.0.0.1``. Raises ConfigurationError.
     """
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
@@ -189,8 +189,9 @@ class Proxies:
         return address is not None and any(address in network for network in self._networks)
 
     def client(self, peer: str, headers: Mapping[str, str]) -> str:
-        """The address that asked. Of several in ``X-Forwarded-For`` the last that is no proxy's: each proxy writes the
-        one that it saw behind those that its client claims. Where that is no address, the socket's.
+        """Return the client's address: the last in ``X-Forwarded-For`` that is not a proxy's, else the socket's.
+
+        Each proxy appends the address that it saw to those that its client claims.
         """
         if peer not in self:
             return peer

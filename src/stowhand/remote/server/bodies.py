@@ -23,16 +23,16 @@ MAX_HEADERS = 128
 MAX_HEADER_BYTES = 32 * 1024
 """Including the path and query of the request."""
 MAX_NESTED = 2
-"""Times that a record is looked into in itself: the job on failure of a job has none of its own."""
+"""The depth of a record in itself: the failure job of a job has no failure job of its own."""
 READ_TIMEOUT_SECONDS = 30.0
-"""Seconds in which a body must arrive completely."""
+"""The time in which a body must arrive completely."""
 M = TypeVar("M", bound=msgspec.Struct)
 _UNKNOWN_FIELD = re.compile("unknown field `(.*?)`")
 _PLACE = re.compile(r" - at `\$?\.?(.*)`$")
 
 
 def check_head(scope: Scope) -> None:
-    """Raises Refused for too many headers, or too large ones (uvicorn's own limit does not see what arrives in one
+    """Raise Refused for too many headers, or too large ones (uvicorn's own limit does not see what arrives in one
     piece), and for a body with two lengths: a proxy may believe the other one, and the rest would be read as another
     request.
     """
@@ -75,14 +75,15 @@ async def read(request: Request, message_type: type[M]) -> M:
 
 @cache
 def _strict_decoder(message_type: type[msgspec.Struct]) -> msgspec.json.Decoder[Any]:
-    """A decoder that refuses unknown fields at every level. The records in a message ignore them: replies have the same
-    records.
+    """Return a decoder that refuses unknown fields at every level.
+
+    The records in a message ignore them, because replies have the same records.
     """
     return msgspec.json.Decoder(_names_only(inspect.type_info(message_type)))
 
 
 def _names_only(field_type: inspect.Type, outer: tuple[type, ...] = ()) -> Any:
-    """A type with the same fields at every level, and any values. ``outer``: the structs that it is in."""
+    """Return a type with the same fields at every level, and any values. ``outer``: the enclosing structs."""
     match field_type:
         case inspect.Metadata(type=inner):
             return _names_only(inner, outer)

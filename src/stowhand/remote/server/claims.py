@@ -1,4 +1,4 @@
-"""Claims, which are answered at once, and the polls of idle workers, which wait for a wake-up.
+"""Answers claims at once, and the polls of idle workers after a wake-up.
 
 A poll ends early when the server stops, when its client disconnects, and when its token is revoked.
 """
@@ -29,13 +29,13 @@ from stowhand.remote.wire import ClaimedRecord, DueReply, DueRequest, ErrorKind,
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 
 MAX_RECORDS_PER_REPLY = 500
-"""In one answer."""
+"""The limit of one reply."""
 INITIAL_MAX_RECORDS = 100
-"""In the first answers, until it is known how large records are: what does not fit is read and handed back."""
+"""The limit of the first replies, until the size of records is known: those that do not fit are released again."""
 MAX_REPLY_BYTES = 4 * 1024 * 1024
-"""Bytes of the records in one answer, which must arrive within the client's timeout. The first is always sent."""
+"""The limit of one reply, which must arrive within the client's timeout. The first record is always sent."""
 MAX_POLLS_PER_TOKEN = 256
-"""Requests that may wait at a time."""
+"""Requests of a token that may wait at a time."""
 MAX_USED_TOKENS = 50_000
 """Claim tokens that are remembered. A proxy repeats a request within seconds."""
 
@@ -47,9 +47,9 @@ class LentRecord(msgspec.Struct, frozen=True):
     """One record that is lent."""
 
     lease: Lease
-    """As the store knows it."""
+    """The lease with the store's token."""
     body: bytes
-    """An encoded ``wire.Lent``."""
+    """An encoded ``wire.ClaimedRecord``."""
 
 
 class UsedTokens:
@@ -99,7 +99,7 @@ class Claims:
         self._on_lent = on_lent
         self._polls: Counter[str] = Counter()
         self._max_records = INITIAL_MAX_RECORDS
-        """As many records as fit into one answer, if they are as large as those of the last."""
+        """The number of records that fit into one reply, judged by the size of the last ones."""
 
     async def claim(self, grant: Grant, message: RemoteClaimRequest) -> list[LentRecord]:
         """Claim records. Raises Refused, also for a claim token that was used."""
@@ -222,7 +222,7 @@ def fitting(sizes: Iterable[int]) -> int:
 
 
 async def _first(*ends: Coroutine[Any, Any, None]) -> None:
-    """Wait until one coroutine has ended, and cancel the others."""
+    """Wait until one coroutine has finished, and cancel the others."""
     tasks = [asyncio.create_task(end) for end in ends]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -232,7 +232,7 @@ async def _first(*ends: Coroutine[Any, Any, None]) -> None:
 
 
 def _lent(claim: Claim[Any], token: str, prove: Callable[[Lease], str]) -> ClaimedRecord:
-    """``token``: the client's claim token. ``prove`` makes the authorization of the lease."""
+    """Return the record of a claim. ``token``: the client's claim token. ``prove`` returns the authorization."""
     lease = Lease(claim.lease.job_id, token, claim.lease.epoch)
     kind, record = _read_record(claim.record)
     return ClaimedRecord(
@@ -264,7 +264,7 @@ def _read_record(record: object) -> tuple[str, object]:
 
 
 def _write_other(value: Any) -> object:
-    """Values that msgspec cannot encode. Pydantic models encode themselves; pydantic is never imported here."""
+    """Convert a value that msgspec cannot encode. Pydantic models convert themselves, without importing pydantic."""
     if hasattr(type(value), "__pydantic_validator__"):
         return value.model_dump(mode="json")
     if isinstance(value, memoryview):

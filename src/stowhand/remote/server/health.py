@@ -12,7 +12,7 @@ from stowhand.remote.server.wake_broadcast import NAME, WakeBroadcast
 
 CHECK_TIMEOUT_SECONDS = 5.0
 MAX_ANSWER_AGE_SECONDS = 1.0
-"""Seconds for which an answer is reused: frequent probes do not reach the store."""
+"""How long an answer is reused, so that frequent probes do not reach the store."""
 
 
 class Health:

@@ -1,4 +1,4 @@
-"""Requests and replies: an ASGI application over a StoreServer. Every reply is JSON; every error a ``wire.Trouble``."""
+"""Requests and replies: an ASGI application over a StoreServer. Replies are JSON, errors a ``wire.ErrorReply``."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ if TYPE_CHECKING:
     from stowhand.observe.exposition import LendingMetrics
 
 RETRY_AFTER_SECONDS = 1
-"""Seconds after which a store that did not answer may be asked again."""
+"""When to call again a store that did not answer."""
 MAX_ID_CHARACTERS = 64
 MAX_AUDITED_IDS = 200
-"""Ids in one line of the audit."""
+"""The limit of ids in one line of the audit."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 OTHER_CALL = "other"
-"""The name of a request that is none of the calls, for the metrics."""
+"""The name of unknown calls in the metrics."""
 _NOT_REPORTED = (StoreUnreachable, LeaseLost, LogRefused)
 """Not reported here: the background tasks report an outage; the others are no failure of the store."""
 
@@ -76,10 +76,10 @@ class AuditEntry(NamedTuple):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """How one verb is executed and answered; each function is given the message and what the execution returned."""
+    """The execution of one verb. Functions get the message and the result of the execution."""
 
     run: Callable[..., Awaitable[Any]]
-    """Given the grant, the message or the id in the path, and where it ``waits`` what ends the wait."""
+    """Called with the grant, the message or the id in the path, and, if it ``waits``, what ends the wait."""
     reply: Callable[[Any, Any], Any] = lambda _, found: found
     audit: Callable[[Any, Any], AuditEntry | None] = lambda *_: None
     count: Callable[[LendingMetrics, Any], None] = lambda *_: None
@@ -156,7 +156,7 @@ class HttpApp:
         return self._named(verb.name, answer)
 
     def _named(self, name: str, endpoint: Endpoint) -> Endpoint:
-        """The endpoint, whose requests are counted and logged by this name."""
+        """Return the endpoint, whose requests are counted and logged by this name."""
 
         async def call(request: Request) -> Response:
             request.scope["stowhand.call"] = name
@@ -190,7 +190,7 @@ class HttpApp:
         self._events.emit(RemoteCallAudited(verb.name, grant.id, audited.worker, ids, verdicts, _address(request)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI. Turns errors into replies, and emits an event for every request."""
+        """Handle an ASGI request. Errors become replies, and every request emits an event."""
         started_at, status = stopwatch(), 0
 
         async def send_and_note(message: Any) -> None:
@@ -294,7 +294,7 @@ def _address(request: Request) -> str:
 
 
 def _call_of(scope: Scope) -> str:
-    """The name of the call, for metrics and log."""
+    """Return the name of the call, for metrics and log."""
     name: str = scope.get("stowhand.call", OTHER_CALL)
     return name
 

@@ -1,4 +1,4 @@
-"""Jobs of a lent queue, read by the holders of tokens: each sees what is within its tasks, queues and serial keys."""
+"""Reads jobs of a lent queue for tokens. Each token sees jobs within its tasks, queues and serial keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stowhand.remote.server.tokens import Grant
 from stowhand.remote.wire import ErrorKind, ResultsReply, ResultsRequest
 
 MAX_SEEN_JOBS = 100_000
-"""Jobs of which it is remembered that a token may see them."""
+"""The jobs to remember as visible to a token."""
 
 
 class JobReader:
@@ -35,8 +35,10 @@ class JobReader:
         return await self._shared_store.queue("looked at job by job").jobs.tries(job.id)
 
     async def failures(self, grant: Grant) -> Sequence[Failures]:
-        """Failed jobs of the token's tasks by class of error. A group has no queue and no serial key, so it is not for
-        tokens of some."""
+        """Return failed jobs of the token's tasks by class of error.
+
+        A group has no queue and no serial key, so it is not for tokens of some.
+        """
         if grant.serials is not None or grant.queues is not None:
             raise forbidden(
                 "this token is for some queues or serial keys, and failed jobs are grouped over all of them",

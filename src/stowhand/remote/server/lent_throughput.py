@@ -1,7 +1,7 @@
-"""Counts what remote workers' settlements have recorded, and writes it as a worker beside the store would.
+"""Counts the recorded settlements of remote workers, and writes the counts as a local worker would.
 
-Of a lease that this server has not lent, it having been restarted since, neither task nor times are known. How long a
-lent job ran is counted from the answer to its claim: the way there and back, and the time ahead, are in it.
+For a lease lent before the server's last restart, neither task nor times are known. The run time of a lent job is
+counted from the reply to its claim, so it includes the network and the time before its start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stowhand.worker.reports import WRITE_INTERVAL_SECONDS, ThroughputCounter, T
 MAX_LEASES = 100_000
 """Leases whose tasks and times are remembered."""
 LAST_WRITE_TIMEOUT_SECONDS = 1.0
-"""Seconds that the last write may take."""
+"""The time limit of the last write."""
 
 
 class LentThroughput:
@@ -39,9 +39,9 @@ class LentThroughput:
         self._counter = ThroughputCounter(clock.monotonic)
         self._writer = ThroughputWriter(NAME, self._counter, events)
         self._lent: OrderedDict[Pair, tuple[str, datetime, datetime, float]] = OrderedDict()
-        """Task, when it was due and when it was claimed, and when that was answered. Not of those that are over."""
+        """By unfinished lease: task, due time, time of the claim, and time of the reply."""
         self._is_due = False
-        """Something was counted since the last write."""
+        """Whether something was counted since the last write."""
         events.on(JobsReset, lambda event: self.reset(event.jobs))
 
     def lent(self, claims: Iterable[Claim[Any]]) -> None:
@@ -57,7 +57,7 @@ class LentThroughput:
             self._lent.popitem(last=False)
 
     def settled(self, leases: Iterable[Lease], replies: Iterable[RecordedSettlement]) -> None:
-        """Count what was recorded; once, whether or not a client repeats it."""
+        """Count what was recorded, only once even if a client repeats it."""
         if not self._is_kept:
             return
         now = self._clock.monotonic()
@@ -73,13 +73,13 @@ class LentThroughput:
             self._is_due = True
 
     def reset(self, jobs: Sequence[ResetJob]) -> None:
-        """Count jobs that were taken back from workers that died."""
+        """Count jobs that were reset after their worker was lost."""
         if self._is_kept and jobs:
             self._counter.count_resets(jobs)
             self._is_due = True
 
     async def run(self) -> None:
-        """Write every ten seconds what has ended, until cancelled."""
+        """Write the counts every ten seconds, until cancelled."""
         while True:
             await self._clock.sleep(WRITE_INTERVAL_SECONDS)
             await self.write()

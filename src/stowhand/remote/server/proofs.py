@@ -19,7 +19,7 @@ from stowhand.remote.server.tokens import Grant
 from stowhand.remote.wire import Proof
 
 MAX_CACHED_TOKENS = 1024
-"""Claim tokens of clients whose tokens in the store are remembered."""
+"""The cache of store tokens, by claim token."""
 UUID_CHARACTERS = 36
 
 
@@ -28,7 +28,7 @@ class Proofs:
 
     def __init__(self, secret: bytes) -> None:
         self._keyed = hmac.new(secret, digestmod="sha256")
-        """Keyed once: a copy takes half as long as the key."""
+        """Keyed once: a copy takes half as long as keying."""
         self._known = lru_cache(MAX_CACHED_TOKENS)(self._store_token)
 
     def store_token(self, grant: Grant, token: str) -> str:

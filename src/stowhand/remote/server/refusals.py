@@ -1,4 +1,4 @@
-"""Error replies: what a client is answered where a request is refused."""
+"""Error replies to refused requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Refused(Exception):
         self.closes = closes
 
     def error_reply(self) -> ErrorReply:
-        """The body of the reply."""
+        """Return the body of the reply."""
         return ErrorReply(error=self.kind, message=self.message, fix=self.fix)
 
 

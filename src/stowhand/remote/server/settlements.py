@@ -60,7 +60,7 @@ def check_settlement(grant: Grant, place: int, settlement: Settlement) -> Settle
 
 
 def _cleaned(settlement: Settlement) -> Settlement:
-    """Without the fields that the state does not use, as every store does; with an error text that can be stored."""
+    """Return the settlement without fields that its state does not use, and with an error text that can be stored."""
     error = None if settlement.error is None else clean(settlement.error)
     result = settlement.result if settlement.state is State.COMPLETED else None
     payload = settlement.payload if settlement.state in (State.ERRORED, State.FAILED) else None

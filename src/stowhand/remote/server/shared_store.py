@@ -1,4 +1,4 @@
-"""The store that is lent: a queue, or a user's table; with what only one of the two can do."""
+"""The store that is lent: a queue, or a user's table, and the operations that only one of them has."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class SharedStore:
         return log
 
     def _log(self, lease: Lease) -> ExecutionLog | None:
-        """``None`` also where the store needs a transaction around the attempt."""
+        """Return the log; ``None`` also if the store needs a transaction around the attempt."""
         if self._enclosing is None:
             return None
         attempt: Attempt[Any] = Attempt(Claim(lease, None, self.name, 1, 1), 0.0)

@@ -55,7 +55,7 @@ from stowhand.remote.wire import (
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 
 PROGRESS_TIMEOUT_SECONDS = 1.0
-"""Seconds that the beats of all workers may have to wait for a write of progress."""
+"""How long the beats of all workers may wait for a write of progress."""
 Declared = Callable[[NewJob], NewJob]
 """Returns a job completed with what its task declares, where the job does not set it. Raises InvalidJob."""
 
@@ -66,16 +66,16 @@ def as_it_is(job: NewJob) -> NewJob:
 
 
 class _Proved(NamedTuple):
-    """Leases that a request names."""
+    """The leases in a request."""
 
     leases: Sequence[Lease]
-    """Of the store, with a valid proof."""
+    """The store's leases with a valid proof."""
     unproved: tuple[Pair, ...]
     sent_pairs: Mapping[Pair, Pair]
-    """By the store's pair, the pair that the client knows."""
+    """By the store's pair, the client's pair."""
 
     def sent(self, pairs: Iterable[Pair]) -> tuple[Pair, ...]:
-        """These pairs of the store, as the client knows them."""
+        """Return the client's pairs for these pairs of the store."""
         return tuple(self.sent_pairs[pair] for pair in pairs)
 
 
@@ -178,7 +178,7 @@ class StoreServer:
         return found
 
     async def release(self, grant: Grant, release: ReleaseRequest) -> ReleaseReply:
-        """Hand leases back; a claim token that is released can never claim again."""
+        """Release leases. A released claim token can never claim again."""
         proved = self._prove(grant, release.leases)
         left: Sequence[Lease] = ()
         if proved.leases:
@@ -187,7 +187,7 @@ class StoreServer:
         return ReleaseReply(busy=proved.sent(lease.pair for lease in left), lost=proved.unproved, abandoned=done)
 
     async def reset(self, grant: Grant, reset: ResetRequest) -> ResetReply:
-        """Take back what dead workers held: proved leases, and those of a worker under the same worker token."""
+        """Reset the jobs of dead workers: proved leases, and those of a worker under the same worker token."""
         proved = self._prove(grant, reset.leases)
         worker = None if reset.worker is None else grant.worker_in_store(reset.worker)
 

@@ -1,4 +1,4 @@
-"""Worker tokens: what each may do, and their file: JSON, mode 0600, written atomically, with the SHA-256 of each token.
+"""Worker tokens, their rights, and their file: JSON, mode 0600, written atomically, with the SHA-256 of each token.
 
     {"version": 1, "tokens": [{"id": "…", "name": "ci", "sha256": "…", "scopes": ["claim"], …}]}
 
@@ -55,7 +55,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sees_all(self) -> bool:
-        """No job is out of its sight."""
+        """Whether the token sees every job."""
         return self.tasks is None and self.queues is None and self.serials is None
 
     def need(self, scope: Scope) -> None:
@@ -64,7 +64,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             raise missing_scope(scope, self.name)
 
     def worker_in_store(self, worker: str) -> str:
-        """The store's name for a worker of this token: the row of a job then tells under which token it was lent.
+        """Return the store's name for a worker of this token, so that the row of a job shows its token.
 
         Raises InvalidJob.
         """
@@ -72,7 +72,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         return f"{worker}@{self.id}" if self.id else worker
 
     def tasks_of_claim(self, requested: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """The tasks whose jobs a claim for these tasks (``None``: any) may return. Raises InvalidJob, Refused."""
+        """Return the allowed tasks of a claim for these tasks (``None``: any). Raises InvalidJob, Refused."""
         if requested is not None:
             requested = limits.read_names("tasks", requested)
         if self.tasks is None:
@@ -85,7 +85,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         return allowed
 
     def queues_of_claim(self, requested: Queues) -> Queues:
-        """The queues whose jobs a claim for these queues may return. Raises InvalidJob, Refused."""
+        """Return the queues whose jobs a claim for these queues may return. Raises InvalidJob, Refused."""
         only = None if requested.only is None else limits.read_names("queues", requested.only)
         excluded = limits.read_names("queues", requested.excluded)
         if self.queues is None:
@@ -96,7 +96,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         return Queues(allowed, excluded)
 
     def check_conditions(self, conditions: tuple[Where, ...]) -> None:
-        """Comparing a column reveals its values, so columns are allowed one by one."""
+        """Raise Refused for a column that is not allowed: comparing a column reveals its values."""
         if self.conditions is None:
             return
         for condition in conditions:
@@ -168,7 +168,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     revoked: datetime | None = None
 
     def standing(self, now: datetime) -> str:
-        """``active``, ``expired`` or ``revoked``."""
+        """Return ``active``, ``expired`` or ``revoked``."""
         if self.revoked is not None:
             return "revoked"
         return "expired" if self.expires is not None and self.expires <= now else "active"
@@ -192,7 +192,7 @@ class _Tokens(msgspec.Struct, frozen=True):
 
 
 def new_token() -> tuple[str, str, str]:
-    """A token with 256 random bits, its id, and its hash. The id is part of the token, and not secret."""
+    """Return a token with 256 random bits, its id, and its hash. The id is part of the token, and not secret."""
     token_id = secrets.token_hex(6)
     token = f"{TOKEN_PREFIX}_{token_id}_{secrets.token_urlsafe(32)}"
     return token, token_id, hash_of(token)
@@ -210,7 +210,7 @@ def id_of(token: str) -> str:
 
 
 class TokenFile:
-    """Reads and writes the file. Raises ConfigurationError for an unusable one, and says how to fix it."""
+    """Reads and writes the file. Raises ConfigurationError, with the fix, for an unusable one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -220,7 +220,7 @@ class TokenFile:
         return self.path.exists()
 
     def stamp(self) -> tuple[int, ...] | None:
-        """Changes with the file's content and mode: a file that was refused is read again once its mode is mended."""
+        """Return a value that changes with the file's content and mode, so that a fixed file is read again."""
         try:
             status = self.path.stat()
         except OSError:
@@ -243,7 +243,7 @@ class TokenFile:
         return content.tokens
 
     def change(self, changed: Callable[[tuple[TokenRecord, ...]], tuple[TokenRecord, ...]]) -> None:
-        """Replace the tokens, under a lock: of several programs none overwrites the change of another."""
+        """Replace the tokens under a lock, so that no program overwrites the change of another."""
         with self._locked():
             tokens = changed(self.read())
             if len(tokens) > MAX_TOKENS:
@@ -298,7 +298,7 @@ def _read_private(path: Path, limit: int) -> bytes | None:
 
 
 def write_private(path: Path, body: bytes) -> None:
-    """Write a file of mode 0600 atomically, in a folder that is made where there is none."""
+    """Write a file of mode 0600 atomically. Create its folder if necessary."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # creates it with mode 0600
     try:

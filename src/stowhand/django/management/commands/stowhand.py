@@ -16,31 +16,31 @@ from stowhand.django.project import BACKEND_VARIABLE
 
 APP_PATH = "stowhand.django.serving:app"
 _DJANGO_OPTIONS = ("--settings", "--pythonpath")
-"""Django has obeyed them already, in this process, and leaves them in the command line."""
+"""Options that Django has already applied in this process, and leaves in the command line."""
 
 
 class Command(BaseCommand):
-    """Everything behind its name is the command line's of ``stowhand``."""
+    """The command ``stowhand``, with all of its arguments."""
 
     help = "Run a worker of this project's tasks; look at jobs and act on them: manage.py stowhand --help"
     requires_system_checks = ()
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """For ``call_command``."""
+        """Accept all arguments, for ``call_command``."""
         parser.add_argument("arguments", nargs=argparse.REMAINDER)
 
     def run_from_argv(self, argv: Sequence[str]) -> None:
-        """Django's own parser would take ``--version`` and ``--help`` for itself."""
+        """Run without Django's own parser, which would handle ``--version`` and ``--help`` itself."""
         sys.exit(_stowhand(argv[2:]))
 
     def handle(self, *args: str, **options: Any) -> None:
         code = _stowhand(options["arguments"])
         if code:
-            raise CommandError(f"stowhand ended with {code}", returncode=code)
+            raise CommandError(f"stowhand exited with {code}", returncode=code)
 
 
 def _stowhand(arguments: Sequence[str]) -> int:
-    """Its exit code. The processes that it starts find the project by the environment, too."""
+    """Run the command, and return its exit code. Its child processes find the project by the environment too."""
     parsed, rest = _split_arguments(list(arguments))
     if parsed.backend is not None:
         os.environ[BACKEND_VARIABLE] = parsed.backend
@@ -52,7 +52,7 @@ def _stowhand(arguments: Sequence[str]) -> int:
 
 
 def _split_arguments(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """What is for Django and for ``app_of``, and what is for ``stowhand``."""
+    """Return the options of Django and of ``app_of``, and the arguments of ``stowhand``."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--backend")
     for name in _DJANGO_OPTIONS:
