@@ -100,7 +100,7 @@ def test_stowhand_migrate_before_it_and_behind_it(empty: Any) -> None:
 def test_it_is_not_taken_back_while_jobs_are_there(empty: Any) -> None:
     migrate(empty)
     enqueue(empty)
-    with pytest.raises(IrreversibleError, match="1 jobs have not ended"):
+    with pytest.raises(IrreversibleError, match="1 jobs are not finished"):
         migrate(empty, "zero")
     assert status(empty)[0] is not None
 

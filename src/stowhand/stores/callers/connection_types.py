@@ -92,7 +92,7 @@ def commit_aware_caller(connection: object) -> CommitAwareCaller | None:
         raise ConfigurationError(
             f"enqueue_in needs a connection or a session, not a {_class_names(type(connection))[0]}{alternative}"
         )
-    return caller if hasattr(caller, "hear") else None
+    return caller if hasattr(caller, "add_pending") else None
 
 
 def is_asyncpg(connection: object) -> bool:
