@@ -120,7 +120,7 @@ def _check_tokens(options: ServerOptions, file: TokenFile) -> None:
     """Refuse options that would open the store to the network without tokens."""
     make = f"stowhand tokens make --name NAME --tokens {options.tokens}"
     if options.tokens_required and not file.exists():
-        raise ConfigurationError(f"{options.tokens}: no tokens have been made yet; make one: {make}")
+        raise ConfigurationError(f"{options.tokens}: no tokens yet; make one: {make}")
     if not file.exists() and not is_loopback(options.host):
         raise ConfigurationError(
             f"--host {options.host}: without tokens a store is lent to programs of this machine only."
