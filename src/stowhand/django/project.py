@@ -21,11 +21,11 @@ BACKEND_VARIABLE = "DJANGO_STOWHAND_BACKEND"
 
 def app_of(backend: StowhandBackend) -> App:
     """Return the tasks of a backend, on its database, as an App."""
-    given = backend.database.options
+    store_options = backend.database.options
     app = App(
         backend.database.url,
-        schema=given.schema,
-        max_attempts=given.max_attempts,
+        schema=store_options.schema,
+        max_attempts=store_options.max_attempts,
         around_thread=around_thread,
         middleware=[partial(StopMiddleware, backend)],
     )

@@ -253,14 +253,14 @@ class TokenFile:
 
     def secret(self) -> bytes:
         """Return the key beside the file, generated at the first use."""
-        place = self.path.with_name(self.path.name + ".secret")
+        key_path = self.path.with_name(self.path.name + ".secret")
         with self._locked():
-            if (key := _read_private(place, 1024)) is not None:
+            if (key := _read_private(key_path, 1024)) is not None:
                 if len(key) < 32:
-                    raise ConfigurationError(f"{place}: too short for a key; remove it, and another one is made")
+                    raise ConfigurationError(f"{key_path}: too short for a key; remove it, and another one is made")
                 return key
             new_key = secrets.token_hex(32).encode()
-            write_private(place, new_key)
+            write_private(key_path, new_key)
             return new_key
 
     @contextmanager
