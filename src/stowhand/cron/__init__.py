@@ -1,14 +1,14 @@
-"""Recurring jobs: items of a crontab, the minutes at which they are due, and their scheduler. Pure up to the line.
+"""Recurring jobs: items of a crontab, the minutes at which they are due, and their scheduler. Pure above the line.
 
 crontab.py     a crontab's text, or `CronItem`s written in Python, as parsed items
-command.py     the task, its options and its payload, behind the five fields of a line
-check.py       the check of an item, and its one spelling
-item.py        an item, when it is due, and the job of one tick
-fields.py      the five fields: which minutes of the wall clock match
-zones.py       time zones: which real minutes those are, skipped and repeated ones included
-agenda.py      the minutes that a scheduler has not looked at yet
+command.py     the task, its options and its payload, after the five fields of a line
+check.py       the check of an item, and its normalized text
+item.py        an item, its due times, and the job of one tick
+fields.py      the five fields, and the minutes of the wall clock that match them
+zones.py       time zones: the real minutes of wall clock times, including skipped and repeated ones
+agenda.py      the minutes that a scheduler has not examined yet
 ---
 known_items.py the items that a store knows: unscheduled ones, missed ticks
-scheduler.py   the loop, which enters ticks into the store's ledger
+scheduler.py   the loop that writes ticks into the store's ledger
 sources.py     items of an application, and a scheduler beside its worker
 """

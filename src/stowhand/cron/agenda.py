@@ -1,7 +1,7 @@
-"""The minutes that a scheduler has not looked at yet, by item. Pure: the time is an argument, and nothing is stored.
+"""The minutes that a scheduler has not examined yet, by item. Pure: the time is an argument, and nothing is stored.
 
-Each item has a cursor, the first whole minute that was not looked at yet. Cursors only say where to look: whether a
-tick has become a job is written in the store's ledger, so looking twice is harmless.
+Each item has a cursor, the first whole minute that was not examined yet. The store's ledger records whether a tick has
+become a job, so examining a minute twice is harmless.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from stowhand.cron.item import ParsedItem
 
 MINUTE = timedelta(minutes=1)
 MAX_CATCH_UP = timedelta(hours=24)
-"""How far a living scheduler goes back by itself after an outage, a sleep or a step of the clock. Ticks older than that
-are a matter of the item's ``fill``, as after a downtime."""
+"""Period for which a running scheduler catches up after an outage, a sleep or a step of the clock. The item's ``fill``
+decides about older ticks, as after a downtime."""
 MAX_PAUSE_SECONDS = 60.0
-"""Seconds between two looks at the store's clock, at most: what is due may have moved with it."""
+"""Maximum time between two reads of the store's clock, which may be adjusted."""
 
 Due = tuple[datetime, ParsedItem]
 OnError = Callable[[ParsedItem, Exception], None]
-"""Called when an item's own function raised: that minute is passed over. Of many minutes at once, for the first."""
+"""Called when an item's own function raises; that minute is skipped. Called once if it raises for several minutes."""
 
 
 class Agenda:
@@ -40,47 +40,47 @@ class Agenda:
         return tuple(item.identifier for item in self.items)
 
     def replace(self, items: Iterable[ParsedItem]) -> None:
-        """Replace the items. One that stays keeps its cursor."""
+        """Replace the items. An item that stays keeps its cursor."""
         self.items = tuple(items)
         self._cursors = {name: self._cursors[name] for name in self.identifiers if name in self._cursors}
 
     def start(self, minute: datetime) -> None:
-        """Items without a cursor begin here. What was due before is a matter of their ``fill``."""
+        """Set the cursor of items that have none. Their ``fill`` decides about earlier ticks."""
         for name in self.identifiers:
             self._cursors.setdefault(name, minute)
 
     def cursor(self, item: ParsedItem) -> datetime:
-        """The first minute of the item that was not looked at."""
+        """Return the first minute of the item that was not examined."""
         return self._cursors[item.identifier]
 
     def back_to(self, minute: datetime) -> None:
-        """The clock went back: look at those minutes again, for the ledger knows what has been done."""
+        """Examine minutes again after the clock went back. The ledger prevents repeated jobs."""
         self._cursors = {name: min(cursor, minute) for name, cursor in self._cursors.items()}
 
     def done_until(self, minute: datetime) -> None:
-        """Everything before this minute has been entered."""
+        """Move all cursors to this minute or later: earlier ticks are in the ledger."""
         self._cursors = {name: max(cursor, minute) for name, cursor in self._cursors.items()}
 
     def drop_overdue(self, now: datetime) -> bool:
-        """Give up what is overdue by more than ``CATCH_UP``. Gives whether there may have been any."""
+        """Drop ticks that are overdue by more than ``MAX_CATCH_UP``. Return whether there may have been any."""
         oldest = next_minute(now - MAX_CATCH_UP)
         behind = any(cursor < oldest for cursor in self._cursors.values())
         self.done_until(oldest)
         return behind
 
     def due(self, now: datetime) -> Iterator[Due]:
-        """Yield ticks up to now that were not looked at, in the order of time."""
+        """Yield ticks up to now that were not examined, in the order of time."""
         end = this_minute(now) + MINUTE
         return in_order([(item, self.ticks(item, self.cursor(item), end)) for item in self.items])
 
     def pause(self, now: datetime) -> float:
-        """Seconds until something is due, ``LOOK`` at most."""
+        """Return the seconds until a tick is due, at most ``MAX_PAUSE_SECONDS``."""
         end = now + timedelta(seconds=MAX_PAUSE_SECONDS)
         first = min((self._first(item, end) for item in self.items), default=end)
         return max((first - now).total_seconds(), 0.0)
 
     def _first(self, item: ParsedItem, end: datetime) -> datetime:
-        """The item's first tick that was not looked at, if it is before ``end``."""
+        """Return the item's first tick that was not examined, at most ``end``."""
         try:
             return next(item.ticks(self.cursor(item), end), end)
         except Exception:  # noqa: BLE001 - boundary: an item's own function; reported when that minute has come
@@ -107,19 +107,19 @@ class Agenda:
 
 
 def in_order(ticks: Sequence[tuple[ParsedItem, Iterable[datetime]]]) -> Iterator[Due]:
-    """The ticks of several items as one row, made as it is read.
+    """Yield the ticks of several items in the order of time, lazily.
 
-    By identifier within a minute: schedulers whose crontabs are ordered differently lock rows in one order.
+    Ticks of one minute are ordered by identifier, so that all schedulers lock rows in the same order.
     """
     each = (zip(times, repeat(item)) for item, times in ticks)
     return heapq.merge(*each, key=lambda due: (due[0], due[1].identifier))
 
 
 def this_minute(time: datetime) -> datetime:
-    """The whole minute that is running."""
+    """Return the current whole minute."""
     return time.replace(second=0, microsecond=0)
 
 
 def next_minute(time: datetime) -> datetime:
-    """The moment itself if it is a whole minute, else the next one."""
+    """Return the time itself if it is a whole minute, else the next whole minute."""
     return time if time == this_minute(time) else this_minute(time) + MINUTE

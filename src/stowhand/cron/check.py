@@ -1,4 +1,4 @@
-"""The check of an item, and its *spec*: the whole item on one line, in one spelling."""
+"""The check of an item, and its *spec*: the whole item on one line in normalized form."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from stowhand.jobs.strict_json import encode_plain
 from stowhand.protocols.validation import validate_identifier
 
 MAX_FILL_SECONDS = 366 * 86_400
-"""Seconds. Below the ledger's memory of 400 days (`store.LEDGER_DAYS`)."""
+"""Less than the 400 days for which the ledger keeps ticks (`store.LEDGER_DAYS`)."""
 ITEM_KEY_MODES = (KeyMode.REPLACE, KeyMode.PRESERVE_RUN_AT)
-"""Not ``unsafe_dedupe``: a failed job with the key would end the item for ever, in silence."""
+"""Without ``unsafe_dedupe``: a failed job with the key would silently end the item forever."""
 CRONTAB_NAMES = {
     "fill": "fill", "max_attempts": "max", "serial": "queue", "priority": "priority", "key": "jobKey",
     "key_mode": "jobKeyMode", "queue": "work_queue",
 }  # fmt: skip
-"""Details of a job as a crontab's options call them."""
+"""Names of job options in a crontab, by field."""
 PYTHON_NAMES = {
     "fill": "backfill_period", "max_attempts": "max_attempts", "serial": "queue_name", "priority": "priority",
     "key": "job_key", "key_mode": "job_key_mode", "queue": "work_queue",
 }  # fmt: skip
-"""The same as `CronOptions` calls them."""
+"""Names of job options in `CronOptions`, by field."""
 APP_NAMES = {field: field for field in PYTHON_NAMES} | {"fill": "backfill_period"}
-"""The same as `App.cron` calls them: as for any job."""
+"""Names of job options in `App.cron`, by field: as for any job."""
 _SAMPLE_TIME = "2000-01-01T00:00:00.000Z"
 _UNQUOTED_CHARACTERS = "/:_.-~"
-"""Stand in the options of a spec as they are. What else is no letter or digit is percent-encoded."""
+"""Characters that the options of a spec contain unquoted, besides letters and digits."""
 
 
 def check_item(
     item: CronItem, when: Pattern | Match | None, position: str, names: Mapping[str, str], problems: list[str]
 ) -> ParsedItem | None:
-    """The item, ready for scheduling; ``None`` if there are problems, those of the caller included.
+    """Return the item, ready for scheduling; ``None`` if there are problems, including those of the caller.
 
-    ``spelling``: how the details are called where the item was written.
+    ``names``: the names of job options in the source of the item.
     """
     given: object = item.options
     options = given if isinstance(given, CronOptions) else CronOptions()
@@ -99,7 +99,7 @@ def _read_task(task: object) -> str:
 
 
 def _read_fill(period: Duration) -> int:
-    """Seconds, rounded up."""
+    """Return the seconds, rounded up."""
     period = seconds(period)
     if not 0 <= period <= MAX_FILL_SECONDS:
         raise ValueError(f"{period:.9g} s is not within 0 and 366d, as far as ticks are remembered")
@@ -126,7 +126,7 @@ def _read_key_mode(options: CronOptions) -> KeyMode:
 
 
 def _read_payload(payload: object) -> dict[str, object]:
-    """A copy of its own, without ``_cron``: that is ours. Checked as the whole that every job will carry."""
+    """Return a copy without ``_cron``, which is reserved. Checks the whole payload that every job will have."""
     write = encode_plain if isinstance(payload, dict) else strict_json.encode  # a model has its own types
     value = {} if payload is None else strict_json.decode(write(payload))
     if not isinstance(value, dict):
@@ -139,7 +139,7 @@ def _read_payload(payload: object) -> dict[str, object]:
 def _write_spec(
     identifier: str, when: Pattern | Match, job: NewJob, fill: int, tz: str, payload: Mapping[str, object]
 ) -> str:
-    """Write the spec. `parse_crontab` reads it back as the same item if it can read its task and times."""
+    """Return the spec. `parse_crontab` reads it back as the same item if it can read its task and times."""
     options = {
         "id": identifier if identifier != job.task else None,
         "fill": format_duration(fill) if fill else None,

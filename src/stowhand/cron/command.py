@@ -1,4 +1,4 @@
-"""The command behind the five fields of a crontab's line: ``task ?options {payload}``."""
+"""The command after the five fields of a crontab line: ``task ?options {payload}``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stowhand.jobs.durations import parse_duration
 
 IDENTIFIER_PATTERN = re.compile(r"[_a-zA-Z][_a-zA-Z0-9:/-]*")
 MAX_JSON5_CHARACTERS = 64 * 1024
-"""Characters. JSON5 is read slowly; strict JSON may be as large as any payload."""
+"""JSON5 is slow to read. Strict JSON may be as large as any payload."""
 _COMMAND = re.compile(r"([^\s?{]*)\s*(\?\S*)?\s*(\{.*)?", re.DOTALL)
 _INTEGER = re.compile(r"-?[0-9]{1,400}")
 _PERIOD = re.compile(r"(?:[0-9]{1,12}[wdhms])+")
@@ -23,7 +23,7 @@ _PERCENT = re.compile(r"%(?![0-9a-fA-F]{2})")
 
 
 def parse_command(text: str, problems: list[str]) -> CronItem:
-    """An item without its times. What is wrong goes to ``problems``, and is left out of the item."""
+    """Return an item without its times. Adds errors to ``problems``, and omits invalid parts."""
     found = _COMMAND.match(text)
     assert found is not None  # every part of it may be empty
     task, options, payload = found.groups()
@@ -46,7 +46,7 @@ def parse_command(text: str, problems: list[str]) -> CronItem:
 
 
 def _read_options(text: str, problems: list[str]) -> dict[str, Any]:
-    """A query string with its ``?``, as arguments of CronItem and CronOptions."""
+    """Return a query string, which begins with ``?``, as arguments of CronItem and CronOptions."""
     arguments: dict[str, Any] = {}
     seen = set()
     for pair in text[1:].split("&"):
@@ -109,7 +109,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
     "jobKeyMode": ("job_key_mode", str),
     "tz": ("tz", _read_zone),
 }
-"""The field that an option sets, and the reader of its text."""
+"""The field and the reader of each option."""
 
 
 def _no_option(name: str) -> str:
@@ -125,7 +125,7 @@ def _no_identifier(what: str, text: str) -> str:
 
 
 def _read_payload(text: str, problems: list[str]) -> object:
-    """A JSON5 object. Strict JSON is tried first: it is read a hundred times faster."""
+    """Return a JSON5 object. Tries strict JSON first, which is a hundred times faster."""
     try:
         return json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""A crontab's text, or items written in Python, as parsed items: all of them, or an error that names all problems."""
+"""Parsing of crontabs and of items written in Python. An error lists all problems."""
 
 from __future__ import annotations
 
@@ -15,14 +15,23 @@ from stowhand.errors import CrontabError, a_type
 from stowhand.protocols.handler import is_async
 
 MAX_PROBLEMS_LISTED = 1000
-"""Problems that one error lists."""
+"""Maximum number of problems in one error."""
 MAX_NAME_CHARACTERS = 40
-"""Characters of an item's name in a message about it."""
+"""Maximum length of an item's name in a message."""
 _LINE_BREAK = re.compile("\r\n|\r|\n")
 
 
 def parse_crontab(text: str, name: str = "crontab") -> tuple[ParsedItem, ...]:
-    """The items of a crontab. ``name`` is what errors call it. Raises CrontabError that lists every bad line."""
+    """Return the items of a crontab.
+
+    Args:
+        text: The text of the crontab.
+        name: Name of the crontab in errors, such as its path.
+
+    Raises:
+        CrontabError: Lines are invalid; the message lists all of them.
+
+    """
     problems: list[str] = []
     items = []
     if not isinstance(text, str):
@@ -35,7 +44,12 @@ def parse_crontab(text: str, name: str = "crontab") -> tuple[ParsedItem, ...]:
 
 
 def parse_cron_items(items: Iterable[CronItem]) -> tuple[ParsedItem, ...]:
-    """Check items written in Python. Raises CrontabError that lists everything wrong with all of them."""
+    """Check items written in Python, and return them parsed.
+
+    Raises:
+        CrontabError: Items are invalid; the message lists all problems.
+
+    """
     problems: list[str] = []
     given: object = items
     if isinstance(given, str) or not isinstance(given, Iterable):
@@ -47,8 +61,7 @@ def parse_cron_items(items: Iterable[CronItem]) -> tuple[ParsedItem, ...]:
 
 
 def parse_app_item(item: CronItem) -> ParsedItem:
-    """The item of one call of ``App.cron``, which takes names and macros too. Raises CrontabError that lists everything
-    wrong with it."""
+    """Return the item of one call of ``App.cron``, which also accepts names and macros. Raises CrontabError."""
     problems: list[str] = []
     if isinstance(item.match, str):
         try:
@@ -61,7 +74,7 @@ def parse_app_item(item: CronItem) -> ParsedItem:
 
 
 def refuse_duplicates(items: Iterable[ParsedItem]) -> tuple[ParsedItem, ...]:
-    """The items, if no two have one identifier; else CrontabError that names both places."""
+    """Return the items. Raises CrontabError if two have the same identifier."""
     return _all_of(list(items), [])
 
 
@@ -95,7 +108,7 @@ def _parse_line(line: str, position: str, problems: list[str]) -> ParsedItem | N
 
 
 def _line_problem(words: Sequence[str]) -> str | None:
-    """Return what is wrong with a line as a whole."""
+    """Return the problem of a line as a whole, if any."""
     first = words[0]
     if first.startswith("@"):
         replacement = MACROS.get(first.lower())

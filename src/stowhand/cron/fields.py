@@ -1,7 +1,7 @@
-"""The five fields of a crontab: which minutes of a wall clock match.
+"""The five fields of a crontab, and the minutes of a wall clock that match them.
 
 A *wall minute* is the number of minutes that a wall clock has shown since 0001-01-01 (`date.toordinal` * 1440 + the
-minute of the day). Which real minute that is, is the business of `zones.py`.
+minute of the day). `zones.py` converts it to a real minute.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import msgspec
 from stowhand.errors import suggest
 
 MINUTES_PER_DAY = 1440
-"""Minutes."""
 _MONTH_NAMES = (
     *("january", "february", "march", "april", "may", "june"),
     *("july", "august", "september", "october", "november", "december"),
@@ -32,17 +31,17 @@ FIELD_PATTERN = re.compile(r"[0-9*/,-]+")
 
 
 class Field(msgspec.Struct, frozen=True):
-    """The values that one of the five fields may hold."""
+    """One of the five fields, and its possible values."""
 
     name: str
     minimum: int
     maximum: int
     full_names: tuple[str, ...] = ()
-    """Names of the values in other crons. ``App.cron`` reads them (``in_numbers``), a crontab does not."""
+    """Names of the values in other crons. ``App.cron`` accepts them (``in_numbers``), a crontab does not."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of three letters."""
+        """Abbreviated names, of three letters."""
         return tuple(name[:3] for name in self.full_names)
 
     @property
@@ -69,7 +68,7 @@ MACROS = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-"""Macros of other crons; ``App.cron`` reads them too."""
+"""Macros of other crons, which ``App.cron`` accepts too."""
 
 
 class Pattern(msgspec.Struct, frozen=True):
@@ -83,26 +82,26 @@ class Pattern(msgspec.Struct, frozen=True):
 
     @property
     def every_hour(self) -> bool:
-        """The hour is not restricted, so it recurs with real time and not at times of the day."""
+        """Whether the hour is unrestricted, so that the item recurs with real time and not at times of the day."""
         return len(self.hours) == 24
 
     @property
     def spec(self) -> str:
-        """The five fields in one spelling."""
+        """The five fields in normalized form."""
         return " ".join(
             _format_values(field, values) for field, values in zip(FIELDS, msgspec.structs.astuple(self), strict=True)
         )
 
     @property
     def has_dates(self) -> bool:
-        """False: there is no such date, as with "30 2", the 30th of February."""
+        """Whether any date matches. None does for "30 2", the 30th of February."""
         if len(self.weekdays) < 7 and len(self.days) < 31:
             return True  # some weekday is in every month
         return any(self.days[0] <= _MAX_DAYS_PER_MONTH[month - 1] for month in self.months)
 
 
 class Calendar:
-    """A pattern made ready for finding wall minutes fast."""
+    """A pattern, prepared for finding wall minutes fast."""
 
     def __init__(self, pattern: Pattern) -> None:
         self._times = [hour * 60 + minute for hour in pattern.hours for minute in pattern.minutes]
@@ -113,7 +112,7 @@ class Calendar:
         self._is_either = len(pattern.days) < 31 and len(pattern.weekdays) < 7
 
     def next(self, wall: int, stop: int) -> int | None:
-        """The first wall minute that matches, from ``wall`` on and before ``stop``."""
+        """Return the first matching wall minute, from ``wall`` on and before ``stop``."""
         day, minute = divmod(wall, MINUTES_PER_DAY)
         index = bisect_left(self._times, minute)
         if index < len(self._times) and self._matches(day):
@@ -123,7 +122,7 @@ class Calendar:
         return wall_minute if wall_minute < stop else None
 
     def _next_day(self, day: int, last: int) -> int:
-        """The first matching day; one after ``last`` if there is none."""
+        """Return the first matching day; a day after ``last`` if there is none."""
         while day <= last:
             day_date = date.fromordinal(day)
             if day_date.month not in self._months:
@@ -146,8 +145,10 @@ class Calendar:
 
 
 def in_numbers(match: str) -> str:
-    """Five fields, or a macro, as people write them elsewhere, in the grammar of a crontab: ``0 9 * jan mon-fri`` is
-    ``0 9 * 1 1-5``. Raises ValueError for an unknown name; what else is wrong stays as it is."""
+    """Translate names and macros into the grammar of a crontab: ``0 9 * jan mon-fri`` becomes ``0 9 * 1 1-5``.
+
+    Raises ValueError for an unknown name. Other errors stay in the text.
+    """
     if match.lstrip().startswith("@"):
         try:
             return MACROS[match.strip().lower()]
@@ -171,7 +172,7 @@ def _in_numbers(field: Field, word: str) -> str:
 
 
 def parse_pattern(words: Sequence[str], problems: list[str]) -> Pattern | None:
-    """Read five fields; ``None`` if one is wrong, and what is wrong with all of them in ``problems``."""
+    """Read five fields. Return ``None`` if one is invalid, and add all problems to ``problems``."""
     found = [_read(field, word, problems) for field, word in zip(FIELDS, words, strict=True)]
     if not all(found):
         return None
@@ -183,7 +184,7 @@ def parse_pattern(words: Sequence[str], problems: list[str]) -> Pattern | None:
 
 
 def _read(field: Field, text: str, problems: list[str]) -> Collection[int]:
-    """The values of one field; none if it is wrong."""
+    """Return the values of one field; none if it is invalid."""
     values: set[int] = set()
     before = len(problems)
     for part in text.split(","):
@@ -195,7 +196,7 @@ def _read(field: Field, text: str, problems: list[str]) -> Collection[int]:
 
 
 def _part(field: Field, part: str) -> Collection[int]:
-    """Raises ValueError that says what would be right."""
+    """Return the values of one part of a list. Raises ValueError with a suggestion."""
     if part == "*":
         return field.values
     if step := _STEP.fullmatch(part):
@@ -213,7 +214,7 @@ def _part(field: Field, part: str) -> Collection[int]:
 
 
 def _number(digits: str) -> int:
-    """A number however long: beyond nine digits they are all alike."""
+    """Return a number of any length. Numbers of more than nine digits need no exact value."""
     return int(digits.lstrip("0")[:10] or "0")
 
 

@@ -1,4 +1,4 @@
-"""An item of a crontab: what it must be, when it is due, and the job of one tick."""
+"""An item of a crontab, its due times, and the job of one tick."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from stowhand.jobs.job import NewJob
 from stowhand.jobs.option_struct import SuggestingMeta
 
 HORIZON_MINUTES = 40 * 366 * MINUTES_PER_DAY
-"""Minutes that ``next_after`` looks ahead."""
+"""Period in which ``next_after`` searches."""
 FUNCTION_HORIZON_MINUTES = 8 * MINUTES_PER_DAY
-"""Minutes that ``next_after`` looks ahead where ``match`` is a function, which is called for every minute."""
+"""Period in which ``next_after`` searches if ``match`` is a function, which is called for every minute."""
 
 
 class CronDate(msgspec.Struct, frozen=True):
-    """A minute, in the item's time zone, as a ``match`` function is asked about it."""
+    """A minute in the item's time zone: the argument of a ``match`` function."""
 
     minute: int
     hour: int
@@ -39,7 +39,7 @@ Match = Callable[[CronDate], bool]
 
 
 class CronOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
-    """Options of an item. ``None``: the default of any job."""
+    """Options of an item. ``None`` means the default of any job."""
 
     backfill_period: Duration = 0
     """Period in which missed ticks are backfilled at start; at most 366 days, rounded up to seconds."""
@@ -47,53 +47,53 @@ class CronOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggestin
     queue_name: str | None = None
     """The serial key: jobs of one serial key run one after another."""
     work_queue: str | None = None
-    """The queue, by which workers choose. ``None``: what the task declares."""
+    """The queue, by which workers select jobs. ``None`` means the queue that the task declares."""
     priority: int | None = None
-    """Smaller runs first."""
+    """Jobs with a smaller number run first."""
     job_key: str | None = None
     job_key_mode: str | None = None
-    """``replace`` or ``preserve_run_at``; with a ``job_key`` only."""
+    """``replace`` or ``preserve_run_at``; only with a ``job_key``."""
 
 
 class CronItem(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
-    """A recurring job, written by people and their scripts. `parse_cron_items` checks it."""
+    """A recurring job, declared in Python. `parse_cron_items` checks it."""
 
     task: str
     match: str | Match | None = None
-    """Five fields as in a crontab, or a function that is asked about every minute."""
+    """Five fields as in a crontab, or a function of a CronDate that is called for every minute."""
     pattern: str | Match | None = None
-    """Another name for ``match``; exactly one of them is given."""
+    """Alias of ``match``. Exactly one of them must be set."""
     identifier: str | None = None
-    """Permanent name; by default the task. Give one when a task recurs in several ways."""
+    """Permanent name; by default the task's name. Required if a task recurs in several ways."""
     payload: object = None
-    """An object (a dict, or what becomes one in JSON); the jobs' payload is this and ``_cron``."""
+    """A dict, or a value that becomes a JSON object. The payload of the jobs also has ``_cron``."""
     options: CronOptions = CronOptions()
     tz: str | None = None
-    """The time zone that ``match`` speaks of, such as Europe/Berlin; UTC if not given."""
+    """Time zone of ``match``, such as Europe/Berlin; by default UTC."""
 
 
 class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """An item that has been checked. Opaque: made by `parse_crontab` and `parse_cron_items` only.
+    """A checked item. Only `parse_crontab` and `parse_cron_items` make one.
 
-    A moment of it is a *tick*: aware, UTC, a whole minute.
+    A due time of an item is a *tick*: an aware datetime in UTC, a whole minute.
     """
 
     identifier: str
     fill: float
     """Seconds."""
     spec: str
-    """The whole item on one line, in one spelling: equal items have equal ones, whatever they were written like."""
+    """The whole item on one line in normalized form: equal items have equal specs, however they were written."""
     payload: dict[str, object]
     """Payload without ``_cron``."""
     options: CronOptions
-    """Options as given; ``None``: left to the defaults."""
+    """Options as declared; ``None`` means the default."""
     position: str
-    """Place where it was written, for messages: ``crontab line 3``."""
+    """Position of the item in its source, for messages: ``crontab line 3``."""
     _when: Calendar | Match
     _every_hour: bool
     _zone: Zone
     _job: NewJob
-    """But for its payload."""
+    """The job without its payload."""
     _add_job_rules: Callable[[NewJob], NewJob] | None = None
     """``TaskDefinition.with_job_rules`` of its task."""
 
@@ -112,7 +112,7 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def is_function(self) -> bool:
-        """A function decides about every single minute, and may raise whatever it likes."""
+        """Whether a function, which may raise anything, decides about every minute."""
         return not isinstance(self._when, Calendar)
 
     def due(self, at: datetime) -> bool:
@@ -121,9 +121,9 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return FIRST_MINUTE < minute < LAST_MINUTE and self._next(minute, minute + 1) == minute
 
     def next_after(self, at: datetime) -> datetime | None:
-        """The first tick after the minute that ``at`` lies in: aware, UTC.
+        """Return the first tick after the minute of ``at``.
 
-        ``None``: none in 40 years; of an item whose ``match`` is a function: none in the next 8 days, ask again then.
+        ``None`` means no tick within 40 years; if ``match`` is a function, within 8 days.
         """
         start = max(to_minute(at), FIRST_MINUTE) + 1
         minute = self._next(start, start + (FUNCTION_HORIZON_MINUTES if self.is_function else HORIZON_MINUTES))
@@ -137,9 +137,9 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             minute = found + 1
 
     def with_job_rules(self, add_job_rules: Callable[[NewJob], NewJob], template: NewJob) -> ParsedItem:
-        """Return the item with the rules of its task for each job. Raises InvalidJob where the task refuses them.
+        """Return the item with the rules of its task for each job. Raises InvalidJob if the task rejects them.
 
-        ``template``: the task's own jobs. No option of an item can name an expiry.
+        ``template``: a job with the task's options, which supplies the expiry and the queue.
         """
         queue = self.options.work_queue or template.queue
         job = msgspec.structs.replace(self._job, expires=template.expires, queue=queue)
@@ -148,7 +148,7 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return item
 
     def declared(self, template: NewJob) -> ParsedItem:
-        """Return the item with the task's template for all that the item leaves open."""
+        """Return the item with the options of the task's template that the item does not set."""
         given = self.options
         values = {
             "serial": given.queue_name,
@@ -162,14 +162,14 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return msgspec.structs.replace(self, _job=msgspec.structs.replace(template, delay=None, **changes))
 
     def job(self, at: datetime, *, backfilled: bool) -> NewJob:
-        """The job of the tick ``at``. Its options and the size of its payload were checked when it was parsed."""
+        """Return the job of a tick. Parsing has checked its options and the size of its payload."""
         stamp = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         payload = {**self.payload, "_cron": {"ts": stamp, "backfilled": backfilled}}
         job = msgspec.structs.replace(self._job, payload=strict_json.encode(payload), run_at=at)
         return job if self._add_job_rules is None else self._add_job_rules(job)
 
     def _next(self, start: int, stop: int) -> int | None:
-        """The first real minute that it is due at, from ``start`` on and before ``stop``."""
+        """Return the first real minute at which it is due, from ``start`` on and before ``stop``."""
         stop = min(stop, LAST_MINUTE)
         if start >= stop:
             return None
@@ -178,7 +178,7 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self._recurring(self._when, start, stop) if self._every_hour else self._once(self._when, start, stop)
 
     def _recurring(self, calendar: Calendar, start: int, stop: int) -> int | None:
-        """Hours unrestricted: every real minute whose local time matches. Skipped local times do not count."""
+        """Return the next real minute whose local time matches, for unrestricted hours. Skips skipped local times."""
         for span in self._zone.spans(start):
             if span.start >= stop:
                 return None
@@ -189,7 +189,7 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return None
 
     def _once(self, calendar: Calendar, start: int, stop: int) -> int | None:
-        """Times of the day: each of them once, when the local clock first shows it or has skipped it."""
+        """Return the next time of the day, which is due once, when the local clock first shows or skips it."""
         zone = self._zone
         shown = zone.latest_wall(start - 1)
         wall = calendar.next(shown + 1, zone.latest_wall(stop - 1) + 1)
@@ -211,6 +211,6 @@ class ParsedItem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def _minute_from(at: datetime) -> int:
-    """The first whole minute that is not before ``at``."""
+    """Return the first whole minute that is not before ``at``."""
     minute = to_minute(at)
     return minute if to_time(minute) == at else minute + 1

@@ -1,4 +1,4 @@
-"""Known items of a store: those without a scheduler, and those that missed a tick."""
+"""The known items of a store: unscheduled ones, and ones that missed a tick."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MISSED_TICK_PERIOD = timedelta(days=1)
 
 
 async def cron_figures(timetable: Timetable) -> CronFigures:
-    """Ask a store which items it knows, and what is wrong with them."""
+    """Return the items that a store knows, and their problems."""
     items, now = await timetable.known_items(), await timetable.now()
     return CronFigures(
         known=tuple(item.identifier for item in items),
@@ -27,7 +27,7 @@ async def cron_figures(timetable: Timetable) -> CronFigures:
 
 
 def missed_tick(item: KnownItem, now: datetime) -> datetime | None:
-    """The first tick of the last day that should have made a job by now and has not.
+    """Return the first tick of the last day that should have made a job by now and has not.
 
     Ticks before the item was known, before its last one, and before its spec changed do not count. An item written as
     a Python function misses none: only its own process knows when it is due.
@@ -41,7 +41,7 @@ def missed_tick(item: KnownItem, now: datetime) -> datetime | None:
 
 
 def item_of_spec(spec: str) -> ParsedItem | None:
-    """The item, or ``None`` for a spec that no crontab can hold: a function, or the text of another version."""
+    """Return the item; ``None`` for a spec that no crontab can contain: a function, or a text of another version."""
     try:
         (item,) = parse_crontab(spec)
     except (ConfigurationError, ValueError):

@@ -1,11 +1,10 @@
-"""Makes one job of every tick of a crontab, however many schedulers there are.
+"""The scheduler: it makes one job of every tick of a crontab, for any number of schedulers.
 
-    begin     make the items known to the store, and enter what was missed, as far back as each item's ``fill``
-    follow    whenever something is due by the store's clock, enter it; what is overdue comes first
-    again     after any error; what came due meanwhile is owed, and what the store forgot is filled in
+    start     register the items in the store, and backfill missed ticks, as far back as each item's ``fill``
+    follow    enter ticks when they are due by the store's clock, overdue ones first
+    restart   after any error; enter ticks that became due meanwhile
 
-The store's ledger decides what is done: each (item, tick) becomes one job at most, ever, however many schedulers there
-are and however often one of them repeats itself.
+The store's ledger decides: each (item, tick) becomes at most one job, for any number of schedulers and repetitions.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from stowhand.protocols.options import OUTAGE
 from stowhand.protocols.queue_store import KnownItem, LedgerEntry, QueueStore, Tick
 
 CLOCK_TOLERANCE_SECONDS = 10.0
-"""Seconds by which the store's clock may differ from what it should show before that is reported."""
+"""Deviation of the store's clock above which it is reported."""
 TICKS_PER_TRANSACTION = 200
-"""Ticks in one transaction at most: short ones, so that a long backfill does not make others wait."""
+"""Transactions are short, so that a long backfill does not block others."""
 CONFLICT_WARNING_INTERVAL_SECONDS = 3600.0
-"""Seconds between two warnings about one identifier, at least."""
+"""Minimum time between two warnings about one identifier."""
 REPORT_INTERVAL_SECONDS = 50.0
-"""A scheduler reports its items this often: at every look at the store's clock, of which there is one a minute."""
+"""Interval of the reports of a scheduler's items, one per read of the store's clock."""
 MIN_PAUSE_SECONDS = 0.005
-"""Seconds. The store's clock and ours never agree to the last bit: without a pause it would be asked in a busy loop."""
+"""The store's clock and the local one never agree exactly. Without a pause the scheduler would poll in a busy loop."""
 
 
 class Scheduler:
-    """Scheduler of a process; several processes on one store share the work by themselves."""
+    """Scheduler of a process. Several processes on one store share the work."""
 
     def __init__(
         self,
@@ -50,7 +49,7 @@ class Scheduler:
         clock: Clock | None = None,
         enqueued: Callable[[NewJob], NewJob] | None = None,
     ) -> None:
-        """``enqueued``: what every job goes through before it is entered."""
+        """``enqueued``: function applied to every job before it is entered."""
         self._store = store
         self._events = events or Events()
         self._clock = clock or SystemClock()
@@ -58,11 +57,11 @@ class Scheduler:
         self._writer = TickWriter(store, self._events, self._clock, enqueued)
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._reported_at = float("-inf")
-        """Moment of the last report of its items, by the monotonic clock."""
+        """Time of the last report of its items, by the monotonic clock."""
         self._clock_reading: tuple[datetime, float] | None = None
-        """The store's clock, and ours at the same moment."""
+        """The store's time, and the local monotonic time at which it was read."""
         self._next_items: tuple[ParsedItem, ...] | None = None
-        """New items, taken up between two steps."""
+        """New items, which replace the current ones between two steps."""
         self._wake = asyncio.Event()
         self._failures = 0
         self._work: asyncio.Task[None] | None = None
@@ -71,17 +70,17 @@ class Scheduler:
 
     @property
     def items(self) -> Sequence[ParsedItem]:
-        """The items that are scheduled, or will be in a moment."""
+        """The items that are scheduled, or are about to be."""
         return self._agenda.items if self._next_items is None else self._next_items
 
     @property
     def busy(self) -> float:
-        """Seconds that it has been at what it does now; 0: it waits for what comes due. From any thread."""
+        """Seconds since the current step started; 0 while it waits for a tick. From any thread."""
         since = self._busy_since
         return 0.0 if since is None else max(self._clock.monotonic() - since, 0.0)
 
     async def run(self) -> None:
-        """Schedule until ``stop`` or until cancelled. Raises nothing: any error is reported, and the call repeated."""
+        """Schedule until ``stop`` or a cancellation. It reports any error and tries again, and raises nothing."""
         if self._stopped:
             return
         self._work = asyncio.get_running_loop().create_task(self._follow(), name="stowhand cron")
@@ -93,9 +92,9 @@ class Scheduler:
                 await self._work
 
     async def run_once(self) -> int:
-        """Backfill, and enter what is due in the minute that is running. How many jobs that made.
+        """Backfill, and enter the ticks of the current minute. Return the number of new jobs.
 
-        Raises what the store raises; it may be called again.
+        Raises the errors of the store; it may be called again.
         """
         if not self.items:
             return 0
@@ -104,12 +103,12 @@ class Scheduler:
         return await self._start(now) + await self._enter_due(now)
 
     def reload(self, items: Iterable[ParsedItem]) -> None:
-        """Schedule these from now on. On the loop that ``run`` runs on."""
+        """Schedule these items from now on. Call it on the loop of ``run``."""
         self._next_items = tuple(items)
         self._wake.set()
 
     def stop(self) -> None:
-        """End at once, in the middle of whatever it does: nothing of it needs an end. Harmless when repeated."""
+        """Stop at once, in the middle of any step. Idempotent."""
         self._stopped = True
         if self._work is not None:
             self._work.cancel()
@@ -135,7 +134,7 @@ class Scheduler:
                 await self._clock.sleep(pause)
 
     async def _keep_up(self) -> None:
-        """Enter what comes due, until there are other items."""
+        """Enter ticks when they are due, until there are new items."""
         while self._next_items is None:
             if self._agenda.items:
                 now = await self._read_clock()
@@ -148,7 +147,7 @@ class Scheduler:
             await self._sleep()
 
     async def _start(self, now: datetime) -> int:
-        """Make the items known, and what was known before is filled up to where it is followed from."""
+        """Register the items, and backfill those that were known before."""
         items = self._agenda.items
         known = await self._store.timetable.register([(item.identifier, item.spec) for item in items])
         await self._report()
@@ -183,7 +182,7 @@ class Scheduler:
         return made
 
     async def _read_clock(self) -> datetime:
-        """The store's clock. When it is not where it should be, that is reported; no tick is repeated or forgotten."""
+        """Return the store's time. Report a deviation of its clock; no tick is repeated or lost."""
         requested_at = self._clock.monotonic()
         now = await self._store.timetable.now()
         answered_at = self._clock.monotonic()
@@ -197,7 +196,7 @@ class Scheduler:
         return now
 
     async def _sleep(self) -> None:
-        """Sleep until something is due, or there are other items, or the store's clock is to be looked at again."""
+        """Sleep until a tick is due, there are new items, or the store's clock must be read again."""
         if self._next_items is not None:
             return
         self._wake.clear()
@@ -219,19 +218,18 @@ class Scheduler:
 
 
 def fill_from(item: ParsedItem, known: KnownItem, start: datetime) -> datetime:
-    """The moment that a backfill before ``start`` reaches back to; not before ``start``: there is none.
+    """Return the time at which a backfill before ``start`` starts; ``start`` or later if there is none.
 
-    Nothing up to the latest tick that was scheduled, or, if there was none, before the item was known: what was never
-    planned is never made up for.
+    It covers neither ticks up to the last scheduled one, nor ticks before the item was known.
     """
     earliest = known.known_since if known.last_tick is None else known.last_tick + MINUTE
     return max(start - timedelta(seconds=item.fill), earliest)
 
 
 class TickWriter:
-    """Makes jobs of ticks: in order, some hundreds a transaction, each at most once however many schedulers there are.
+    """Writes ticks into the ledger of a store, which makes each a job at most once, and reports the outcomes.
 
-    It writes the ticks into the ledger of a store, and reports what became of them.
+    It writes ticks in order, some hundreds per transaction.
     """
 
     def __init__(
@@ -251,9 +249,9 @@ class TickWriter:
         backfilled: bool = False,
         on_progress: Callable[[datetime], None] = lambda at: None,
     ) -> int:
-        """Enter them all; how many jobs were made by this call. ``reached`` hears what is done up to which minute.
+        """Enter all ticks; return the number of new jobs. ``on_progress`` is called with the last minute of each batch.
 
-        Raises what the store raises. Whatever was entered by then stays, and a repeat enters the rest.
+        Raises the errors of the store. Entered ticks stay, and a repeated call enters the rest.
         """
         made = 0
         row = iter(due)
@@ -303,6 +301,6 @@ class TickWriter:
         return True
 
     def _refused(self, item: ParsedItem, error: Exception) -> None:
-        """Report each tick that will never be a job."""
+        """Report a tick that will never become a job."""
         reason = str(error) if isinstance(error, InvalidJob) else f"{type(error).__name__}: {error}"
         self._events.emit(SchedulingFailed(f"{item.identifier}: this tick is passed over: {reason}", 0.0))

@@ -1,4 +1,4 @@
-"""Recurring items as an application gives them to an App, and a scheduler beside the worker."""
+"""The recurring items of an App, and a scheduler beside its worker."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class CronSources(TypedDict, total=False):
 
 
 class CronKeywords(TypedDict, total=False):
-    """Called as the options of an enqueue call. What is not given is the task's own, or the default."""
+    """Options of ``App.cron``, named as in an enqueue call. Absent ones have the task's value, or the default."""
 
     backfill_period: Duration
-    """As of ``CronOptions``."""
+    """Period in which missed ticks are backfilled, as in ``CronOptions``."""
     max_attempts: int | None
     queue: str | None
-    """The class of work; in a crontab ``?work_queue=``."""
+    """The queue; in a crontab ``?work_queue=``."""
     serial: str | None
     """The serial key; in a crontab ``?queue=``."""
     priority: int | None
@@ -53,21 +53,21 @@ class CronKeywords(TypedDict, total=False):
 
 
 class RecurringWorker(Worker):
-    """A worker with a scheduler beside it, from its start until it has ended."""
+    """A worker with a scheduler beside it, from its start to its end."""
 
     def __init__(self, scheduler: Scheduler, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._scheduler = scheduler
 
     async def run(self) -> None:
-        """Run as any worker. With ``once`` the due ticks are scheduled first."""
+        """Run like any worker. With ``once``, schedule the due ticks first."""
         async with scheduling(self._scheduler, once=self.options.once):
             await super().run()
 
 
 @asynccontextmanager
 async def scheduling(scheduler: Scheduler, *, once: bool = False) -> AsyncIterator[None]:
-    """A scheduler for as long as the block lasts; ``once``: what is due is scheduled before it, and no more."""
+    """Run a scheduler within the block. ``once``: only schedule the due ticks before it."""
     if once:
         await scheduler.run_once()
         yield
@@ -81,7 +81,7 @@ async def scheduling(scheduler: Scheduler, *, once: bool = False) -> AsyncIterat
 
 
 def schedulable(items: tuple[ParsedItem, ...], store: QueueStore) -> tuple[ParsedItem, ...]:
-    """The items, unless the store is lent and keeps no timetable for us: workers beside it schedule them."""
+    """Return the items, or none for a remote store, whose own workers schedule them."""
     if items and store.capabilities.lent:
         core_logger().warning(
             f"{len(items)} recurring tasks are not scheduled here: the store is lent, and keeps its own timetable."
@@ -92,7 +92,7 @@ def schedulable(items: tuple[ParsedItem, ...], store: QueueStore) -> tuple[Parse
 
 
 def read_crontab(file: Path) -> tuple[ParsedItem, ...]:
-    """Raises ConfigurationError: the file cannot be read, or everything that is wrong in it, line by line."""
+    """Return the items of a crontab file. Raises ConfigurationError if it cannot be read, or for all invalid lines."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -122,9 +122,9 @@ def items_of(sources: CronSources) -> tuple[ParsedItem, ...]:
 
 
 def declared(items: Iterable[ParsedItem], tasks: Registry) -> tuple[ParsedItem, ...]:
-    """The items; what their tasks declare holds for their jobs, where a task is known here and the item says nothing.
+    """Return the items with the declared options of their tasks, which apply where an item sets none.
 
-    Raises ConfigurationError that names every item whose payload its task does not take.
+    Raises ConfigurationError that names every item whose task does not take its payload.
     """
     checked, problems = [], []
     for item in items:
@@ -150,7 +150,7 @@ def declare_item(
     tz: str | None,
     options: CronKeywords,
 ) -> ParsedItem:
-    """The item that ``App.cron`` declares. Raises ConfigurationError, also where the task does not take the payload."""
+    """Return the item that ``App.cron`` declares. Raises ConfigurationError, also if the task rejects the payload."""
     for option in options:
         if option not in CronKeywords.__annotations__:
             known = ("identifier", "tz", *CronKeywords.__annotations__)
@@ -182,7 +182,7 @@ def _app_item(
 
 
 def _from_template(job: NewJob, *, with_key: bool) -> dict[str, Any]:
-    """Return the options of the task's own jobs that an item may have; the key only if ``keyed``."""
+    """Return the options of the task's jobs that an item may have; the key only if ``with_key``."""
     for name in ("flags", "max_resets", "delay", "run_at"):
         if getattr(job, name) not in (None, ()):
             raise ConfigurationError(f"App.cron: task {job.task!r} has {name}, which a recurring job cannot have")

@@ -1,8 +1,8 @@
-"""Time zones: from minutes of a local wall clock to real ones, and back.
+"""Time zones: conversion between minutes of a local wall clock and real minutes.
 
-Real minutes and wall minutes are whole numbers, counted as `fields.py` does; real ones by a clock that shows UTC. A
-local clock is taken to show whole minutes: where an offset had seconds (Monrovia until 1972), they are cut off. So
-local time is real time plus a whole offset, and the years are a row of *spans* with one offset each.
+Real minutes and wall minutes are whole numbers, counted as in `fields.py`; real ones by a clock that shows UTC. Seconds
+of an offset are cut off (Monrovia until 1972). So local time is real time plus a whole offset, and a year is a sequence
+of *spans* with one offset each.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from stowhand.cron.fields import MINUTES_PER_DAY
 from stowhand.errors import hint
 
 FIRST_MINUTE = date(2, 1, 1).toordinal() * MINUTES_PER_DAY
-"""The first real minute that anything is computed for; a zone's offset may lead before it."""
+"""The first supported real minute. The offset of a zone may lead to an earlier wall minute."""
 LAST_MINUTE = date(9998, 1, 1).toordinal() * MINUTES_PER_DAY
 _MAX_WALL_DISTANCE = 2 * MINUTES_PER_DAY
-"""Minutes. Offsets are less than a day either way, so a wall time is shown at most so far from any other."""
+"""Offsets are less than a day in either direction."""
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Real minutes ``start`` to ``stop`` (without it), when local time was real time plus ``offset``."""
+    """Real minutes from ``start`` to ``stop`` (exclusive), in which local time is real time plus ``offset``."""
 
     start: int
     stop: int
@@ -32,7 +32,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Zone:
-    """A time zone. Its offsets are looked up once for each year that is asked for."""
+    """A time zone. It computes the offsets of a year once."""
 
     def __init__(self, name: str, info: tzinfo) -> None:
         self.name = name
@@ -40,7 +40,7 @@ class Zone:
         self._years: dict[int, tuple[Span, ...]] = {}
 
     def spans(self, minute: int) -> Iterator[Span]:
-        """The one that holds this real minute, and all later ones."""
+        """Yield the span that contains this real minute, and all later ones."""
         year = date.fromordinal(minute // MINUTES_PER_DAY).year
         while year < date.max.year:
             for span in self._year(year):
@@ -53,7 +53,7 @@ class Zone:
         return minute + next(self.spans(minute)).offset
 
     def latest_wall(self, minute: int) -> int:
-        """The latest local time that has been shown up to this real minute, clocks set back or not."""
+        """Return the latest local time that was shown up to this real minute, even if the clock was set back."""
         walls = []
         for span in self.spans(max(minute - _MAX_WALL_DISTANCE, FIRST_MINUTE)):
             if span.start > minute:
@@ -62,7 +62,7 @@ class Zone:
         return max(walls)
 
     def reach(self, wall: int) -> int:
-        """The first real minute at which the local clock shows ``wall``, or has just skipped it."""
+        """Return the first real minute at which the local clock shows ``wall``, or has just skipped it."""
         for span in self.spans(max(wall - MINUTES_PER_DAY, FIRST_MINUTE)):
             minute = max(span.start, wall - span.offset)
             if minute < span.stop:
@@ -88,7 +88,7 @@ class Zone:
                 yield Span(at, end, offset)
 
     def _split(self, low: int, high: int, edges: list[tuple[int, int]]) -> None:
-        """Add where the offset changes in (low, high]. No zone ever changed twice within four days."""
+        """Add the change of the offset in (low, high]. No zone ever changed twice within four days."""
         old, new = edges[-1][1], self._offset(high)
         if old == new:
             return
@@ -98,7 +98,7 @@ class Zone:
         edges.append((high, self._offset(high)))
 
     def _offset(self, minute: int) -> int:
-        """Whole minutes, downwards."""
+        """Return the offset in whole minutes, rounded down."""
         time = to_time(min(max(minute, FIRST_MINUTE), LAST_MINUTE))
         offset = time.astimezone(self.info).utcoffset()
         assert offset is not None
@@ -106,7 +106,7 @@ class Zone:
 
 
 def to_minute(at: datetime) -> int:
-    """The real minute that an aware moment lies in."""
+    """Return the real minute of an aware datetime."""
     if at.utcoffset() is None:
         raise ValueError(f"{at.isoformat()} has no time zone; add one, as in datetime.now(UTC)")
     time = at.astimezone(UTC)
@@ -114,14 +114,14 @@ def to_minute(at: datetime) -> int:
 
 
 def to_time(minute: int) -> datetime:
-    """Aware, in UTC."""
+    """Return an aware datetime in UTC."""
     day, minute = divmod(minute, MINUTES_PER_DAY)
     return datetime.fromordinal(day).replace(hour=minute // 60, minute=minute % 60, tzinfo=UTC)
 
 
 @lru_cache(maxsize=64)
 def find_zone(name: str) -> Zone:
-    """A zone by its IANA name, or "UTC". Raises ValueError with a sentence."""
+    """Return a zone by its IANA name, or "UTC". Raises ValueError with a suggestion."""
     return Zone(name, UTC if name == "UTC" else _find(name))
 
 
