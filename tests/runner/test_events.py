@@ -212,7 +212,7 @@ async def test_what_could_not_be_written_is_not_called_complete(sqlite_url: str)
     await ended.wait()
     await runner.wait()
     assert heard.order("job:") == ["job:start"]
-    assert not runner._watch._jobs, "nor is it remembered"
+    assert not runner._observer._jobs, "nor is it remembered"
 
 
 async def test_a_job_that_was_handed_back_is_not_remembered(sqlite_url: str) -> None:
@@ -228,7 +228,7 @@ async def test_a_job_that_was_handed_back_is_not_remembered(sqlite_url: str) -> 
     await begun.wait()
     await runner.stop()
     assert heard.order("job:") == ["job:start"]
-    assert not runner._watch._jobs
+    assert not runner._observer._jobs
 
 
 @pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])

@@ -19,7 +19,7 @@ from stowhand.errors import ConfigurationError, SchemaMissing, StowhandError
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.queue_store import ActionResult, QueueStore
 from stowhand.runner import Runner, WorkerEvents, make_worker_utils, quick_add_job, run, run_migrations, run_once
-from stowhand.runner.running import Signals
+from stowhand.runner.runner import Signals
 from stowhand.stores.url import open_store
 from stowhand.tasks.context import BlockingHelpers, Helpers
 from stowhand.tasks.resource import resource

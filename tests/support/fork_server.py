@@ -30,7 +30,7 @@ from typing import Any
 
 PRELOADED = (
     *("stowhand.cli.program", "stowhand.cli.worker", "stowhand.cli.jobs", "stowhand.cli.options", "stowhand.app.app"),
-    *("stowhand.service.run", "stowhand.service.supervisor", "stowhand.service.health", "stowhand.runner.running"),
+    *("stowhand.service.run", "stowhand.service.supervisor", "stowhand.service.health", "stowhand.runner.runner"),
     *("stowhand.stores.sqlite.queue.store", "stowhand.stores.postgres.queue.store", "stowhand.stores.table.store"),
     *("stowhand.stores.postgres.table.table", "stowhand.stores.sqlite.table.table", "stowhand.observe.listener"),
     *("stowhand.flows.flow", "psycopg", "redis.asyncio", "click"),

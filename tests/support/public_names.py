@@ -27,7 +27,7 @@ PUBLIC = {
     " ResetJob Settlement Store StoreOptions Terms RefusedSettlement Verdict open_store",
     "stowhand.table": "AttemptStore Budget ExecutionLogEntry Finding Resetter ResetterOptions TableOptions"
     " TableStore Where sql",
-    "stowhand.testing": "Drained FakeClock Jobs MemoryStore RecordedAttempt run_task_list_once",
+    "stowhand.testing": "DrainResult FakeClock Jobs MemoryStore RecordedAttempt run_task_list_once",
     "stowhand.web": "Permission Visitor dashboard",
     "stowhand.wsgi": "dashboard",
 }

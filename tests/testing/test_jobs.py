@@ -163,7 +163,7 @@ def test_what_a_task_raises_is_raised_when_all_have_run(jobs: Jobs) -> None:
     assert "attempt 1 of 1" in note
     assert raised.value.__context__ is None
     names = [entry.name for entry in raised.traceback]
-    assert names[names.index("judged") + 1] == "handle", "of the middleware: what comes before is ours"
+    assert names[names.index("raise_first_failure") + 1] == "handle", "of the middleware: what comes before is ours"
     assert raised.traceback[-1].name == "broken"
 
 
@@ -177,7 +177,7 @@ def test_without_raising_the_summary_tells_of_failures(jobs: Jobs) -> None:
     app.sync.enqueue(broken)
     drained = jobs.drain(raises=False)
     assert drained.counts == {"failed": 1}
-    assert repr(drained) == "<Drained: 1 attempts\n    job 1: broken() failed, ValueError: it is broken>"
+    assert repr(drained) == "<DrainResult: 1 attempts\n    job 1: broken() failed, ValueError: it is broken>"
     assert [(one.job.task, str(one.error)) for one in drained.failures] == [("broken", "it is broken")]
 
 

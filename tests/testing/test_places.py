@@ -12,7 +12,7 @@ import pytest
 
 from stowhand import App, Context
 from stowhand.testing import Jobs
-from stowhand.testing.places import Server
+from stowhand.testing.stores import ServerSchema
 from tests.support.databases import Databases
 
 app = App("postgresql://nobody@127.0.0.1:1/never")
@@ -49,9 +49,9 @@ def stowhand_app() -> App:
 
 
 @pytest.fixture(scope="session")
-def stowhand_server(postgres_server: Databases) -> Iterator[Server]:
+def stowhand_server(postgres_server: Databases) -> Iterator[ServerSchema]:
     with postgres_server.lend(None) as url:
-        server = Server(url)
+        server = ServerSchema(url)
         yield server
         server.drop()
         with psycopg.connect(url) as connection:
@@ -94,7 +94,7 @@ def test_time_passes_on_the_store_itself(jobs: Jobs) -> None:
 
 
 @pytest.mark.stowhand(store="postgres")
-def test_the_transaction_of_a_test_takes_the_job_with_it(jobs: Jobs, stowhand_server: Server) -> None:
+def test_the_transaction_of_a_test_takes_the_job_with_it(jobs: Jobs, stowhand_server: ServerSchema) -> None:
     with psycopg.connect(stowhand_server.url) as connection:
         send.enqueue_in(connection, "rolled back")
         connection.rollback()

@@ -111,7 +111,7 @@ def test_it_costs_nothing_where_it_is_not_used(pytester: pytest.Pytester, monkey
         ("'postgres'", "stowhand('postgres'): write stowhand(store='memory', now=None)"),
         ("store=3", "stowhand(store=3): it is one of memory, sqlite, postgres"),
         ("now='noon'", "stowhand(now='noon'): write a datetime, or a moment as in '2030-01-01T12:00'"),
-        ("store='postgres'", 'needs a server: write stowhand_postgres = "postgresql://…" there, or set DATABASE_URL'),
+        ("store='postgres'", 'needs a server: set stowhand_postgres = "postgresql://…" there, or set DATABASE_URL'),
     ],
 )
 def test_a_wrong_mark_says_what_to_write(

@@ -30,7 +30,7 @@ from stowhand.jobs.lifecycle import Complete, Outcome, RaisableOutcome, Snooze, 
 from stowhand.jobs.outcomes import OUTCOMES, from_error, from_raised, from_returned
 from stowhand.protocols.store import Claim, ClaimRequest
 from stowhand.retry import natural
-from stowhand.testing.jobs import Drained, endless, judged
+from stowhand.testing.jobs import DrainResult, endless_error, raise_first_failure
 
 WORKER_NAME = "drain"
 LEASE_SECONDS = 3600.0
@@ -42,7 +42,7 @@ class ImmediateBackend(immediate.ImmediateBackend):
     task_class = Task
 
 
-def drain(backend: str = "default", *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> Drained:
+def drain(backend: str = "default", *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> DrainResult:
     """Run the due jobs, and those that they enqueue, one after the other. The result's ``len`` counts the attempts.
 
     When all have run, the error of the first failing task is raised; with ``raises=False``, the result contains it.
@@ -59,7 +59,7 @@ def drain(backend: str = "default", *, raises: bool = True, most: int = MAX_JOBS
     ran: list[RecordedAttempt] = []
     while (claim := _claimed(own_backend.database, names, ran, most)) is not None:
         ran.append(_attempt(own_backend, claim))
-    return judged(Drained(ran), raises=raises)
+    return raise_first_failure(DrainResult(ran), raises=raises)
 
 
 def _claimed(
@@ -73,7 +73,7 @@ def _claimed(
             return claim
         settlement = settle(Snooze(0.0), attempts=claim.attempts, max_attempts=claim.max_attempts, backoff=natural)
         jobs.settle(claim.lease, settlement)  # in a test's own transaction, an error alone would not undo the claim
-    raise endless(ran, most)
+    raise endless_error(ran, most)
 
 
 def _attempt(backend: StowhandBackend, claim: Claim[Job]) -> RecordedAttempt:

@@ -1,10 +1,10 @@
 """The worker and the queue as a library, function by function: for programs that prefer functions to an ``App``.
 
-running.py   run, run_once, run_migrations, and the Runner
+runner.py    run, run_once, run_migrations, and the Runner
 worker_utils.py   make_worker_utils, quick_add_job, WorkerUtils: enqueueing and administration without a worker
 options.py   what can be said to them, and where the store is
 events.py    WorkerEvents, the emitter; every name, what its listeners get, and the pool that they see
-watching.py  from the core's events to those names
+observer.py  makes these events from those of the core
 
 Each name is imported when it is first used.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stowhand.cron.item import CronDate, CronItem, CronOptions
     from stowhand.observe.log_factory import Logger
     from stowhand.runner.events import WorkerEvents
-    from stowhand.runner.running import Runner, run, run_migrations, run_once
+    from stowhand.runner.runner import Runner, run, run_migrations, run_once
     from stowhand.runner.worker_utils import WorkerUtils, make_worker_utils, quick_add_job
     from stowhand.tasks.context import BlockingHelpers, Helpers
 
@@ -29,7 +29,7 @@ _MODULES = {
     "cron.item": "CronDate CronItem CronOptions",
     "observe.log_factory": "Logger",
     "runner.events": "WorkerEvents",
-    "runner.running": "Runner run run_migrations run_once",
+    "runner.runner": "Runner run run_migrations run_once",
     "runner.worker_utils": "WorkerUtils make_worker_utils quick_add_job",
     "tasks.context": "BlockingHelpers Helpers",
 }

@@ -18,7 +18,7 @@ from stowhand.jobs.job import Job
 from stowhand.observe.job_logger import core_logger
 
 Listener = Callable[[Any], object]
-Tasks = Mapping[str, Callable[..., Any]]
+TaskFunctions = Mapping[str, Callable[..., Any]]
 
 
 class TaskFailed(StowhandError):
@@ -116,7 +116,7 @@ class WorkerCreated(msgspec.Struct, frozen=True):
     """A worker is there. ``tasks``: what it can run, functions by name."""
 
     worker: PoolWorker
-    tasks: Tasks
+    tasks: TaskFunctions
 
 
 class WorkerEvent(msgspec.Struct, frozen=True):
@@ -260,12 +260,12 @@ class WorkerEvents:
                 self._remove(name, one)
                 return
 
-    def emit(self, name: str, *facts: object) -> None:
+    def emit(self, name: str, *fields: object) -> None:
         """Call the listeners, with the record of this name made of the facts. Raises nothing that a listener raises."""
         listeners = self._listeners.get(name)
         if not listeners:
             return
-        payload = PAYLOADS[name](*facts)
+        payload = PAYLOADS[name](*fields)
         for one in listeners:
             if one.is_once:
                 self._remove(name, one)
@@ -274,7 +274,7 @@ class WorkerEvents:
                 if inspect.isawaitable(result):
                     self._follow(name, result)
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - boundary: the application's code
-                self._complain(name, error)
+                self._report_error(name, error)
 
     async def settled(self) -> None:
         """Wait until every asynchronous listener that was called has ended."""
@@ -301,11 +301,11 @@ class WorkerEvents:
         def ended(task: asyncio.Future[Any]) -> None:
             self._running.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None:
-                self._complain(name, error)
+                self._report_error(name, error)
 
         running.add_done_callback(ended)
 
-    def _complain(self, name: str, error: BaseException) -> None:
+    def _report_error(self, name: str, error: BaseException) -> None:
         self.on_listener_error(f"A listener to {name!r} raised {type(error).__name__}: {error}")
 
 

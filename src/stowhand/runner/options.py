@@ -31,7 +31,7 @@ from stowhand.tasks.discovery import load_folder
 from stowhand.tasks.registry import Registry
 from stowhand.tasks.task_list import TaskList, read_task_list
 
-MILLISECONDS = 500
+MIN_LIKELY_MILLISECONDS = 500
 """A plain number from here on surely means milliseconds."""
 NO_STORE = "no store is named: give connection_string or pg_pool, or set DATABASE_URL, or PGDATABASE and its companions"
 NO_TASKS = "no tasks are named: give task_list or task_directory"
@@ -116,23 +116,23 @@ class Plan(msgspec.Struct, frozen=True):
         return lambda job: logger.of(Scope("job", job.worker, job.task, job.id))
 
 
-def find_store(whose: str, given: Mapping[str, Any]) -> QueueStore:
+def find_store(caller: str, given: Mapping[str, Any]) -> QueueStore:
     """The store that is meant, not connected yet. Raises ConfigurationError with every mistake in ``given``."""
-    sound, problems = _sound(given)
-    store = _store(given, sound, problems)
-    _finish(whose, problems)
+    valid, problems = _read_options(given)
+    store = _store(given, valid, problems)
+    _finish(caller, problems)
     assert store is not None
     return store
 
 
-def make_plan(whose: str, given: Mapping[str, Any], *, once: bool) -> Plan:
+def make_plan(caller: str, given: Mapping[str, Any], *, once: bool) -> Plan:
     """Read the options of a run. Raises ConfigurationError with every mistake in ``given``."""
-    sound, problems = _sound(given)
-    registry, skipped_files = _tasks(given, sound, problems)
-    worker = _worker(sound, registry, problems, once=once)
-    cron = _cron(given, sound, registry, problems)
-    store = _store(given, sound, problems, worker=True)
-    _finish(whose, problems)
+    valid, problems = _read_options(given)
+    registry, skipped_files = _tasks(given, valid, problems)
+    worker = _worker(valid, registry, problems, once=once)
+    cron = _cron(given, valid, registry, problems)
+    store = _store(given, valid, problems, worker=True)
+    _finish(caller, problems)
     assert store is not None
     assert worker is not None
     return Plan(
@@ -140,21 +140,21 @@ def make_plan(whose: str, given: Mapping[str, Any], *, once: bool) -> Plan:
         registry=registry,
         skipped_files=skipped_files,
         worker=worker,
-        keywords=_fields(WorkerOptions, sound),
+        keywords=_fields(WorkerOptions, valid),
         cron=cron,
-        signals=not sound.get("no_handle_signals", False),
-        logger=sound.get("logger"),
-        events=sound.get("events") or WorkerEvents(),
-        traces=sound.get("traces"),
+        signals=not valid.get("no_handle_signals", False),
+        logger=valid.get("logger"),
+        events=valid.get("events") or WorkerEvents(),
+        traces=valid.get("traces"),
     )
 
 
-def _finish(whose: str, problems: Sequence[str]) -> None:
+def _finish(caller: str, problems: Sequence[str]) -> None:
     if problems:
-        raise ConfigurationError("\n".join(f"{whose}: {problem}" for problem in problems))
+        raise ConfigurationError("\n".join(f"{caller}: {problem}" for problem in problems))
 
 
-def _sound(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _read_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """What can be read; and what is wrong with the rest, and with the names."""
     known = RunnerOptions.__annotations__
     options = {
@@ -163,32 +163,32 @@ def _sound(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         for option in options_of(one).values()
         for name in (option.field, option.name)
     }
-    sound, problems = {}, []
+    valid, problems = {}, []
     for name, value in given.items():
         if name not in known:
             problems.append(f"no option {name!r}{suggest(name, known)}")
             continue
         try:
-            sound[name] = options[name].read(value) if value is not None and name in options else value
+            valid[name] = options[name].read(value) if value is not None and name in options else value
         except ValueError as error:
             problems.append(complaint(name, error))
     poll = given.get("poll_interval")
-    if isinstance(poll, int | float) and MILLISECONDS <= poll <= MAX_DURATION_SECONDS:
+    if isinstance(poll, int | float) and MIN_LIKELY_MILLISECONDS <= poll <= MAX_DURATION_SECONDS:
         problems.append(
             f"poll_interval: {poll} given, in seconds; {poll / 1000:g} are as many milliseconds (a timedelta says what"
             " it means)"
         )
-    return sound, problems
+    return valid, problems
 
 
 def _fields(declaring: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """What is given of a struct, by its fields; ``None``, where it says nothing, is the default."""
-    found = {}
+    fields = {}
     for field, option in options_of(declaring).items():
         name = option.name if option.name in given else field
         if name in given and (given[name] is not None or option.may_be_none):
-            found[field] = given[name]
-    return found
+            fields[field] = given[name]
+    return fields
 
 
 def _one_of(given: Mapping[str, Any], names: Sequence[str], what: str, problems: list[str]) -> str | None:
@@ -200,18 +200,18 @@ def _one_of(given: Mapping[str, Any], names: Sequence[str], what: str, problems:
 
 
 def _store(
-    given: Mapping[str, Any], sound: Mapping[str, Any], problems: list[str], *, worker: bool = False
+    given: Mapping[str, Any], valid: Mapping[str, Any], problems: list[str], *, worker: bool = False
 ) -> QueueStore | None:
     """Find the store. In this order: what is given, STOWHAND_CONNECTION and stowhand.toml, DATABASE_URL, PGDATABASE."""
     source = _one_of(given, ("pg_pool", "connection_string"), "the database is named", problems)
-    if source is not None and source not in sound:
+    if source is not None and source not in valid:
         return None
     try:
-        options = _store_options(sound)
-        traces = sound.get("traces")
+        options = _store_options(valid)
+        traces = valid.get("traces")
         if source == "pg_pool":
             return traced(open_store("postgresql://", options), traces)
-        url = store_url(sound["connection_string"]) if source is not None else _from_environment()
+        url = store_url(valid["connection_string"]) if source is not None else _from_environment()
         size = options.pool_size
         if worker and url.startswith("postgresql:") and size is not None:
             refusal = pool_refusal(f"max_pool_size: {size} given", size)
@@ -224,10 +224,10 @@ def _store(
 
 
 def _from_environment() -> str:
-    found = resolve_store_url()
-    if found.source == DEFAULT_STORE_SOURCE:
-        raise ConfigurationError(f"{NO_STORE}; {found.note}" if found.note else NO_STORE)
-    return found.url
+    resolved = resolve_store_url()
+    if resolved.source == DEFAULT_STORE_SOURCE:
+        raise ConfigurationError(f"{NO_STORE}; {resolved.note}" if resolved.note else NO_STORE)
+    return resolved.url
 
 
 def _store_options(given: Mapping[str, Any]) -> StoreOptions:
@@ -237,16 +237,16 @@ def _store_options(given: Mapping[str, Any]) -> StoreOptions:
     return StoreOptions(pool=given.get("pg_pool"), **chosen)
 
 
-def _tasks(given: Mapping[str, Any], sound: Mapping[str, Any], problems: list[str]) -> tuple[Registry, tuple[str, ...]]:
+def _tasks(given: Mapping[str, Any], valid: Mapping[str, Any], problems: list[str]) -> tuple[Registry, tuple[str, ...]]:
     registry = Registry()
     source = _one_of(given, ("task_list", "task_directory"), "tasks are named", problems)
     try:
         if source is None:
             problems.append(NO_TASKS)
         elif source == "task_list":
-            return read_task_list(sound["task_list"]), ()
-        elif source in sound:
-            return registry, load_folder(sound["task_directory"], registry).skipped_files
+            return read_task_list(valid["task_list"]), ()
+        elif source in valid:
+            return registry, load_folder(valid["task_directory"], registry).skipped_files
     except StowhandError as error:
         problems.append(str(error))
     return registry, ()
@@ -262,14 +262,14 @@ def _worker(given: Mapping[str, Any], registry: Registry, problems: list[str], *
 
 
 def _cron(
-    given: Mapping[str, Any], sound: Mapping[str, Any], registry: Registry, problems: list[str]
+    given: Mapping[str, Any], valid: Mapping[str, Any], registry: Registry, problems: list[str]
 ) -> tuple[ParsedItem, ...]:
     source = _one_of(given, ("crontab", "crontab_file", "parsed_cron_items"), "what recurs is named", problems)
-    if source is None or source not in sound:
+    if source is None or source not in valid:
         return ()
     name = "cron_items" if source == "parsed_cron_items" else source
     try:
-        return declared(items_of(cast("CronSources", {name: sound[source]})), registry)
+        return declared(items_of(cast("CronSources", {name: valid[source]})), registry)
     except StowhandError as error:
         problems.append(str(error))
         return ()

@@ -42,12 +42,12 @@ async def quick_add_job(
         return await utils.add_job(identifier, payload, **spec)
 
 
-async def _open(whose: str, options: object) -> WorkerUtils:
+async def _open(caller: str, options: object) -> WorkerUtils:
     if not isinstance(options, Mapping):
         raise ConfigurationError(
-            f"{whose}: {a_type(options)} given first; give options, as in {{'connection_string': …}}"
+            f"{caller}: {a_type(options)} given first; give options, as in {{'connection_string': …}}"
         )
-    store = find_store(whose, options)
+    store = find_store(caller, options)
     try:
         await store.open()
     except (SchemaMissing, SchemaOutdated):

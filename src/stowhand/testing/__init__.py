@@ -1,10 +1,10 @@
-"""For your own tests: the jobs of an App in one test, a clock that you move, and a store in memory.
+"""Tools for your own tests: the jobs of an App in one test, a clock that tests move, and a store in memory.
 
-    jobs         the pytest fixture ``jobs`` (plugin.py makes it): drain, advance, assert_enqueued
-    clock        time that does not move by itself
-    task_list    run_task_list_once: the due jobs of plain functions
+    jobs         the pytest fixture ``jobs`` (made by plugin.py): drain, advance, assert_enqueued
+    clock        clocks that stand still until a test moves them
+    task_list    run_task_list_once, which runs the due jobs of plain functions
 
-pytest loads ``plugin`` wherever this package is installed: each name is imported only when it is first used.
+pytest loads ``plugin`` wherever this package is installed, so each name is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from stowhand.app.drain import RecordedAttempt
     from stowhand.stores.sqlite.queue.memory import MemoryStore
     from stowhand.testing.clock import FakeClock
-    from stowhand.testing.jobs import Drained, Jobs
+    from stowhand.testing.jobs import DrainResult, Jobs
     from stowhand.testing.task_list import run_task_list_once
 
 _MODULES = {
     "app.drain": "RecordedAttempt",
     "stores.sqlite.queue.memory": "MemoryStore",
     "testing.clock": "FakeClock",
-    "testing.jobs": "Drained Jobs",
+    "testing.jobs": "DrainResult Jobs",
     "testing.task_list": "run_task_list_once",
 }
 
-__all__ = ["Drained", "FakeClock", "Jobs", "MemoryStore", "RecordedAttempt", "run_task_list_once"]
+__all__ = ["DrainResult", "FakeClock", "Jobs", "MemoryStore", "RecordedAttempt", "run_task_list_once"]
 
 
 if not TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Virtual time: an hour of leases, retries and beats passes in a millisecond, always in the same order."""
+"""Virtual time for tests: an hour of leases, retries and heartbeats passes in a millisecond, in a fixed order."""
 
 from __future__ import annotations
 
@@ -13,19 +13,25 @@ from stowhand.jobs.durations import Duration
 from stowhand.jobs.durations import seconds as in_seconds
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
-"""The wall time of a new fake clock."""
+"""The initial wall time of a fake clock."""
 
-REST_ROUNDS = 3
-"""The loop is at rest when nothing was ready in so many rounds: an event of a pipe or a thread may take one."""
+IDLE_ROUNDS = 3
+"""Rounds without a ready callback after which the loop is idle. An event of a pipe or a thread may take one round."""
 
-MOST_ROUNDS = 20_000
-"""A loop that is still busy after so many rounds is spinning: an error is better than a test that hangs."""
+MAX_ROUNDS = 20_000
+"""Rounds after which a busy loop raises an error, because a test would hang otherwise."""
 
 
 class FakeClock:
-    """A ``Clock`` that stands still until ``advance`` moves it.
+    """A clock that stands still until ``advance`` moves it, for stores and workers in tests.
 
-    Stores use it as their clock: ``MemoryStore(clock)``, ``StoreOptions(pinned=clock.now)``.
+        clock = FakeClock()
+        store = MemoryStore(clock)  # other stores: StoreOptions(pinned=clock.now)
+        await clock.advance("5m")
+
+    Args:
+        start: The initial wall time; by default 2030-01-01 UTC.
+
     """
 
     def __init__(self, start: datetime = START) -> None:
@@ -35,7 +41,16 @@ class FakeClock:
         self._timers: list[tuple[float, int, FakeTimer]] = []
 
     async def advance(self, seconds: Duration = 0.0) -> None:
-        """Move time from timer to timer; after each one let everything run to its next wait. A phrase will do: "5m"."""
+        """Move time forward from timer to timer, and run the loop until it is idle after each timer.
+
+        Args:
+            seconds: Seconds, a timedelta or a phrase ("5m").
+
+        Raises:
+            ValueError: The duration is negative.
+            RuntimeError: The event loop does not become idle.
+
+        """
         span = in_seconds(seconds)
         if span < 0:
             raise ValueError(f"time does not go back: advance({seconds})")
@@ -49,17 +64,17 @@ class FakeClock:
         await self.settle()
 
     async def settle(self) -> None:
-        """Let the loop run, without moving time, until nothing on it is ready.
+        """Run the loop without moving time, until no callback is ready.
 
-        A coroutine that waits for a real thread or a socket is not ready: wait for that by other means.
+        A coroutine that waits for a real thread or a socket is not ready; wait for it by other means.
         """
         ready = getattr(asyncio.get_running_loop(), "_ready", None)
-        at_rest = 0
-        for _ in range(MOST_ROUNDS):
+        idle_rounds = 0
+        for _ in range(MAX_ROUNDS):
             await asyncio.sleep(0)
-            # While this task runs, whatever else the loop could run is in its ready queue.
-            at_rest = at_rest + 1 if not ready else 0
-            if at_rest >= (REST_ROUNDS if ready is not None else 200):
+            # While this task runs, everything else that the loop could run is in its ready queue.
+            idle_rounds = idle_rounds + 1 if not ready else 0
+            if idle_rounds >= (IDLE_ROUNDS if ready is not None else 200):
                 return
         raise RuntimeError("the event loop does not come to rest: something calls itself without waiting")
 
@@ -67,7 +82,7 @@ class FakeClock:
         return self._elapsed
 
     def now(self) -> datetime:
-        """The wall time: the start, plus what has passed."""
+        """Return the wall time: the start plus the elapsed time."""
         return self._start + timedelta(seconds=self._elapsed)
 
     def pinned(self) -> datetime:
@@ -77,10 +92,10 @@ class FakeClock:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        awake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self.call_later(seconds, lambda: None if awake.done() else awake.set_result(None))
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self.call_later(seconds, lambda: None if future.done() else future.set_result(None))
         try:
-            await awake
+            await future
         finally:
             timer.cancel()
 
@@ -101,28 +116,28 @@ class FakeClock:
 
 
 class ManualClock(SystemClock):
-    """A clock for a store: its time stands still until it is moved. Waits and limits of a worker are in real time."""
+    """A clock for a store that stands still until it is moved. Waits and limits of a worker are in real time."""
 
     def __init__(self, start: datetime | None = None) -> None:
-        """``start``: ``None``: the machine's wall time."""
-        self._began, self._moved = stopwatch(), timedelta(0)
+        """``start``: the initial time; ``None`` means the wall time of the machine."""
+        self._started_at, self._moved = stopwatch(), timedelta(0)
         self._start = self._now = start or wall_clock()
 
     def now(self) -> datetime:
-        """The wall time at which it stands."""
+        """Return the current wall time of this clock."""
         return self._now
 
     def pinned(self) -> datetime:
         return self._now
 
     def real(self) -> datetime:
-        """What it would show, had it not stood still: its start, what it was moved on purpose, and the real time."""
-        return self._start + self._moved + timedelta(seconds=stopwatch() - self._began)
+        """Return the time of a clock that does not stand still: the start, all advances, and the real elapsed time."""
+        return self._start + self._moved + timedelta(seconds=stopwatch() - self._started_at)
 
-    def move(self, until: datetime, *, on_purpose: bool) -> None:
-        """To that moment, if it is later. ``on_purpose``: beyond the real time."""
+    def move(self, until: datetime, *, is_advance: bool) -> None:
+        """Move to a later time. ``is_advance``: whether a test asked for it, beyond the real time."""
         if until > self._now:
-            self._moved += until - self._now if on_purpose else timedelta(0)
+            self._moved += until - self._now if is_advance else timedelta(0)
             self._now = until
 
     def ticker(self, name: str, *ticks: Tick, on_end: OnEnd = nothing) -> FakeTicker:
@@ -130,7 +145,7 @@ class ManualClock(SystemClock):
 
 
 class FakeTimer:
-    """Fires once, unless it was cancelled."""
+    """Timer that fires once, unless it is cancelled."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call: Callable[[], None] | None = call
@@ -139,14 +154,14 @@ class FakeTimer:
         self._call = None
 
     def fire(self) -> None:
-        """Call it, unless it was cancelled."""
+        """Call the function, unless the timer was cancelled."""
         call, self._call = self._call, None
         if call is not None:
             call()
 
 
 class FakeTicker:
-    """Calls on the test's own loop. In virtual time ``settle`` has ended every call that waits for nothing real."""
+    """Ticker on the test's own loop. In virtual time ``settle`` finishes every call that waits for nothing real."""
 
     def __init__(self, clock: Clock, ticks: Sequence[Tick], on_end: OnEnd) -> None:
         self._rounds = Rounds(clock, ticks, on_end)
@@ -161,7 +176,7 @@ class FakeTicker:
         self._loop.call_soon_threadsafe(self._rounds.poke)
 
     def stop(self, patience: float = LAST_TICK) -> None:
-        """Call them no more. On the test's loop."""
+        """Stop the calls. On the test's loop."""
         self._rounds.stop(patience)
 
     async def ended(self) -> None:

@@ -1,10 +1,9 @@
-"""The jobs of an App in one test: enqueued by the application's own code, run when the test says so, on a clock that
-the test moves.
+"""The jobs of an App in one test. The application enqueues them, and the test runs them and moves their clock.
 
-    send.enqueue(…)  by the application, on whatever loop or thread: it is kept, and nothing runs
-    drain            what is due is run, and what that enqueues
-    advance          time passes: retries, delayed jobs and what recurs happen, in the order of time
-    assert_enqueued  a job waits that has these arguments
+send.enqueue(…)  called by the application on any loop or thread: stores the job, and runs nothing
+drain            runs the due jobs and the jobs that they enqueue
+advance          moves time: retries, delayed jobs and recurring jobs run in the order of time
+assert_enqueued  asserts that a job with these arguments is waiting
 """
 
 from __future__ import annotations
@@ -32,177 +31,217 @@ from stowhand.protocols.store import StoreOptions
 from stowhand.tasks.resource import AnyContextManager
 from stowhand.tasks.task import ConfiguredTask, refuse_foreign
 from stowhand.testing.clock import ManualClock
-from stowhand.testing.matching import SHOWN, Expected, called, each
-from stowhand.testing.places import MemoryPlace, Place, Server, in_file
+from stowhand.testing.expectation import MAX_JOBS_LISTED, ExpectedJob, format_job, format_jobs
+from stowhand.testing.stores import JobStorage, MemoryStorage, ServerSchema, in_file
 
 T = TypeVar("T")
 
 
-PACKAGE = Path(__file__).parent.parent
-FAILURES = (AttemptOutcome.RETRY, AttemptOutcome.FAILED, AttemptOutcome.POISON)
+PACKAGE_FOLDER = Path(__file__).parent.parent
+FAILURE_OUTCOMES = (AttemptOutcome.RETRY, AttemptOutcome.FAILED, AttemptOutcome.POISON)
 
 
-class Drained(msgspec.Struct, frozen=True):
-    """What ``drain`` and ``advance`` have run."""
+class DrainResult(msgspec.Struct, frozen=True):
+    """The attempts that ``drain`` or ``advance`` has run."""
 
     ran: Sequence[RecordedAttempt]
-    """Every attempt, in the order in which they ended."""
+    """All attempts, in the order in which they finished."""
 
     def __len__(self) -> int:
         return len(self.ran)
 
     def __repr__(self) -> str:
-        told = [f"\n    {called(one.job)} {one.ended}{_of_error(one.error)}" for one in self.ran[:SHOWN]]
-        more = f"\n    … and {len(self) - SHOWN} more" if len(self) > SHOWN else ""
-        return f"<Drained: {len(self)} attempts{''.join(told)}{more}>"
+        lines = [f"\n    {format_job(one.job)} {one.ended}{_of_error(one.error)}" for one in self.ran[:MAX_JOBS_LISTED]]
+        more = f"\n    … and {len(self) - MAX_JOBS_LISTED} more" if len(self) > MAX_JOBS_LISTED else ""
+        return f"<DrainResult: {len(self)} attempts{''.join(lines)}{more}>"
 
     @property
     def counts(self) -> dict[str, int]:
-        """Attempts by what was recorded of them: ``ok``, ``retry``, ``failed``, …"""
+        """Number of attempts by recorded outcome: ``ok``, ``retry``, ``failed``, …"""
         return dict(Counter(str(one.ended) for one in self.ran))
 
     @property
     def failures(self) -> Sequence[RecordedAttempt]:
-        """Those that raised something, and are tried again or have failed for good."""
-        return [one for one in self.ran if one.error is not None and one.ended in FAILURES]
+        """Attempts that raised an error, and are retried or have permanently failed."""
+        return [one for one in self.ran if one.error is not None and one.ended in FAILURE_OUTCOMES]
 
     @property
     def results(self) -> list[Any]:
-        """What those returned that completed."""
+        """Results of the completed attempts."""
         return [one.outcome.result for one in self.ran if isinstance(one.outcome, Complete)]
 
 
 class Jobs:
-    """Of one App, in one test. ``place``: where they are kept; ``clock``: their time."""
+    """The jobs of an App in one test: the value of the pytest fixture ``jobs``.
 
-    def __init__(self, app: App, place: Place, clock: ManualClock) -> None:
+    def test_a_mail_is_sent(jobs):
+        sign_up("someone@example.com")
+        jobs.assert_enqueued(send, to="someone@example.com")
+        jobs.drain()
+    """
+
+    def __init__(self, app: App, storage: JobStorage, clock: ManualClock) -> None:
         self.app = app
-        self._place, self._clock = place, clock
+        self._storage, self._clock = storage, clock
         self._stack = ExitStack()
         self._runner: asyncio.Runner | None = None
         self._recurring = RecurringItems(app, clock)
 
     @property
     def now(self) -> datetime:
-        """The time by which jobs are due: the test's begin, and what ``advance`` was told. It stands still between."""
+        """Current time of the jobs: the start of the test plus all ``advance`` calls. It does not move by itself."""
         return self._clock.now()
 
     def override(self, factory: Callable[[], AnyContextManager[object]], value: object) -> None:
-        """Until the test ends, give tasks this value for ``resource(factory)``; nothing is opened. As App.override."""
+        """Replace ``resource(factory)`` by a value until the end of the test, like ``App.override``."""
         self._stack.enter_context(self.app.override(factory, value))
 
     # -- run -------------------------------------------------------------------------------------
 
-    def drain(self, *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> Drained:
-        """Run the jobs that are due, one after another, and those that they enqueue, until none is.
+    def drain(self, *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> DrainResult:
+        """Run the due jobs one after another, and the jobs that they enqueue, until none is due.
 
-        When all have run, what the first failing task raised is raised here; ``raises=False``: it is told in what this
-        returns. Raises RuntimeError after ``most`` jobs: one of them enqueues itself for ever. In an event loop:
-        ``await jobs.adrain()``.
+        In an event loop use ``await jobs.adrain()``.
+
+        Args:
+            raises: Whether to raise the error of the first failed attempt after all jobs have run.
+            most: Maximum number of jobs.
+
+        Returns:
+            The attempts, with their results and errors.
+
+        Raises:
+            RuntimeError: More than ``most`` jobs were due; one of them may enqueue itself forever.
+
         """
         __tracebackhide__ = True
-        return judged(self._wait(lambda: self._drained(most), "await jobs.adrain(…)"), raises=raises)
+        return raise_first_failure(self._wait(lambda: self._drained(most), "await jobs.adrain(…)"), raises=raises)
 
-    async def adrain(self, *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> Drained:
-        """As ``drain``, on this event loop."""
+    async def adrain(self, *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> DrainResult:
+        """Run the due jobs like ``drain``, on this event loop."""
         __tracebackhide__ = True
-        return judged(await self._drained(most), raises=raises)
+        return raise_first_failure(await self._drained(most), raises=raises)
 
-    def advance(self, span: Duration, *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> Drained:
-        """Let so much time pass ("1h", seconds, a timedelta), and run what falls due meanwhile, in the order of time.
+    def advance(self, span: Duration, *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> DrainResult:
+        """Move time forward, and run the jobs that become due, in the order of time, without waiting.
 
-        Retries, delayed jobs and the App's ``cron`` items happen at their own moments; nothing waits. Raises as
-        ``drain``; ``most``: at one moment. In an event loop: ``await jobs.aadvance(…)``.
+        Retries, delayed jobs and the App's ``cron`` items run at their own times. In an event loop use
+        ``await jobs.aadvance(…)``.
+
+        Args:
+            span: Seconds, a timedelta or a phrase ("1h").
+            raises: As of ``drain``.
+            most: Maximum number of jobs at one time.
+
+        Returns:
+            The attempts, with their results and errors.
+
+        Raises:
+            ValueError: ``span`` is negative.
+            RuntimeError: More than ``most`` jobs were due at one time.
+
         """
         __tracebackhide__ = True
-        return judged(self._wait(lambda: self._advanced(span, most), "await jobs.aadvance(…)"), raises=raises)
+        return raise_first_failure(
+            self._wait(lambda: self._advanced(span, most), "await jobs.aadvance(…)"), raises=raises
+        )
 
-    async def aadvance(self, span: Duration, *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> Drained:
-        """As ``advance``, on this event loop."""
+    async def aadvance(self, span: Duration, *, raises: bool = True, most: int = MAX_JOBS_PER_DRAIN) -> DrainResult:
+        """Move time forward like ``advance``, on this event loop."""
         __tracebackhide__ = True
-        return judged(await self._advanced(span, most), raises=raises)
+        return raise_first_failure(await self._advanced(span, most), raises=raises)
 
-    async def _drained(self, most: int) -> Drained:
-        async with aclosing(_Course(self.app, self._clock, most)) as course:
-            await course.drain()
-        return Drained(course.ran)
+    async def _drained(self, most: int) -> DrainResult:
+        async with aclosing(_DrainCall(self.app, self._clock, most)) as call:
+            await call.drain()
+        return DrainResult(call.ran)
 
-    async def _advanced(self, span: Duration, most: int) -> Drained:
-        if (given := seconds(span)) < 0:
+    async def _advanced(self, span: Duration, most: int) -> DrainResult:
+        if (span_seconds := seconds(span)) < 0:
             raise ValueError(f"time does not go back: advance({span!r})")
-        target = self.now + timedelta(seconds=given)
+        target = self.now + timedelta(seconds=span_seconds)
         self._recurring.follow(self.now)
-        async with aclosing(_Course(self.app, self._clock, most)) as course:
-            await course.drain()
-            while moments := [one for one in (self._recurring.next(target), await course.due()) if one is not None]:
-                if (moment := min(moments)) > target:
+        async with aclosing(_DrainCall(self.app, self._clock, most)) as call:
+            await call.drain()
+            while moments := [one for one in (self._recurring.next(target), await call.due()) if one is not None]:
+                if (time := min(moments)) > target:
                     break
-                self._clock.move(moment, on_purpose=True)
-                await self._recurring.enqueue(moment)
-                await course.run()
-        self._clock.move(target, on_purpose=True)
-        return Drained(course.ran)
+                self._clock.move(time, is_advance=True)
+                await self._recurring.enqueue(time)
+                await call.run()
+        self._clock.move(target, is_advance=True)
+        return DrainResult(call.ran)
 
     # -- look ------------------------------------------------------------------------------------
 
     @property
     def enqueued(self) -> Sequence[Job]:
-        """The jobs that wait, due or not, the first enqueued first."""
-        return [job for job in self._place.jobs() if job.state in WAITING_STATES]
+        """Waiting jobs, due or not, in the order in which they were enqueued."""
+        return [job for job in self._storage.jobs() if job.state in WAITING_STATES]
 
     def assert_enqueued(self, task: ConfiguredTask[..., object] | str, /, **arguments: object) -> Job:
-        """A job of this task waits that has these arguments; others, which are not named, may be any. Gives the first.
+        """Assert that a job of this task with these arguments is waiting.
 
-        A default counts as given. Raises AssertionError that shows the nearest job and what differs.
+        Args:
+            task: A task, or its name.
+            arguments: Expected arguments; others may have any value. Defaults count.
+
+        Returns:
+            The first such job.
+
+        Raises:
+            AssertionError: There is none. The message shows the nearest job and the differences.
+            InvalidJob: The task has no such parameter.
+
         """
         __tracebackhide__ = True
         expected, waiting = self._expected(task, arguments), self.enqueued
         for job in waiting:
             if job.task == expected.task and not expected.differences(job):
                 return job
-        over = [job for job in self._place.jobs() if job.state not in WAITING_STATES]
-        raise AssertionError(expected.absence(waiting, over))
+        finished = [job for job in self._storage.jobs() if job.state not in WAITING_STATES]
+        raise AssertionError(expected.absence(waiting, finished))
 
     def assert_not_enqueued(self, task: ConfiguredTask[..., object] | str, /, **arguments: object) -> None:
-        """No job of this task waits that has these arguments."""
+        """Assert that no job of this task with these arguments is waiting."""
         __tracebackhide__ = True
         expected = self._expected(task, arguments)
         if expected.is_mistyped:
             raise AssertionError(expected.unknown)
-        found = [job for job in self.enqueued if job.task == expected.task and not expected.differences(job)]
-        if found:
-            raise AssertionError(f"a job waits that was enqueued as {expected}\n{each(found)}")
+        matching = [job for job in self.enqueued if job.task == expected.task and not expected.differences(job)]
+        if matching:
+            raise AssertionError(f"a job waits that was enqueued as {expected}\n{format_jobs(matching)}")
 
-    def _expected(self, task: ConfiguredTask[..., object] | str, arguments: dict[str, object]) -> Expected:
+    def _expected(self, task: ConfiguredTask[..., object] | str, arguments: dict[str, object]) -> ExpectedJob:
         __tracebackhide__ = True
         self.app.discover()
-        given: object = task
-        if not isinstance(given, str | ConfiguredTask):
-            raise InvalidJob(f"assert_enqueued: {a_type(given)} is no task; give what @app.task made, or its name")
+        value: object = task
+        if not isinstance(value, str | ConfiguredTask):
+            raise InvalidJob(f"assert_enqueued: {a_type(value)} is no task; give what @app.task made, or its name")
         if isinstance(task, ConfiguredTask):
             refuse_foreign(task, self.app, "assert_enqueued")
         name = task if isinstance(task, str) else task.name
-        return Expected(name, self.app.registry, arguments)
+        return ExpectedJob(name, self.app.registry, arguments)
 
     # -- the test's own loop ---------------------------------------------------------------------
 
-    def _wait(self, start: Callable[[], Coroutine[Any, Any, T]], instead: str) -> T:
+    def _wait(self, start: Callable[[], Coroutine[Any, Any, T]], replacement: str) -> T:
         __tracebackhide__ = True
         if _is_in_a_loop():
-            raise RuntimeError(f"called inside a running event loop, which would stand still: write {instead}")
+            raise RuntimeError(f"called inside a running event loop, which would stand still: write {replacement}")
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(start())
 
     def close(self) -> None:
-        """The end of the test."""
+        """Restore resources and close the event loop at the end of the test."""
         self._stack.close()
         if self._runner is not None:
             self._runner.close()
 
 
-class _Course:
-    """What one call runs."""
+class _DrainCall:
+    """One call of ``drain`` or ``advance``."""
 
     def __init__(self, app: App, clock: ManualClock, most: int) -> None:
         self._app, self._clock, self._most = app, clock, most
@@ -210,24 +249,24 @@ class _Course:
         self.ran: list[RecordedAttempt] = []
 
     async def drain(self) -> None:
-        """Also what is due by now in real time: the application may have said so itself."""
+        """Run the due jobs, including those due by now in real time, whose time the application may have computed."""
         limit = self._clock.real()
         await self.run()
-        while (moment := await self.due()) is not None and moment <= limit:
-            self._clock.move(moment, on_purpose=False)
+        while (time := await self.due()) is not None and time <= limit:
+            self._clock.move(time, is_advance=False)
             await self.run()
 
     async def run(self) -> None:
-        """What is due. Raises RuntimeError where that does not end."""
+        """Run the due jobs. Raises RuntimeError if that does not end."""
         if await self._wait() != 0:
             return
         ran = await self._drain.run(self._most)
         self.ran += ran
         if len(ran) >= self._most and await self._wait() == 0:
-            raise endless(ran, self._most)
+            raise endless_error(ran, self._most)
 
     async def due(self) -> datetime | None:
-        """When the next job is due that cannot run yet. To the microsecond: ``advance`` would miss one later."""
+        """Return when the next job is due that cannot run yet, rounded up to a microsecond."""
         wait = await self._wait()
         return self._clock.now() + timedelta(microseconds=max(round(wait * 1e6), 1)) if wait else None
 
@@ -235,31 +274,34 @@ class _Course:
         await self._drain.aclose()
 
     async def _wait(self) -> float | None:
-        """Seconds until the next job of the App's tasks is due; 0: one is."""
+        """Return the seconds until the next job of the App's tasks is due; 0 if one is due."""
         return await (await self._app.open()).next_due(self._drain.tasks)
 
 
 @contextmanager
-def jobs_of(app: App, kind: str, clock: ManualClock, server: Server | None, folder: Path) -> Iterator[Jobs]:
-    """The App on a place of its own for the block. ``kind``: memory, sqlite (a file in ``folder``), postgres."""
+def jobs_of(app: App, kind: str, clock: ManualClock, server: ServerSchema | None, folder: Path) -> Iterator[Jobs]:
+    """Keep the App's jobs in a separate store within the block.
+
+    ``kind``: memory, sqlite (a file in ``folder``), postgres.
+    """
     options = store_options_of(app, clock)
     with ExitStack() as stack:
-        place: Place
+        storage: JobStorage
         match kind, server:
             case "memory", _:
-                place = MemoryPlace(options)
-            case "postgres", Server():
-                place = stack.enter_context(server.emptied(options))
+                storage = MemoryStorage(options)
+            case "postgres", ServerSchema():
+                storage = stack.enter_context(server.emptied(options))
             case _:
-                place = stack.enter_context(in_file(folder / "stowhand.db", options))
-        stack.enter_context(kept_in(app, place.make))
-        jobs = Jobs(app, place, clock)
+                storage = stack.enter_context(in_file(folder / "stowhand.db", options))
+        stack.enter_context(kept_in(app, storage.make))
+        jobs = Jobs(app, storage, clock)
         stack.callback(jobs.close)
         yield jobs
 
 
-def endless(ran: Sequence[RecordedAttempt], most: int) -> RuntimeError:
-    """The error for more jobs than ``most``."""
+def endless_error(ran: Sequence[RecordedAttempt], most: int) -> RuntimeError:
+    """Return the error for more jobs than ``most``."""
     ((task, times),) = Counter(one.job.task for one in ran).most_common(1)
     return RuntimeError(
         f"{len(ran)} jobs have run, and more are due: {times} of them were {task!r}, which may enqueue itself for ever;"
@@ -268,9 +310,9 @@ def endless(ran: Sequence[RecordedAttempt], most: int) -> RuntimeError:
 
 
 def _of_the_task(frames: TracebackType | None) -> TracebackType | None:
-    """Without our own, which come before the task's; all, where there are no others."""
+    """Drop the frames of this package, which precede those of the task. Keep all if there are no others."""
     own = frames
-    while own is not None and Path(own.tb_frame.f_code.co_filename).is_relative_to(PACKAGE):
+    while own is not None and Path(own.tb_frame.f_code.co_filename).is_relative_to(PACKAGE_FOLDER):
         own = own.tb_next
     return own or frames
 
@@ -288,14 +330,14 @@ def _is_in_a_loop() -> bool:
 
 
 def store_options_of(app: App, clock: ManualClock) -> StoreOptions:
-    """What the App's own arguments say, on this clock; neither the environment nor a settings file is asked."""
+    """Return the store options of the App's own arguments on this clock. Ignores environment and settings file."""
     own = app.own_store.options
     chosen = {"max_attempts": PRESETS[own.get("preset", "default")].get("max_attempts"), **own}
     known = {name: value for name, value in chosen.items() if name in ("max_attempts", "history", "failed_retention")}
     return StoreOptions(**known, pinned=clock.now)
 
 
-def judged(drained: Drained, *, raises: bool) -> Drained:
+def raise_first_failure(drained: DrainResult, *, raises: bool) -> DrainResult:
     """Raise the error of the first attempt that failed, unless ``raises`` is false."""
     __tracebackhide__ = True
     for failed in drained.failures if raises else ():
@@ -303,7 +345,7 @@ def judged(drained: Drained, *, raises: bool) -> Drained:
         again = "; it is tried again" if failed.ended is AttemptOutcome.RETRY else ""
         others = len(drained.failures) - 1
         failed.error.add_note(
-            f"raised by {called(failed.job)}, attempt {failed.job.attempts} of {failed.job.max_attempts}{again}"
+            f"raised by {format_job(failed.job)}, attempt {failed.job.attempts} of {failed.job.max_attempts}{again}"
             + (f"; {others} other attempts failed" if others else "")
             + "; raises=False tells of it without raising"
         )

@@ -1,5 +1,7 @@
-"""The pytest plugin: the fixture ``jobs``, and how it finds the App. pytest imports this file in every test run where
-Stowhand is installed, so it imports nothing more until a test asks for the fixture.
+"""The pytest plugin: the fixture ``jobs``, and the lookup of its App.
+
+pytest imports this file in every test run where Stowhand is installed. So it imports nothing else until a test uses the
+fixture.
 """
 
 from __future__ import annotations
@@ -17,54 +19,62 @@ import pytest
 if TYPE_CHECKING:
     from stowhand.app.app import App
     from stowhand.testing.jobs import Jobs
-    from stowhand.testing.places import Server
+    from stowhand.testing.stores import ServerSchema
 
-OPTION, SERVER = "stowhand_app", "stowhand_postgres"
+APP_OPTION, SERVER_OPTION = "stowhand_app", "stowhand_postgres"
 STORES = ("memory", "sqlite", "postgres")
-MARKER = (
+MARKER_HELP = (
     "stowhand(store='memory', now=None): where the fixture jobs keeps the jobs of this test: memory, sqlite, postgres"
     " (several in a list: the test is run on each); and the time at which it begins, as '2030-01-01T12:00'"
 )
-HOW = f'write {OPTION} = "module:name" there, as in "shop.jobs:app"'
+APP_OPTION_HINT = f'write {APP_OPTION} = "module:name" there, as in "shop.jobs:app"'
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What stands in the ini file."""
-    parser.addini(OPTION, 'the App of the fixture "jobs": module:name, as in shop.jobs:app')
-    parser.addini(SERVER, "the PostgreSQL of tests that are marked stowhand(store='postgres'), instead of DATABASE_URL")
+    """Declare the ini options."""
+    parser.addini(APP_OPTION, 'the App of the fixture "jobs": module:name, as in shop.jobs:app')
+    parser.addini(
+        SERVER_OPTION, "the PostgreSQL of tests that are marked stowhand(store='postgres'), instead of DATABASE_URL"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Markers must be known before tests are collected."""
-    config.addinivalue_line("markers", MARKER)
+    """Declare the marker, which pytest must know before it collects tests."""
+    config.addinivalue_line("markers", MARKER_HELP)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that is marked with several stores is run on each."""
+    """Run a test that is marked with several stores on each of them."""
     if "jobs" in metafunc.fixturenames and len(stores := _stores(metafunc.definition)) > 1:
         metafunc.parametrize("jobs", stores, indirect=True)
 
 
 @pytest.fixture
 def stowhand_app(pytestconfig: pytest.Config) -> App:
-    """The App whose jobs a test asks for: what the ini file names. A fixture of this name in a conftest.py replaces it
-    for its folder."""
+    """The App of the fixture ``jobs``, as the ini file names it.
+
+    A fixture of this name in a conftest.py replaces it for that folder.
+    """
     return find_app(pytestconfig)
 
 
 @pytest.fixture(scope="session")
-def stowhand_server(pytestconfig: pytest.Config) -> Iterator[Server]:
-    """The schema of this process on a real server, dropped at the end."""
-    from stowhand.testing.places import Server
+def stowhand_server(pytestconfig: pytest.Config) -> Iterator[ServerSchema]:
+    """The schema of this test process on a PostgreSQL server, dropped at the end."""
+    from stowhand.testing.stores import ServerSchema
 
-    server = Server(find_server(pytestconfig))
+    server = ServerSchema(find_server(pytestconfig))
     yield server
     server.drop()
 
 
 @pytest.fixture
 def jobs(request: pytest.FixtureRequest, stowhand_app: object, tmp_path_factory: Any) -> Iterator[Jobs]:
-    """The App's jobs in this test: none at first, kept in memory unless it is marked otherwise, gone with it."""
+    """The jobs of the App in one test: ``drain`` and ``advance`` run them, ``assert_enqueued`` checks them.
+
+    Each test starts without jobs. They are in memory unless the test is marked
+    ``@pytest.mark.stowhand(store="sqlite")`` or ``"postgres"``.
+    """
     from stowhand.errors import StowhandError
     from stowhand.testing.clock import ManualClock
     from stowhand.testing.jobs import jobs_of
@@ -75,80 +85,80 @@ def jobs(request: pytest.FixtureRequest, stowhand_app: object, tmp_path_factory:
     folder = tmp_path_factory.mktemp("stowhand") if store == "sqlite" else Path()
     with ExitStack() as stack:
         try:
-            made = stack.enter_context(jobs_of(app, store, ManualClock(now), server, folder))
+            jobs_fixture = stack.enter_context(jobs_of(app, store, ManualClock(now), server, folder))
         except StowhandError as error:  # the server does not answer, or its user may not make a schema
-            refuse(f"{request.node.nodeid}: stowhand(store={store!r}): {error}")
-        yield made
+            fail_test(f"{request.node.nodeid}: stowhand(store={store!r}): {error}")
+        yield jobs_fixture
 
 
-def refuse(why: str) -> NoReturn:
-    """Fail the test with this sentence, and none of our frames."""
-    raise pytest.fail.Exception(why, pytrace=False) from None
+def fail_test(message: str) -> NoReturn:
+    """Fail the test with this message, without frames of this package."""
+    raise pytest.fail.Exception(message, pytrace=False) from None
 
 
 def read_marks(request: pytest.FixtureRequest) -> tuple[str, datetime | None]:
-    """Where this test keeps its jobs, and when it begins."""
+    """Return the store of the test and its start time."""
     node = request.node
     store = getattr(request, "param", None) or (_stores(node) or ["memory"])[0]
     for mark in node.iter_markers("stowhand"):
         if mark.args or set(mark.kwargs) - {"store", "now"}:
-            refuse(f"{node.nodeid}: {_shown(mark)}: write {MARKER.partition(':')[0]}")
+            fail_test(f"{node.nodeid}: {_format_mark(mark)}: write {MARKER_HELP.partition(':')[0]}")
     if store not in STORES:
-        refuse(f"{node.nodeid}: stowhand(store={store!r}): it is one of {', '.join(STORES)}")
-    moments = [mark.kwargs["now"] for mark in node.iter_markers("stowhand") if "now" in mark.kwargs]
-    return store, _moment(node, moments[0]) if moments else None
+        fail_test(f"{node.nodeid}: stowhand(store={store!r}): it is one of {', '.join(STORES)}")
+    times = [mark.kwargs["now"] for mark in node.iter_markers("stowhand") if "now" in mark.kwargs]
+    return store, _read_time(node, times[0]) if times else None
 
 
 def _stores(node: pytest.Item | Any) -> list[Any]:
-    """Those that the test's marks name, and those of its class and module where it has none; they may be mistyped."""
+    """Return the stores that the nearest mark of the test, its class or its module names. They may be misspelled."""
     for mark in node.iter_markers("stowhand"):
         if named := mark.kwargs.get("store"):
             return list(named) if isinstance(named, (list, tuple)) else [named]
     return []
 
 
-def _moment(node: pytest.Item, given: object) -> datetime:
+def _read_time(node: pytest.Item, given: object) -> datetime:
     try:
-        moment = given if isinstance(given, datetime) else datetime.fromisoformat(str(given))
+        time = given if isinstance(given, datetime) else datetime.fromisoformat(str(given))
     except ValueError:
-        refuse(f"{node.nodeid}: stowhand(now={given!r}): write a datetime, or a moment as in '2030-01-01T12:00'")
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        fail_test(f"{node.nodeid}: stowhand(now={given!r}): write a datetime, or a moment as in '2030-01-01T12:00'")
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
-def _shown(mark: pytest.Mark) -> str:
+def _format_mark(mark: pytest.Mark) -> str:
     given = [*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())]
     return f"stowhand({', '.join(given)})"
 
 
 def find_server(config: pytest.Config) -> str:
-    """The URL of a PostgreSQL."""
-    url = str(config.getini(SERVER)) or os.environ.get("DATABASE_URL", "")
+    """Return the URL of the PostgreSQL server for tests."""
+    url = str(config.getini(SERVER_OPTION)) or os.environ.get("DATABASE_URL", "")
     if not url.startswith(("postgres://", "postgresql://")):
-        refuse(
-            f"{_file(config)}: stowhand(store='postgres') needs a server: write {SERVER} = \"postgresql://…\" there, or"
-            f" set DATABASE_URL{'' if not url else ', which names none'}"
+        fail_test(
+            f"{_file(config)}: stowhand(store='postgres') needs a server: set {SERVER_OPTION} = \"postgresql://…\""
+            f" there, or set DATABASE_URL{'' if not url else ', which names none'}"
         )
     return url
 
 
 def find_app(config: pytest.Config) -> App:
-    """The App that the ini file names. What is wrong is said with the file and the option."""
+    """Return the App that the ini file names. Errors name the file and the option."""
     from stowhand.app.app import App
     from stowhand.errors import ConfigurationError
     from stowhand.tasks.loader import load_object
 
-    file, named = _file(config), str(config.getini(OPTION))
+    file, named = _file(config), str(config.getini(APP_OPTION))
     if not named:
-        refuse(
-            f"{file}: the fixture 'jobs' needs an App, and no {OPTION} is set; {HOW}, or define a fixture"
-            f" {OPTION!r} that gives the App"
+        fail_test(
+            f"{file}: the fixture 'jobs' needs an App, and no {APP_OPTION} is set; {APP_OPTION_HINT}, or define a"
+            f" fixture {APP_OPTION!r} that gives the App"
         )
     if (here := str(config.rootpath)) not in sys.path:
         sys.path.append(here)
     try:
         return load_object(named, App)
     except ConfigurationError as error:
-        refuse(f"{file}: {OPTION}: {error}{'' if error.__cause__ else f'; {HOW}'}")
+        fail_test(f"{file}: {APP_OPTION}: {error}{'' if error.__cause__ else f'; {APP_OPTION_HINT}'}")
 
 
 def _file(config: pytest.Config) -> str:
@@ -156,10 +166,10 @@ def _file(config: pytest.Config) -> str:
 
 
 def checked_app(app: object) -> App:
-    """What the fixture ``stowhand_app`` gave."""
+    """Return the value of the fixture ``stowhand_app``. Fails the test unless it is an App."""
     from stowhand.app.app import App
     from stowhand.errors import a_type
 
     if not isinstance(app, App):
-        refuse(f"the fixture {OPTION!r} gave {a_type(app)}; it returns an App")
+        fail_test(f"the fixture {APP_OPTION!r} gave {a_type(app)}; it returns an App")
     return app

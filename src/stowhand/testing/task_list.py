@@ -1,4 +1,4 @@
-"""Run the jobs that are due and return what became of each: the shortest way to test tasks through a store."""
+"""Running the due jobs of plain functions once, to test tasks through a store."""
 
 from __future__ import annotations
 
@@ -21,25 +21,33 @@ from stowhand.tasks.registry import Registry
 from stowhand.tasks.task_list import TaskList, read_task_list
 from stowhand.worker.worker import Worker
 
-LATER = timedelta(days=1)
+RETURN_DELAY = timedelta(days=1)
 
 
 async def run_task_list_once(
     store: QueueStore | str, tasks: TaskList, *, concurrency: int = 1, **options: Any
 ) -> Sequence[RecordedAttempt]:
-    """Run every due job of these tasks once, and the jobs that they add; returned in the order in which they ended.
+    """Run every due job of these tasks once, and the jobs that they add.
 
-    ``store``: an open one, or the URL of one (an absent schema is installed in it, and it is closed at the end).
-    ``tasks``: functions by name, ``(payload)`` or ``(payload, helpers)``, or tasks that an ``App`` declares. What is
-    due later, runs elsewhere, has failed for good or is of another task is left alone. ``options``: of WorkerOptions.
+    Jobs that are due later, run elsewhere, have permanently failed, or belong to another task stay unchanged.
+
+    Args:
+        store: An open store, or a URL, whose absent schema is installed and whose store is closed at the end.
+        tasks: Functions by name, ``(payload)`` or ``(payload, helpers)``, or tasks that an ``App`` declares.
+        concurrency: Number of jobs to run at once.
+        options: Fields of ``WorkerOptions``.
+
+    Returns:
+        The recorded attempts, in the order in which they finished.
+
     """
     if isinstance(store, str):
-        opened = open_store(store)
+        own_store = open_store(store)
         try:
-            await open_installed(opened)
-            return await _run(opened, read_task_list(tasks), concurrency, options)
+            await open_installed(own_store)
+            return await _run(own_store, read_task_list(tasks), concurrency, options)
         finally:
-            await opened.close()
+            await own_store.close()
     return await _run(store, read_task_list(tasks), concurrency, options)
 
 
@@ -60,27 +68,27 @@ async def _run(
         await Worker(store, once, chosen, events=events).run()
     finally:
         handler.close()
-        for job_id, run_at in once.back.items():
+        for job_id, run_at in once.due_times.items():
             await store.admin.reschedule_jobs([job_id], Reschedule(run_at=run_at))
     return once.recorder.ran
 
 
 class _Once:
-    """Runs each job once, and keeps its outcome until that is recorded."""
+    """Handler that runs each job once, and keeps its outcome until it is recorded."""
 
     def __init__(self, inner: TaskHandler) -> None:
         self._inner = inner
         self.policy, self.encode, self.resources = inner.policy, inner.encode, inner.resources
         self.recorder = Recorder(inner.policy)
         self._seen: set[int] = set()
-        self.back: dict[int, datetime] = {}
-        """Jobs that came back at once, and when they are really due."""
+        self.due_times: dict[int, datetime] = {}
+        """Due times of jobs that were due again at once, by id."""
 
     async def handle(self, attempt: Attempt[Job], job: Job) -> object:
-        """As the inner handler; a job that comes back at once is put off, unspent, until the others have run."""
+        """Call the inner handler. Postpone a job that is due again at once, without using an attempt."""
         job = attempt.record
         if job.id in self._seen:
-            self.back[job.id] = job.run_at
-            return Snooze(LATER)
+            self.due_times[job.id] = job.run_at
+            return Snooze(RETURN_DELAY)
         self._seen.add(job.id)
         return await self.recorder.watch(attempt, self._inner.handle(attempt, job))

@@ -30,13 +30,13 @@ from stowhand.jobs.lifecycle import AttemptOutcome
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.handler import Handler
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.runner.events import PoolWorker, TaskFailed, Tasks, WorkerEvents, WorkerPool
+from stowhand.runner.events import PoolWorker, TaskFailed, TaskFunctions, WorkerEvents, WorkerPool
 
 
 class RunObserver:
     """One run, reported to one emitter."""
 
-    def __init__(self, emitter: WorkerEvents, core: Events, pool: WorkerPool, tasks: Tasks) -> None:
+    def __init__(self, emitter: WorkerEvents, core: Events, pool: WorkerPool, tasks: TaskFunctions) -> None:
         self._emitter = emitter
         self._core = core
         self._pool = pool
@@ -50,9 +50,9 @@ class RunObserver:
         """Report the pool and its workers, and start to listen."""
         listeners: dict[type[Event], Callable[[Any], None]] = {
             WorkerStopping: lambda event: self._release(),
-            ClaimStarted: lambda event: self._of_worker("worker:getJob:start"),
+            ClaimStarted: lambda event: self._emit_for_idle_worker("worker:getJob:start"),
             ClaimFinished: self._claimed,
-            StoreCallFailed: self._trouble,
+            StoreCallFailed: self._claim_failed,
             JobEnded: self._ended,
             JobLost: self._forget,
             JobUnknown: self._forget,
@@ -73,11 +73,11 @@ class RunObserver:
         self._emitter.emit("gracefulShutdown", signal)
         self.shutdown(f"worker shutdown due to {signal}")
 
-    async def end(self, error: BaseException | None, *, asked: bool) -> None:
+    async def end(self, error: BaseException | None, *, was_requested: bool) -> None:
         """Report the end of the run. ``error`` broke the worker, ``asked``: while it was stopping as it should."""
         self._release()
         emit = self._emitter.emit
-        if error is not None and asked:
+        if error is not None and was_requested:
             emit("pool:gracefulShutdown:error", self._pool, error)
         for worker in self._pool.workers:
             if error is not None:
@@ -113,14 +113,14 @@ class RunObserver:
 
     # -- claims ----------------------------------------------------------------------------------
 
-    def _of_worker(self, name: str) -> None:
+    def _emit_for_idle_worker(self, name: str) -> None:
         self._emitter.emit(name, self._pool.idle_worker())
 
     def _claimed(self, event: ClaimFinished) -> None:
         if not event.jobs:
-            self._of_worker("worker:getJob:empty")
+            self._emit_for_idle_worker("worker:getJob:empty")
 
-    def _trouble(self, event: StoreCallFailed) -> None:
+    def _claim_failed(self, event: StoreCallFailed) -> None:
         if event.doing == "claim":
             error = StoreError(event.error)
             self._emitter.emit("worker:getJob:error", self._pool.idle_worker(), error)
@@ -152,7 +152,7 @@ class RunObserver:
         if event.ended is AttemptOutcome.OK:
             emit("job:success", worker, job)
         elif event.ended is not AttemptOutcome.SNOOZED:
-            error = run.why(event.error)
+            error = run.error_or(event.error)
         if error is not None and event.ended is not AttemptOutcome.CANCELED:
             emit("job:error", worker, job, error)
             if event.ended in (AttemptOutcome.FAILED, AttemptOutcome.POISON):
@@ -172,7 +172,7 @@ class _Run(msgspec.Struct):
     job: Job
     error: BaseException | None = None
 
-    def why(self, text: str | None) -> BaseException:
+    def error_or(self, text: str | None) -> BaseException:
         """What the task raised; not a cancellation from outside, nor what it returned."""
         if isinstance(self.error, Exception):
             return self.error

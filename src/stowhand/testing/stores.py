@@ -1,4 +1,4 @@
-"""Where the jobs of one test are kept: in memory, in a file of its own, in a schema that is emptied between tests."""
+"""The storage of the jobs of one test: memory, a new file, or a schema that is emptied between tests."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from stowhand.stores.sqlite.queue.memory import MemoryStore
 from stowhand.stores.url import open_store
 
 T = TypeVar("T")
-LISTED = 100_000
-"""Jobs of one test that are looked at, at most."""
-PATIENCE = 10.0
-"""Seconds that a store on another thread's loop has to close."""
-KEPT = ("applied_migrations", "settings")
+MAX_JOBS_LISTED = 100_000
+"""Maximum number of jobs of one test that are read."""
+CLOSE_TIMEOUT_SECONDS = 10.0
+"""Time that a store on another thread's loop has to close."""
+KEPT_TABLES = ("applied_migrations", "settings")
 """Tables that migrations fill."""
-SCHEMA = "stowhand_test"
-TABLES = """
+SCHEMA_PREFIX = "stowhand_test"
+LIST_TABLES_SQL = """
 select string_agg(oid::regclass::text, ', ') from pg_class
 where relnamespace = %s::regnamespace and relkind in ('r', 'p') and not relispartition and relname <> all (%s)"""
 
 
-class Place(Protocol):
-    """The jobs of one test, and of no other."""
+class JobStorage(Protocol):
+    """Storage with the jobs of one test only."""
 
     def make(self) -> QueueStore:
-        """A store on these jobs, for one event loop."""
+        """Return a store of these jobs, for one event loop."""
 
     def jobs(self) -> Sequence[Job]:
-        """All of them, those that have ended too, in the order of their ids."""
+        """Return all jobs, including finished ones, ordered by id."""
 
 
-class MemoryPlace:
-    """In this process: one store for every loop."""
+class MemoryStorage:
+    """Storage in memory: one store for all loops of this process."""
 
     def __init__(self, options: StoreOptions) -> None:
         self._store = MemoryStore(options=options, hears_commits=True)
@@ -54,25 +54,25 @@ class MemoryPlace:
         return self._store
 
     def _warned(self, warning: str, fix: str) -> None:
-        """What writes it is made when there is something to write: most tests warn of nothing."""
+        """Log a warning. The log listener is made only when there is a warning, because most tests have none."""
         logging_events().emit(StoreWarning(self._store.description, warning, fix))
 
     def jobs(self) -> Sequence[Job]:
-        return _answer(self._store.inspect.list(JobFilter(states=tuple(State), limit=LISTED)))
+        return _run_without_waiting(self._store.inspect.list(JobFilter(states=tuple(State), limit=MAX_JOBS_LISTED)))
 
 
-def _answer(question: Coroutine[Any, Any, T]) -> T:
-    """A memory store answers without waiting, so this needs no event loop."""
+def _run_without_waiting(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of a memory store, which never waits, without an event loop."""
     try:
-        question.send(None)
-    except StopIteration as answered:
-        answer: T = answered.value
+        coroutine.send(None)
+    except StopIteration as stop:
+        answer: T = stop.value
         return answer
     raise RuntimeError("a memory store waited for something")
 
 
-class UrlPlace:
-    """At a URL. A store that is made in an event loop is closed when that loop ends, or the test."""
+class UrlStorage:
+    """Storage at a URL. A store that is made in an event loop is closed when that loop or the test ends."""
 
     def __init__(self, url: str, options: StoreOptions) -> None:
         self._url, self._options = url, options
@@ -80,25 +80,25 @@ class UrlPlace:
 
     def make(self) -> QueueStore:
         store = open_store(self._url, self._options)
-        with suppress(RuntimeError):  # there is no loop: it is for the caller's own connections, and has none
-            self._open.append((asyncio.get_running_loop(), _begun(_until_closed(store))))
+        with suppress(RuntimeError):  # without a loop the store serves the caller's own connections, and opens none
+            self._open.append((asyncio.get_running_loop(), _started(_until_closed(store))))
         return store
 
     def jobs(self) -> Sequence[Job]:
         async def listed(store: QueueStore) -> Sequence[Job]:
-            return await store.inspect.list(JobFilter(states=tuple(State), limit=LISTED))
+            return await store.inspect.list(JobFilter(states=tuple(State), limit=MAX_JOBS_LISTED))
 
         return sorted(self.ask(listed), key=lambda job: job.id)
 
-    def ask(self, question: Callable[[QueueStore], Awaitable[T]], *, opened: bool = True) -> T:
-        """On a loop of its own: also where another runs, which waits meanwhile."""
+    def ask(self, coroutine: Callable[[QueueStore], Awaitable[T]], *, opened: bool = True) -> T:
+        """Ask a new store on a separate loop, even while another loop runs, which waits meanwhile."""
 
         async def ask() -> T:
             store = open_store(self._url, self._options)
             try:
                 if opened:
                     await store.open()
-                return await question(store)
+                return await coroutine(store)
             finally:
                 await store.close()
 
@@ -106,60 +106,62 @@ class UrlPlace:
             return threads.submit(lambda: asyncio.run(ask())).result()
 
     def close(self) -> None:
-        """Close what is open on loops that go on."""
+        """Close the stores of loops that are still open."""
         while self._open:
             loop, closing = self._open.pop()
             if loop.is_running():
-                asyncio.run_coroutine_threadsafe(_close(closing), loop).result(PATIENCE)
+                asyncio.run_coroutine_threadsafe(_close(closing), loop).result(CLOSE_TIMEOUT_SECONDS)
             elif not loop.is_closed():
                 loop.run_until_complete(_close(closing))
 
 
-class Server:
-    """A schema of a PostgreSQL database that this process makes with the first test, and drops at its end.
+class ServerSchema:
+    """A schema of a PostgreSQL database, created for the first test and dropped at the end of the process.
 
-    Processes of pytest-xdist, and other runs, have their own.
+    Each process of pytest-xdist has its own schema.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._schema = f"{SCHEMA}_{token_hex(6)}"
+        self._schema = f"{SCHEMA_PREFIX}_{token_hex(6)}"
         self._is_made = False
 
     @contextmanager
-    def emptied(self, options: StoreOptions) -> Iterator[UrlPlace]:
-        """For one test."""
-        place = UrlPlace(self.url, msgspec.structs.replace(options, schema=self._schema))
+    def emptied(self, options: StoreOptions) -> Iterator[UrlStorage]:
+        """Empty the schema for one test, and close its stores afterwards."""
+        storage = UrlStorage(self.url, msgspec.structs.replace(options, schema=self._schema))
         if self._is_made:
-            place.ask(self._empty)
+            storage.ask(self._empty)
         else:
-            place.ask(_install, opened=False)
+            storage.ask(_install, opened=False)
             self._is_made = True
         try:
-            yield place
+            yield storage
         finally:
-            place.close()
+            storage.close()
 
     def drop(self) -> None:
-        """At the end of the process."""
+        """Drop the schema at the end of the process."""
         if self._is_made:
-            UrlPlace(self.url, StoreOptions(schema=self._schema)).ask(lambda store: store.schema.uninstall())
+            UrlStorage(self.url, StoreOptions(schema=self._schema)).ask(lambda store: store.schema.uninstall())
 
     async def _empty(self, store: QueueStore) -> None:
         async with lent_connection(store) as connection:
-            ((tables,),) = await (await connection.execute(TABLES, [self._schema, list(KEPT)])).fetchall()
+            ((tables,),) = await (
+                await connection.execute(LIST_TABLES_SQL, [self._schema, list(KEPT_TABLES)])
+            ).fetchall()
             await connection.execute(f"truncate {tables} restart identity cascade")
 
 
 @contextmanager
-def in_file(file: Path, options: StoreOptions) -> Iterator[UrlPlace]:
-    """A new SQLite file."""
-    place = UrlPlace(f"sqlite:///{file}", options)
-    place.ask(_install, opened=False)
+def in_file(file: Path, options: StoreOptions) -> Iterator[UrlStorage]:
+    """Storage in a new SQLite file."""
+    storage = UrlStorage(f"sqlite:///{file}", options)
+    storage.ask(_install, opened=False)
     try:
-        yield place
+        yield storage
     finally:
-        place.close()
+        storage.close()
 
 
 async def _install(store: QueueStore) -> None:
@@ -177,8 +179,8 @@ async def _close(closing: AsyncGenerator[None, None]) -> None:
     await closing.aclose()
 
 
-def _begun(closing: AsyncGenerator[None, None]) -> AsyncGenerator[None, None]:
-    """Its first step, which waits for nothing: from now on the loop closes it when it ends (``shutdown_asyncgens``)."""
+def _started(closing: AsyncGenerator[None, None]) -> AsyncGenerator[None, None]:
+    """Take the first step of a generator, which does not wait, so that the loop closes it (``shutdown_asyncgens``)."""
     with suppress(StopIteration):
         closing.__anext__().send(None)
     return closing

@@ -20,14 +20,14 @@ from stowhand.observe.job_logger import LineLogger, ScopedLogger
 from stowhand.observe.listener import LogListener
 from stowhand.observe.logs import Scope, configure_unless_configured
 from stowhand.runner.events import WorkerEvents, WorkerPool
+from stowhand.runner.observer import RunObserver
 from stowhand.runner.options import Plan, RunnerOptions, find_store, make_plan
-from stowhand.runner.watching import RunObserver
 from stowhand.service.process import Stopper, export_spans_at_exit, release_and_exit
 from stowhand.service.signals import has_terminal
 from stowhand.tasks.options import TaskSpec, read_spec
 from stowhand.worker.worker import new_identity
 
-_ALIVE: set[asyncio.Task[None]] = set()
+_RUNNING_TASKS: set[asyncio.Task[None]] = set()
 """A loop knows its tasks by weak references only."""
 
 
@@ -74,15 +74,15 @@ class Runner:
     def __init__(self, plan: Plan) -> None:
         self.events: WorkerEvents = plan.events
         self._plan = plan
-        self._stopped = self._asked = self._ended = False
+        self._stopped = self._is_stop_requested = self._ended = False
         self._loop = asyncio.get_running_loop()
         self._name = plan.worker.name or new_identity()
         self._pool = WorkerPool(self._name, plan.worker.concurrency, self._shut_down)
         self._core = Events()
         functions = {definition.name: definition.function for definition in plan.registry}
-        self._watch = RunObserver(plan.events, self._core, self._pool, functions)
+        self._observer = RunObserver(plan.events, self._core, self._pool, functions)
         self._app = App(
-            store=plan.store, logger_factory=plan.log_job, traces=plan.traces, middleware=[self._watch.around]
+            store=plan.store, logger_factory=plan.log_job, traces=plan.traces, middleware=[self._observer.around]
         )
         for definition in plan.registry:
             self._app.registry.add(definition)
@@ -100,12 +100,12 @@ class Runner:
             new_logger(Scope("core")).warning(problem)
         options = plan.keywords | {"name": self._name, "once": plan.worker.once, "cron_items": plan.cron}
         self._worker = self._app.worker(events=self._core, **options)
-        self._watch.listen(plan.store)
+        self._observer.listen(plan.store)
         self._signals = self._handle_signals() if plan.signals else None
-        self._watch.begin()
+        self._observer.begin()
         self._running = self._loop.create_task(self._run(), name="stowhand runner")
-        _ALIVE.add(self._running)
-        self._running.add_done_callback(_ALIVE.discard)
+        _RUNNING_TASKS.add(self._running)
+        self._running.add_done_callback(_RUNNING_TASKS.discard)
         self._running.add_done_callback(report_worker_error)
 
     @property
@@ -147,7 +147,7 @@ class Runner:
     # -- its life --------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        crash: BaseException | None = None
+        error_of_run: BaseException | None = None
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._app.close)
             if self._signals is not None:
@@ -155,12 +155,12 @@ class Runner:
             try:
                 await self._worker.run()
             except BaseException as error:
-                crash = error
+                error_of_run = error
                 raise
             finally:
                 self._plan.store.notices.on_listening(None)
-                broke = crash if isinstance(crash, Exception) else None  # a cancellation is no mistake
-                await self._watch.end(broke, asked=self._asked)
+                failure = error_of_run if isinstance(error_of_run, Exception) else None  # a cancellation is no mistake
+                await self._observer.end(failure, was_requested=self._is_stop_requested)
                 self._ended = True
 
     def _shut_down(self, message: str, *, silently: bool = False) -> None:
@@ -169,17 +169,17 @@ class Runner:
             return
         self._stopped = True
         if not silently:
-            self._asked = True
-            self._watch.shutdown(message)
+            self._is_stop_requested = True
+            self._observer.shutdown(message)
             self._worker.stop()
 
     def _handle_signals(self) -> Signals:
         stopper = Stopper(self._worker, lambda: release_and_exit(self._plan.store, self._worker))
 
         def on_signal(name: str) -> None:
-            if not self._asked:
-                self._asked = True
-                self._loop.call_soon_threadsafe(self._watch.terminated, name)
+            if not self._is_stop_requested:
+                self._is_stop_requested = True
+                self._loop.call_soon_threadsafe(self._observer.terminated, name)
             stopper.request_stop()
 
         signals = Signals(on_signal)
@@ -188,7 +188,7 @@ class Runner:
 
 
 _listening: list[Signals] = []
-_before: dict[signal.Signals, Any] = {}
+_previous_handlers: dict[signal.Signals, Any] = {}
 """The handlers from before."""
 
 
@@ -209,7 +209,7 @@ class Signals:
         for number in numbers:
             before = signal.getsignal(number)
             if before is not _dispatch:
-                _before[number] = before
+                _previous_handlers[number] = before
                 self.loop.add_signal_handler(number, lambda: None)  # a signal wakes the loop
                 signal.signal(number, _dispatch)
         _listening.append(self)
@@ -219,14 +219,14 @@ class Signals:
         _listening[:] = [one for one in _listening if one is not self and not one.loop.is_closed()]
         if _listening:
             return
-        for number, before in _before.items():
+        for number, before in _previous_handlers.items():
             current = signal.getsignal(number)
             self.loop.remove_signal_handler(number)  # resets the handler too
             if current is not _dispatch:
                 signal.signal(number, current)  # the program has set another since
             else:
                 signal.signal(number, signal.SIG_DFL if before is None else before)
-        _before.clear()
+        _previous_handlers.clear()
 
 
 def _dispatch(number: int, _: FrameType | None) -> None:
