@@ -22,7 +22,7 @@ from stowhand.app.app import App
 from stowhand.app.own_store import ResolvedStore
 from stowhand.app.settings.settings import StoreSettings
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.protocols.store import DAY, StoreOptions
+from stowhand.protocols.store import SECONDS_PER_DAY, StoreOptions
 from stowhand.stores.url import open_store
 
 app = App()
@@ -68,7 +68,9 @@ class PostgresSite:
 
     def __init__(self, url: str, *, history: bool = False) -> None:
         connection = ResolvedStore(url, "the benchmark")
-        self.settings = StoreSettings(connection=connection, options=StoreOptions(history=DAY if history else None))
+        self.settings = StoreSettings(
+            connection=connection, options=StoreOptions(history=SECONDS_PER_DAY if history else None)
+        )
         self.url = url
 
     def fill(

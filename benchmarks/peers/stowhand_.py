@@ -19,12 +19,14 @@ from benchmarks.noop import app, noop  # noqa: E402
 from stowhand.app.app import use_worker_store  # noqa: E402
 from stowhand.app.own_store import ResolvedStore  # noqa: E402
 from stowhand.app.settings.settings import StoreSettings  # noqa: E402
-from stowhand.protocols.store import DAY, StoreOptions  # noqa: E402
+from stowhand.protocols.store import SECONDS_PER_DAY, StoreOptions  # noqa: E402
 from stowhand.stores.url import open_store  # noqa: E402
 
 STORE = StoreSettings(
     connection=ResolvedStore(os.environ["STOWHAND_CONNECTION"], "the benchmark"),
-    options=StoreOptions(history=DAY if HISTORY else None, synchronous=os.environ.get("STOWHAND_SYNCHRONOUS", "FULL")),
+    options=StoreOptions(
+        history=SECONDS_PER_DAY if HISTORY else None, synchronous=os.environ.get("STOWHAND_SYNCHRONOUS", "FULL")
+    ),
 )
 
 

@@ -21,7 +21,7 @@ from stowhand.app.portal import Portal
 from stowhand.errors import ConfigurationError, InvalidJob, SchemaMissing, StoreError
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, NewJob, State
-from stowhand.protocols.operator import PURGE, Ages
+from stowhand.protocols.operator import PURGE_TASK, Ages
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import ActionResult, JobFilter, QueueStore
 from stowhand.protocols.store import StoreOptions
@@ -96,7 +96,7 @@ def test_a_worker_in_the_background_works_leaves_signals_alone_and_stops_with_th
         before = handlers()
         async with app.run_in_background(concurrency=2, lease=timedelta(seconds=9)) as worker:
             assert worker.options.lease == 9.0
-            assert worker.options.tasks == ("send", PURGE)
+            assert worker.options.tasks == ("send", PURGE_TASK)
             job = await send.enqueue("x")
             [ended] = await settled(await app.open(), job.id)
             assert (ended.state, ended.result_text, done) == (State.COMPLETED, '"x"', ["x"])

@@ -13,7 +13,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.attempt import Attempt
-from stowhand.protocols.handler import HOOKS, ClaimContext, ClaimDecision, Handler
+from stowhand.protocols.handler import HOOK_NAMES, ClaimContext, ClaimDecision, Handler
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant
 from stowhand.tasks.middleware import MiddlewareChain
@@ -26,7 +26,7 @@ class Whole:
     """A handler with every hook, each a different object."""
 
     def __init__(self) -> None:
-        for hook in HOOKS:
+        for hook in HOOK_NAMES:
             setattr(self, hook, lambda *given: given)
 
     async def handle(self, ctx: Attempt[Any], record: Any) -> object:
@@ -50,14 +50,14 @@ def with_own(hook: str, own: object) -> Callable[[Handler], Handler]:
     return middleware
 
 
-@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("hook", HOOK_NAMES)
 def test_a_hook_that_no_middleware_defines_is_the_inner_handlers(hook: str) -> None:
     inner = Whole()
     around = MiddlewareChain(middleware=(bare, bare)).wrap(inner)
     assert getattr(around, hook) is getattr(inner, hook)
 
 
-@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("hook", HOOK_NAMES)
 def test_a_hook_that_a_middleware_defines_is_its_own(hook: str) -> None:
     async def asynchronous(*given: Any) -> None: ...
 

@@ -16,7 +16,7 @@ from stowhand.app.app import App
 from stowhand.errors import InvalidJob
 from stowhand.events import Events, SchedulingFailed
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.operator import PURGE
+from stowhand.protocols.operator import PURGE_TASK
 from stowhand.protocols.queue_store import JobFilter
 from stowhand.tasks.context import Context, Helpers
 from stowhand.testing import MemoryStore
@@ -114,7 +114,7 @@ def test_what_a_running_task_enqueues_passes_once(app: App, run: Run) -> None:
 def test_what_recurs_passes_once_and_a_built_in_task_stays_as_it_is(run: Run) -> None:
     app = App(store=MemoryStore(), on_enqueue=[marked])
     app.cron("* * * * *", declare(app), {"to": "x"})
-    crontab = f"* * * * * send ?id=of_a_file {{to: 'y'}}\n* * * * * {PURGE}\n"
+    crontab = f"* * * * * send ?id=of_a_file {{to: 'y'}}\n* * * * * {PURGE_TASK}\n"
 
     async def scenario() -> list[tuple[str, int]]:
         async with app:
@@ -125,7 +125,7 @@ def test_what_recurs_passes_once_and_a_built_in_task_stays_as_it_is(run: Run) ->
     @app.task
     async def nothing() -> None: ...
 
-    assert sorted(run(scenario())) == [(PURGE, 0), ("send", 1), ("send", 1)]
+    assert sorted(run(scenario())) == [(PURGE_TASK, 0), ("send", 1), ("send", 1)]
 
 
 def test_a_tick_whose_on_enqueue_raises_is_passed_over_and_the_others_are_made(run: Run) -> None:
@@ -165,7 +165,7 @@ def test_the_job_is_checked_after_it_has_passed(run: Run) -> None:
         return msgspec.structs.replace(job, priority="high")
 
     def purges(job: NewJob) -> NewJob:
-        return msgspec.structs.replace(job, task=PURGE)
+        return msgspec.structs.replace(job, task=PURGE_TASK)
 
     async def enqueued(on_enqueue: Callable[[NewJob], NewJob]) -> object:
         app = App(store=MemoryStore(), on_enqueue=[on_enqueue])

@@ -12,7 +12,7 @@ from stowhand.app.options import claimed_tasks
 from stowhand.app.settings.resolver import read_settings
 from stowhand.app.settings.settings import WorkerSettings
 from stowhand.errors import ConfigurationError, StowhandError
-from stowhand.protocols.operator import PURGE
+from stowhand.protocols.operator import PURGE_TASK
 from stowhand.service.task_loader import load_tasks
 from stowhand.tasks.registry import Registry
 from stowhand.testing import MemoryStore
@@ -41,9 +41,9 @@ def registry() -> Registry:
 @pytest.mark.parametrize(
     ("tasks", "excluded", "claims"),
     [
-        (None, (), ("render", "encode", "mail", "log", PURGE)),
-        (("log", PURGE), (), ("log", PURGE)),
-        (None, ("render", PURGE), ("encode", "mail", "log")),
+        (None, (), ("render", "encode", "mail", "log", PURGE_TASK)),
+        (("log", PURGE_TASK), (), ("log", PURGE_TASK)),
+        (None, ("render", PURGE_TASK), ("encode", "mail", "log")),
         (("mail", "log"), ("mail", "render"), ("log",)),
         ((), (), ()),
     ],
@@ -55,8 +55,8 @@ def test_a_worker_claims_the_tasks_that_are_named_and_not_excluded(
 
 
 def test_built_in_tasks_are_left_to_whoever_keeps_a_lent_store(registry: Registry) -> None:
-    assert PURGE not in claimed_tasks(registry, None, (), lent=True)
-    assert claimed_tasks(registry, (PURGE,), (), lent=True) == (PURGE,)
+    assert PURGE_TASK not in claimed_tasks(registry, None, (), lent=True)
+    assert claimed_tasks(registry, (PURGE_TASK,), (), lent=True) == (PURGE_TASK,)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_an_embedded_worker_takes_tasks_and_queues_as_keywords(run: Run) -> None
         app = declared()
         async with app:
             options = app.worker(queues=["heavy"], exclude_tasks=["encode"]).options
-            assert (options.queues, options.tasks) == (("heavy",), ("render", "mail", "log", PURGE))
+            assert (options.queues, options.tasks) == (("heavy",), ("render", "mail", "log", PURGE_TASK))
             async with app.run_in_background(tasks=["log"]) as worker:
                 assert worker.options.tasks == ("log",)
             with pytest.raises(ConfigurationError, match="queues: a str; give a list of names"):
@@ -118,7 +118,7 @@ def claimed(settings: WorkerSettings) -> tuple[tuple[str, ...], tuple[str, ...] 
 def test_the_command_line_the_environment_and_the_file_say_the_same(tmp_path: Path) -> None:
     (tmp_path / "stowhand.toml").write_text("queues = ['heavy', 'light']\nexclude_tasks = ['encode', 'log']\n")
     in_file = claimed(read_settings(FLAGS, environ={}, folder=tmp_path))
-    assert in_file == (("render", "mail", PURGE), ("heavy", "light"))
+    assert in_file == (("render", "mail", PURGE_TASK), ("heavy", "light"))
     environ = {"STOWHAND_QUEUE": "light", "STOWHAND_TASK": "log,render", "STOWHAND_EXCLUDE_TASKS": "mail"}
     in_environment = claimed(read_settings(FLAGS, environ=environ, folder=tmp_path))
     assert in_environment == (("render", "log"), ("light",))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from stowhand.flows.redis.store import FlowStore
-from stowhand.protocols.store import PARTS
+from stowhand.protocols.store import PART_NAMES
 from stowhand.remote import HttpStore
 from stowhand.table import TableOptions, TableStore
 
@@ -76,7 +76,7 @@ LACKS: Mapping[str, Mapping[str, str]] = {
     "redis": FLOW,
 }
 """By store: what it lacks -> why. A store that is not named lacks nothing that this suite asks for."""
-NAMES = frozenset(PARTS).union(*LACKS.values())
+NAMES = frozenset(PART_NAMES).union(*LACKS.values())
 
 
 def needs(*names: str) -> pytest.MarkDecorator:

@@ -14,7 +14,7 @@ from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Cancel, Fail, Outcome, Retry, Settlement, Snooze, settle
 from stowhand.protocols.queue_store import JobFilter, QueueStore
-from stowhand.protocols.store import DAY, Claim, ClaimRequest, Heartbeats, Reply, StoreOptions, Verdict
+from stowhand.protocols.store import SECONDS_PER_DAY, Claim, ClaimRequest, Heartbeats, Reply, StoreOptions, Verdict
 from stowhand.testing import FakeClock
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 from tests.contract.backends import Backend, Image
@@ -143,7 +143,7 @@ class StoreHarness:
         return await self.store.inspect.list(JobFilter(states=STATES, limit=10_000))
 
 
-def harness_at(backend: Backend, *, history: float | None = DAY, opened: bool = True) -> StoreHarness:
+def harness_at(backend: Backend, *, history: float | None = SECONDS_PER_DAY, opened: bool = True) -> StoreHarness:
     """A harness on the jobs of a backend, with a clock of its own."""
     clock = FakeClock()
     return StoreHarness(backend, StoreOptions(history=history, pinned=clock.now), clock, opened=opened)

@@ -17,7 +17,7 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import Retry, Settlement
-from stowhand.protocols.operator import PURGE
+from stowhand.protocols.operator import PURGE_TASK
 from stowhand.protocols.queue_store import ActionResult, Reschedule
 from stowhand.protocols.store import Verdict
 from tests.contract.backends import payload_of
@@ -680,23 +680,23 @@ async def test_what_is_left_of_a_batch_survives_being_rescheduled(harness: Store
 
 async def test_an_administrator_enqueues_what_is_built_in_and_that_way_nothing_else(harness: StoreHarness) -> None:
     first = await harness.store.admin.add_built_in(
-        NewJob(task=PURGE, payload='{"a": 1}', key="k", serial="q", priority=3)
+        NewJob(task=PURGE_TASK, payload='{"a": 1}', key="k", serial="q", priority=3)
     )
     assert (first.task, payload_of(first.payload_text), first.key, first.serial, first.priority) == (
-        PURGE,
+        PURGE_TASK,
         {"a": 1},
         "k",
         "q",
         3,
     )
     later = harness.now + timedelta(hours=1)
-    again = await harness.store.admin.add_built_in(NewJob(task=PURGE, key="k", run_at=later))
+    again = await harness.store.admin.add_built_in(NewJob(task=PURGE_TASK, key="k", run_at=later))
     assert (again.id, again.run_at, again.revision) == (first.id, later, 1)
-    assert (await harness.store.admin.add_built_in(NewJob(task=PURGE))).max_attempts == 25
+    assert (await harness.store.admin.add_built_in(NewJob(task=PURGE_TASK))).max_attempts == 25
     with pytest.raises(InvalidJob, match="is not built in"):
         await harness.store.admin.add_built_in(NewJob(task="t"))
-    (claim,) = await harness.claim(tasks=(PURGE,))
-    assert claim.record.task == PURGE
+    (claim,) = await harness.claim(tasks=(PURGE_TASK,))
+    assert claim.record.task == PURGE_TASK
 
 
 async def test_a_step_of_a_flow_is_not_completed_by_hand(harness: StoreHarness) -> None:

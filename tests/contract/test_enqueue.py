@@ -10,7 +10,7 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.operator import PURGE
+from stowhand.protocols.operator import PURGE_TASK
 from stowhand.protocols.queue_store import JobFilter
 from tests.contract.backends import payload_of
 from tests.contract.needs import needs
@@ -209,7 +209,7 @@ async def test_next_due_counts_retries_and_not_what_runs_or_has_ended(harness: S
 @pytest.mark.parametrize("key", [None, "k"])
 async def test_what_may_delete_is_not_enqueued_by_whoever_may_enqueue(harness: StoreHarness, key: str | None) -> None:
     """Built-in tasks come from administrators and crontabs; and nothing else of the call is written."""
-    job = NewJob(task=PURGE, key=key)
+    job = NewJob(task=PURGE_TASK, key=key)
     for refused in (
         harness.store.jobs.enqueue(job),
         harness.store.jobs.add_jobs([NewJob(task="t"), job]),

@@ -10,7 +10,7 @@ import pytest
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import Fail
-from stowhand.protocols.flow_tables import PARKED
+from stowhand.protocols.flow_tables import PARKED_FLAG
 from stowhand.protocols.operator import Reason, WorkerDescription, WorkerList
 from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, FAILED, StoreHarness, judged
@@ -284,7 +284,7 @@ async def test_a_parent_of_a_flow_waits_for_its_children(harness: StoreHarness) 
     """To reschedule it would be of no use."""
     await seen(harness)
     await seen(harness, _card("w2", tasks=None))
-    parent = await harness.add("f/q", key="flow:f:1", flags=(PARKED,), delay=30.0)
+    parent = await harness.add("f/q", key="flow:f:1", flags=(PARKED_FLAG,), delay=30.0)
     found = await reasons(harness, parent.id)
     assert list(found) == ["waits_for_children"]
     assert "the end of the last one wakes it" in found["waits_for_children"].what

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stowhand.jobs.job import State
-from stowhand.protocols.store import DAY
+from stowhand.protocols.store import SECONDS_PER_DAY
 from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness
 
@@ -17,7 +17,7 @@ ENDED = (State.COMPLETED, State.CANCELED)
 @pytest.mark.parametrize("state", ENDED)
 async def test_history_is_kept_for_its_time(harness: StoreHarness, state: State) -> None:
     job = await harness.in_state(state)
-    await harness.pass_time(DAY - 60)
+    await harness.pass_time(SECONDS_PER_DAY - 60)
     await harness.heartbeats.maintain()
     assert (await harness.job(job.id)).state is state
 
@@ -26,7 +26,7 @@ async def test_history_is_kept_for_its_time(harness: StoreHarness, state: State)
 async def test_history_is_pruned_after_its_time(harness: StoreHarness, state: State) -> None:
     job = await harness.in_state(state)
     # Whole days may be dropped at once, so that a row may live a day longer than asked.
-    await harness.pass_time(3 * DAY)
+    await harness.pass_time(3 * SECONDS_PER_DAY)
     await harness.heartbeats.maintain()
     assert await harness.store.jobs.get(job.id) is None
     assert (await harness.store.inspect.counts())[state] == 0
@@ -35,7 +35,7 @@ async def test_history_is_pruned_after_its_time(harness: StoreHarness, state: St
 @pytest.mark.parametrize("state", [State.QUEUED, State.ERRORED, State.PROCESSING, State.FAILED])
 async def test_what_lives_or_has_failed_is_never_pruned(harness: StoreHarness, state: State) -> None:
     job = await harness.in_state(state)
-    await harness.pass_time(400 * DAY)
+    await harness.pass_time(400 * SECONDS_PER_DAY)
     await harness.heartbeats.maintain()
     assert await harness.job(job.id) == job
 
@@ -44,14 +44,14 @@ async def test_maintenance_is_harmless_whenever_it_comes(harness: StoreHarness) 
     for _ in range(3):
         await harness.heartbeats.maintain()
         await harness.in_state(State.COMPLETED)
-        await harness.pass_time(DAY / 3)
+        await harness.pass_time(SECONDS_PER_DAY / 3)
     await harness.heartbeats.maintain()
     await harness.heartbeats.maintain()
     assert (await harness.store.inspect.counts())[State.COMPLETED] >= 2
 
 
 async def test_years_without_maintenance_do_not_make_a_settlement_fail(harness: StoreHarness) -> None:
-    await harness.pass_time(800 * DAY)
+    await harness.pass_time(800 * SECONDS_PER_DAY)
     job = await harness.in_state(State.COMPLETED)
     assert (await harness.job(job.id)).finished_at == harness.now
     await harness.heartbeats.maintain()

@@ -14,8 +14,8 @@ from stowhand.flows.redis.server import Server
 from stowhand.flows.redis.store import FlowStore
 from stowhand.protocols import flow_tables, operator, producer, queue_store
 from stowhand.protocols.flow_shape import FlowShape, Queue
-from stowhand.protocols.queue_store import there
-from stowhand.protocols.store import PARTS, Heartbeats, Store
+from stowhand.protocols.queue_store import require_part
+from stowhand.protocols.store import PART_NAMES, Heartbeats, Store
 from stowhand.remote import HttpStore
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.stores.sqlite.queue import SqliteStore
@@ -74,15 +74,15 @@ def said_on_the_page(store: str) -> dict[str, bool]:
 
 
 def test_the_parts_are_those_of_the_protocols() -> None:
-    assert set(PARTS) == set(PROTOCOLS)
+    assert set(PART_NAMES) == set(PROTOCOLS)
 
 
 @every_store
 def test_a_store_declares_why_a_part_is_absent_and_offers_every_other_one_whole(name: str) -> None:
     store = STORES[name]()
-    absent = {part for part in PARTS if is_absent(store, part)}
+    absent = {part for part in PART_NAMES if is_absent(store, part)}
     assert set(store.capabilities.absent) == absent
-    for part in set(PARTS) - absent:
+    for part in set(PART_NAMES) - absent:
         lacking = {one for one in methods(PROTOCOLS[part]) if not hasattr(getattr(store, part), one)}
         assert not lacking, part
 
@@ -92,7 +92,7 @@ def test_an_absent_part_is_an_error_with_the_store_s_reason(name: str) -> None:
     store = STORES[name]()
     for part, why in store.capabilities.absent.items():
         with pytest.raises(ConfigurationError, match=re.escape(why)):
-            there(store, part, getattr(store, part))
+            require_part(store, part, getattr(store, part))
 
 
 def test_over_http_what_is_done_beside_the_store_is_refused_with_that_advice() -> None:
@@ -105,7 +105,7 @@ def test_over_http_what_is_done_beside_the_store_is_refused_with_that_advice() -
 @every_store
 def test_the_page_of_stores_says_no_where_a_part_is_absent_and_nowhere_else(name: str) -> None:
     said, store = said_on_the_page(name), STORES[name]()
-    for part in PARTS:
+    for part in PART_NAMES:
         assert said[part] is is_absent(store, part), part
         if part not in ("flows", "notices", "results"):  # their methods are of no user's concern
             of_part = methods(PROTOCOLS[part])

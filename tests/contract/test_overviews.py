@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.counts import COUNTED, COUNTED_FOR_METRICS, BoundedCount
+from stowhand.protocols.counts import MAX_EXACT_COUNT, MAX_EXACT_COUNT_FOR_METRICS, BoundedCount
 from stowhand.protocols.operator import (
-    ALIVE_FOR,
-    VERSION_GONE,
-    VERSIONS_FOR,
-    WORKERS_SHOWN,
+    MAX_SHOWN_WORKERS,
+    VERSION_ABSENCE_SECONDS,
+    VERSION_RETENTION_SECONDS,
+    WORKER_TIMEOUT_SECONDS,
     WorkerDescription,
     WorkerList,
 )
@@ -46,16 +46,19 @@ async def test_few_jobs_are_counted_exactly(harness: StoreHarness) -> None:
 
 
 async def test_beyond_ten_thousand_it_is_said_that_there_are_more(harness: StoreHarness) -> None:
-    await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(COUNTED))
-    assert (await harness.store.inspect.amounts())[State.QUEUED] == BoundedCount(COUNTED)
+    await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(MAX_EXACT_COUNT))
+    assert (await harness.store.inspect.amounts())[State.QUEUED] == BoundedCount(MAX_EXACT_COUNT)
     await harness.store.jobs.enqueue_many(NewJob(task="t", serial=f"q{number % 2}") for number in range(2000))
     amounts = await harness.store.inspect.amounts()
-    assert (amounts[State.QUEUED], amounts[State.ERRORED]) == (BoundedCount(COUNTED, least=True), BoundedCount(0))
+    assert (amounts[State.QUEUED], amounts[State.ERRORED]) == (
+        BoundedCount(MAX_EXACT_COUNT, least=True),
+        BoundedCount(0),
+    )
     assert amounts[State.QUEUED].words == "more than 10,000"
     states = (await harness.store.inspect.figures()).states
     assert states == amounts
-    assert (await harness.store.inspect.figures(COUNTED_FOR_METRICS)).states[State.QUEUED] == BoundedCount(
-        COUNTED + 2000
+    assert (await harness.store.inspect.figures(MAX_EXACT_COUNT_FOR_METRICS)).states[State.QUEUED] == BoundedCount(
+        MAX_EXACT_COUNT + 2000
     )
 
 
@@ -105,14 +108,14 @@ async def test_a_version_that_comes_back_comes_up_once_more(harness: StoreHarnes
     begin = harness.now
     for _ in range(3):
         await see(harness)
-        await harness.pass_time(VERSION_GONE - 1)
+        await harness.pass_time(VERSION_ABSENCE_SECONDS - 1)
     assert len(await harness.store.inspect.app_versions()) == 1, "it was there all the time"
-    await harness.pass_time(VERSION_GONE + 1)
+    await harness.pass_time(VERSION_ABSENCE_SECONDS + 1)
     back = harness.now
     await see(harness)
     versions = [(one.version, one.since) for one in await harness.store.inspect.app_versions()]
     assert versions == [("5.0", begin), ("5.0", back)]
-    await harness.pass_time(VERSIONS_FOR + 60)
+    await harness.pass_time(VERSION_RETENTION_SECONDS + 60)
     await harness.heartbeats.maintain()
     assert list(await harness.store.inspect.app_versions()) == []
 
@@ -160,10 +163,10 @@ async def test_a_worker_of_any_task_can_run_each_and_a_lost_one_none(harness: St
     await see(harness, tasks=None)
     (task,) = await harness.store.inspect.tasks()
     assert (task.serving, task.workers, task.is_unserved) == (1, ("w1",), False)
-    await harness.pass_time(ALIVE_FOR + 1)
+    await harness.pass_time(WORKER_TIMEOUT_SECONDS + 1)
     (task,) = await harness.store.inspect.tasks()
     assert (task.serving, task.workers, task.is_unserved) == (0, (), True)
-    for number in range(WORKERS_SHOWN + 5):
+    for number in range(MAX_SHOWN_WORKERS + 5):
         await see(harness, name=f"x{number:02}", tasks=("a",))
     (task,) = await harness.store.inspect.tasks()
-    assert (task.serving, len(task.workers)) == (WORKERS_SHOWN + 5, WORKERS_SHOWN)
+    assert (task.serving, len(task.workers)) == (MAX_SHOWN_WORKERS + 5, MAX_SHOWN_WORKERS)

@@ -9,7 +9,7 @@ import pytest
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.operator import Ages, PurgeResult
-from stowhand.protocols.store import DAY, StoreOptions
+from stowhand.protocols.store import SECONDS_PER_DAY, StoreOptions
 from tests.contract.backends import Backend
 from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness
@@ -112,7 +112,7 @@ async def test_a_purged_job_frees_its_key(harness: StoreHarness) -> None:
 
 async def test_without_ages_nothing_is_purged(harness: StoreHarness) -> None:
     await one_of_each(harness)
-    await harness.pass_time(1000 * DAY)
+    await harness.pass_time(1000 * SECONDS_PER_DAY)
     assert await harness.store.operate.purge(Ages()) == PurgeResult()
     assert len(await harness.everything()) == len(State)
 
@@ -139,11 +139,11 @@ async def test_failed_jobs_are_kept_until_handled_unless_a_retention_is_set(
     backend: Backend, harness: StoreHarness
 ) -> None:
     old = await harness.in_state(State.FAILED)
-    await harness.pass_time(DAY)
+    await harness.pass_time(SECONDS_PER_DAY)
     young = await harness.in_state(State.FAILED)
-    await harness.pass_time(DAY / 2)
+    await harness.pass_time(SECONDS_PER_DAY / 2)
     await kept_for(backend, harness, None)
     assert (await harness.job(old.id)).state is State.FAILED
-    await kept_for(backend, harness, DAY)
+    await kept_for(backend, harness, SECONDS_PER_DAY)
     assert await harness.store.jobs.get(old.id) is None
     assert (await harness.job(young.id)).state is State.FAILED

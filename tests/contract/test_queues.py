@@ -11,7 +11,7 @@ from stowhand.errors import InvalidJob
 from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.queues import Queues
 from stowhand.protocols.counts import Pauses
-from stowhand.protocols.operator import FORGOTTEN_AFTER, QueueChange, WorkerDescription, WorkerList
+from stowhand.protocols.operator import LOST_WORKER_RETENTION_SECONDS, QueueChange, WorkerDescription, WorkerList
 from stowhand.protocols.queue_store import JobFilter, Reschedule
 from stowhand.protocols.search import Search
 from tests.contract.needs import needs
@@ -211,7 +211,7 @@ async def test_the_queue_of_a_task_is_what_the_worker_that_started_last_has_decl
     await new.worker_seen(msgspec.structs.replace(CARD, name="w2"), {"t": "default"})
     await old.worker_seen(CARD, {"t": "mail"})
     assert (await harness.add()).queue == "default", "an older worker that still runs declares nothing more"
-    await harness.pass_time(FORGOTTEN_AFTER + 1)
+    await harness.pass_time(LOST_WORKER_RETENTION_SECONDS + 1)
     await harness.heartbeats.maintain()
     await old.worker_seen(CARD, {"t": "mail"})
     assert (await harness.add()).queue == "default", "nor one that was away for so long that it is listed anew"

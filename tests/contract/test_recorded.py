@@ -15,7 +15,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import AttemptOutcome, Complete, Fail, Retry
 from stowhand.jobs.outcomes import from_returned
 from stowhand.protocols.attempt import Attempt
-from stowhand.protocols.operator import PURGE
+from stowhand.protocols.operator import PURGE_TASK
 from stowhand.protocols.options import WorkerOptions
 from stowhand.worker.worker import Worker
 from tests.contract.lent_backend import LentBackend
@@ -134,7 +134,7 @@ async def test_its_attempts_are_used_up(harness: StoreHarness) -> None:
 
 async def test_the_jobs_that_are_to_follow_are_refused(harness: StoreHarness) -> None:
     async def act(harness: StoreHarness, attempt: Attempt[Job]) -> object:
-        attempt.then += [NewJob(task="next"), NewJob(task=PURGE)]
+        attempt.then += [NewJob(task="next"), NewJob(task=PURGE_TASK)]
         return None
 
     found = await report(harness, act)

@@ -15,7 +15,7 @@ from stowhand.jobs.job import DROPPED_RESULT, Job, KeyMode, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.producer import JobStanding, Results
-from stowhand.protocols.queue_store import QueueStore, Reschedule, there
+from stowhand.protocols.queue_store import QueueStore, Reschedule, require_part
 from stowhand.stores.kernel.results import ResultPoll
 from tests.contract.needs import needs
 from tests.contract.store_harness import ERRORED, LEASE, SNOOZED, WAYS, StoreHarness
@@ -49,7 +49,7 @@ async def waiting(store: QueueStore) -> AsyncIterator[ResultPoll]:
 
 
 def results_of(store: QueueStore) -> Results:
-    return there(store, "results", store.results)
+    return require_part(store, "results", store.results)
 
 
 async def heard(poll: ResultPoll, job: Job) -> JobStanding:

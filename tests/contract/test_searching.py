@@ -13,7 +13,7 @@ import pytest
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.protocols.counts import BoundedCount
-from stowhand.protocols.search import HISTORY, Search, SearchResult
+from stowhand.protocols.search import HISTORY_STATES, Search, SearchResult
 from stowhand.protocols.store import Verdict
 from tests.contract.needs import needs
 from tests.contract.store_harness import FAILED, STATES, StoreHarness
@@ -40,7 +40,7 @@ def ids(jobs: Sequence[Job]) -> list[int]:
 
 def in_order(jobs: Sequence[Job]) -> list[int]:
     """The ids in the order of a search: live jobs, then the history, each with the newest first."""
-    return ids(sorted(jobs, key=lambda job: (job.state in HISTORY, -job.id)))
+    return ids(sorted(jobs, key=lambda job: (job.state in HISTORY_STATES, -job.id)))
 
 
 async def test_live_jobs_come_before_the_history_the_newest_first(harness: StoreHarness) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
-from stowhand.protocols.operator import PURGE
+from stowhand.protocols.operator import PURGE_TASK
 from stowhand.protocols.queue_store import JobFilter
 from stowhand.protocols.store import RefusedSettlement, Verdict
 from tests.contract.backends import payload_of
@@ -265,7 +265,9 @@ UNWRITABLE = {
         State.COMPLETED, AttemptOutcome.OK, result="1", then=(NewJob(task="fine"), NewJob(task="next", max_attempts=0))
     ),
     "follows with an endless task name": Settlement(State.COMPLETED, AttemptOutcome.OK, then=(NewJob(task="x" * 200),)),
-    "follows with a job of a built-in task": Settlement(State.COMPLETED, AttemptOutcome.OK, then=(NewJob(task=PURGE),)),
+    "follows with a job of a built-in task": Settlement(
+        State.COMPLETED, AttemptOutcome.OK, then=(NewJob(task=PURGE_TASK),)
+    ),
     "follows with an endless key": Settlement(
         State.COMPLETED, AttemptOutcome.OK, then=(NewJob(task="x", key="k" * 600),)
     ),

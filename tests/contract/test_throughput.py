@@ -11,8 +11,16 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.histogram import bucket_of
-from stowhand.protocols.store import DAY
-from stowhand.protocols.throughput import MOST_TASKS, OTHERS, Period, TaskMinute, ThroughputKeeper, tally_of, total
+from stowhand.protocols.store import SECONDS_PER_DAY
+from stowhand.protocols.throughput import (
+    MAX_TASKS_PER_MINUTE,
+    OTHER_TASKS,
+    Period,
+    TaskMinute,
+    ThroughputKeeper,
+    sum_counts,
+    total,
+)
 from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness
 
@@ -31,7 +39,7 @@ def minute_of(harness: StoreHarness, ago: int = 0) -> int:
 
 
 def counted(harness: StoreHarness, task: str = "t", ago: int = 0, **numbers: int) -> TaskMinute:
-    tally = tally_of([numbers])
+    tally = sum_counts([numbers])
     tally.runs = {bucket_of(0.1): tally.ended}
     return TaskMinute(minute_of(harness, ago), task, tally)
 
@@ -100,7 +108,7 @@ async def test_minutes_become_hours_after_two_days_and_go_after_ninety(harness: 
         await harness.pass_time(12 * 60)
         await fold(harness)
     assert len(await read(harness)) == 6
-    await harness.pass_time(2 * DAY + 3600)
+    await harness.pass_time(2 * SECONDS_PER_DAY + 3600)
     await fold(harness)
     hours = await read(harness, 72)
     assert {period.seconds for period in hours} == {3600}
@@ -108,21 +116,21 @@ async def test_minutes_become_hours_after_two_days_and_go_after_ninety(harness: 
     assert (total(hours).ok, total(hours).failed) == (6, 3)
     assert total(hours).runs == {bucket_of(0.1): 9}
     assert await read(harness, 72, step=120) == hours
-    assert total(await read(harness, 96, step=4 * DAY)) == total(hours)
-    await harness.pass_time(90 * DAY)
+    assert total(await read(harness, 96, step=4 * SECONDS_PER_DAY)) == total(hours)
+    await harness.pass_time(90 * SECONDS_PER_DAY)
     await fold(harness)
     assert await read(harness, 100 * 24) == []
 
 
 async def test_five_hundred_tasks_of_a_minute_have_rows_and_the_others_share_one(harness: StoreHarness) -> None:
-    many = [counted(harness, f"t{number:04}", ok=number + 1) for number in range(MOST_TASKS)]
+    many = [counted(harness, f"t{number:04}", ok=number + 1) for number in range(MAX_TASKS_PER_MINUTE)]
     await write(harness, "w/1", *many)
-    more = (("late", 3), (OTHERS, 10), ("z", 9999))
+    more = (("late", 3), (OTHER_TASKS, 10), ("z", 9999))
     await write(harness, "w/2", *(counted(harness, task, ok=ok) for task, ok in more))
     await harness.pass_time(12 * 60)
     await fold(harness)
     found = {period.task: period.tally.ok for period in await read(harness)}
-    assert len(found) == MOST_TASKS + 1
+    assert len(found) == MAX_TASKS_PER_MINUTE + 1
     assert (found["z"], found["late"], found["t0002"]) == (9999, 3, 3)
     assert found[None] == 10 + 1 + 2, "those with the fewest"
 
@@ -186,7 +194,7 @@ async def test_all_tasks_in_one_are_the_sum_of_each_whatever_was_added_up(harnes
     for passes in range(3):
         for ago in (0, 3):
             for writer in ("w/1", "w/2"):
-                minutes = [counted(harness, task, ago, ok=2 + ago, retry=1) for task in ("a", "b", OTHERS)]
+                minutes = [counted(harness, task, ago, ok=2 + ago, retry=1) for task in ("a", "b", OTHER_TASKS)]
                 assert await write(harness, f"{writer}/{passes}", *minutes) == set()
         assert await compare(1, 60) == 2
         await harness.pass_time(700)
@@ -194,13 +202,13 @@ async def test_all_tasks_in_one_are_the_sum_of_each_whatever_was_added_up(harnes
         assert await compare(1, 60) == 2, "added up"
         await harness.pass_time(2 * 3600)
         assert await compare(24, 3600) >= passes + 1
-    await harness.pass_time(2 * DAY + 7200)
+    await harness.pass_time(2 * SECONDS_PER_DAY + 7200)
     assert await write(harness, "w/1", counted(harness, ok=1)) == set()
     for _ in range(2):
         await fold(harness)
         assert await compare(24 * 4, 60) >= 3, "hours, and the newest minute"
-    (only,) = await read(harness, 24 * 4, step=4 * DAY, by_task=False, task="b")
+    (only,) = await read(harness, 24 * 4, step=4 * SECONDS_PER_DAY, by_task=False, task="b")
     assert (only.task, only.tally.ended) == (None, total(await read(harness, 24 * 4, task="b")).ended)
-    await harness.pass_time(91 * DAY)
+    await harness.pass_time(91 * SECONDS_PER_DAY)
     await fold(harness)
     assert list(await read(harness, 24 * 200, by_task=False)) == []

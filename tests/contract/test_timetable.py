@@ -10,17 +10,17 @@ import pytest
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.operator import PURGE
+from stowhand.protocols.operator import PURGE_TASK
 from stowhand.protocols.queue_store import (
     LEDGER_DAYS,
     REPORT_INTERVAL,
-    SCHEDULED_FOR,
+    SCHEDULER_TIMEOUT,
     KnownItem,
     LedgerEntry,
     QueueStore,
     Tick,
 )
-from stowhand.protocols.store import DAY
+from stowhand.protocols.store import SECONDS_PER_DAY
 from tests.contract.backends import payload_of
 from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness
@@ -136,7 +136,7 @@ async def test_an_item_is_scheduled_while_a_scheduler_reports_it(harness: StoreH
     assert (item.scheduled_by, item.scheduled_at) == ("a:1", harness.now)
     assert (await known(harness, "gone")).scheduled_by is None
     assert len(await timetable.known_items()) == 2, "a report makes nothing known"
-    await harness.pass_time(SCHEDULED_FOR.total_seconds() - 1)
+    await harness.pass_time(SCHEDULER_TIMEOUT.total_seconds() - 1)
     assert item.is_scheduled(harness.now)
     await harness.pass_time(1)
     assert not item.is_scheduled(harness.now)
@@ -166,7 +166,7 @@ async def test_an_item_that_a_live_scheduler_has_is_not_forgotten(harness: Store
     await timetable.report(["report"], "a:1")
     assert not await timetable.forget_item("report")
     assert not await timetable.forget_item("never there")
-    await harness.pass_time(SCHEDULED_FOR.total_seconds())
+    await harness.pass_time(SCHEDULER_TIMEOUT.total_seconds())
     assert await timetable.forget_item("report")
     assert [item.identifier for item in await timetable.known_items()] == ["other"]
     assert harness.backend.ticks("report") == [at], "a repeat would not run it again"
@@ -206,7 +206,7 @@ async def test_a_tick_is_scheduled_once_whatever_became_of_its_job(harness: Stor
         await harness.store.admin.cancel(first.job_id)
     elif end is None:
         await harness.store.admin.remove(first.job_id)
-    await harness.pass_time(3 * DAY)
+    await harness.pass_time(3 * SECONDS_PER_DAY)
     await harness.heartbeats.maintain()
     (again,) = await (await harness.another()).timetable.schedule([tick(at, spec="theirs")])
     assert again == LedgerEntry(mine=False, job_id=first.job_id, spec="mine")
@@ -365,12 +365,12 @@ async def test_the_ledger_is_pruned_after_its_days_and_no_tick_older_than_that_i
     at = minute(harness)
     await harness.store.timetable.register([("report", "s")])
     (first,) = await harness.store.timetable.schedule([tick(at)])
-    await harness.pass_time((LEDGER_DAYS - 1) * DAY)
+    await harness.pass_time((LEDGER_DAYS - 1) * SECONDS_PER_DAY)
     await harness.heartbeats.maintain()
     assert harness.backend.ticks("report") == [at]
     (again,) = await harness.store.timetable.schedule([tick(at)])
     assert again == LedgerEntry(mine=False, job_id=first.job_id, spec="0 4 * * *")
-    await harness.pass_time(3 * DAY)
+    await harness.pass_time(3 * SECONDS_PER_DAY)
     with pytest.raises(InvalidJob, match=f"{LEDGER_DAYS} days"):
         await harness.store.timetable.schedule([tick(minute(harness)), tick(at)])
     await harness.heartbeats.maintain()
@@ -392,9 +392,9 @@ async def test_what_may_still_be_scheduled_is_never_pruned(harness: StoreHarness
 async def test_a_tick_may_be_of_a_built_in_task(harness: StoreHarness) -> None:
     ticks = [
         tick(minute(harness), "before"),
-        Tick(identifier="purge", at=minute(harness), job=NewJob(task=PURGE, key="p"), spec="s"),
+        Tick(identifier="purge", at=minute(harness), job=NewJob(task=PURGE_TASK, key="p"), spec="s"),
         tick(minute(harness), "after"),
     ]
     entered = await harness.store.timetable.schedule(ticks)
     jobs = [await harness.store.jobs.get(each.job_id) for each in entered]
-    assert [job.task for job in jobs if job is not None] == ["t", PURGE, "t"]
+    assert [job.task for job in jobs if job is not None] == ["t", PURGE_TASK, "t"]

@@ -12,8 +12,8 @@ from stowhand.jobs.job import KeyMode, NewJob, State
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Complete, Fail, Retry
 from stowhand.protocols.operator import Ages
-from stowhand.protocols.queue_store import FAILURES_MOST, Reschedule
-from stowhand.protocols.store import DAY, Verdict
+from stowhand.protocols.queue_store import MAX_EXAMINED_FAILURES, Reschedule
+from stowhand.protocols.store import SECONDS_PER_DAY, Verdict
 from tests.contract.needs import needs
 from tests.contract.store_harness import CANCELED, ERRORED, SNOOZED, StoreHarness, judged
 
@@ -204,7 +204,7 @@ async def test_a_job_that_nobody_has_held_takes_them_along(harness: StoreHarness
 async def test_they_are_pruned_with_the_history(harness: StoreHarness) -> None:
     failed = await harness.in_state(State.FAILED)
     gone = await harness.in_state(State.CANCELED)
-    await harness.pass_time(3 * DAY)
+    await harness.pass_time(3 * SECONDS_PER_DAY)
     await harness.heartbeats.maintain()
     assert await harness.store.jobs.get(gone.id) is None
     assert not await tries_of(harness, gone.id)
@@ -269,11 +269,11 @@ async def test_older_failures_are_left_out_and_it_is_said(harness: StoreHarness)
     old = await harness.add("old")
     await harness.store.admin.permanently_fail_jobs([old.id])
     await harness.pass_time(1)
-    made = await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(FAILURES_MOST))
-    for begin in range(0, FAILURES_MOST, 2000):
+    made = await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(MAX_EXAMINED_FAILURES))
+    for begin in range(0, MAX_EXAMINED_FAILURES, 2000):
         await harness.store.admin.permanently_fail_jobs(made[begin : begin + 2000])
     (found,) = await harness.store.inspect.failures()
-    assert (found.task, found.jobs, found.since, found.is_cut) == ("t", FAILURES_MOST, harness.now, True)
+    assert (found.task, found.jobs, found.since, found.is_cut) == ("t", MAX_EXAMINED_FAILURES, harness.now, True)
 
 
 @needs("admin")

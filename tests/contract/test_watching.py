@@ -8,8 +8,13 @@ import msgspec
 import pytest
 
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.counts import NAMES, BoundedCount
-from stowhand.protocols.operator import ALIVE_FOR, FORGOTTEN_AFTER, WorkerDescription, WorkerList
+from stowhand.protocols.counts import MAX_LISTED_NAMES, BoundedCount
+from stowhand.protocols.operator import (
+    LOST_WORKER_RETENTION_SECONDS,
+    WORKER_TIMEOUT_SECONDS,
+    WorkerDescription,
+    WorkerList,
+)
 from stowhand.stores.kernel import counts
 from tests.contract.needs import needs
 from tests.contract.store_harness import StoreHarness
@@ -43,13 +48,13 @@ async def test_a_worker_that_says_goodbye_is_in_it_no_longer(harness: StoreHarne
 
 async def test_one_that_says_none_is_lost_and_a_day_later_forgotten(harness: StoreHarness) -> None:
     await roll(harness).worker_seen(CARD, {})
-    await harness.pass_time(ALIVE_FOR - 1)
+    await harness.pass_time(WORKER_TIMEOUT_SECONDS - 1)
     assert [row.alive for row in await harness.store.inspect.workers()] == [True]
     await harness.pass_time(2)
     assert [row.alive for row in await harness.store.inspect.workers()] == [False]
     await harness.heartbeats.maintain()
     assert len(await harness.store.inspect.workers()) == 1
-    await harness.pass_time(FORGOTTEN_AFTER)
+    await harness.pass_time(LOST_WORKER_RETENTION_SECONDS)
     await harness.heartbeats.maintain()
     assert list(await harness.store.inspect.workers()) == []
 
@@ -172,10 +177,10 @@ async def test_nothing_is_told_of_an_empty_store(harness: StoreHarness) -> None:
 
 
 async def test_beyond_the_names_that_are_told_the_others_are_summed_up(harness: StoreHarness) -> None:
-    await harness.store.jobs.enqueue_many([NewJob(task=f"t{number}") for number in range(NAMES + 5)])
+    await harness.store.jobs.enqueue_many([NewJob(task=f"t{number}") for number in range(MAX_LISTED_NAMES + 5)])
     await harness.store.jobs.enqueue_many([NewJob(task="t1"), NewJob(task="t2")])
     tasks = (await harness.store.inspect.figures()).tasks
-    assert len(tasks) == NAMES + 1
+    assert len(tasks) == MAX_LISTED_NAMES + 1
     assert {one.name: one.queued for one in tasks} | {
         None: BoundedCount(5),
         "t1": BoundedCount(2),

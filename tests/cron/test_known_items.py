@@ -9,7 +9,7 @@ import pytest
 
 from stowhand.cron.known_items import MAX_DELAY, cron_figures, missed_tick
 from stowhand.protocols.counts import CronFigures
-from stowhand.protocols.queue_store import SCHEDULED_FOR, KnownItem
+from stowhand.protocols.queue_store import SCHEDULER_TIMEOUT, KnownItem
 from tests.conftest import Run
 from tests.cron.harness import Harness, in_harness
 
@@ -59,7 +59,7 @@ def test_a_running_scheduler_reports_its_items_and_a_stopped_one_does_not(run: R
                 await harness.clock.advance(60)
                 assert await figures(harness) == CronFigures(known=("backup", "nightly"))
             await harness.stop()
-            await harness.clock.advance(SCHEDULED_FOR.total_seconds())
+            await harness.clock.advance(SCHEDULER_TIMEOUT.total_seconds())
             assert (await figures(harness)).unscheduled == ("backup", "nightly")
             await harness.goes_to("2030-01-01T03:30:00")
             assert list((await figures(harness)).missed) == ["backup", "nightly"]

@@ -78,7 +78,7 @@ def test_the_page_of_tables_has_every_column_and_says_which_may_be_missing() -> 
 def test_the_page_of_tables_names_every_call(kind: type) -> None:
     page = read("table.md")
     named = set(re.findall(r"`(\w+)", page))
-    of_every_store = {*store.PARTS, "enclosing"}
+    of_every_store = {*store.PART_NAMES, "enclosing"}
     assert {name for name in vars(kind) if not name.startswith("_")} - of_every_store <= named
 
 

@@ -23,7 +23,7 @@ from stowhand.cron.crontab import parse_crontab
 from stowhand.cron.scheduler import Scheduler
 from stowhand.errors import SchemaError
 from stowhand.jobs.job import NewJob, State
-from stowhand.protocols.operator import PURGE
+from stowhand.protocols.operator import PURGE_TASK
 from stowhand.protocols.queue_store import JobFilter
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore
@@ -240,7 +240,7 @@ def test_what_our_limits_refuse_is_named_before_anything_is_written(theirs: str,
     execute(
         theirs,
         f"""select graphile_worker.add_job('plain', to_json(repeat('x', 1048577)));
-        select graphile_worker.add_job('{PURGE}'); select graphile_worker.add_job(E'two\\nlines')""",
+        select graphile_worker.add_job('{PURGE_TASK}'); select graphile_worker.add_job(E'two\\nlines')""",
     )
     refused = call("migrate", "-c", theirs, "--from-graphile", "graphile_worker", "--yes")
     assert refused.code == 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stowhand.protocols.counts import NAMES, BoundedCount, NameCounts
+from stowhand.protocols.counts import MAX_LISTED_NAMES, BoundedCount, NameCounts
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,11 @@ def test_a_sum_with_more_in_it_is_more() -> None:
 
 def test_the_largest_are_named_and_the_others_are_one() -> None:
     tallies = NameCounts()
-    for number in range(NAMES + 3):
+    for number in range(MAX_LISTED_NAMES + 3):
         tallies.add(f"t{number:03}", "waiting", number + 1)
     tallies.add("t001", "failed", 1)
     named, others = tallies.live()[:-1], tallies.live()[-1]
-    assert [one.name for one in named] == [f"t{number:03}" for number in reversed(range(3, NAMES + 3))]
+    assert [one.name for one in named] == [f"t{number:03}" for number in reversed(range(3, MAX_LISTED_NAMES + 3))]
     assert (others.name, others.queued, others.failed) == (None, BoundedCount(1 + 2 + 3), BoundedCount(1))
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from stowhand import App, Worker
 from stowhand.errors import ConfigurationError
-from stowhand.protocols.queue_store import there
-from stowhand.protocols.store import PARTS, heartbeats_of
+from stowhand.protocols.queue_store import require_part
+from stowhand.protocols.store import PART_NAMES, heartbeats_of
 from stowhand.stores.api import Capabilities, Heartbeats, Lease, Pulse, open_store
 from stowhand.table import Resetter
 from stowhand.testing import MemoryStore
@@ -69,7 +69,7 @@ def test_all_that_a_worker_needs_and_a_store_lacks_is_named_at_once() -> None:
 
 
 def test_parts_that_an_app_asks_for_are_named_at_once() -> None:
-    for part in PARTS:
+    for part in PART_NAMES:
         with pytest.raises(ConfigurationError, match=rf"App: store: Alone has no description, .*\b{part}\b"):
             App(store=Alone())  # type: ignore[arg-type]
 
@@ -77,7 +77,7 @@ def test_parts_that_an_app_asks_for_are_named_at_once() -> None:
 def test_a_part_that_is_absent_for_no_declared_reason_is_refused_all_the_same() -> None:
     store: Any = Partly()
     with pytest.raises(ConfigurationError, match="looking at jobs: this store does not offer it"):
-        there(store, "inspect", store.inspect)
+        require_part(store, "inspect", store.inspect)
 
 
 def test_heartbeats_that_block_are_refused_before_the_worker_runs(run: Run) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from stowhand.app.app import App
 from stowhand.errors import ConfigurationError
-from stowhand.protocols.operator import PURGE
+from stowhand.protocols.operator import PURGE_TASK
 from stowhand.runner import Logger, WorkerEvents, make_worker_utils, quick_add_job, run, run_migrations, run_once
 from stowhand.runner.options import NO_STORE, NO_TASKS, RunnerOptions, make_plan
 from stowhand.testing import MemoryStore
@@ -226,7 +226,7 @@ def test_a_password_is_never_repeated() -> None:
 
 def test_defaults_are_those_of_the_command_line() -> None:
     plan = make_plan("run", {"connection_string": "sqlite:///x.db", "task_list": TASKS}, once=False)
-    assert (plan.worker.concurrency, plan.worker.poll_interval, plan.worker.tasks) == (4, None, ("x", PURGE))
+    assert (plan.worker.concurrency, plan.worker.poll_interval, plan.worker.tasks) == (4, None, ("x", PURGE_TASK))
     assert plan.signals
     assert isinstance(plan.events, WorkerEvents)
 

@@ -14,8 +14,8 @@ from stowhand.app.built_in import with_built_in
 from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import NewJob, State
 from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
-from stowhand.protocols.operator import BUILT_IN, PURGE
-from stowhand.protocols.store import DAY, ClaimRequest, StoreOptions
+from stowhand.protocols.operator import BUILT_IN_TASKS, PURGE_TASK
+from stowhand.protocols.store import SECONDS_PER_DAY, ClaimRequest, StoreOptions
 from stowhand.tasks.task_list import read_task_list
 from stowhand.testing import FakeClock, MemoryStore
 from tests.cli.conftest import HELLO, command
@@ -26,7 +26,7 @@ FAILED = Settlement(State.FAILED, AttemptOutcome.FAILED, error="no")
 
 async def filled(clock: FakeClock) -> tuple[MemoryStore, dict[str, int]]:
     """Jobs that ended 20 and 40 days ago, and one that waits since then."""
-    store = MemoryStore(options=StoreOptions(history=1000 * DAY, pinned=clock.now))
+    store = MemoryStore(options=StoreOptions(history=1000 * SECONDS_PER_DAY, pinned=clock.now))
     ids = {}
     for days in (40, 20, 0):
         for task, settlement in (("completed", COMPLETED), ("failed", FAILED), ("pending", None)):
@@ -35,7 +35,7 @@ async def filled(clock: FakeClock) -> tuple[MemoryStore, dict[str, int]]:
                 request = ClaimRequest(worker="w", token=f"{task}{days}", limit=1, lease=30.0, tasks=(task,))
                 (claim,) = await store.claim(request)
                 await store.settle([(claim.lease, settlement)])
-        await clock.advance(20 * DAY if days else 0)
+        await clock.advance(20 * SECONDS_PER_DAY if days else 0)
     return store, ids
 
 
@@ -50,7 +50,7 @@ async def left(payload: object) -> set[str]:
         pass
 
     async with app:
-        job = await store.admin.add_built_in(NewJob(task=PURGE, payload=json.dumps(payload)))
+        job = await store.admin.add_built_in(NewJob(task=PURGE_TASK, payload=json.dumps(payload)))
         worker = app.worker(once=True)
         await worker.run()
         done = await store.jobs.get(job.id)
@@ -95,9 +95,9 @@ async def some_task(payload: dict[str, Any]) -> None:
 def test_its_name_is_reserved_however_a_task_is_declared() -> None:
     app = App(store=MemoryStore())
     with pytest.raises(ConfigurationError, match="is built in"):
-        app.task(name=PURGE)(some_task)
+        app.task(name=PURGE_TASK)(some_task)
     with pytest.raises(ConfigurationError, match="is built in"):
-        read_task_list({PURGE: some_task})
+        read_task_list({PURGE_TASK: some_task})
 
 
 def test_a_worker_may_be_told_to_run_nothing_else(run: Run) -> None:
@@ -110,8 +110,8 @@ def test_a_worker_may_be_told_to_run_nothing_else(run: Run) -> None:
 
         async with app:
             await app.add_job("other")
-            job = await (await app.open()).admin.add_built_in(NewJob(task=PURGE))
-            await app.worker(once=True, tasks=[PURGE]).run()
+            job = await (await app.open()).admin.add_built_in(NewJob(task=PURGE_TASK))
+            await app.worker(once=True, tasks=[PURGE_TASK]).run()
             found = await (await app.open()).jobs.get(job.id)
         assert found is not None
         assert found.state is State.COMPLETED
@@ -120,7 +120,7 @@ def test_a_worker_may_be_told_to_run_nothing_else(run: Run) -> None:
 
 
 def test_workers_claim_them_beside_their_own_but_not_of_a_lent_store() -> None:
-    assert with_built_in(("a",), is_remote=False) == ("a", *BUILT_IN)
+    assert with_built_in(("a",), is_remote=False) == ("a", *BUILT_IN_TASKS)
     assert with_built_in(("a",), is_remote=True) == ("a",)
 
 
@@ -137,7 +137,7 @@ def test_a_crontab_line_names_it_on_any_worker(tmp_path: Path, run: Run) -> None
         )  # fmt: skip
         _, said = await asyncio.wait_for(program.communicate(), 60)
         more = await asyncio.create_subprocess_exec(
-            *command("cron", "run", PURGE, "-c", "sqlite:///jobs.db"), cwd=tmp_path, stdout=asyncio.subprocess.PIPE
+            *command("cron", "run", PURGE_TASK, "-c", "sqlite:///jobs.db"), cwd=tmp_path, stdout=asyncio.subprocess.PIPE
         )
         await asyncio.wait_for(more.communicate(), 60)
         last = await asyncio.create_subprocess_exec(

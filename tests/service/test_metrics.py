@@ -25,7 +25,14 @@ from stowhand.observe.prometheus import MmapedDict
 from stowhand.observe.queue_metrics import QueueMetrics
 from stowhand.observe.worker_metrics import MAX_KINDS, WorkerMetrics
 from stowhand.protocols.attempt import Attempt
-from stowhand.protocols.counts import COUNTED_FOR_METRICS, BoundedCount, CronFigures, Figures, LiveCounts, Pauses
+from stowhand.protocols.counts import (
+    MAX_EXACT_COUNT_FOR_METRICS,
+    BoundedCount,
+    CronFigures,
+    Figures,
+    LiveCounts,
+    Pauses,
+)
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.testing import MemoryStore
@@ -320,7 +327,7 @@ def test_tasks_and_queues_beyond_the_limit_are_one_series() -> None:
         LiveCounts(name=f"t{number}", queued=BoundedCount(2), due=BoundedCount(1), failed=BoundedCount(3))
         for number in range(5)
     ]
-    states = {State.QUEUED: BoundedCount(17), State.COMPLETED: BoundedCount(COUNTED_FOR_METRICS, least=True)}
+    states = {State.QUEUED: BoundedCount(17), State.COMPLETED: BoundedCount(MAX_EXACT_COUNT_FOR_METRICS, least=True)}
     figures = Figures(
         states=states,
         tasks=[*many, LiveCounts(name=None, queued=BoundedCount(7), failed=BoundedCount(1, least=True))],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from stowhand.protocols.counts import COUNTED, Figures
+from stowhand.protocols.counts import MAX_EXACT_COUNT, Figures
 from stowhand.service.store_probe import StoreProbe
 from stowhand.stores.kernel.inspector import Inspector
 from stowhand.stores.sqlite.queue.reader import Reader
@@ -27,7 +27,7 @@ class SlowInspector(Inspector):
         super().__init__(Reader(store._connections))
         self.store = store
 
-    async def figures(self, most: int = COUNTED) -> Figures:
+    async def figures(self, most: int = MAX_EXACT_COUNT) -> Figures:
         self.store.counted += 1
         await self.store.clock.advance(self.store.seconds)
         return await super().figures(most)

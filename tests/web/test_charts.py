@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from stowhand.jobs.durations import format_time
 from stowhand.jobs.histogram import bucket_of
 from stowhand.protocols.operator import AppVersion
-from stowhand.protocols.throughput import OutcomeCounts, Period, Slot, slots_of
+from stowhand.protocols.throughput import OutcomeCounts, Period, Slot, time_slots
 from stowhand.web.charts import durations, spark, throughput
 
 NOON = datetime(2030, 5, 17, 12, tzinfo=UTC)
@@ -130,6 +130,6 @@ def test_what_is_counted_comes_into_its_column() -> None:
         Period(NOON + timedelta(minutes=minute), 60, task, OutcomeCounts(ok=1, waits={3: 1}))
         for minute, task in ((0, "a"), (0, "b"), (4, "a"), (9, None))
     ]
-    found = slots_of(periods, NOON, NOON + timedelta(minutes=12), 300)
+    found = time_slots(periods, NOON, NOON + timedelta(minutes=12), 300)
     assert [slot.at.minute for slot in found] == [0, 5, 10]
     assert [slot.tally and slot.tally.ok for slot in found] == [3, 1, None]

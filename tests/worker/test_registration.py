@@ -11,7 +11,7 @@ import pytest
 
 import stowhand
 from stowhand.events import StoreCallFailed, StoreRecovered
-from stowhand.protocols.operator import SEEN_EVERY, WorkerDescription
+from stowhand.protocols.operator import WORKER_UPDATE_INTERVAL_SECONDS, WorkerDescription
 from stowhand.testing import FakeClock
 from stowhand.worker.reports import RETRY_DELAY_SECONDS
 from tests.worker.worker_harness import FaultyHeartbeats, FaultyStore, at_work, nothing, taking
@@ -82,7 +82,7 @@ async def test_an_idle_worker_writes_an_entry_each_half_minute_and_no_more() -> 
     clock = FakeClock()
     store = CountingStore(clock)
     async with at_work(nothing, store=store, clock=clock):
-        await clock.advance(10 * SEEN_EVERY)
+        await clock.advance(10 * WORKER_UPDATE_INTERVAL_SECONDS)
         assert 10 <= len(store.called("worker_seen")) <= 11
 
 
@@ -91,7 +91,7 @@ async def test_a_store_that_takes_no_entry_is_back_when_it_takes_one() -> None:
     store = CountingStore(clock)
     async with at_work(nothing, store=store, clock=clock) as harness:
         store.down.add("worker_seen")  # and nothing else is to be written
-        await clock.advance(SEEN_EVERY + 20)
+        await clock.advance(WORKER_UPDATE_INTERVAL_SECONDS + 20)
         assert [event.retry_in for event in harness.events(StoreCallFailed)[:1]] == [RETRY_DELAY_SECONDS]
         assert harness.events(StoreRecovered) == []
         assert harness.worker.controls.liveness.refused()["heartbeat"] >= 19

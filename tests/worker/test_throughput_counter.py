@@ -11,7 +11,7 @@ from stowhand.jobs.job import Job, State
 from stowhand.jobs.lease import Lease, ResetJob
 from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome, Settlement
 from stowhand.protocols.store import Claim
-from stowhand.protocols.throughput import MOST_TASKS, OTHERS, OutcomeCounts
+from stowhand.protocols.throughput import MAX_TASKS_PER_MINUTE, OTHER_TASKS, OutcomeCounts
 from stowhand.worker.leases import HeldJob
 from stowhand.worker.reports import MAX_KEPT_MINUTES, ThroughputCounter
 
@@ -132,11 +132,11 @@ def test_a_long_outage_is_counted_as_late_and_takes_no_room(paper: Paper) -> Non
 
 
 def test_tasks_beyond_the_most_share_a_row(paper: Paper) -> None:
-    paper.book.count([paper.ended(f"t{number}") for number in range(MOST_TASKS + 7)])
+    paper.book.count([paper.ended(f"t{number}") for number in range(MAX_TASKS_PER_MINUTE + 7)])
     found = paper.take()
-    assert found[MINUTE, OTHERS].ok == 7
-    assert len(found[MINUTE, OTHERS].runs) == 1
-    assert len(found) == MOST_TASKS + 1
+    assert found[MINUTE, OTHER_TASKS].ok == 7
+    assert len(found[MINUTE, OTHER_TASKS].runs) == 1
+    assert len(found) == MAX_TASKS_PER_MINUTE + 1
 
 
 def test_resets_are_counted_also_those_before_the_first_reply(paper: Paper) -> None:

@@ -54,7 +54,7 @@ from stowhand.jobs.lifecycle import Raisable
 from stowhand.protocols.handler import Middleware
 from stowhand.protocols.operator import Operator
 from stowhand.protocols.producer import AsyncConnection, Connection, Producer
-from stowhand.protocols.queue_store import Administrator, Inspector, QueueStore, lent_connection, there
+from stowhand.protocols.queue_store import Administrator, Inspector, QueueStore, lent_connection, require_part
 from stowhand.protocols.store import StoreOptions
 from stowhand.stores.url import MEMORY_URL
 from stowhand.tasks.context import Context, LoggerFactory
@@ -474,7 +474,7 @@ class App:
             raise ConfigurationError(_REFUSED_IN_IMMEDIATE)
         checked = self._check(job)
         store = self._traced(self.any_store())
-        transactions = there(store, "transactions", store.transactions)
+        transactions = require_part(store, "transactions", store.transactions)
         return transactions.enqueue_in(connection, checked)
 
     def _check(self, job: NewJob) -> NewJob:

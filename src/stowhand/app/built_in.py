@@ -18,10 +18,10 @@ import msgspec
 
 from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.operator import BUILT_IN, PURGE, Ages
+from stowhand.protocols.operator import BUILT_IN_TASKS, PURGE_TASK, Ages
 from stowhand.protocols.options import WorkerOptions
 from stowhand.protocols.queue_store import QueueStore, lent_connection
-from stowhand.protocols.store import DAY
+from stowhand.protocols.store import SECONDS_PER_DAY
 from stowhand.tasks.context import LoggerFactory
 from stowhand.tasks.dispatch import TaskHandler
 from stowhand.tasks.registry import Registry, TaskDefinition, define
@@ -34,7 +34,7 @@ MIN_AGE_SECONDS = 3600.0
 
 def with_built_in(names: Sequence[str], *, is_remote: bool) -> tuple[str, ...]:
     """Return these tasks and the built-in ones, which workers of a remote store do not run."""
-    return tuple(names) if is_remote else (*names, *BUILT_IN)
+    return tuple(names) if is_remote else (*names, *BUILT_IN_TASKS)
 
 
 def handler_on(store: QueueStore, tasks: Registry, new_logger: LoggerFactory, options: WorkerOptions) -> TaskHandler:
@@ -78,11 +78,14 @@ def _purge() -> TaskDefinition:
     async def purge(payload: Any) -> dict[str, int]:
         raise NotImplementedError
 
-    return define(purge, PURGE, {}, positional=True, built_in=True)
+    return define(purge, PURGE_TASK, {}, positional=True, built_in=True)
 
 
 def _seconds(days: object, default: float) -> float:
     """Return the seconds of a number of days: at least an hour (less is a mistake), at most a hundred years."""
     if isinstance(days, bool) or not isinstance(days, int | float) or math.isnan(days) or days <= 0:
         days = default
-    return min(max(float(min(days, MAX_DURATION_SECONDS / DAY)) * DAY, MIN_AGE_SECONDS), MAX_DURATION_SECONDS)
+    return min(
+        max(float(min(days, MAX_DURATION_SECONDS / SECONDS_PER_DAY)) * SECONDS_PER_DAY, MIN_AGE_SECONDS),
+        MAX_DURATION_SECONDS,
+    )

@@ -22,7 +22,7 @@ from stowhand.jobs.job import Job
 from stowhand.jobs.lifecycle import AttemptOutcome, Outcome, RaisableOutcome
 from stowhand.jobs.outcomes import from_raised, from_returned
 from stowhand.protocols.attempt import Attempt
-from stowhand.protocols.handler import HOOKS, Function, Handler
+from stowhand.protocols.handler import HOOK_NAMES, Function, Handler
 from stowhand.protocols.store import Claim
 from stowhand.tasks.middleware import MiddlewareChain
 from stowhand.worker.host import is_inside_worker
@@ -172,7 +172,7 @@ class HandlerWithoutResources:
 
     def __init__(self, handler: Handler, **hooks: object) -> None:
         self.handle = handler.handle
-        for hook in HOOKS:
+        for hook in HOOK_NAMES:
             if hook != "resources" and (value := hooks.get(hook) or getattr(handler, hook, None)) is not None:
                 setattr(self, hook, value)
 

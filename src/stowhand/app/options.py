@@ -10,7 +10,7 @@ from stowhand.cron.sources import CronSources
 from stowhand.errors import ConfigurationError, InvalidJob, UnknownTask, suggest
 from stowhand.jobs import limits
 from stowhand.jobs.durations import Duration
-from stowhand.protocols.operator import BUILT_IN
+from stowhand.protocols.operator import BUILT_IN_TASKS
 from stowhand.protocols.options import Flags, WorkerOptions
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions
@@ -110,12 +110,12 @@ def claimed_tasks(
     ConfigurationError if no task is left.
     """
     for name in (*(tasks or ()), *exclude_tasks):
-        if name not in registry and name not in BUILT_IN:
-            raise UnknownTask(f"no task {name!r}{suggest(name, (*registry.names, *BUILT_IN))}")
+        if name not in registry and name not in BUILT_IN_TASKS:
+            raise UnknownTask(f"no task {name!r}{suggest(name, (*registry.names, *BUILT_IN_TASKS))}")
     if tasks is None:
-        chosen = (*registry.names, *(() if lent else BUILT_IN))
+        chosen = (*registry.names, *(() if lent else BUILT_IN_TASKS))
     else:
-        chosen = tuple(name for name in (*registry.names, *BUILT_IN) if name in tasks)
+        chosen = tuple(name for name in (*registry.names, *BUILT_IN_TASKS) if name in tasks)
     remaining = tuple(name for name in chosen if name not in exclude_tasks)
     if exclude_tasks and not remaining and tasks != ():
         raise ConfigurationError("task, exclude_task: no task is left to claim; name others")

@@ -15,7 +15,7 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Raisable
 from stowhand.protocols.operator import Operator
 from stowhand.protocols.producer import Connection, Producer
-from stowhand.protocols.queue_store import Administrator, Inspector, QueueStore, Schema, Timetable, there
+from stowhand.protocols.queue_store import Administrator, Inspector, QueueStore, Schema, Timetable, require_part
 from stowhand.stores.callers.connection_types import is_asynchronous
 from stowhand.tasks.job_handle import JobHandle
 from stowhand.tasks.options import EnqueueOptions
@@ -162,7 +162,7 @@ class Sync:
         Raises ConfigurationError if the store has no such setting.
         """
         self.wait_for(
-            lambda store: there(store, "settings", store.settings).set_default_max_attempts(attempts),
+            lambda store: require_part(store, "settings", store.settings).set_default_max_attempts(attempts),
             "await (await app.open()).settings.set_default_max_attempts(…)",
         )
 

@@ -28,7 +28,7 @@ from stowhand.errors import hint, suggest
 from stowhand.jobs.durations import format_time, parse_run_time
 from stowhand.jobs.job import Job
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.operator import BUILT_IN
+from stowhand.protocols.operator import BUILT_IN_TASKS
 from stowhand.protocols.queue_store import KnownItem, QueueStore
 from stowhand.tasks.registry import Registry
 
@@ -86,7 +86,7 @@ def run_item(name: str, **typed: Any) -> None:
         if item is None:
             (item,) = declared([_stored_item(name, await store.timetable.known_items(), items)], tasks)
         job = tasks.apply_on_enqueue(item.job(this_minute(await store.timetable.now()), backfilled=False))
-        return await (store.admin.add_built_in(job) if job.task in BUILT_IN else store.jobs.enqueue(job))
+        return await (store.admin.add_built_in(job) if job.task in BUILT_IN_TASKS else store.jobs.enqueue(job))
 
     click.echo(with_store(settings.store, run, traces).id)
 

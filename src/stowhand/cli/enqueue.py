@@ -19,8 +19,8 @@ from stowhand.jobs.durations import RunTime, parse_duration, parse_run_time
 from stowhand.jobs.fields import NEW_JOB_FIELDS, OPTIONS, Field, Kind, flag_of
 from stowhand.jobs.job import Job, KeyMode
 from stowhand.jobs.strict_json import SIZE_LIMIT
-from stowhand.protocols.operator import BUILT_IN
-from stowhand.protocols.options import one_of
+from stowhand.protocols.operator import BUILT_IN_TASKS
+from stowhand.protocols.options import parse_word
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.tasks.options import EnqueueOptions
 from stowhand.tasks.registry import Registry
@@ -69,7 +69,7 @@ PAYLOAD_HINT = """the arguments of the task are one JSON value, in quotes: stowh
 @click.option(
     "--key-mode",
     metavar="MODE",
-    type=ParsedText(lambda text: KeyMode(one_of(text.replace("-", "_"), KeyMode))),
+    type=ParsedText(lambda text: KeyMode(parse_word(text.replace("-", "_"), KeyMode))),
     help=f"{', '.join(KeyMode)}.  [default: replace]",
     shell_complete=completing(KeyMode),
 )
@@ -98,7 +98,7 @@ def command(
     tasks, traces = _load_tasks(settings, task, is_named=typed.get("tasks") is not None)
     text = _read_stdin() if payload == "-" else payload
     options = cast("EnqueueOptions", {k: v for k, v in values.items() if v not in (None, ())})
-    built_in = task in BUILT_IN
+    built_in = task in BUILT_IN_TASKS
     try:
         job = limits.check(tasks.apply_on_enqueue(tasks.new_job_of_text(task, text, options)), built_in=built_in)
     except InvalidJob as error:
@@ -140,7 +140,7 @@ def _load_tasks(settings: WorkerSettings, task: str, *, is_named: bool) -> tuple
 
     Nothing is loaded unless an App or a folder of tasks is named. Raise UnknownTask with the nearest name.
     """
-    needs_tasks = (is_named or settings.app is not None) and task not in BUILT_IN
+    needs_tasks = (is_named or settings.app is not None) and task not in BUILT_IN_TASKS
     if not needs_tasks and not settings.otel:
         return Registry(), None
     from stowhand.service.task_loader import load_tasks, requested_traces

@@ -13,7 +13,7 @@ from stowhand.cli.options import completing
 from stowhand.jobs.durations import PastTime, parse_past_time
 from stowhand.jobs.job import State
 from stowhand.observe.safe_text import escape
-from stowhand.protocols.options import one_of
+from stowhand.protocols.options import parse_word
 from stowhand.protocols.queue_store import JobFilter, QueueStore
 
 
@@ -68,7 +68,7 @@ filter_options = with_options(
         "states",
         "--state",
         multiple=True,
-        type=ParsedText(lambda text: State(one_of(text, State))),
+        type=ParsedText(lambda text: State(parse_word(text, State))),
         metavar="STATE",
         help=f"{', '.join(State)}; may be repeated.",
         shell_complete=completing(State),

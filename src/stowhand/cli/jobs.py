@@ -27,7 +27,7 @@ from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job, State
 from stowhand.observe.safe_text import escape
 from stowhand.protocols.counts import BoundedCount
-from stowhand.protocols.operator import PURGE_COUNTED, Ages, Explanation
+from stowhand.protocols.operator import MAX_PURGE_COUNT, Ages, Explanation
 from stowhand.protocols.queue_store import Answer, FailureGroups, QueueStore, Reschedule
 from stowhand.protocols.validation import validate_reschedule
 from stowhand.service.exit_codes import FAILURE, OK
@@ -336,7 +336,7 @@ def purge_jobs(
         click.echo(json.dumps({"dry_run": dry_run} | counts))
     else:
         amounts = {
-            name: BoundedCount.up_to(PURGE_COUNTED, number) if dry_run else BoundedCount(number)
+            name: BoundedCount.up_to(MAX_PURGE_COUNT, number) if dry_run else BoundedCount(number)
             for name, number in counts.items()
         }
         text = ", ".join(f"{amount.words} {name}" for name, amount in amounts.items())

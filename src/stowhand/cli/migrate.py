@@ -15,7 +15,7 @@ from stowhand.cli.session import unopened
 from stowhand.errors import ConfigurationError
 from stowhand.jobs import limits
 from stowhand.observe.safe_text import escape, scrub
-from stowhand.protocols.queue_store import there
+from stowhand.protocols.queue_store import require_part
 from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
 from stowhand.service.exit_codes import FAILURE, OK
 
@@ -119,7 +119,7 @@ def _check_attempts(settings: StoreSettings, attempts: int) -> None:
 async def _set_attempts(settings: StoreSettings, attempts: int) -> str:
     async with unopened(settings) as store:
         before = await store.schema.default_max_attempts()
-        await there(store, "settings", store.settings).set_default_max_attempts(attempts)
+        await require_part(store, "settings", store.settings).set_default_max_attempts(attempts)
     return f"A job enqueued without a number of attempts has {attempts} from now on (before: {before})."
 
 

@@ -11,7 +11,7 @@ import msgspec
 from stowhand.cli.columns import Column, fields
 from stowhand.jobs.durations import format_short_duration
 from stowhand.protocols.queue_store import QueueStore
-from stowhand.protocols.throughput import OutcomeCounts, Period, tally_of
+from stowhand.protocols.throughput import OutcomeCounts, Period, sum_counts
 
 TASK_SPAN_MINUTES = 4
 """Whole minutes before the current one, for the figures by task."""
@@ -55,7 +55,7 @@ async def read_recent_counts(store: QueueStore) -> RecentCounts:
 
     def ended(minutes: int, tallies: Iterable[Period]) -> SpanCounts:
         numbers = (period.tally.numbers() for period in tallies if period.at >= span_starts[minutes])
-        return SpanCounts(tally_of(numbers), (now - span_starts[minutes]).total_seconds())
+        return SpanCounts(sum_counts(numbers), (now - span_starts[minutes]).total_seconds())
 
     periods_by_task = defaultdict(list)
     for period in periods:

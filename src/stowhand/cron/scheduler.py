@@ -23,7 +23,7 @@ from stowhand.cron.item import ParsedItem
 from stowhand.errors import InvalidJob
 from stowhand.events import CronClockMoved, CronConflict, CronScheduled, CronStarted, Events, SchedulingFailed
 from stowhand.jobs.job import NewJob
-from stowhand.protocols.options import OUTAGE
+from stowhand.protocols.options import OUTAGE_BACKOFF
 from stowhand.protocols.queue_store import KnownItem, LedgerEntry, QueueStore, Tick
 
 CLOCK_TOLERANCE_SECONDS = 10.0
@@ -127,7 +127,7 @@ class Scheduler:
                 await self._keep_up()
             except Exception as error:  # noqa: BLE001 - boundary: the top of the scheduler; reported, and tried again
                 self._failures += 1
-                pause = OUTAGE(self._failures)
+                pause = OUTAGE_BACKOFF(self._failures)
                 if self._failures == 1:
                     self._events.emit(SchedulingFailed(f"{type(error).__name__}: {error}", pause))
                 self._busy_since = None

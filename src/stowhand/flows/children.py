@@ -8,7 +8,7 @@ from typing import Any
 from stowhand.errors import InvalidJob
 from stowhand.flows.job import FlowJob
 from stowhand.jobs import strict_json
-from stowhand.protocols.flow_shape import RESERVED, FlowQueue
+from stowhand.protocols.flow_shape import RESERVED_FIELDS, FlowQueue
 
 
 def params_at(queue: str) -> str:
@@ -45,7 +45,9 @@ def children_of(queue: FlowQueue, job: FlowJob, params: list[Any]) -> Iterator[t
             job.ctx.logger.warning(f"{params_at(queue.name)}[{index}] names no child; it is skipped")
             continue
         values = {
-            name: value for name, value in given.items() if value is not None and name not in ("childName", *RESERVED)
+            name: value
+            for name, value in given.items()
+            if value is not None and name not in ("childName", *RESERVED_FIELDS)
         }
         priority = given.get("priority")
         rank = priority if type(priority) is int else job.priority

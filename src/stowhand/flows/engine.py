@@ -17,7 +17,7 @@ from stowhand.flows.job import FlowJob, FlowJobView
 from stowhand.jobs.lifecycle import Outcome
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
-from stowhand.protocols.options import LEASE
+from stowhand.protocols.options import DEFAULT_LEASE_SECONDS
 from stowhand.protocols.queue_store import Answer
 from stowhand.protocols.store import Store
 from stowhand.stores.group_commit import GroupCommit
@@ -184,7 +184,9 @@ class Engine(Protocol):
     def task(self, queue: FlowQueue) -> str:
         """Return the task name of this queue's jobs."""
 
-    def store(self, queue: FlowQueue, lock_time: float, wait_timeout: float, lease: float = LEASE) -> Store[Any]:
+    def store(
+        self, queue: FlowQueue, lock_time: float, wait_timeout: float, lease: float = DEFAULT_LEASE_SECONDS
+    ) -> Store[Any]:
         """The store for the workers of one queue; the worker opens and closes it. Times are seconds."""
 
     def job(self, queue: FlowQueue, ctx: Attempt[Any], record: Any) -> FlowJob:

@@ -25,9 +25,9 @@ from stowhand.observe.job_logger import core_logger
 from stowhand.observe.listener import LogListener
 from stowhand.observe.logs import configure_unless_configured
 from stowhand.observe.propagation import bound_correlation_id
-from stowhand.protocols.flow_shape import KEY_LIFE, FlowQueue, FlowShape, Layout, Queue
-from stowhand.protocols.handler import why_no_function
-from stowhand.protocols.options import LEASE
+from stowhand.protocols.flow_shape import DEFAULT_KEY_LIFE_SECONDS, FlowQueue, FlowShape, Layout, Queue
+from stowhand.protocols.handler import not_a_function_reason
+from stowhand.protocols.options import DEFAULT_LEASE_SECONDS
 from stowhand.protocols.queue_store import Answer, QueueStore
 from stowhand.stores.kernel.results import LoopPolls, SharedPoll
 from stowhand.stores.url import URL_PREFIXES
@@ -80,7 +80,7 @@ class Flow:
         *,
         layout: Layout | str = Layout.CLASSIC,
         hash_tag: str | None = None,
-        key_life: Duration = KEY_LIFE,
+        key_life: Duration = DEFAULT_KEY_LIFE_SECONDS,
         correlate: Correlate | None = None,
         events: Events | None = None,
         traces: Traces | None = None,
@@ -321,7 +321,7 @@ class Flow:
         wait_timeout: Duration = WAIT_TIMEOUT_SECONDS,
         *,
         grace: Duration = GRACE_SECONDS,
-        lease: Duration = LEASE,
+        lease: Duration = DEFAULT_LEASE_SECONDS,
     ) -> FlowWorker:
         """Create a worker with ``count`` slots for a queue; ``start_all`` or its own ``start`` starts it.
 
@@ -338,7 +338,7 @@ class Flow:
             )
         if not callable(function):
             raise ConfigurationError(f"workers of {queue!r}: {function!r} given; give a function of (job)")
-        if (problem := why_no_function(function)) is not None:
+        if (problem := not_a_function_reason(function)) is not None:
             raise ConfigurationError(f"workers of {queue!r}: {problem}")
         kind = ChildHandler if flow_queue.parent is not None and self.engine.handles_child_end else StepHandler
         lock = _positive("lock_time", lock_time)
@@ -353,7 +353,7 @@ class Flow:
         wait_timeout: Duration = WAIT_TIMEOUT_SECONDS,
         *,
         grace: Duration = GRACE_SECONDS,
-        lease: Duration = LEASE,
+        lease: Duration = DEFAULT_LEASE_SECONDS,
     ) -> FlowWorker:
         """Create a worker for a parent's queue, which fans out and gathers. A parent that waits occupies no slot."""
         flow_queue = self.shape.find_queue(queue)
@@ -372,7 +372,7 @@ class Flow:
         wait_timeout: Duration = WAIT_TIMEOUT_SECONDS,
         *,
         grace: Duration = GRACE_SECONDS,
-        lease: Duration = LEASE,
+        lease: Duration = DEFAULT_LEASE_SECONDS,
     ) -> FlowWorker:
         """Create a worker for a child's queue; otherwise as ``create_workers``."""
         return self.create_workers(
@@ -519,7 +519,7 @@ def _engine_at(place: str | QueueStore, shape: FlowShape) -> Engine:
 
 def _positive(field: str, given: Duration) -> float:
     value = _read(field, given)
-    if not 0 < value <= KEY_LIFE:
+    if not 0 < value <= DEFAULT_KEY_LIFE_SECONDS:
         raise ConfigurationError(f"{field}: {given!r} given; give more than 0 s and at most a day")
     return value
 

@@ -13,7 +13,7 @@ from stowhand.jobs import strict_json
 from stowhand.jobs.durations import MAX_DURATION_SECONDS, Duration, seconds
 from stowhand.jobs.strict_json import encode_plain
 from stowhand.observe.propagation import current_correlation_id
-from stowhand.protocols.flow_shape import RESERVED, FlowShape
+from stowhand.protocols.flow_shape import RESERVED_FIELDS, FlowShape
 
 NUMBER_DIGITS = 6
 """Number of hexadecimal digits at the end of an id that number the ids of a batch."""
@@ -141,7 +141,7 @@ def _encodable(text: str, what: str) -> str:
 def _attribute(name: object) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
         raise InvalidJob(f"attribute {name!r}: names are texts of 1 to {MAX_NAME_CHARS} characters")
-    if name in RESERVED:
+    if name in RESERVED_FIELDS:
         raise InvalidJob(f"attribute {name!r} is the job's own")
     strict_json.encode(name, what=f"the name of attribute {name!r}")
     return name

@@ -23,7 +23,7 @@ from stowhand.jobs.strict_json import encode_plain
 from stowhand.jobs.text import clean
 from stowhand.observe.propagation import bound_correlation_id
 from stowhand.protocols.attempt import Attempt, Stop
-from stowhand.protocols.flow_shape import RESERVED, FlowQueue
+from stowhand.protocols.flow_shape import RESERVED_FIELDS, FlowQueue
 from stowhand.protocols.handler import is_async
 from stowhand.protocols.store import Claim
 from stowhand.retry import constant
@@ -213,7 +213,7 @@ def _as_object(result: object) -> Mapping[str, object]:
 def _attribute(name: object) -> str:
     if not isinstance(name, str) or not name:
         raise InvalidJob(f"the result has an attribute {name!r}; names are text")
-    if name in RESERVED:
+    if name in RESERVED_FIELDS:
         raise InvalidJob(f"the result has an attribute {name!r}, which is the job's own")
     return name
 

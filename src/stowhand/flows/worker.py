@@ -16,7 +16,7 @@ from stowhand.flows.engine import Engine
 from stowhand.flows.step_handler import StepHandler
 from stowhand.observe.propagation import bound_correlation_id
 from stowhand.protocols.flow_shape import FlowQueue
-from stowhand.protocols.options import OUTAGE, WorkerOptions
+from stowhand.protocols.options import OUTAGE_BACKOFF, WorkerOptions
 from stowhand.protocols.store import Store
 from stowhand.worker.worker import Worker, new_identity
 
@@ -159,7 +159,7 @@ class FlowWorker:
             await store.close()
 
     async def _recover(self, error: Exception, failures: int) -> None:
-        pause = OUTAGE(failures)
+        pause = OUTAGE_BACKOFF(failures)
         text = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
         self._events.emit(StoreCallFailed(self.id, "work", text, pause))
         waiting = asyncio.ensure_future(self._stop_requested.wait())

@@ -26,7 +26,7 @@ from stowhand.observe.prometheus import (
     generate_latest,
 )
 from stowhand.observe.queue_metrics import QueueMetrics
-from stowhand.protocols.counts import NAMES, CronFigures, Figures
+from stowhand.protocols.counts import MAX_LISTED_NAMES, CronFigures, Figures
 from stowhand.protocols.store import RecordedSettlement
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -47,7 +47,7 @@ class Exposition:
         folder: Path | None = None,
         *,
         cron: Callable[[], CronFigures | None] = lambda: None,
-        labels: int = NAMES,
+        labels: int = MAX_LISTED_NAMES,
     ) -> None:
         self._folder = folder
         self._lock = threading.Lock()

@@ -58,7 +58,7 @@ from stowhand.observe.attempt_context import bound_to_event
 from stowhand.observe.job_logger import LineLogger, ScopedLogger, core_logger
 from stowhand.observe.logs import Scope
 from stowhand.observe.safe_text import escape, shorten, summary_line
-from stowhand.protocols.operator import BUILT_IN
+from stowhand.protocols.operator import BUILT_IN_TASKS
 
 FORBIDDEN_FLAGS_OPERATION = "forbidden flags"
 JOB_EVENTS = (
@@ -424,7 +424,7 @@ def names(all_names: tuple[str, ...]) -> str:
 
 def without_built_in(tasks: tuple[str, ...]) -> tuple[str, ...]:
     """Return the tasks without the built-in ones, unless there are no others."""
-    return tuple(task for task in tasks if task not in BUILT_IN) or tasks
+    return tuple(task for task in tasks if task not in BUILT_IN_TASKS) or tasks
 
 
 def one_line(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.observe import metric_definitions
 from stowhand.observe.prometheus import REGISTRY, Collector, CollectorRegistry, Metric
-from stowhand.protocols.counts import NAMES, BoundedCount, CronFigures, Figures, LiveCounts
+from stowhand.protocols.counts import MAX_LISTED_NAMES, BoundedCount, CronFigures, Figures, LiveCounts
 
 FIGURE_METRICS = (
     metric_definitions.QUEUE_JOBS,
@@ -37,7 +37,7 @@ class QueueMetrics(Collector):
         registry: CollectorRegistry = REGISTRY,
         *,
         cron: Callable[[], CronFigures | None] = lambda: None,
-        labels: int = NAMES,
+        labels: int = MAX_LISTED_NAMES,
     ) -> None:
         self._figures = figures
         self._oldest_due = oldest_due

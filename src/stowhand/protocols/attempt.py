@@ -31,7 +31,7 @@ else:
     R = TypeVar("R", covariant=True)
 
 
-TEXT_LIMIT = 200
+MAX_PROGRESS_TEXT_LENGTH = 200
 """Characters."""
 
 
@@ -60,9 +60,9 @@ class ProgressKeeper(Protocol):
 def read_progress(lease: Lease, done: object, text: object) -> Progress:
     """Raises ConfigurationError for what is no part of 1."""
     if isinstance(done, bool) or not isinstance(done, int | float) or not 0 <= done <= 1 or math.isnan(done):
-        given = repr(done) if isinstance(done, int | float) else a_type(done)
-        raise ConfigurationError(f"progress: {given} given; give a number from 0 to 1, as done / total")
-    return Progress(lease, float(done), None if text is None else clean(str(text))[:TEXT_LIMIT])
+        rendered = repr(done) if isinstance(done, int | float) else a_type(done)
+        raise ConfigurationError(f"progress: {rendered} given; give a number from 0 to 1, as done / total")
+    return Progress(lease, float(done), None if text is None else clean(str(text))[:MAX_PROGRESS_TEXT_LENGTH])
 
 
 class AttemptLogger:
@@ -81,25 +81,25 @@ class AttemptLogger:
         """A logger that writes nothing."""
         return cls(None, "", "", None)
 
-    def debug(self, message: object, /, **facts: Any) -> None:
+    def debug(self, message: object, /, **fields: Any) -> None:
         """Write a line at level debug, with further facts by name."""
-        self._say("debug", message, facts)
+        self._log("debug", message, fields)
 
-    def info(self, message: object, /, **facts: Any) -> None:
+    def info(self, message: object, /, **fields: Any) -> None:
         """At level info: what happens."""
-        self._say("info", message, facts)
+        self._log("info", message, fields)
 
-    def warning(self, message: object, /, **facts: Any) -> None:
+    def warning(self, message: object, /, **fields: Any) -> None:
         """At level warning: a person may want to look."""
-        self._say("warning", message, facts)
+        self._log("warning", message, fields)
 
-    def error(self, message: object, /, **facts: Any) -> None:
+    def error(self, message: object, /, **fields: Any) -> None:
         """At level error: a person must look."""
-        self._say("error", message, facts)
+        self._log("error", message, fields)
 
-    def _say(self, level: str, message: object, facts: dict[str, Any]) -> None:
+    def _log(self, level: str, message: object, fields: dict[str, Any]) -> None:
         if self._emit is not None:
-            self._emit(JobLogged(self._worker, self._job_id, self._task, level, str(message), facts))
+            self._emit(JobLogged(self._worker, self._job_id, self._task, level, str(message), fields))
 
 
 class Transaction(Protocol):
@@ -237,9 +237,9 @@ class Attempt(Generic[R]):
         """A logger whose lines carry the task's name and the record's id."""
         return self._logger(self.claim) if self._logger is not None else AttemptLogger.mute()
 
-    def log(self, message: object, **facts: Any) -> None:
+    def log(self, message: object, **fields: Any) -> None:
         """Write a line about this record, at level info, through ``logger``."""
-        self.logger.info(message, **facts)
+        self.logger.info(message, **fields)
 
     def progress(self, done: float, text: str | None = None) -> None:
         """Say how far this attempt is: ``ctx.progress(done / total, "page 40 of 100")``. From any thread.

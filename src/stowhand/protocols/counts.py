@@ -10,11 +10,11 @@ import msgspec
 
 from stowhand.jobs.job import State
 
-NAMES = 100
+MAX_LISTED_NAMES = 100
 """Tasks and serial keys that are listed by name, at most: the largest. The others are summed up."""
-COUNTED = 10_000
+MAX_EXACT_COUNT = 10_000
 """Jobs that are counted for people: exactly up to this number, and beyond it only that there are more."""
-COUNTED_FOR_METRICS = 1_000_000
+MAX_EXACT_COUNT_FOR_METRICS = 1_000_000
 """The same for metrics, which have no sample of what is more."""
 
 
@@ -25,9 +25,9 @@ class BoundedCount(msgspec.Struct, frozen=True):
     least: bool = False
 
     @classmethod
-    def up_to(cls, most: int, number: int) -> BoundedCount:
+    def up_to(cls, limit: int, number: int) -> BoundedCount:
         """From a count that ended at one more than ``most``."""
-        return cls(min(number, most), number > most)
+        return cls(min(number, limit), number > limit)
 
     def __add__(self, other: BoundedCount) -> BoundedCount:
         return BoundedCount(self.number + other.number, self.least or other.least)
@@ -107,10 +107,10 @@ class NameCounts:
     ``part``: a field of LiveCounts, or ``waiting``: queued and errored together.
     """
 
-    def __init__(self, most: int = COUNTED) -> None:
-        self._most = most
+    def __init__(self, limit: int = MAX_EXACT_COUNT) -> None:
+        self._limit = limit
         self._names: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self._cut: set[str] = set()
+        self._incomplete_parts: set[str] = set()
 
     def add(self, name: str, part: str, number: int) -> None:
         """Add jobs of a name."""
@@ -118,24 +118,24 @@ class NameCounts:
 
     def cut(self, part: str) -> None:
         """Mark a part that was not counted to its end: every name may have more, also one that has no row."""
-        self._cut.add(part)
+        self._incomplete_parts.add(part)
 
-    def live(self, named: int = NAMES) -> list[LiveCounts]:
+    def live(self, max_names: int = MAX_LISTED_NAMES) -> list[LiveCounts]:
         """The largest, by name, and the sum of the others: also of none, if a part was not counted to its end."""
         rows = sorted(self._names.items(), key=lambda row: (-row[1].total(), row[0]))
-        listed = [self._live(name, numbers) for name, numbers in rows[:named]]
-        if len(rows) > named or self._cut:
+        listed = [self._counts_of(name, numbers) for name, numbers in rows[:max_names]]
+        if len(rows) > max_names or self._incomplete_parts:
             others = Counter[str]()
-            for _, numbers in rows[named:]:
+            for _, numbers in rows[max_names:]:
                 others.update(numbers)
-            listed.append(self._live(None, others))
+            listed.append(self._counts_of(None, others))
         return listed
 
-    def _live(self, name: str | None, numbers: Counter[str]) -> LiveCounts:
-        amounts = {part: self._amount(part, numbers[part]) for part in ("errored", "due", "processing", "failed")}
-        waiting, errored = self._amount("waiting", numbers["waiting"]), amounts["errored"]
+    def _counts_of(self, name: str | None, numbers: Counter[str]) -> LiveCounts:
+        amounts = {part: self._count(part, numbers[part]) for part in ("errored", "due", "processing", "failed")}
+        waiting, errored = self._count("waiting", numbers["waiting"]), amounts["errored"]
         queued = BoundedCount(max(waiting.number - errored.number, 0), waiting.least or errored.least)
         return LiveCounts(name=name, queued=queued, **amounts)
 
-    def _amount(self, part: str, number: int) -> BoundedCount:
-        return BoundedCount(min(number, self._most), part in self._cut or number > self._most)
+    def _count(self, part: str, number: int) -> BoundedCount:
+        return BoundedCount(min(number, self._limit), part in self._incomplete_parts or number > self._limit)

@@ -24,9 +24,9 @@ from stowhand.retry import AnyBackoff, takes_error
 
 NAME_LIMIT = 40
 """Characters of a flow's, a queue's and a limiter's name: flow, parent and child together make one task's name."""
-MOST_PRIORITIES = 100
-KEY_LIFE = 86_400.0
-RESERVED = ("id", "flowName", "priority", "correlationId")
+MAX_PRIORITIES = 100
+DEFAULT_KEY_LIFE_SECONDS = 86_400.0
+RESERVED_FIELDS = ("id", "flowName", "priority", "correlationId")
 """Reserved fields of a job's hash: an attribute with one of these names is refused."""
 
 
@@ -55,13 +55,13 @@ class Limiter(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMet
         _read_seconds(self, "interval")
         if type(self.reservoir) is not int or self.reservoir < 1:
             raise ConfigurationError(f"limiter: a reservoir of {self.reservoir!r}; give a whole number from 1")
-        if not _is_number(self.interval) or not 0.001 <= self.interval <= KEY_LIFE:
+        if not _is_number(self.interval) or not 0.001 <= self.interval <= DEFAULT_KEY_LIFE_SECONDS:
             raise ConfigurationError(
                 f"limiter: an interval of {self.interval!r}; give 0.001 s to a day, or a timedelta"
             )
         for field in ("group_by", "id"):
             if getattr(self, field) is not None:
-                _name(f"limiter: {field}", getattr(self, field), 512)
+                _check_name(f"limiter: {field}", getattr(self, field), 512)
 
 
 class Queue(msgspec.Struct, frozen=True, metaclass=SuggestingMeta):
@@ -96,16 +96,16 @@ class Queue(msgspec.Struct, frozen=True, metaclass=SuggestingMeta):
     """Makes the queue a parent, which fans out into these and waits for them."""
 
     def __post_init__(self) -> None:
-        _name("queue", self.name, NAME_LIMIT)
+        _check_name("queue", self.name, NAME_LIMIT)
         if self.attributes_to_get is not None:
-            names = _names(f"queue {self.name!r}: attributes_to_get", self.attributes_to_get)
+            names = _read_names(f"queue {self.name!r}: attributes_to_get", self.attributes_to_get)
             msgspec.structs.force_setattr(self, "attributes_to_get", names)
         _read_queues(self, "children", f"queue {self.name!r}")
-        _refuse(f"queue {self.name!r}", self._problems())
+        _raise_problems(f"queue {self.name!r}", self._problems())
 
     def _problems(self) -> Iterator[str]:
-        yield from self._numbers()
-        yield from self._parenthood()
+        yield from self._number_problems()
+        yield from self._parent_problems()
         backoff: object = self.backoff
         if backoff is not None and not callable(backoff):
             yield f"backoff: {a_type(backoff)} given; give a function of the attempt's number"
@@ -114,13 +114,16 @@ class Queue(msgspec.Struct, frozen=True, metaclass=SuggestingMeta):
                 takes_error(self.backoff)
             except ConfigurationError as error:
                 yield str(error)
-        for field, kind, shown in (("next_queue", str, "a queue's name"), ("priority_change", int, "a whole number")):
-            yield from _by_flow(field, getattr(self, field), kind, shown)
+        for field, kind, expected in (
+            ("next_queue", str, "a queue's name"),
+            ("priority_change", int, "a whole number"),
+        ):
+            yield from _map_problems(field, getattr(self, field), kind, expected)
         limiter: object = self.limiter
         if limiter is not None and not isinstance(limiter, Limiter):
             yield f"limiter: {a_type(limiter)} given; give Limiter(reservoir=…, interval=…)"
 
-    def _parenthood(self) -> Iterator[str]:
+    def _parent_problems(self) -> Iterator[str]:
         for field in ("gather", "children_must_succeed"):
             if not isinstance(getattr(self, field), bool):
                 yield f"{field}: {getattr(self, field)!r} given; give True or False"
@@ -130,15 +133,15 @@ class Queue(msgspec.Struct, frozen=True, metaclass=SuggestingMeta):
             if child.children or child.next_queue is not None:
                 yield f"its child {child.name!r} has children, or a next queue, of its own; a child ends where it is"
 
-    def _numbers(self) -> Iterator[str]:
-        for field, least, most in (("priorities", 1, MOST_PRIORITIES), ("max_retries", 0, 10_000)):
+    def _number_problems(self) -> Iterator[str]:
+        for field, minimum, maximum in (("priorities", 1, MAX_PRIORITIES), ("max_retries", 0, 10_000)):
             value = getattr(self, field)
-            if type(value) is not int or not least <= value <= most:
-                yield f"{field}: {value!r} given; give a whole number from {least} to {most}"
-        for field, least in (("max_resets", 0), ("max_length", 1)):
+            if type(value) is not int or not minimum <= value <= maximum:
+                yield f"{field}: {value!r} given; give a whole number from {minimum} to {maximum}"
+        for field, minimum in (("max_resets", 0), ("max_length", 1)):
             value = getattr(self, field)
-            if value is not None and (type(value) is not int or value < least):
-                yield f"{field}: {value!r} given; give a whole number from {least}, or None"
+            if value is not None and (type(value) is not int or value < minimum):
+                yield f"{field}: {value!r} given; give a whole number from {minimum}, or None"
 
     def next_for(self, flow: str) -> str | None:
         """The next queue of a job of that flow; ``None``: it is done."""
@@ -185,23 +188,23 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingM
     """The first is where jobs enter."""
     lookup_attributes: Sequence[str] = ()
     """Jobs can be found by these: a text or a number, or a list of them, one entry for each."""
-    key_life: float = KEY_LIFE
+    key_life: float = DEFAULT_KEY_LIFE_SECONDS
     """Seconds that a job is kept, from its creation (Redis), or from its end (SQL: the store's history)."""
     layout: Layout | str = Layout.CLASSIC
     hash_tag: str | None = None
     """Redis Cluster: every key begins with ``{hash_tag}:``, so that the flow lies in one slot."""
 
     def __post_init__(self) -> None:
-        _name("flow", self.name, NAME_LIMIT)
+        _check_name("flow", self.name, NAME_LIMIT)
         _read_queues(self, "queues", f"flow {self.name!r}")
-        lookups = _names(f"flow {self.name!r}: lookup_attributes", self.lookup_attributes)
+        lookups = _read_names(f"flow {self.name!r}: lookup_attributes", self.lookup_attributes)
         msgspec.structs.force_setattr(self, "lookup_attributes", lookups)
         _read_seconds(self, "key_life")
         try:
             msgspec.structs.force_setattr(self, "layout", Layout(self.layout))
         except ValueError:
             raise ConfigurationError(f"layout: {self.layout!r} given; give 'classic' or 'priority'") from None
-        _refuse(f"flow {self.name!r}", self._problems())
+        _raise_problems(f"flow {self.name!r}", self._problems())
 
     def _problems(self) -> Iterator[str]:
         if not self.queues:
@@ -236,9 +239,9 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingM
         for queue in self.all_queues():
             if queue.name == name:
                 return queue
-        raise ConfigurationError(self.why_no_queue(name))
+        raise ConfigurationError(self.unknown_queue_message(name))
 
-    def why_no_queue(self, name: str) -> str:
+    def unknown_queue_message(self, name: str) -> str:
         """The flow has no queue of that full name: a sentence that suggests another."""
         known = (queue.name for queue in self.all_queues())
         return f"flow {self.name!r} has no queue {name!r}{suggest(name, known)}"
@@ -249,40 +252,40 @@ class FlowShape(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingM
         return next(self.all_queues())
 
 
-def _refuse(whose: str, problems: Iterable[str]) -> None:
-    if words := "; ".join(f"{whose}: {problem}" for problem in problems):
-        raise ConfigurationError(words)
+def _raise_problems(owner: str, problems: Iterable[str]) -> None:
+    if message := "; ".join(f"{owner}: {problem}" for problem in problems):
+        raise ConfigurationError(message)
 
 
-def _read_seconds(struct: msgspec.Struct, field: str) -> None:
-    given: object = getattr(struct, field)
+def _read_seconds(options: msgspec.Struct, field: str) -> None:
+    given: object = getattr(options, field)
     if isinstance(given, timedelta | str):
         try:
-            msgspec.structs.force_setattr(struct, field, seconds(given))
+            msgspec.structs.force_setattr(options, field, seconds(given))
         except ValueError as error:
             raise ConfigurationError(f"{field}: {error}") from None
 
 
-def _read_queues(struct: msgspec.Struct, field: str, whose: str) -> None:
-    given: object = getattr(struct, field)
+def _read_queues(options: msgspec.Struct, field: str, owner: str) -> None:
+    given: object = getattr(options, field)
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"{whose}: {field}: {a_type(given)} given; give a list of Queue")
+        raise ConfigurationError(f"{owner}: {field}: {a_type(given)} given; give a list of Queue")
     queues = tuple(given)
     for queue in queues:
         if not isinstance(queue, Queue):
-            raise ConfigurationError(f"{whose}: {field}: {queue!r} among them; give Queue(…)")
-    msgspec.structs.force_setattr(struct, field, queues)
+            raise ConfigurationError(f"{owner}: {field}: {queue!r} among them; give Queue(…)")
+    msgspec.structs.force_setattr(options, field, queues)
 
 
-def _by_flow(field: str, value: object, kind: type, shown: str) -> Iterator[str]:
+def _map_problems(field: str, value: object, kind: type, expected: str) -> Iterator[str]:
     if isinstance(value, Mapping):
         if not all(isinstance(flow, str) and type(each) is kind for flow, each in value.items()):
-            yield f"{field}: {value!r} given; a map goes from a flow's name to {shown}"
+            yield f"{field}: {value!r} given; a map goes from a flow's name to {expected}"
     elif type(value) is not kind and not (field == "next_queue" and value is None):
-        yield f"{field}: {value!r} given; give {shown}, or a map from a flow's name to one"
+        yield f"{field}: {value!r} given; give {expected}, or a map from a flow's name to one"
 
 
-def _name(field: str, value: Any, limit: int) -> None:
+def _check_name(field: str, value: Any, limit: int) -> None:
     try:
         check_name(field, value, limit)
     except ValueError as error:
@@ -291,13 +294,13 @@ def _name(field: str, value: Any, limit: int) -> None:
         raise ConfigurationError(f"{field}: {value!r} has a colon, slash, brace, star or blank, which keys are made of")
 
 
-def _names(field: str, given: object) -> tuple[str, ...]:
+def _read_names(field: str, given: object) -> tuple[str, ...]:
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise ConfigurationError(f"{field}: {a_type(given)} given; give a list of names")
     names = tuple(given)
     for name in names:
-        _name(field, name, 512)
-        if field.endswith("lookup_attributes") and name in RESERVED:
+        _check_name(field, name, 512)
+        if field.endswith("lookup_attributes") and name in RESERVED_FIELDS:
             raise ConfigurationError(f"{field}: {name!r} is a job's own, and cannot be looked up")
     return names
 

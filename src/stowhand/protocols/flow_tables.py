@@ -21,15 +21,15 @@ import msgspec
 
 from stowhand.jobs.job import Job, NewJob
 
-PREFIX = "flow:"
-PARKED = "parked"
+FLOW_KEY_PREFIX = "flow:"
+PARKED_FLAG = "parked"
 """The flag of a step that waits for its children."""
-WAITS_FOR = "waits_for"
+CHILD_ID_PREFIX_FIELD = "waits_for"
 """In such a step's payload: what its children's ids begin with. Hexadecimal digits follow."""
-SHORTEST_WAIT = 0.001
-FORGIVEN = 60.0
+MIN_WAIT_SECONDS = 0.001
+WAITER_TIMEOUT_SECONDS = 60.0
 """Seconds, besides a window, after which a waiting job that has not come back no longer counts."""
-IDLE_LIMIT = 86_400.0
+IDLE_LIMITER_SECONDS = 86_400.0
 """Seconds after which an unused limiter is forgotten."""
 
 
@@ -79,7 +79,7 @@ class StepState(StrEnum):
     WAITING = "waiting"
     PROCESSING = "processing"
     DELAYED = "delayed"
-    PARKED = "parked"
+    PARKED_FLAG = "parked"
     FAILED = "failed"
 
 
@@ -134,7 +134,7 @@ class FlowTables(Protocol):
     async def wake(self, key: str) -> ParentWakeup:
         """Make the parked step with this key due, if all of its children have ended."""
 
-    async def spend(self, asked: RateLimitRequest) -> float:
+    async def spend(self, request: RateLimitRequest) -> float:
         """0: it passes; else the seconds until the holder should ask again."""
 
     async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
@@ -162,19 +162,21 @@ class RateLimitReply(NamedTuple):
 
 def is_step(task: str, key: str | None) -> bool:
     """Return whether a job with this task and key is a step of a flow."""
-    return "/" in task and key is not None and key.startswith(PREFIX)
+    return "/" in task and key is not None and key.startswith(FLOW_KEY_PREFIX)
 
 
-def spend(at: float, before: RateLimitReply, asked: RateLimitRequest, *, came_back: bool) -> RateLimitReply:
+def spend(now: float, previous: RateLimitReply, request: RateLimitRequest, *, came_back: bool) -> RateLimitReply:
     """One more request, at this moment (seconds). ``came_back``: the holder was asked to wait before.
 
     Exact after any pause: an overdue holder passes as soon as a window has room, and takes a new ticket otherwise, so
     that each later window is filled. A holder that comes for the first time does not pass while others wait.
     """
-    here = max(before.slot, int(at // asked.interval))
-    calls = before.calls if before.slot == here else 0
-    later = (here + 1) * asked.reservoir
-    if calls < asked.reservoir and (came_back or before.following <= later):
-        return RateLimitReply(here, calls + 1, before.following)
-    ticket = max(before.following, later)
-    return RateLimitReply(here, calls, ticket + 1, max(ticket // asked.reservoir * asked.interval - at, SHORTEST_WAIT))
+    window = max(previous.slot, int(now // request.interval))
+    calls = previous.calls if previous.slot == window else 0
+    next_window_ticket = (window + 1) * request.reservoir
+    if calls < request.reservoir and (came_back or previous.following <= next_window_ticket):
+        return RateLimitReply(window, calls + 1, previous.following)
+    ticket = max(previous.following, next_window_ticket)
+    return RateLimitReply(
+        window, calls, ticket + 1, max(ticket // request.reservoir * request.interval - now, MIN_WAIT_SECONDS)
+    )

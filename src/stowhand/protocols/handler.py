@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     # Type checkers know this module without its being installed. The default serves a plain ``Handler``.
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    Given = TypeVarWithDefault("Given", contravariant=True, default=Any)
+    Record = TypeVarWithDefault("Record", contravariant=True, default=Any)
 else:
-    Given = TypeVar("Given", contravariant=True)
+    Record = TypeVar("Record", contravariant=True)
 S = TypeVar("S")
 
 
@@ -62,7 +62,7 @@ class ClaimDecision(msgspec.Struct, frozen=True):
     limit: int = 1
 
 
-class Handler(Protocol[Given]):
+class Handler(Protocol[Record]):
     """What a worker runs for each record it claims.
 
     ``handle`` returns an ``Outcome``, or anything else, which is ``Complete`` with that result (``None`` included);
@@ -81,21 +81,21 @@ class Handler(Protocol[Given]):
     it compares theirs only where a class names them: ``class Index(Handler[Upload], PreHandle[Upload])``.
     """
 
-    async def handle(self, ctx: Attempt[Given], record: Given) -> object:
+    async def handle(self, ctx: Attempt[Record], record: Record) -> object:
         """Do the work."""
 
 
-class PreHandle(Protocol[Given]):
+class PreHandle(Protocol[Record]):
     """A handler with a ``pre_handle`` for these records."""
 
-    async def pre_handle(self, ctx: Attempt[Given], record: Given) -> object:
+    async def pre_handle(self, ctx: Attempt[Record], record: Record) -> object:
         """Before ``handle``."""
 
 
-class PostHandle(Protocol[Given]):
+class PostHandle(Protocol[Record]):
     """A handler with a ``post_handle`` for these records."""
 
-    async def post_handle(self, ctx: Attempt[Given], record: Given) -> object:
+    async def post_handle(self, ctx: Attempt[Record], record: Record) -> object:
         """After every ``pre_handle``, when the record has been marked."""
 
 
@@ -121,72 +121,73 @@ def handler(function: Function[S]) -> Handler[S]:
     return cast("Handler[S]", SimpleNamespace(handle=function))
 
 
-_ASKED = {"pre_claim": ("ctx",), "policy": ("claim",), "encode": ("result",), "retryable": ("error",)}
-_PLAIN = ("policy", "encode", "retryable")
+_HOOK_ARGUMENTS = {"pre_claim": ("ctx",), "policy": ("claim",), "encode": ("result",), "retryable": ("error",)}
+_SYNCHRONOUS_HOOKS = ("policy", "encode", "retryable")
 """Not awaited."""
-HOOKS = ("pre_handle", "post_handle", *_ASKED, "on_enqueue", "resources", "task_queues")
+HOOK_NAMES = ("pre_handle", "post_handle", *_HOOK_ARGUMENTS, "on_enqueue", "resources", "task_queues")
 """What a handler may have beside ``handle``. The last three are an App's: what jobs of ``enqueue_after`` go through,
 what its tasks ask for, and the queue that each of them declares."""
 
 
-def handler_of(given: Handler[S] | Function[S]) -> Handler[S]:
+def handler_of(function: Handler[S] | Function[S]) -> Handler[S]:
     """A handler is itself; an async callable of (ctx, record) is one. Raises ConfigurationError for anything else."""
-    if not isinstance(given, type):
-        if callable(getattr(given, "handle", None)):
-            _check(given)
-            return cast("Handler[S]", given)
-        if callable(given):
-            _check(made := handler(given))
-            return made
+    if not isinstance(function, type):
+        if callable(getattr(function, "handle", None)):
+            _check(function)
+            return cast("Handler[S]", function)
+        if callable(function):
+            _check(handler_object := handler(function))
+            return handler_object
     raise ConfigurationError(
-        f"handler: {given!r} given; give an async function of (ctx, record), or an object with an async handle"
+        f"handler: {function!r} given; give an async function of (ctx, record), or an object with an async handle"
     )
 
 
-def _check(made: object) -> None:
+def _check(handler_object: object) -> None:
     """Before any record is claimed: a hook with a wrong signature would fail them all, one by one."""
-    for name in ("handle", "pre_handle", "post_handle", *_ASKED):
-        hook = getattr(made, name, None)
+    for name in ("handle", "pre_handle", "post_handle", *_HOOK_ARGUMENTS):
+        hook = getattr(handler_object, name, None)
         if hook is None:
             continue
-        asked = _ASKED.get(name, ("ctx", "record"))
-        shown = f"{name}({', '.join(asked)})"
+        arguments = _HOOK_ARGUMENTS.get(name, ("ctx", "record"))
+        expected = f"{name}({', '.join(arguments)})"
         if not callable(hook):
-            raise ConfigurationError(f"handler: its {name} is {a_type(hook)}; it is called as {shown}")
-        if name in _PLAIN and inspect.iscoroutinefunction(hook):
-            raise ConfigurationError(f"handler: its {name} is asynchronous; make it a plain function, {shown}")
+            raise ConfigurationError(f"handler: its {name} is {a_type(hook)}; it is called as {expected}")
+        if name in _SYNCHRONOUS_HOOKS and inspect.iscoroutinefunction(hook):
+            raise ConfigurationError(f"handler: its {name} is asynchronous; make it a plain function, {expected}")
         if inspect.isasyncgenfunction(hook) or inspect.isgeneratorfunction(hook):
-            raise ConfigurationError(f"handler: its {name} yields, and is no hook; write async def {shown}")
-        if name not in _PLAIN and _is_plain(made, hook):
+            raise ConfigurationError(f"handler: its {name} yields, and is no hook; write async def {expected}")
+        if name not in _SYNCHRONOUS_HOOKS and _is_synchronous(handler_object, hook):
             raise ConfigurationError(
-                f"handler: its {name} is a plain def, which would hold up the loop: write async def {shown}, and wait "
-                "for what blocks by `await asyncio.to_thread(…)`. One that gives a coroutine says -> Awaitable[None]"
+                f"handler: its {name} is a plain def, which would block the loop: write async def {expected}, and call"
+                " blocking code with `await asyncio.to_thread(…)`. If it returns a coroutine, annotate it with"
+                " -> Awaitable[None]"
             )
-        if not _takes(hook, len(asked)):
-            raise ConfigurationError(f"handler: its {name} takes other arguments; it is called as {shown}")
+        if not _accepts(hook, len(arguments)):
+            raise ConfigurationError(f"handler: its {name} takes other arguments; it is called as {expected}")
 
 
-def _is_plain(made: object, hook: Callable[..., object]) -> bool:
+def _is_synchronous(handler_object: object, hook: Callable[..., object]) -> bool:
     """A plain ``def`` whose annotations name no coroutine. What cannot be inspected is trusted."""
-    inner = _inmost(hook)
+    inner = _innermost(hook)
     if not (inspect.isfunction(inner) or inspect.ismethod(inner)) or inspect.iscoroutinefunction(inner):
         return False
-    if inner.__name__ == "<lambda>" or getattr(made, "gives_coroutines", False):
+    if inner.__name__ == "<lambda>" or getattr(handler_object, "gives_coroutines", False):
         return False
-    gives = str(getattr(inner, "__annotations__", {}).get("return", ""))
-    return not any(word in gives for word in ("Awaitable", "Coroutine", "Future", "Task"))
+    annotation = str(getattr(inner, "__annotations__", {}).get("return", ""))
+    return not any(word in annotation for word in ("Awaitable", "Coroutine", "Future", "Task"))
 
 
-def _inmost(hook: Callable[..., object]) -> object:
+def _innermost(hook: Callable[..., object]) -> object:
     """The function that runs in the end: of a partial, of what ``functools.wraps`` names, of an object with
     ``__call__`` (but one that passes its arguments on may return anything)."""
-    inner = bare(hook)
-    call = inmost(inner)
-    hands_on = call is not inner and call.__code__.co_flags & inspect.CO_VARARGS
-    return inner if hands_on else call
+    inner = unwrap_callable(hook)
+    call = innermost_function(inner)
+    is_forwarding = call is not inner and call.__code__.co_flags & inspect.CO_VARARGS
+    return inner if is_forwarding else call
 
 
-def _takes(hook: Callable[..., object], number: int) -> bool:
+def _accepts(hook: Callable[..., object], number: int) -> bool:
     try:
         inspect.signature(hook).bind(*[None] * number)
     except TypeError:
@@ -209,35 +210,37 @@ Isolate = Callable[[Attempt[Any]], Coroutine[Any, Any, object]]
 """Runs one attempt where it can do no harm (a child process). Raises ChildCrashed, ChildUnable."""
 
 
-def bare(given: object) -> Any:
+def unwrap_callable(function: object) -> Any:
     """The innermost callable, without partials and the wrappers that ``functools.wraps`` names."""
-    inner: Any = inspect.unwrap(given)  # type: ignore[arg-type]
+    inner: Any = inspect.unwrap(function)  # type: ignore[arg-type]
     while isinstance(inner, functools.partial):
         inner = inspect.unwrap(inner.func)
     return inner
 
 
-def inmost(given: object) -> Any:
+def innermost_function(function: object) -> Any:
     """The ``def`` that runs in the end: of an object, its ``__call__``."""
-    inner = bare(given)
+    inner = unwrap_callable(function)
     call = inspect.getattr_static(type(inner), "__call__", None)
     return call if inspect.isfunction(call) else inner
 
 
-def is_async(given: object) -> bool:
+def is_async(function: object) -> bool:
     """Whether calling it returns a coroutine, as far as can be seen."""
-    return inspect.iscoroutinefunction(bare(given)) or inspect.iscoroutinefunction(inmost(given))
+    return inspect.iscoroutinefunction(unwrap_callable(function)) or inspect.iscoroutinefunction(
+        innermost_function(function)
+    )
 
 
-def why_no_function(given: object) -> str | None:
+def not_a_function_reason(function: object) -> str | None:
     """Why this callable is no function, and what to write instead; ``None``: it is one."""
-    inner = bare(given)
+    inner = unwrap_callable(function)
     if isinstance(inner, type):
         return (
             f"{inner.__qualname__} is a class, and calling it makes an object and does no work: write a def that makes"
             " one, or give a method of an object"
         )
-    inner = inmost(given)
+    inner = innermost_function(function)
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         return f"{inner.__qualname__} is a generator: a task returns once; remove its yield"
     return None

@@ -21,26 +21,26 @@ from stowhand.jobs.job import Job
 from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.counts import BoundedCount
 
-PURGE = limits.PURGE_TASK
-BUILT_IN = limits.BUILT_IN_TASKS
+PURGE_TASK = limits.PURGE_TASK
+BUILT_IN_TASKS = limits.BUILT_IN_TASKS
 """Tasks that every worker has (app/built_in.py)."""
-PURGE_COUNTED = 1_000_000
+MAX_PURGE_COUNT = 1_000_000
 """Jobs of one state that a dry run counts, at most."""
-SEEN_EVERY = 30.0
+WORKER_UPDATE_INTERVAL_SECONDS = 30.0
 """Seconds between two updates of a worker in the list."""
-ALIVE_FOR = 3 * SEEN_EVERY
+WORKER_TIMEOUT_SECONDS = 3 * WORKER_UPDATE_INTERVAL_SECONDS
 """Seconds after its last update for which a worker counts as alive."""
-FORGOTTEN_AFTER = 86_400.0
+LOST_WORKER_RETENTION_SECONDS = 86_400.0
 """Seconds after which a worker that did not deregister is left out of the list."""
-VERSION_GONE = 900.0
+VERSION_ABSENCE_SECONDS = 900.0
 """Seconds without a worker of it after which a version of the application comes up anew."""
-VERSIONS_FOR = 90 * 86_400.0
+VERSION_RETENTION_SECONDS = 90 * 86_400.0
 """Seconds for which it is remembered that a version was there."""
-HELD_SHOWN = 10
+MAX_SHOWN_HELD_JOBS = 10
 """Jobs that are shown of a worker, by default."""
-WORKERS_SHOWN = 20
+MAX_SHOWN_WORKERS = 20
 """Workers that are named of a task."""
-MOST_AHEAD = 1000
+MAX_JOBS_AHEAD = 1000
 """Jobs ahead of another are counted up to this number."""
 
 
@@ -100,15 +100,15 @@ class Ages(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            given = getattr(self, name)
-            if given is None:
+            duration = getattr(self, name)
+            if duration is None:
                 continue
             try:
-                age = seconds(given)
+                age = seconds(duration)
             except ValueError as error:
                 raise ConfigurationError(f"{name}: {error}") from None
             if not 0 <= age <= MAX_DURATION_SECONDS:
-                raise ConfigurationError(f"{name}: {given!r} given; give 0 s to 100 years, or None")
+                raise ConfigurationError(f"{name}: {duration!r} given; give 0 s to 100 years, or None")
             msgspec.structs.force_setattr(self, name, age)
 
 
@@ -291,5 +291,5 @@ def read_queue(name: str) -> str:
 
 def worker_row(card: WorkerDescription, started_at: datetime, seen_at: datetime, now: datetime) -> WorkerRow:
     """Whether it is alive is decided by the store's clock."""
-    alive = now - seen_at < timedelta(seconds=ALIVE_FOR)
+    alive = now - seen_at < timedelta(seconds=WORKER_TIMEOUT_SECONDS)
     return WorkerRow(card=card, started_at=started_at, seen_at=seen_at, alive=alive)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from stowhand.protocols.store import Terms
 
 
-PREFIX = "STOWHAND_"
+VARIABLE_PREFIX = "STOWHAND_"
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -71,16 +71,16 @@ class Option(msgspec.Struct, frozen=True):
     @property
     def variables(self) -> tuple[str, ...]:
         """``STOWHAND_POLL_INTERVAL``, and by its other names."""
-        return tuple(PREFIX + name.upper() for name in self.names)
+        return tuple(VARIABLE_PREFIX + name.upper() for name in self.names)
 
     @property
     def said_default(self) -> str:
         """For people; empty: nothing."""
         return self.unset or self.say(self.default)
 
-    def read(self, given: Any) -> Any:
+    def read(self, value: Any) -> Any:
         """The value of what Python gives."""
-        return given
+        return value
 
     def parse(self, text: str) -> Any:
         """The value of a text."""
@@ -104,31 +104,31 @@ class Seconds(Option, frozen=True):
     none: str = ""
     """The word for ``None`` in text."""
 
-    def read(self, given: Any) -> Any:
-        if isinstance(given, timedelta | str):
-            given = seconds(given)
-        refuse_other(given, int | float, "seconds, a timedelta, or a phrase such as '30s'")
-        if self.least == 0 and not given >= 0:  # true of nan, too
-            raise ValueError(f"{given!r} given, must not be negative")
-        if self.least != 0 and not given > 0:
-            raise ValueError(f"{given!r} given, must be more than 0")
-        if self.least is not None and given < self.least:
-            raise ValueError(f"{given!r} given, must be at least {self.least:g} s")
-        if given > MAX_DURATION_SECONDS:
-            raise ValueError(f"{reprlib.repr(given)} given, the limit is 100 years")
-        return given
+    def read(self, value: Any) -> Any:
+        if isinstance(value, timedelta | str):
+            value = seconds(value)
+        require_type(value, int | float, "seconds, a timedelta, or a phrase such as '30s'")
+        if self.least == 0 and not value >= 0:  # true of nan, too
+            raise ValueError(f"{value!r} given, must not be negative")
+        if self.least != 0 and not value > 0:
+            raise ValueError(f"{value!r} given, must be more than 0")
+        if self.least is not None and value < self.least:
+            raise ValueError(f"{value!r} given, must be at least {self.least:g} s")
+        if value > MAX_DURATION_SECONDS:
+            raise ValueError(f"{reprlib.repr(value)} given, the limit is 100 years")
+        return value
 
     def parse(self, text: str) -> Any:
         if self.none and text.strip().lower() == self.none:
             return None
-        given = parse_duration(text, self.unit)
+        value = parse_duration(text, self.unit)
         least = max(self.typed_least, self.least or 0)
-        if given < least:
+        if value < least:
             # Of what is kept, 0 is meant as "for ever", and would delete at once.
             word = f", or {self.none}" if self.none else ""
             plain = f"; a plain number is {self.unit}" if self.unit != "s" else ""
             raise ValueError(f"{text.strip()} given, must be at least {least:g} s{word}{plain}")
-        return given
+        return value
 
     def say(self, value: float | None) -> str:
         return self.none if value is None else format_duration(value)
@@ -141,11 +141,11 @@ class IntegerOption(Option, frozen=True):
     most: int = 10_000
     metavar: str = "N"
 
-    def read(self, given: Any) -> Any:
-        refuse_other(given, int, "a whole number")
-        if not self.least <= given <= self.most:
-            raise ValueError(f"{reprlib.repr(given)} given, must be from {self.least} to {self.most}")
-        return given
+    def read(self, value: Any) -> Any:
+        require_type(value, int, "a whole number")
+        if not self.least <= value <= self.most:
+            raise ValueError(f"{reprlib.repr(value)} given, must be from {self.least} to {self.most}")
+        return value
 
     def parse(self, text: str) -> Any:
         try:
@@ -161,15 +161,15 @@ class Size(Option, frozen=True):
     least: int = 1
     metavar: str = "SIZE"
 
-    def read(self, given: Any) -> Any:
-        if isinstance(given, str):
-            given = parse_size(given)
-        refuse_other(given, int, "bytes, or a phrase such as '512MB' or '1GiB'")
-        if given < self.least:
+    def read(self, value: Any) -> Any:
+        if isinstance(value, str):
+            value = parse_size(value)
+        require_type(value, int, "bytes, or a phrase such as '512MB' or '1GiB'")
+        if value < self.least:
             raise ValueError(
-                f"{given} bytes given, must be at least {format_size(self.least)}; write for example 512MB"
+                f"{value} bytes given, must be at least {format_size(self.least)}; write for example 512MB"
             )
-        return given
+        return value
 
     def say(self, value: int | None) -> str:
         return "" if value is None else format_size(value)
@@ -181,21 +181,21 @@ class Switch(Option, frozen=True):
     negated: bool = False
     """As text it says the opposite: ``no_prepared_statements``."""
 
-    def read(self, given: Any) -> bool:
-        refuse_other(given, bool, "True or False")
-        return bool(given)
+    def read(self, value: Any) -> bool:
+        require_type(value, bool, "True or False")
+        return bool(value)
 
     def parse(self, text: str) -> bool:
         word = text.strip().lower()
-        if word not in _SWITCHES:
+        if word not in _BOOLEANS:
             raise ValueError(f"{text!r} given, must be true or false")
-        return _SWITCHES[word] is not self.negated
+        return _BOOLEANS[word] is not self.negated
 
     def say(self, value: bool) -> str:
         return str(value is not self.negated).lower()
 
 
-_SWITCHES = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
+_BOOLEANS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
 
 class Text(Option, frozen=True):
@@ -203,11 +203,11 @@ class Text(Option, frozen=True):
 
     check: Callable[[str], str] = str
 
-    def read(self, given: Any) -> str:
-        refuse_other(given, str, " or ".join(self.words) or "text")
+    def read(self, value: Any) -> str:
+        require_type(value, str, " or ".join(self.words) or "text")
         if not self.words:
-            return self.check(given)
-        return one_of(given, self.words)
+            return self.check(value)
+        return parse_word(value, self.words)
 
 
 class Names(Option, frozen=True):
@@ -215,8 +215,8 @@ class Names(Option, frozen=True):
 
     check: Callable[[Any], Any] = tuple
 
-    def read(self, given: Any) -> Any:
-        return self.check(given)
+    def read(self, value: Any) -> Any:
+        return self.check(value)
 
     def parse(self, text: str) -> Any:
         return self.check(tuple(name.strip() for name in text.split(",") if name.strip()))
@@ -230,11 +230,11 @@ class BackoffOption(Option, frozen=True):
 
     words: tuple[str, ...] = tuple(BACKOFFS)
 
-    def read(self, given: Any) -> Any:
+    def read(self, value: Any) -> Any:
         names = ", ".join(self.words)
-        refuse_other(given, str | Callable, f"a function of the attempt's number, or a name: {names}")
+        require_type(value, str | Callable, f"a function of the attempt's number, or a name: {names}")
         try:
-            return named(given)
+            return named(value)
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
 
@@ -249,9 +249,9 @@ class ObjectOption(Option, frozen=True):
     what: str = ""
     check: Callable[[Any], Any] | None = None
 
-    def read(self, given: Any) -> Any:
-        refuse_other(given, self.of, self.what)
-        return given if self.check is None else self.check(given)
+    def read(self, value: Any) -> Any:
+        require_type(value, self.of, self.what)
+        return value if self.check is None else self.check(value)
 
 
 @cache
@@ -272,63 +272,63 @@ def options_of(declaring: type) -> Mapping[str, Option]:
     return MappingProxyType(found)
 
 
-def read_fields(made: msgspec.Struct) -> list[str]:
+def read_fields(struct: msgspec.Struct) -> list[str]:
     """Put every field's value in its place as its option reads it. What is wrong is returned."""
     problems = []
-    for field, option in options_of(type(made)).items():
-        given = getattr(made, field)
+    for field, option in options_of(type(struct)).items():
+        value = getattr(struct, field)
         try:
-            if given is not None or not option.may_be_none:
-                msgspec.structs.force_setattr(made, field, option.read(given))
+            if value is not None or not option.may_be_none:
+                msgspec.structs.force_setattr(struct, field, option.read(value))
         except ValueError as error:
-            problems.append(complaint(field, error))
+            problems.append(problem_text(field, error))
     return problems
 
 
-def complaint(name: str, error: ValueError) -> str:
+def problem_text(name: str, error: ValueError) -> str:
     """What is wrong, and with what: the limits of jobs name that themselves."""
     return str(error) if isinstance(error, InvalidJob) else f"{name}: {error}"
 
 
-def one_of(given: str, words: Iterable[str]) -> str:
+def parse_word(value: str, words: Iterable[str]) -> str:
     """The word that is meant, in whatever case. Raises ValueError."""
     for word in (known := tuple(words)):
-        if word.lower() == given.strip().lower():
+        if word.lower() == value.strip().lower():
             return word
-    raise ValueError(f"{given!r} given, must be one of {', '.join(known)}{hint(given, known)}")
+    raise ValueError(f"{value!r} given, must be one of {', '.join(known)}{hint(value, known)}")
 
 
-def whole(given: str) -> int:
+def parse_integer(value: str) -> int:
     """A number that is one. Raises ValueError."""
-    if not given.removeprefix("-").isdecimal() or not given.isascii() or len(given) > 19:
-        raise ValueError(f"{given[:40]!r} is no whole number")
-    return int(given)
+    if not value.removeprefix("-").isdecimal() or not value.isascii() or len(value) > 19:
+        raise ValueError(f"{value[:40]!r} is no whole number")
+    return int(value)
 
 
-def refuse_other(given: object, kinds: Any, words: str) -> None:
+def require_type(value: object, kinds: Any, words: str) -> None:
     """Raises ValueError for what is of another type."""
     # bool is an int to Python; True as a number is a mistake.
-    if not isinstance(given, kinds) or (isinstance(given, bool) and kinds is not bool):
-        raise ValueError(f"{a_type(given)} given; give {words}")
+    if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+        raise ValueError(f"{a_type(value)} given; give {words}")
 
 
 LOOK_AHEAD_SECONDS = 0.25
-STRETCHED_POLL = 10.0
+LISTENING_POLL_SECONDS = 10.0
 Flags = Callable[[], Iterable[str] | Awaitable[Iterable[str] | None] | None]
 """Returns the flags that are forbidden at present. Called before every claim, so it should be quick."""
-OUTAGE: Backoff = exponential(base=0.1, cap=5.0)
+OUTAGE_BACKOFF: Backoff = exponential(base=0.1, cap=5.0)
 """Seconds until a call that has failed n times in a row is tried again. An outage may last for days."""
-ONCE_PATIENCE = 9
+MAX_ONCE_FAILURES = 9
 """Failures in a row, of claims or of what decides about them, after which a run with ``once`` ends: some 20 seconds."""
 NAME_LIMIT = 255
 VERSION_LIMIT = 128
-LEASE = 30.0
+DEFAULT_LEASE_SECONDS = 30.0
 """Seconds; the default."""
-SHORTEST = 0.001
+MIN_INTERVAL_SECONDS = 0.001
 """Seconds, of a poll or an attempt in text: with less the worker would do nothing else."""
-SMALLEST_MEMORY = 16 * 2**20
+MIN_MEMORY_BYTES = 16 * 2**20
 """Bytes of a process. Python alone uses that much; a number without a unit is a mistake."""
-SHORTEST_LEASE = 1.0
+MIN_LEASE_SECONDS = 1.0
 """Seconds. With less, a short pause of the machine would count as a death."""
 
 
@@ -346,7 +346,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     ] = None
     tasks: Annotated[
         tuple[str, ...] | None,
-        Names("Claim only these.", unset="all", check=_names_of_tasks, on="python"),
+        Names("Claim only these.", unset="all", check=_check_tasks, on="python"),
     ] = None
     queues: Annotated[
         tuple[str, ...] | None,
@@ -355,7 +355,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
             unset="all queues",
             short=("--queue",),
             metavar="QUEUE",
-            check=_names_of_queues,
+            check=_check_queues,
         ),
     ] = None
     exclude_queues: Annotated[
@@ -364,7 +364,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
             "Leave jobs of these queues alone. Several: as above.",
             short=("--exclude-queue",),
             metavar="QUEUE",
-            check=_excluded_queues,
+            check=_check_excluded_queues,
         ),
     ] = ()
     concurrency: Annotated[
@@ -375,7 +375,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         Seconds(
             "How often to look for jobs without being woken, in milliseconds or as a phrase (2s).",
             unset="2000, stretched to 10000 while wake-ups are heard",
-            typed_least=SHORTEST,
+            typed_least=MIN_INTERVAL_SECONDS,
             metavar="MS",
             unit="ms",
         ),
@@ -383,9 +383,10 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     lease: Annotated[
         float,
         Seconds(
-            "After how long without a heartbeat a worker counts as dead and its jobs come back.", least=SHORTEST_LEASE
+            "After how long without a heartbeat a worker counts as dead and its jobs come back.",
+            least=MIN_LEASE_SECONDS,
         ),
-    ] = LEASE
+    ] = DEFAULT_LEASE_SECONDS
     heartbeat_interval: Annotated[
         float | None, Seconds("How often leases are renewed.", unset="a third of the lease", on="python")
     ] = None
@@ -402,7 +403,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         Seconds(
             "How long one attempt may take, where its task does not say.",
             unset="no limit",
-            typed_least=SHORTEST,
+            typed_least=MIN_INTERVAL_SECONDS,
         ),
     ] = None
     backoff: Annotated[
@@ -417,7 +418,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
             "Leave jobs alone that have one of these flags. Several: repeated, or with commas between them.",
             short=("--forbidden-flag",),
             metavar="FLAG",
-            check=_names_of_flags,
+            check=_check_flags,
         ),
     ] = ()
     """A function is called before every claim, which then takes one job; it returns a list, or ``None`` for none."""
@@ -467,7 +468,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         Size(
             "Claim nothing new while the process uses more memory (512MB, 1GiB), and end when nothing runs, as above.",
             unset="no limit",
-            least=SMALLEST_MEMORY,
+            least=MIN_MEMORY_BYTES,
         ),
     ] = None
     sweep_interval: Annotated[
@@ -482,9 +483,9 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     def __post_init__(self) -> None:
         problems = read_fields(self)
         # A default lease may be replaced by the store's terms: ``under`` checks that one.
-        own = not problems and self.lease != LEASE
-        if own and (trouble := too_rare(self.every_beat, self.lease, "lease")) is not None:
-            problems.append(trouble)
+        own = not problems and self.lease != DEFAULT_LEASE_SECONDS
+        if own and (problem := heartbeat_problem(self.every_beat, self.lease, "lease")) is not None:
+            problems.append(problem)
         if not problems and self.queues is not None and not set(self.queues).difference(self.exclude_queues):
             problems.append("queues, exclude_queues: no queue is left to claim from; name others")
         if problems:
@@ -498,8 +499,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
     def under(self, terms: Terms | None) -> WorkerOptions:
         """The options on a store with terms of its own. Raises ConfigurationError."""
         if terms is None:
-            if (trouble := too_rare(self.every_beat, self.lease, "lease")) is not None:
-                raise ConfigurationError(trouble)
+            if (problem := heartbeat_problem(self.every_beat, self.lease, "lease")) is not None:
+                raise ConfigurationError(problem)
             return self
         if terms.backoff is not None and self.backoff is not natural:
             raise ConfigurationError(
@@ -509,8 +510,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         beat = self.heartbeat_interval if self.heartbeat_interval is not None else terms.heartbeat_interval
         if terms.cancel_interval is not None:
             beat = min(terms.lease / 3 if beat is None else beat, terms.cancel_interval)
-        if beat is not None and (trouble := too_rare(beat, terms.lease, "stalled_max_age")) is not None:
-            raise ConfigurationError(trouble)
+        if beat is not None and (problem := heartbeat_problem(beat, terms.lease, "stalled_max_age")) is not None:
+            raise ConfigurationError(problem)
         settled = copy(self)  # no new value: a store's terms may have a shorter lease than a worker's options may
         msgspec.structs.force_setattr(settled, "lease", terms.lease)
         msgspec.structs.force_setattr(settled, "heartbeat_interval", beat)
@@ -520,30 +521,30 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         """Seconds between two polls of an idle worker."""
         if self.poll_interval is not None:
             return self.poll_interval
-        return STRETCHED_POLL if is_listening else 2.0
+        return LISTENING_POLL_SECONDS if is_listening else 2.0
 
 
-def _names_of_tasks(given: object) -> tuple[str, ...]:
-    return limits.read_names("tasks", given)
+def _check_tasks(value: object) -> tuple[str, ...]:
+    return limits.read_names("tasks", value)
 
 
-def _names_of_queues(given: object) -> tuple[str, ...]:
-    names = _read_queues("queues", given)
+def _check_queues(value: object) -> tuple[str, ...]:
+    names = _read_queues("queues", value)
     if not names:
         raise InvalidJob("queues: empty; name queues, or leave it out for all of them")
     return names
 
 
-def _excluded_queues(given: object) -> tuple[str, ...]:
-    return () if given is None else _read_queues("exclude_queues", given)
+def _check_excluded_queues(value: object) -> tuple[str, ...]:
+    return () if value is None else _read_queues("exclude_queues", value)
 
 
-def _read_queues(field: str, given: object) -> tuple[str, ...]:
-    return tuple(limits.check_queue(field, name) for name in limits.read_names(field, given))
+def _read_queues(field: str, value: object) -> tuple[str, ...]:
+    return tuple(limits.check_queue(field, name) for name in limits.read_names(field, value))
 
 
-def _names_of_flags(given: Any) -> Any:
-    return given if callable(given) else limits.read_forbidden(given)
+def _check_flags(value: Any) -> Any:
+    return value if callable(value) else limits.read_forbidden(value)
 
 
 def _app_version(text: str) -> str:
@@ -555,7 +556,7 @@ def one_line(name: str) -> str:
     return limits.check_name("name", name, NAME_LIMIT)
 
 
-def too_rare(beat: float, lease: float, name: str) -> str | None:
+def heartbeat_problem(beat: float, lease: float, name: str) -> str | None:
     """Why this heartbeat is too rare for the lease: one beat may be lost, and one late, before a job is given away."""
     if beat * 3 <= lease * 1.000001:  # three times 0.1 is more than 0.3
         return None

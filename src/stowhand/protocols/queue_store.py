@@ -31,10 +31,10 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.job import Job, NewJob, State
 from stowhand.jobs.lease import JobId
 from stowhand.jobs.option_struct import SuggestingMeta
-from stowhand.protocols.counts import COUNTED, BoundedCount, Figures, Pauses
+from stowhand.protocols.counts import MAX_EXACT_COUNT, BoundedCount, Figures, Pauses
 from stowhand.protocols.flow_tables import FlowTables
 from stowhand.protocols.operator import (
-    HELD_SHOWN,
+    MAX_SHOWN_HELD_JOBS,
     OVERDUE_SECONDS,
     AppVersion,
     BacklogRow,
@@ -45,8 +45,8 @@ from stowhand.protocols.operator import (
     WorkerRow,
 )
 from stowhand.protocols.producer import Producer, Results, Transactions
-from stowhand.protocols.search import ANY, Search, SearchResult
-from stowhand.protocols.store import DOING, Store
+from stowhand.protocols.search import ALL_JOBS, Search, SearchResult
+from stowhand.protocols.store import PART_OPERATIONS, Store
 from stowhand.protocols.throughput import Period
 
 P = TypeVar("P")
@@ -76,7 +76,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingM
     limit: int = 100
 
 
-NEWEST = JobFilter(newest_first=True)
+NEWEST_JOBS = JobFilter(newest_first=True)
 """The default: the newest hundred, live and failed."""
 
 
@@ -119,7 +119,7 @@ class Failures(msgspec.Struct, frozen=True):
     """Older failed jobs were not looked at: it may have begun before ``since``."""
 
 
-FAILURES_MOST = 10_000
+MAX_EXAMINED_FAILURES = 10_000
 """Failed jobs that are looked at, the newest."""
 
 
@@ -134,10 +134,10 @@ class FailureGroups(Protocol):
 class Inspector(FailureGroups, Protocol):
     """Looking at jobs, serial keys and workers."""
 
-    async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
+    async def list(self, wanted: JobFilter = NEWEST_JOBS) -> Sequence[Job]:
         """In order of ids, ascending unless the filter says ``newest_first``."""
 
-    async def search(self, wanted: Search = ANY) -> SearchResult:
+    async def search(self, wanted: Search = ALL_JOBS) -> SearchResult:
         """Search for a limited time; the answer says where to go on. Raises InvalidJob."""
 
     async def counts(self) -> dict[State, int]:
@@ -159,7 +159,7 @@ class Inspector(FailureGroups, Protocol):
         key holds up are left out. ``explain`` says what else may.
         """
 
-    async def figures(self, most: int = COUNTED) -> Figures:
+    async def figures(self, most: int = MAX_EXACT_COUNT) -> Figures:
         """Count jobs by state, and live jobs by task, queue and worker; fast, however many jobs there are.
 
         Exact up to ``most`` jobs of a state and of a task; beyond it, that there are more.
@@ -185,7 +185,7 @@ class Inspector(FailureGroups, Protocol):
     async def workers(self) -> Sequence[WorkerRow]:
         """Workers that are registered, those that died within a day included, by name."""
 
-    async def held(self, each: int = HELD_SHOWN) -> Sequence[HeldJobs]:
+    async def held(self, each: int = MAX_SHOWN_HELD_JOBS) -> Sequence[HeldJobs]:
         """What each worker has under its leases, by name; of each so many jobs. It looks at 10,000 jobs."""
 
     async def app_versions(self) -> Sequence[AppVersion]:
@@ -286,7 +286,7 @@ class LedgerEntry(msgspec.Struct, frozen=True):
     """The item of the scheduler that did."""
 
 
-SCHEDULED_FOR = timedelta(minutes=3)
+SCHEDULER_TIMEOUT = timedelta(minutes=3)
 """How long a report of a scheduler is valid. Each reports at least once a minute."""
 REPORT_INTERVAL = timedelta(seconds=30)
 """A store skips a report when the previous one is more recent, so that many schedulers cost no more writes than one."""
@@ -310,7 +310,7 @@ class KnownItem(msgspec.Struct, frozen=True):
 
     def is_scheduled(self, now: datetime) -> bool:
         """Whether a live scheduler has the item, by the store's clock."""
-        return self.scheduled_at is not None and now - self.scheduled_at < SCHEDULED_FOR
+        return self.scheduled_at is not None and now - self.scheduled_at < SCHEDULER_TIMEOUT
 
 
 class Timetable(Protocol):
@@ -420,13 +420,13 @@ class Notices:
         self._on_listening: OnListening | None = None
         self._on_warning: OnWarning | None = None
 
-    def on_listening(self, call: OnListening | None) -> None:
+    def on_listening(self, listener: OnListening | None) -> None:
         """Call it when the listening connection changes its state; ``None``: call nothing."""
-        self._on_listening = call
+        self._on_listening = listener
 
-    def on_warning(self, call: OnWarning | None) -> None:
+    def on_warning(self, listener: OnWarning | None) -> None:
         """Call it with each warning; ``None``: call nothing."""
-        self._on_warning = call
+        self._on_warning = listener
 
     def listening(self, state: str, error: BaseException | None, connection: object) -> None:
         """The store's: its listening connection has changed its state."""
@@ -494,15 +494,15 @@ class QueueStore(AnyStore[Job], Protocol):
     def notices(self) -> Notices: ...
 
 
-def there(store: AnyStore[R], name: str, part: P | None) -> P:
+def require_part(store: AnyStore[R], name: str, part: P | None) -> P:
     """The part of this name. Raises ConfigurationError where it is ``None``."""
     if part is None:
         raise ConfigurationError(
-            f"{DOING[name]}: {store.capabilities.absent.get(name, 'this store does not offer it')}"
+            f"{PART_OPERATIONS[name]}: {store.capabilities.absent.get(name, 'this store does not offer it')}"
         )
     return part
 
 
 def lent_connection(store: AnyStore[R]) -> AbstractAsyncContextManager[Any]:
     """A connection for statements of a task's own. Raises ConfigurationError where the store lends none."""
-    return there(store, "connections", store.connections).connection()
+    return require_part(store, "connections", store.connections).connection()

@@ -19,20 +19,20 @@ from stowhand.jobs.job import Job, State
 from stowhand.jobs.option_struct import SuggestingMeta
 from stowhand.protocols.counts import BoundedCount
 
-BUDGET = 0.06
+DEFAULT_BUDGET_SECONDS = 0.06
 """Seconds for which a search looks, by default."""
-MOST_FOUND = 1000
+MAX_SEARCH_RESULTS = 1000
 """Jobs of one answer."""
 TITLE_LIMIT = 200
 """Characters of an error in an answer: of its first line."""
-FIRST_PIECE = 1000
+FIRST_PAGE_ROWS = 1000
 """Rows of the first piece."""
-ABOVE_ALL = 2**63 - 1
+MAX_INT64 = 2**63 - 1
 """Greater than every id, and than every moment."""
-LATEST = 253402300799999999
+MAX_MICROSECONDS = 253402300799999999
 """The last microsecond of the year 9999."""
-LIVE = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
-HISTORY = (State.COMPLETED, State.CANCELED)
+LIVE_STATES = (State.QUEUED, State.PROCESSING, State.ERRORED, State.FAILED)
+HISTORY_STATES = (State.COMPLETED, State.CANCELED)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -61,7 +61,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta
     """``Found.go_on`` of the search before this one; empty: begin with the newest."""
     limit: int = 100
     """1 to 1000."""
-    budget: float = BUDGET
+    budget: float = DEFAULT_BUDGET_SECONDS
     """Seconds after which no further piece is looked at."""
 
     @property
@@ -80,7 +80,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta
         return frozenset(self.states or State)
 
 
-ANY = Search()
+ALL_JOBS = Search()
 """The newest hundred."""
 
 
@@ -99,7 +99,7 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     """Where to go on; ``None``: there is no more."""
 
 
-NOTHING = SearchResult(jobs=(), looked_at=0, matches=0, of=BoundedCount(), go_on=None)
+EMPTY_RESULT = SearchResult(jobs=(), looked_at=0, matches=0, of=BoundedCount(), go_on=None)
 """For a search that cannot find anything."""
 
 
@@ -108,7 +108,7 @@ class SearchPosition(msgspec.Struct, frozen=True, kw_only=True):
 
     in_history: bool = False
     """All live jobs have been examined."""
-    id: int = ABOVE_ALL
+    id: int = MAX_INT64
     """Rows below this id are left."""
     at: int | None = None
     """In the order of failures: the time in microseconds since 1970. Rows that failed then, or before, are left."""
@@ -123,17 +123,17 @@ class SearchPosition(msgspec.Struct, frozen=True, kw_only=True):
         return ".".join(map(str, numbers if self.at is None else (*numbers, self.at)))
 
 
-def place_of(wanted: Search) -> SearchPosition:
+def parse_position(wanted: Search) -> SearchPosition:
     """Return where the search starts. Raise InvalidJob for a text that is no position in its order."""
     if not wanted.go_on:
-        in_history = not wanted.wanted & set(LIVE)
-        return SearchPosition(in_history=in_history, at=ABOVE_ALL if wanted.by_failure else None)
+        in_history = not wanted.wanted & set(LIVE_STATES)
+        return SearchPosition(in_history=in_history, at=MAX_INT64 if wanted.by_failure else None)
     parts = wanted.go_on.split(".")
     if len(parts) != 4 + wanted.by_failure or not all(part.isascii() and part.isdigit() for part in parts):
-        raise _not_a_place(wanted.go_on)
+        raise _invalid_position(wanted.go_on)
     table, job_id, looked_at, matches, *at = (int(part[:20]) for part in parts)
-    if max(job_id, looked_at, matches) > ABOVE_ALL or max(at, default=0) > LATEST or table > 1:
-        raise _not_a_place(wanted.go_on)
+    if max(job_id, looked_at, matches) > MAX_INT64 or max(at, default=0) > MAX_MICROSECONDS or table > 1:
+        raise _invalid_position(wanted.go_on)
     return SearchPosition(
         in_history=table == 1,
         id=job_id,
@@ -143,20 +143,20 @@ def place_of(wanted: Search) -> SearchPosition:
     )
 
 
-def micros_of(moment: datetime) -> int:
+def to_microseconds(time: datetime) -> int:
     """Since 1970."""
-    return (moment - _EPOCH) // _MICROSECOND
+    return (time - _EPOCH) // _MICROSECOND
 
 
-def moment_of(micros: int) -> datetime:
+def from_microseconds(micros: int) -> datetime:
     """The other way."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
-def title(error: str | None) -> str | None:
+def first_line(error: str | None) -> str | None:
     """The first line of an error."""
     return None if error is None else error.partition("\n")[0][:TITLE_LIMIT]
 
 
-def _not_a_place(text: str) -> InvalidJob:
+def _invalid_position(text: str) -> InvalidJob:
     return InvalidJob(f"go_on: {text[:100]!r} is not where a search like this goes on; leave it out")

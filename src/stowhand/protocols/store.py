@@ -173,7 +173,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The store sends no wake-ups by design: it is polled, and nothing is reported about it."""
 
 
-DOING = {
+PART_OPERATIONS = {
     "jobs": "enqueueing jobs, and looking at one",
     "transactions": "enqueueing inside a transaction of yours",
     "inspect": "looking at jobs",
@@ -188,7 +188,7 @@ DOING = {
     "results": "waiting for the end of a job",
 }
 """By part, which a store may offer beyond what a worker needs (queue_store.py): what is asked for."""
-PARTS = tuple(DOING)
+PART_NAMES = tuple(PART_OPERATIONS)
 
 
 class SettleAndClaim(Protocol):
@@ -339,7 +339,7 @@ class CancellationFinder(Protocol):
         """Those of these leases that are valid and whose jobs were asked to cancel."""
 
 
-def check_made(store: object, options: object, kind: type[msgspec.Struct]) -> None:
+def check_arguments(store: object, options: object, kind: type[msgspec.Struct]) -> None:
     """Check the arguments of a worker or a resetter. Raises ConfigurationError."""
     if isinstance(store, type) or not callable(getattr(store, "claim", None)):
         raise ConfigurationError(
@@ -350,13 +350,13 @@ def check_made(store: object, options: object, kind: type[msgspec.Struct]) -> No
         raise ConfigurationError(f"options: {a_type(options)} given; give {kind.__qualname__}(…)")
 
 
-def check_store(store: object, protocol: type, said: str) -> None:
+def check_store(store: object, protocol: type, option: str) -> None:
     """Check a store of a user's. Raises ConfigurationError with all that the protocol has and the store has not."""
     # A property is looked for and not read: it may raise before the store is open.
-    absent = [name for name in members(protocol) if not (hasattr(type(store), name) or hasattr(store, name))]
+    absent = [name for name in public_members(protocol) if not (hasattr(type(store), name) or hasattr(store, name))]
     if absent:
         raise ConfigurationError(
-            f"{said}: {type(store).__qualname__} has no {', '.join(absent)}; a store of your own has every member of"
+            f"{option}: {type(store).__qualname__} has no {', '.join(absent)}; a store of your own has every member of"
             " stowhand.stores.api.Store, and for an App each part of a queue: see the CHANGELOG,"
             ' "a store\'s calls are in parts"'
         )
@@ -365,7 +365,7 @@ def check_store(store: object, protocol: type, said: str) -> None:
 def heartbeats_of(store: Store[Any]) -> Heartbeats:
     """The store's heartbeats. Raises ConfigurationError where a method is missing, or blocking instead of ``async``."""
     heartbeats = store.heartbeats()
-    for name, expected in members(Heartbeats).items():
+    for name, expected in public_members(Heartbeats).items():
         method = getattr(heartbeats, name, None)
         is_async = inspect.iscoroutinefunction(expected)
         if not (inspect.iscoroutinefunction(method) if is_async else callable(method)):
@@ -377,37 +377,37 @@ def heartbeats_of(store: Store[Any]) -> Heartbeats:
     return heartbeats
 
 
-def members(protocol: type) -> dict[str, Any]:
+def public_members(protocol: type) -> dict[str, Any]:
     """The public methods and properties of a protocol and of those that it extends, by name."""
     return {name: member for one in reversed(protocol.__mro__) for name, member in vars(one).items() if name[0] != "_"}
 
 
-DAY = 86_400.0
+SECONDS_PER_DAY = 86_400.0
 RESERVED_CONNECTIONS = 5
 """PostgreSQL: connections that one worker process reserves: claims, settlements, listening, heartbeats, and one for
 enqueueing and inspection, which is the pool's own."""
-POOL_SIZE = 10
+DEFAULT_POOL_SIZE = 10
 """PostgreSQL: connections of a process at most, by default, unless a worker needs more."""
 
 
-def pool_refusal(said: str, size: int) -> str | None:
+def pool_refusal(option: str, size: int) -> str | None:
     """Why a worker cannot work with so few connections; ``None``: it can. ``said``: the number as the user gave it."""
     least = RESERVED_CONNECTIONS + 1
     if size >= least:
         return None
     return (
-        f"{said}: a worker keeps {RESERVED_CONNECTIONS} connections for claiming, settling, listening, heartbeats and"
+        f"{option}: a worker keeps {RESERVED_CONNECTIONS} connections for claiming, settling, listening, heartbeats and"
         f" enqueueing, and tasks need at least 1: {RESERVED_CONNECTIONS} + 1 = {least}; give {least} or more"
     )
 
 
-def pool_shortage(said: str, size: int, slots: int) -> str | None:
+def pool_shortage(option: str, size: int, slots: int) -> str | None:
     """The warning for a worker whose tasks have fewer connections than it has slots; ``None``: there are enough."""
     left, most = size - RESERVED_CONNECTIONS, slots + RESERVED_CONNECTIONS
     if left >= slots:
         return None
     return (
-        f"{said}: {slots} jobs at once and {RESERVED_CONNECTIONS} connections that the worker keeps for itself are"
+        f"{option}: {slots} jobs at once and {RESERVED_CONNECTIONS} connections that the worker keeps for itself are"
         f" {slots} + {RESERVED_CONNECTIONS} = {most}, so tasks have {left} for {slots} jobs. One that finds none free"
         f" waits, 5 minutes at most, and then goes back unspent; give {most} or more, or leave it out"
     )
@@ -422,7 +422,7 @@ def whole(job: NewJob, max_attempts: int | None) -> NewJob:
     return job if job.max_attempts is not None else msgspec.structs.replace(job, max_attempts=max_attempts)
 
 
-def whole_batch(
+def batch_with_max_attempts(
     batch: Sequence[tuple[Lease, Settlement]], max_attempts: int | None
 ) -> Sequence[tuple[Lease, Settlement]]:
     """The same for the jobs that settlements enqueue."""
@@ -437,7 +437,7 @@ def whole_batch(
     ]
 
 
-def name_of_schema(text: str) -> str:
+def check_schema_name(text: str) -> str:
     """A name that PostgreSQL keeps whole: it cuts names at 63 bytes without a word. Raises ValueError."""
     if not text or "\x00" in text or len(text.encode()) > 63:
         raise ValueError(f"{text!r} is no schema name; 1 to 63 bytes")
@@ -472,7 +472,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
             "PostgreSQL: the schema that holds the queue.",
             short=("-s",),
             metavar="NAME",
-            check=name_of_schema,
+            check=check_schema_name,
             on="store",
         ),
     ] = "stowhand"
@@ -531,7 +531,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
             metavar="DURATION",
             none="none",
         ),
-    ] = DAY
+    ] = SECONDS_PER_DAY
     failed_retention: Annotated[
         float | None,
         Seconds(
@@ -569,6 +569,6 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggesti
 
     def __repr__(self) -> str:
         # Errors and debuggers print options; a token is a secret, and a URL may hold a password.
-        said = {name: getattr(self, name) for name in self.__struct_fields__}
-        secret = {name: "***" for name in ("token", "listen_url") if said[name] is not None}
-        return f"StoreOptions({', '.join(f'{name}={value!r}' for name, value in (said | secret).items())})"
+        option = {name: getattr(self, name) for name in self.__struct_fields__}
+        secret = {name: "***" for name in ("token", "listen_url") if option[name] is not None}
+        return f"StoreOptions({', '.join(f'{name}={value!r}' for name, value in (option | secret).items())})"

@@ -20,17 +20,17 @@ import msgspec
 
 from stowhand.jobs.histogram import BUCKET_COUNT, Histogram, quantile
 
-MOST_TASKS = 500
+MAX_TASKS_PER_MINUTE = 500
 """Tasks of a minute, or of an hour, that have rows of their own; the others share one."""
-OTHERS = ""
+OTHER_TASKS = ""
 """The task of that row."""
-OPEN_FOR = 600
+OPEN_MINUTE_SECONDS = 600
 """Seconds for which a minute that is over may still be written; what comes later is dropped, and counted as late."""
-MINUTES_FOR = 2 * 86_400
+MINUTE_RETENTION_SECONDS = 2 * 86_400
 """Seconds after which minutes become hours."""
-HOURS_FOR = 90 * 86_400
+HOUR_RETENTION_SECONDS = 90 * 86_400
 """Seconds for which hours are kept."""
-MINUTE, HOUR = 60, 3600
+MINUTE_SECONDS, HOUR_SECONDS = 60, 3600
 """The lengths of rows, in seconds."""
 
 
@@ -83,16 +83,16 @@ class OutcomeCounts(msgspec.Struct):
 
     def numbers(self) -> dict[str, int]:
         """As it is stored: by name, and by ``w`` or ``r`` with the number of a bucket; without zeros."""
-        counts = {name: number for name in COUNTS if (number := getattr(self, name))}
+        counts = {name: number for name in COUNT_NAMES if (number := getattr(self, name))}
         waits = {f"w{bucket}": number for bucket, number in self.waits.items()}
         return counts | waits | {f"r{bucket}": number for bucket, number in self.runs.items()}
 
 
 _WAITS, _RUNS = ({f"{kind}{bucket}": bucket for bucket in range(BUCKET_COUNT)} for kind in "wr")
-COUNTS = ("ok", "retry", "failed", "poison", "snoozed", "canceled", "resets", "late")
+COUNT_NAMES = ("ok", "retry", "failed", "poison", "snoozed", "canceled", "resets", "late")
 
 
-def tally_of(stored: Iterable[Mapping[str, int]]) -> OutcomeCounts:
+def sum_counts(stored: Iterable[Mapping[str, int]]) -> OutcomeCounts:
     """The sum of what ``Tally.numbers`` gave; names of newer versions are passed over."""
     sums: dict[str, int] = {}
     for numbers in stored:
@@ -109,7 +109,7 @@ def tally_of(stored: Iterable[Mapping[str, int]]) -> OutcomeCounts:
             waits[_WAITS[name]] = number
         elif name in _RUNS:
             runs[_RUNS[name]] = number
-        elif name in COUNTS:
+        elif name in COUNT_NAMES:
             counts[name] = number
     return OutcomeCounts(**counts, waits=waits, runs=runs)
 
@@ -154,18 +154,21 @@ class ThroughputKeeper(Protocol):
         """
 
 
-def slots_of(periods: Iterable[Period], since: datetime, until: datetime, step: float) -> list[Slot]:
+def time_slots(periods: Iterable[Period], since: datetime, until: datetime, step: float) -> list[Slot]:
     """One for each ``step`` seconds from ``since`` until before ``until``, all tasks together."""
-    found: defaultdict[int, list[Period]] = defaultdict(list)
+    periods_by_slot: defaultdict[int, list[Period]] = defaultdict(list)
     for period in periods:
-        found[floor((period.at - since).total_seconds() / step)].append(period)
+        periods_by_slot[floor((period.at - since).total_seconds() / step)].append(period)
     count = max(ceil((until - since).total_seconds() / step), 1)
     return [
-        Slot(since + timedelta(seconds=number * step), total(found[number]) if number in found else None)
+        Slot(
+            since + timedelta(seconds=number * step),
+            total(periods_by_slot[number]) if number in periods_by_slot else None,
+        )
         for number in range(count)
     ]
 
 
 def total(periods: Iterable[Period]) -> OutcomeCounts:
     """The sum of them."""
-    return tally_of(period.tally.numbers() for period in periods)
+    return sum_counts(period.tally.numbers() for period in periods)

@@ -12,12 +12,12 @@ from stowhand.jobs import limits
 from stowhand.jobs.job import State
 from stowhand.jobs.text import clean
 from stowhand.protocols.queue_store import LEDGER_DAYS, JobFilter, Reschedule, Tick
-from stowhand.protocols.search import MOST_FOUND, Search, place_of
-from stowhand.protocols.throughput import MINUTE
+from stowhand.protocols.search import MAX_SEARCH_RESULTS, Search, parse_position
+from stowhand.protocols.throughput import MINUTE_SECONDS
 
 IDENTIFIER_LIMIT = 256
 """Characters of a crontab item's identifier."""
-SEARCHED = {
+MAX_SEARCH_TEXT_LENGTHS = {
     "task": limits.TASK_LIMIT,
     "queue": limits.QUEUE_LIMIT,
     "serial": limits.SERIAL_LIMIT,
@@ -27,7 +27,7 @@ SEARCHED = {
     "error": 1000,
 }
 """Characters of what is searched for, at most."""
-NO_JOB = 0
+UNKNOWN_JOB_ID = 0
 """An id that no job has."""
 MANUALLY_FAILED = "Manually marked as failed"
 
@@ -36,13 +36,13 @@ def validate_id(job_id: int, field: str = "job_id") -> int:
     """The id; ``NO_JOB`` for a number that no job can have, so that it is not found, like any unknown id."""
     if type(job_id) is not int:
         raise InvalidJob(f"{field}: {a_type(job_id)}; {_how_to_give_id(job_id)}")
-    return job_id if 0 < job_id < 2**63 else NO_JOB
+    return job_id if 0 < job_id < 2**63 else UNKNOWN_JOB_ID
 
 
-def _how_to_give_id(given: object) -> str:
-    if isinstance(given, str) and given.isdecimal():
-        return f"give a number: int({given!r})"
-    if isinstance(getattr(given, "id", None), int):  # a handle, or a job
+def _how_to_give_id(value: object) -> str:
+    if isinstance(value, str) and value.isdecimal():
+        return f"give a number: int({value!r})"
+    if isinstance(getattr(value, "id", None), int):  # a handle, or a job
         return "give its id: job.id"
     return "give a whole number"
 
@@ -56,51 +56,53 @@ def validate_key(key: str) -> str:
 
 def validate_step(since: datetime, until: datetime, step: float) -> int:
     """The step in whole seconds."""
-    _check_moment("since", since)
-    _check_moment("until", until)
-    if not (step >= MINUTE and step % MINUTE == 0):
+    _check_time("since", since)
+    _check_time("until", until)
+    if not (step >= MINUTE_SECONDS and step % MINUTE_SECONDS == 0):
         raise InvalidJob(f"step: {step:g} s; figures are kept by the minute: give 60 or a multiple of it")
     return int(step)
 
 
-def validate_filter(wanted: JobFilter) -> JobFilter:
+def validate_filter(job_filter: JobFilter) -> JobFilter:
     """The filter; names that no store can keep are replaced by empty ones, which nothing has."""
-    if not isinstance(wanted, JobFilter):
-        raise InvalidJob(f"{a_type(wanted)} is no filter; give a JobFilter, as in JobFilter(states=('failed',))")
-    wanted = msgspec.structs.replace(wanted, states=_read_states(wanted.states))
-    _check_moments(wanted)
-    names = {field: _read_name(field, getattr(wanted, field)) for field in SEARCHED if field != "flag"}
+    if not isinstance(job_filter, JobFilter):
+        raise InvalidJob(f"{a_type(job_filter)} is no filter; give a JobFilter, as in JobFilter(states=('failed',))")
+    job_filter = msgspec.structs.replace(job_filter, states=_read_states(job_filter.states))
+    _check_times(job_filter)
+    names = {
+        field: _read_name(field, getattr(job_filter, field)) for field in MAX_SEARCH_TEXT_LENGTHS if field != "flag"
+    }
     unknown: dict[str, str | None]
     unknown = {field: "" for field, name in names.items() if name is not None and not is_storable(name)}
     if "error" in unknown:  # every error contains the empty text: the empty key makes the filter find nothing
         unknown |= {"key": "", "error": None}
-    elif wanted.error == "":
+    elif job_filter.error == "":
         unknown["error"] = None
-    return msgspec.structs.replace(wanted, **unknown) if unknown else wanted
+    return msgspec.structs.replace(job_filter, **unknown) if unknown else job_filter
 
 
-def validate_search(wanted: Search) -> Search | None:
+def validate_search(search: Search) -> Search | None:
     """The search; ``None`` where nothing can be found: no store can keep such a name. Raises InvalidJob."""
-    if not isinstance(wanted, Search):
-        raise InvalidJob(f"{a_type(wanted)} is no search; give a Search, as in Search(states=('failed',))")
-    if not 1 <= wanted.limit <= MOST_FOUND:
-        raise InvalidJob(f"limit: {wanted.limit}; give 1 to {MOST_FOUND}")
-    wanted = msgspec.structs.replace(wanted, states=_read_states(wanted.states))
-    _check_moments(wanted)
-    for field, most in SEARCHED.items():
-        text = _read_name(field, getattr(wanted, field))
-        if text is not None and len(text) > most:
-            raise InvalidJob(f"{field}: {len(text)} characters; {most} at most")
+    if not isinstance(search, Search):
+        raise InvalidJob(f"{a_type(search)} is no search; give a Search, as in Search(states=('failed',))")
+    if not 1 <= search.limit <= MAX_SEARCH_RESULTS:
+        raise InvalidJob(f"limit: {search.limit}; give 1 to {MAX_SEARCH_RESULTS}")
+    search = msgspec.structs.replace(search, states=_read_states(search.states))
+    _check_times(search)
+    for field, max_length in MAX_SEARCH_TEXT_LENGTHS.items():
+        text = _read_name(field, getattr(search, field))
+        if text is not None and len(text) > max_length:
+            raise InvalidJob(f"{field}: {len(text)} characters; {max_length} at most")
         if text is not None and not is_storable(text):
             return None
-    place_of(wanted)
-    return msgspec.structs.replace(wanted, error=None) if wanted.error == "" else wanted
+    parse_position(search)
+    return msgspec.structs.replace(search, error=None) if search.error == "" else search
 
 
-def _read_states(given: Iterable[State]) -> tuple[State, ...]:
-    _refuse_text("states", given, "several, as in states=('failed',)")
+def _read_states(value: Iterable[State]) -> tuple[State, ...]:
+    _refuse_text("states", value, "several, as in states=('failed',)")
     states = []
-    for one in given:
+    for one in value:
         try:
             states.append(State(one))
         except ValueError:
@@ -108,17 +110,17 @@ def _read_states(given: Iterable[State]) -> tuple[State, ...]:
     return tuple(states)
 
 
-def _check_moments(wanted: JobFilter | Search) -> None:
+def _check_times(search: JobFilter | Search) -> None:
     for field in ("since", "until"):
-        if getattr(wanted, field) is not None:
-            _check_moment(field, getattr(wanted, field))
+        if getattr(search, field) is not None:
+            _check_time(field, getattr(search, field))
 
 
-def _check_moment(field: str, moment: object) -> None:
-    if not isinstance(moment, datetime):
-        raise InvalidJob(f"{field}: {a_type(moment)}; give a moment: datetime.now(UTC) - timedelta(hours=2)")
-    if moment.tzinfo is None:
-        raise InvalidJob(f"{field}: {moment} has no time zone; give for example datetime.now(UTC)")
+def _check_time(field: str, time: object) -> None:
+    if not isinstance(time, datetime):
+        raise InvalidJob(f"{field}: {a_type(time)}; give a moment: datetime.now(UTC) - timedelta(hours=2)")
+    if time.tzinfo is None:
+        raise InvalidJob(f"{field}: {time} has no time zone; give for example datetime.now(UTC)")
 
 
 def _read_name(field: str, name: object) -> str | None:
@@ -135,7 +137,7 @@ def is_storable(text: str) -> bool:
 def validate_ids(job_ids: Iterable[int]) -> list[int]:
     """Each id once, in order. Numbers that no job can have are left out: unknown ids are no error."""
     _refuse_text("job_ids", job_ids, "a list of numbers")
-    return sorted({validate_id(one, "job_ids") for one in job_ids} - {NO_JOB})
+    return sorted({validate_id(one, "job_ids") for one in job_ids} - {UNKNOWN_JOB_ID})
 
 
 def validate_workers(workers: Iterable[str]) -> list[str]:
@@ -148,10 +150,10 @@ def validate_workers(workers: Iterable[str]) -> list[str]:
     return [name for name in names if is_storable(name)]
 
 
-def _refuse_text(field: str, given: object, instead: str) -> None:
+def _refuse_text(field: str, value: object, instead: str) -> None:
     # A single string is iterable too: every letter would be an element.
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise InvalidJob(f"{field}: {a_type(given)}; give {instead}")
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise InvalidJob(f"{field}: {a_type(value)}; give {instead}")
 
 
 def validate_reschedule(to: Reschedule) -> Reschedule:

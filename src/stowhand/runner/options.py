@@ -21,7 +21,7 @@ from stowhand.jobs.durations import MAX_DURATION_SECONDS
 from stowhand.observe.log_factory import Logger
 from stowhand.observe.logs import Scope
 from stowhand.observe.traces import Traces
-from stowhand.protocols.options import ObjectOption, Switch, Text, WorkerOptions, complaint, options_of
+from stowhand.protocols.options import ObjectOption, Switch, Text, WorkerOptions, options_of, problem_text
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.store import StoreOptions, pool_refusal
 from stowhand.runner.events import WorkerEvents
@@ -171,7 +171,7 @@ def _read_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         try:
             valid[name] = options[name].read(value) if value is not None and name in options else value
         except ValueError as error:
-            problems.append(complaint(name, error))
+            problems.append(problem_text(name, error))
     poll = given.get("poll_interval")
     if isinstance(poll, int | float) and MIN_LIKELY_MILLISECONDS <= poll <= MAX_DURATION_SECONDS:
         problems.append(

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from stowhand.clock import Clock
 from stowhand.cron.known_items import cron_figures
 from stowhand.errors import SchemaError
-from stowhand.protocols.counts import COUNTED_FOR_METRICS, CronFigures, Figures
+from stowhand.protocols.counts import MAX_EXACT_COUNT_FOR_METRICS, CronFigures, Figures
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.worker.host import DEFAULT_TIMINGS, Timings
 
@@ -43,7 +43,7 @@ class StoreProbe:
         self._check = _CachedQuery(check, loop, self._clock, timings.answer_within, timings.answer_fresh)
         if not is_remote:
             queries: dict[str, Callable[[], Awaitable[object]]] = {
-                "figures": partial(store.inspect.figures, COUNTED_FOR_METRICS),
+                "figures": partial(store.inspect.figures, MAX_EXACT_COUNT_FOR_METRICS),
                 "oldest_due": store.inspect.oldest_due,
                 "cron": partial(cron_figures, store.timetable),
             }

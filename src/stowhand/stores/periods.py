@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from stowhand.protocols.throughput import (
-    HOUR,
-    MINUTE,
-    MINUTES_FOR,
-    MOST_TASKS,
-    OPEN_FOR,
-    OTHERS,
+    HOUR_SECONDS,
+    MAX_TASKS_PER_MINUTE,
+    MINUTE_RETENTION_SECONDS,
+    MINUTE_SECONDS,
+    OPEN_MINUTE_SECONDS,
+    OTHER_TASKS,
     OutcomeCounts,
     Period,
-    tally_of,
+    sum_counts,
 )
 
 Numbers = Mapping[str, int]
@@ -26,17 +26,17 @@ Row = tuple[int, int, str, Numbers]
 
 def is_open(minute: int, now: float) -> bool:
     """Return whether workers may still write a minute: neither closed nor in the future. ``now``: since 1970."""
-    return (minute + 1) * MINUTE + OPEN_FOR > now >= (minute - 1) * MINUTE
+    return (minute + 1) * MINUTE_SECONDS + OPEN_MINUTE_SECONDS > now >= (minute - 1) * MINUTE_SECONDS
 
 
 def newest_closed(now: float) -> int:
     """Return the start of the last minute that is closed to workers."""
-    return (int(now - OPEN_FOR) // MINUTE - 1) * MINUTE
+    return (int(now - OPEN_MINUTE_SECONDS) // MINUTE_SECONDS - 1) * MINUTE_SECONDS
 
 
 def newest_old_hour(now: float) -> int:
     """Return the start of the last hour whose minutes are old."""
-    return (int(now - MINUTES_FOR) // HOUR - 1) * HOUR
+    return (int(now - MINUTE_RETENTION_SECONDS) // HOUR_SECONDS - 1) * HOUR_SECONDS
 
 
 def regrouped(rows: Iterable[tuple[str, Numbers]]) -> dict[str, OutcomeCounts]:
@@ -44,10 +44,10 @@ def regrouped(rows: Iterable[tuple[str, Numbers]]) -> dict[str, OutcomeCounts]:
     numbers_by_task: defaultdict[str, list[Numbers]] = defaultdict(list)
     for task, numbers in rows:
         numbers_by_task[task].append(numbers)
-    ended = {task: tally_of(some).ended for task, some in numbers_by_task.items() if task != OTHERS}
-    for task in sorted(ended, key=lambda task: (-ended[task], task))[MOST_TASKS:]:
-        numbers_by_task[OTHERS] += numbers_by_task.pop(task)
-    return {task: tally_of(some) for task, some in numbers_by_task.items() if some}
+    ended = {task: sum_counts(some).ended for task, some in numbers_by_task.items() if task != OTHER_TASKS}
+    for task in sorted(ended, key=lambda task: (-ended[task], task))[MAX_TASKS_PER_MINUTE:]:
+        numbers_by_task[OTHER_TASKS] += numbers_by_task.pop(task)
+    return {task: sum_counts(some) for task, some in numbers_by_task.items() if some}
 
 
 def periods(rows: Iterable[Row], step: int, *, by_task: bool) -> list[Period]:
@@ -55,8 +55,8 @@ def periods(rows: Iterable[Row], step: int, *, by_task: bool) -> list[Period]:
     numbers_by_period: defaultdict[tuple[int, int, str], list[Numbers]] = defaultdict(list)
     for seconds, start, task, numbers in rows:
         length = step if step > seconds else seconds
-        numbers_by_period[start // length * length, length, task if by_task else OTHERS].append(numbers)
+        numbers_by_period[start // length * length, length, task if by_task else OTHER_TASKS].append(numbers)
     return [
-        Period(datetime.fromtimestamp(start, UTC), length, None if task == OTHERS else task, tally_of(some))
+        Period(datetime.fromtimestamp(start, UTC), length, None if task == OTHER_TASKS else task, sum_counts(some))
         for (start, length, task), some in sorted(numbers_by_period.items())
     ]

@@ -12,7 +12,7 @@ from stowhand.jobs import strict_json
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job, NewJob
-from stowhand.protocols.queue_store import Answer, QueueStore, there
+from stowhand.protocols.queue_store import Answer, QueueStore, require_part
 from stowhand.stores.kernel.results import LoopPolls, ResultPoll
 from stowhand.tasks.job_handle import JobHandle
 from stowhand.tasks.registry import Registry, TaskDefinition
@@ -38,7 +38,7 @@ class HandledJobs:
     async def poll(self) -> ResultPoll:
         """Return the poll of this loop. Raises ConfigurationError where the store does not say how jobs ended."""
         store = await self._open()
-        return self._polls.here(lambda: ResultPoll(there(store, "results", store.results), SystemClock()))
+        return self._polls.here(lambda: ResultPoll(require_part(store, "results", store.results), SystemClock()))
 
     def settled(self, event: Settled) -> None:
         """Poll at once for jobs whose outcome a worker of this process has recorded. From any thread."""

@@ -14,7 +14,7 @@ import msgspec
 
 from stowhand.errors import ConfigurationError, InvalidJob, a_type
 from stowhand.jobs.job import NewJob
-from stowhand.protocols.handler import HOOKS, Handler, Middleware, bare, handler_of
+from stowhand.protocols.handler import HOOK_NAMES, Handler, Middleware, handler_of, unwrap_callable
 
 AroundThread = Callable[[], AbstractContextManager[object]]
 OnEnqueue = Callable[[NewJob], NewJob]
@@ -53,7 +53,7 @@ class _WrappedHandler:
 
     def __init__(self, outer: Handler, inner: Handler) -> None:
         self.handle = outer.handle
-        for hook in HOOKS:
+        for hook in HOOK_NAMES:
             function = getattr(outer, hook, None) or getattr(inner, hook, None)
             if function is not None:
                 setattr(self, hook, function)
@@ -75,4 +75,4 @@ def _read(option: str, functions: object) -> tuple[Any, ...]:
 
 
 def _named(function: object) -> str:
-    return str(getattr(bare(function), "__qualname__", type(function).__qualname__))
+    return str(getattr(unwrap_callable(function), "__qualname__", type(function).__qualname__))

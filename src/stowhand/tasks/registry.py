@@ -17,7 +17,7 @@ from stowhand.jobs import limits, strict_json
 from stowhand.jobs.durations import Duration
 from stowhand.jobs.job import NewJob
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.protocols.handler import inmost, is_async, why_no_function
+from stowhand.protocols.handler import innermost_function, is_async, not_a_function_reason
 from stowhand.retry import AnyBackoff, named
 from stowhand.tasks.middleware import MiddlewareChain
 from stowhand.tasks.on_failure import Declared, OnFailure, read_on_failure
@@ -260,7 +260,7 @@ def _is_redeclared(one: TaskDefinition, other: TaskDefinition) -> bool:
 
 def _qualified_name(function: Callable[..., Any]) -> tuple[str, str]:
     """Return module and qualified name of a function."""
-    inner = inmost(function)
+    inner = innermost_function(function)
     return getattr(inner, "__module__", "") or "", getattr(inner, "__qualname__", str(inner))
 
 
@@ -297,7 +297,7 @@ def define(
 def _read_definition(
     function: Callable[..., Any], name: str, options: TaskOptions, *, positional: bool, built_in: bool
 ) -> TaskDefinition:
-    if (reason := why_no_function(function)) is not None:
+    if (reason := not_a_function_reason(function)) is not None:
         raise ConfigurationError(reason)
     _refuse_unknown(options)
     _refuse_method(function)
@@ -359,7 +359,7 @@ def _refuse_pattern(option: str, text: str | None, function: Callable[..., Any],
 
 
 def _dynamic_example(option: str, function: Callable[..., Any], argument: str = "customer") -> str:
-    name = getattr(inmost(function), "__name__", "task")
+    name = getattr(innermost_function(function), "__name__", "task")
     each = f"A key of its own for each job: {name}.options({option}=f'{argument} {{{argument}}}').enqueue(…)"
     return f"{each}, or @app.task(unique=lambda {argument}: {argument})" if option == "key" else each
 
@@ -376,7 +376,7 @@ def _own_name(function: Callable[..., Any]) -> str:
 
 def _refuse_method(function: Callable[..., Any]) -> None:
     """Raise ConfigurationError for a method without its object, because no payload has a ``self``."""
-    inner = inmost(function)
+    inner = innermost_function(function)
     class_name = inspect.isfunction(inner) and inner.__qualname__.rpartition(".")[0]
     first = next(iter(inspect.signature(function).parameters), None) if class_name else None
     if class_name and not class_name.endswith("<locals>") and first in ("self", "cls"):

@@ -21,7 +21,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 from typing import Any, TypeVar, get_origin, get_type_hints, overload
 
 from stowhand.errors import ConfigurationError, a_type
-from stowhand.protocols.handler import bare, inmost
+from stowhand.protocols.handler import innermost_function, unwrap_callable
 
 T = TypeVar("T")
 AnyContextManager = AbstractAsyncContextManager[T] | AbstractContextManager[T]
@@ -33,7 +33,7 @@ class Resource:
 
     def __init__(self, factory: Factory) -> None:
         self.factory = factory
-        self.name = str(getattr(bare(factory), "__qualname__", type(factory).__qualname__))
+        self.name = str(getattr(unwrap_callable(factory), "__qualname__", type(factory).__qualname__))
         self._replacements: list[object] = []
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class Resource:
             if function is outer:
                 raise self._error("yields", "@contextmanager")
             return False
-        made = function if isinstance(function, type) else _annotated(inmost(outer))
+        made = function if isinstance(function, type) else _annotated(innermost_function(outer))
         if isinstance(made, type) and (hasattr(made, "__aenter__") or hasattr(made, "__enter__")):
             return hasattr(made, "__aenter__")
         raise ConfigurationError(

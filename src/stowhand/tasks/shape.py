@@ -18,7 +18,7 @@ from stowhand.errors import ConfigurationError, InvalidJob, PayloadMismatch, Und
 from stowhand.hints import our_words, sentence
 from stowhand.jobs import strict_json
 from stowhand.jobs.strict_json import TypeLoss, find_loss, is_plain
-from stowhand.protocols.handler import inmost, is_async
+from stowhand.protocols.handler import innermost_function, is_async
 from stowhand.tasks.context import BlockingHelpers, Context, Helpers
 from stowhand.tasks.options import OPTION_NAMES as OPTIONS
 from stowhand.tasks.resource import Resource
@@ -307,7 +307,7 @@ def _refuse_kind(parameter: inspect.Parameter, by_position: tuple[str, ...]) -> 
 
 def returned_annotation(function: Callable[..., Any]) -> Any:
     """Return the return annotation; ``Any`` if there is none, or it cannot be resolved."""
-    annotation = getattr(inmost(function), "__annotations__", {}).get("return", Any)
+    annotation = getattr(innermost_function(function), "__annotations__", {}).get("return", Any)
     try:
         return _resolved(function, "return", annotation)
     except Exception:  # noqa: BLE001 - boundary: an annotation may be anything, and a result is readable without
@@ -315,7 +315,7 @@ def returned_annotation(function: Callable[..., Any]) -> Any:
 
 
 def _resolved(function: Callable[..., Any], name: str, annotation: object) -> Any:
-    inner = inmost(function)
+    inner = innermost_function(function)
     inner = getattr(inner, "__func__", inner)
     closure = _closure(inner) if inspect.isfunction(inner) else {}
     holder = type("Holder", (), {"__annotations__": {name: annotation}})

@@ -29,9 +29,9 @@ from stowhand.observe.propagation import without_carried
 from stowhand.observe.redacted_json import redacted_text, restored_text
 from stowhand.protocols.flow_tables import is_step
 from stowhand.protocols.operator import Operator, QueueChange, SerialChange, TaskChange
-from stowhand.protocols.options import one_of, whole
+from stowhand.protocols.options import parse_integer, parse_word
 from stowhand.protocols.queue_store import ActionResult, Answer, QueueStore, Reschedule
-from stowhand.protocols.search import MOST_FOUND, Search
+from stowhand.protocols.search import MAX_SEARCH_RESULTS, Search
 from stowhand.web.access import own_page
 from stowhand.web.job import job_of, read_id
 from stowhand.web.jobs import JOBS_PER_PAGE, search_of
@@ -181,7 +181,7 @@ class ActionPages:
 
     async def act_on_matching(self, request: Request, reader: Reader) -> View | Reply:
         """Retry or cancel all jobs that match the filters of a list, after one question."""
-        word = read("action", request.sent("action"), lambda word: one_of(word, MATCHING_STATES)) or "retry"
+        word = read("action", request.sent("action"), lambda word: parse_word(word, MATCHING_STATES)) or "retry"
         action, filters = ACTIONS[word], msgspec.structs.replace(request, query=fields_of(request.sent("matching")))
         wanted = await search_of(filters, reader)
         states = tuple(state for state in State if state in wanted.wanted & MATCHING_STATES[word])
@@ -278,7 +278,7 @@ def _when(request: Request) -> RunTime:
 
 
 def _number(request: Request, name: str) -> int | None:
-    return read(name, request.sent(name).strip(), whole)
+    return read(name, request.sent(name).strip(), parse_integer)
 
 
 async def _question(request: Request, reader: Reader, action: Action, ids: Sequence[int]) -> View:
@@ -304,7 +304,7 @@ async def _matching(reader: Reader, request: Request, wanted: Search) -> tuple[l
     """Return the ids of the jobs that match, up to a maximum, and whether these are all."""
     jobs: list[int] = []
     ends = stopwatch() + SEARCH_SECONDS
-    wanted = msgspec.structs.replace(wanted, limit=MOST_FOUND, budget=0.5, go_on="")
+    wanted = msgspec.structs.replace(wanted, limit=MAX_SEARCH_RESULTS, budget=0.5, go_on="")
     while (found := await reader.search(request.visitor, wanted)) is not None:
         jobs += [job.id for job in found.jobs]
         if found.go_on is None:

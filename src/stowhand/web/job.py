@@ -16,8 +16,8 @@ from stowhand.jobs.job import DROPPED_RESULT, Job
 from stowhand.observe.propagation import CORRELATION_ID, TRACE_PARENT, read_carried, without_carried
 from stowhand.observe.redacted_json import read_exact, redacted, redacted_text, write_exact
 from stowhand.protocols.flow_tables import is_step
-from stowhand.protocols.options import whole
-from stowhand.protocols.search import HISTORY
+from stowhand.protocols.options import parse_integer
+from stowhand.protocols.search import HISTORY_STATES
 from stowhand.web.reader import Reader
 from stowhand.web.request import InvalidField, PageNotFound, Permission, Reply, Request, View, Visitor, read, text
 
@@ -52,7 +52,7 @@ async def show(request: Request, reader: Reader) -> View:
         "tries": [*reversed(await reader.tries(request.visitor, job.id))],
         "explanation": [
             (_linked_reason(request, one.what, job), one.todo)
-            for one in (() if job.state in HISTORY else await reader.explain(request.visitor, job.id))
+            for one in (() if job.state in HISTORY_STATES else await reader.explain(request.visitor, job.id))
         ],
         "payload": tree(payload) if can_see_payload else None,
         "result": "It could not be stored." if is_dropped else None if job.result_text is None else tree(result),
@@ -85,7 +85,7 @@ async def show_text(request: Request, reader: Reader) -> Reply:
 
 def read_id(text: str) -> int:
     """The id that a form or an address gives. Raises Malformed."""
-    number = read("id", text, whole)
+    number = read("id", text, parse_integer)
     if number is None or not 0 < number < 1 << 63:
         raise InvalidField(f"id: {text!r} is not a job id, which is a whole number, such as /job?id=7")
     return number

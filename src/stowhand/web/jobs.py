@@ -9,7 +9,7 @@ import msgspec
 from stowhand.errors import suggest
 from stowhand.jobs.durations import parse_past_time
 from stowhand.jobs.job import State
-from stowhand.protocols.options import one_of
+from stowhand.protocols.options import parse_word
 from stowhand.protocols.search import Search
 from stowhand.web.reader import Reader
 from stowhand.web.request import InvalidField, Permission, Reply, Request, View, read, redirect
@@ -54,7 +54,7 @@ async def search_of(request: Request, reader: Reader) -> Search:
     unknown = request.query.keys() - {*filters, "go_on"}
     if unknown:
         raise InvalidField(f"{', '.join(sorted(unknown))}: no such filter{suggest(min(unknown), filters)}")
-    words = [read("state", word, lambda word: one_of(word, State)) for word in request.query.get("state", ())]
+    words = [read("state", word, lambda word: parse_word(word, State)) for word in request.query.get("state", ())]
     states = tuple(State(word) for word in dict.fromkeys(words) if word)
     values: dict[str, Any] = {name: request.first(name) or None for name in FILTER_NAMES}
     for name in TIME_FILTER_NAMES:

@@ -11,8 +11,8 @@ import msgspec
 
 from stowhand.jobs.job import State
 from stowhand.protocols.operator import BacklogRow
-from stowhand.protocols.options import whole
-from stowhand.protocols.throughput import OutcomeCounts, Period, Slot, slots_of, total
+from stowhand.protocols.options import parse_integer
+from stowhand.protocols.throughput import OutcomeCounts, Period, Slot, time_slots, total
 from stowhand.web.reader import Reader
 from stowhand.web.request import Request, View, read
 
@@ -91,7 +91,7 @@ def _sorted(rows: Sequence[T] | None, key: Callable[[T], Any]) -> Sequence[T] | 
 
 def _view(request: Request, page: str, rows: Sequence[Any] | None, **more: Any) -> View:
     """Of many rows those of one page, and links to the others. ``None``: the store does not say."""
-    requested_start = max(read("from", request.first("from"), whole) or 0, 0)
+    requested_start = max(read("from", request.first("from"), parse_integer) or 0, 0)
     count = len(rows or ())
     start = min(
         requested_start, max(count - 1, 0) // ROWS_PER_PAGE * ROWS_PER_PAGE
@@ -111,6 +111,6 @@ async def _lines(reader: Reader, rows: Sequence[BacklogRow]) -> list[TaskLine]:
     for period in await reader.throughput(started_at, until, CHART_STEP_SECONDS) or ():
         periods[period.task].append(period)
     return [
-        TaskLine(row, total(periods[row.name]), slots_of(periods[row.name], started_at, until, CHART_STEP_SECONDS))
+        TaskLine(row, total(periods[row.name]), time_slots(periods[row.name], started_at, until, CHART_STEP_SECONDS))
         for row in rows
     ]

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.counts import Pauses
 from stowhand.protocols.operator import SerialRow
-from stowhand.protocols.throughput import OutcomeCounts, Period, slots_of
+from stowhand.protocols.throughput import OutcomeCounts, Period, time_slots
 from stowhand.web import attention, charts
 from stowhand.web.attention import RECENT_FAILURE_PERIOD, StoreState
 from stowhand.web.reader import Reader
@@ -91,7 +91,7 @@ async def _charts(reader: Reader, ends: datetime, span: str, marks: charts.Marks
     periods = await reader.throughput(started_at, ends, step, by_task=False)
     if not periods:
         return []
-    slots = slots_of(periods, started_at, ends, step)
+    slots = time_slots(periods, started_at, ends, step)
     return [
         charts.throughput("chart-throughput", slots, marks),
         charts.durations("chart-waits", "Wait", slots, OutcomeCounts.wait, marks),

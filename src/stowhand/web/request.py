@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from stowhand.errors import ConfigurationError, StowhandError
 from stowhand.observe.safe_text import shorten
-from stowhand.protocols.options import one_of
+from stowhand.protocols.options import parse_word
 from stowhand.remote.server.authenticator import host_of
 from stowhand.remote.server.refusals import Refused
 from stowhand.remote.wire import ErrorKind
@@ -137,7 +137,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     def choice(self, name: str, text: Iterable[str]) -> str:
         """The word of the query's field; where it is empty, the first of them. Raises Malformed."""
-        return read(name, self.first(name), lambda given: one_of(given, text)) or next(iter(text))
+        return read(name, self.first(name), lambda given: parse_word(given, text)) or next(iter(text))
 
     def may(self, right: Permission) -> bool:
         return self.visitor.may(right)

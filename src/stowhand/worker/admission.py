@@ -25,7 +25,7 @@ from stowhand.jobs.conditions import SUM_OPERATOR, Condition, Where
 from stowhand.jobs.outcomes import awaitable, describe
 from stowhand.protocols.attempt import Attempt, AttemptLogger
 from stowhand.protocols.handler import ClaimContext, ClaimDecision, Function, Handler, handler_of
-from stowhand.protocols.options import ONCE_PATIENCE, OUTAGE, Flags
+from stowhand.protocols.options import MAX_ONCE_FAILURES, OUTAGE_BACKOFF, Flags
 from stowhand.worker.state import CANCEL_TIMEOUT_SECONDS, WorkerState
 
 FLAGS_TIMEOUT_SECONDS = 10.0
@@ -77,7 +77,7 @@ class Admission:
                 flags = await forbidden(self._flags, self._state.clock)
             except FlagsUnknown as error:
                 self._refusals += 1
-                pause = OUTAGE(self._refusals)
+                pause = OUTAGE_BACKOFF(self._refusals)
                 self._events.emit(StoreCallFailed(self._worker, "forbidden flags", str(error), pause))
                 if self._gives_up(self._refusals):
                     raise
@@ -103,7 +103,7 @@ class Admission:
         return Permit(min(limit, answer.limit), flags, answer.conditions)
 
     def _gives_up(self, failures: int) -> bool:
-        return self._state.options.once and failures > ONCE_PATIENCE and not self._state.running
+        return self._state.options.once and failures > MAX_ONCE_FAILURES and not self._state.running
 
     async def _call_apart(self, pre_claim: PreClaim, context: ClaimContext) -> ClaimDecision | BaseException | None:
         """Return the answer of ``pre_claim``, or the exception that it raised.

@@ -16,7 +16,7 @@ from stowhand.errors import SchemaError, StoreError
 from stowhand.events import ClaimFinished, ClaimStarted, StoreCallFailed, StoreRecovered
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import COMPLETED, Settlement
-from stowhand.protocols.options import ONCE_PATIENCE, OUTAGE
+from stowhand.protocols.options import MAX_ONCE_FAILURES, OUTAGE_BACKOFF
 from stowhand.protocols.store import Claim, ClaimRequest, Reply, SettleAndClaim, Store
 from stowhand.worker.admission import Permit
 from stowhand.worker.heartbeater import Heartbeater
@@ -141,9 +141,9 @@ class Claims:
         self._failures += 1
         if isinstance(error, SchemaError) and self._failures > MAX_CLAIMS_WITHOUT_SCHEMA:
             raise error  # the schema was removed: a restarted worker installs it, or reports why not
-        if state.options.once and self._failures > ONCE_PATIENCE and not state.has_work:
+        if state.options.once and self._failures > MAX_ONCE_FAILURES and not state.has_work:
             raise error  # a run with ``once`` does not wait for the end of an outage
-        pause = OUTAGE(self._failures)
+        pause = OUTAGE_BACKOFF(self._failures)
         self._events.emit(StoreCallFailed(state.worker, "claim", str(error), pause))
         beats = self._heartbeater.beats
         self._heartbeater.beat_soon()
@@ -197,7 +197,7 @@ class Wakeups:
 
     async def _pause(self, error: StoreError) -> None:
         self._failures += 1
-        pause = OUTAGE(self._failures)
+        pause = OUTAGE_BACKOFF(self._failures)
         if self._failures == 1:
             self._state.events.emit(StoreCallFailed(self._state.worker, "listen", str(error), pause))
         await self._state.clock.sleep(pause)

@@ -23,7 +23,7 @@ from stowhand.events import HeartbeatFinished, JobsReturned, StoreCallFailed, St
 from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import slack
 from stowhand.protocols.attempt import ProgressKeeper, Stop
-from stowhand.protocols.options import OUTAGE
+from stowhand.protocols.options import OUTAGE_BACKOFF
 from stowhand.protocols.store import CancellationFinder, Foreign, Heartbeats
 from stowhand.worker.leases import HeldJob, Leases, Phase, leases_of
 from stowhand.worker.limits import Limits
@@ -231,7 +231,7 @@ class Heartbeater:
         self._failures += 1
         if self._refused_since is None:
             self._refused_since = now
-        pause = float(min(OUTAGE(self._failures), self._options.every_beat / 2, 2.0))
+        pause = float(min(OUTAGE_BACKOFF(self._failures), self._options.every_beat / 2, 2.0))
         if self._failures == 1 or self._failures % 10 == 0:
             retry_in = pause if self._is_written else max(pause, RETRY_DELAY_SECONDS)
             self._events.emit(StoreCallFailed(self._worker, "beat", str(error), retry_in))

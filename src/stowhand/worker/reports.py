@@ -28,14 +28,14 @@ from stowhand.jobs.job import State
 from stowhand.jobs.lease import Pair, ResetJob, Unreadable
 from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome
 from stowhand.protocols.attempt import Progress, ProgressKeeper
-from stowhand.protocols.operator import SEEN_EVERY, WorkerDescription, WorkerList, own_version
+from stowhand.protocols.operator import WORKER_UPDATE_INTERVAL_SECONDS, WorkerDescription, WorkerList, own_version
 from stowhand.protocols.store import Heartbeats
 from stowhand.protocols.throughput import (
-    COUNTS,
-    MINUTE,
-    MOST_TASKS,
-    OPEN_FOR,
-    OTHERS,
+    COUNT_NAMES,
+    MAX_TASKS_PER_MINUTE,
+    MINUTE_SECONDS,
+    OPEN_MINUTE_SECONDS,
+    OTHER_TASKS,
     OutcomeCounts,
     TaskMinute,
     ThroughputKeeper,
@@ -84,7 +84,7 @@ class Registration:
                 self._worker_list = None
                 self.is_removing = False
         elif (
-            now - self._written_at >= (SEEN_EVERY if self.is_recorded else RETRY_DELAY_SECONDS)
+            now - self._written_at >= (WORKER_UPDATE_INTERVAL_SECONDS if self.is_recorded else RETRY_DELAY_SECONDS)
             or self._description() != self._written
         ):
             self._written_at = now
@@ -139,7 +139,7 @@ class ProgressBoard:
 
 WRITE_INTERVAL_SECONDS = 10.0
 """Interval of writes. If a worker dies, its counts since the last write are lost."""
-MAX_KEPT_MINUTES = OPEN_FOR // MINUTE + 2
+MAX_KEPT_MINUTES = OPEN_MINUTE_SECONDS // MINUTE_SECONDS + 2
 """Minutes on either side of the current one (the clock may be set back); a store refuses older ones."""
 _zeros: partial[list[int]] = partial(list, (0,) * BUCKET_COUNT)
 
@@ -157,7 +157,7 @@ class _Count(msgspec.Struct):
     """Number of attempts that the store has accepted, or that are counted as late in another minute."""
 
     def tally(self) -> OutcomeCounts:
-        counts = {name: self.counts[name] for name in COUNTS}
+        counts = {name: self.counts[name] for name in COUNT_NAMES}
         return OutcomeCounts(**counts, waits=_histogram(self.waits), runs=_histogram(self.runs))
 
     def change(self) -> None:
@@ -245,7 +245,7 @@ class ThroughputCounter:
                     count.waits[wait_bucket] += same_wait
                     same_wait = 0
                     current_task, due, start = task, record.run_at, record.started_at
-                    count = minute[task if task in minute or len(minute) < MOST_TASKS else OTHERS]
+                    count = minute[task if task in minute or len(minute) < MAX_TASKS_PER_MINUTE else OTHER_TASKS]
                     of_task = seconds[task]
                     wait_bucket = bisect_left(BUCKET_BOUNDS_SECONDS, (start - due).total_seconds())
                 same_wait += 1
@@ -254,7 +254,7 @@ class ThroughputCounter:
                     count.add_other(job.settlement.ended.value)
             count.waits[wait_bucket] += same_wait
             for task, task_seconds in seconds.items():
-                minute[task if task in minute else OTHERS].add_runs(task_seconds)
+                minute[task if task in minute else OTHER_TASKS].add_runs(task_seconds)
 
     def add(self, task: str, ended: str, due: datetime | None, start: datetime | None, seconds: float | None) -> None:
         """Count one attempt.
@@ -343,12 +343,12 @@ class ThroughputCounter:
 
     def _now(self, task: str) -> _Count:
         minute = self._minutes[self._current_minute()]
-        count = minute[task if task in minute or len(minute) < MOST_TASKS else OTHERS]
+        count = minute[task if task in minute or len(minute) < MAX_TASKS_PER_MINUTE else OTHER_TASKS]
         count.change()
         return count
 
     def _current_minute(self) -> int:
-        return int(self._monotonic() + (self._store_offset or 0.0)) // MINUTE
+        return int(self._monotonic() + (self._store_offset or 0.0)) // MINUTE_SECONDS
 
 
 def _histogram(buckets: Sequence[int]) -> Histogram:

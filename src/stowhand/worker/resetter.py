@@ -24,7 +24,7 @@ from stowhand.events import ChangeRefused, Events, JobsReset, StoreCallFailed, S
 from stowhand.jobs.lease import JobId, Lease, ResetJob
 from stowhand.jobs.option_struct import SuggestingMeta
 from stowhand.protocols.options import Seconds, Switch, Text, one_line, read_fields
-from stowhand.protocols.store import Foreign, Heartbeats, RefusedChange, Store, check_made, heartbeats_of
+from stowhand.protocols.store import Foreign, Heartbeats, RefusedChange, Store, check_arguments, heartbeats_of
 from stowhand.worker.host import log_by_default
 
 IDLE_FACTOR = 6
@@ -206,7 +206,7 @@ class Resetter:
         clock: Clock | None = None,
         events: Events | None = None,
     ) -> None:
-        check_made(store, options, ResetterOptions)
+        check_arguments(store, options, ResetterOptions)
         self.options = options or ResetterOptions()
         self._logs_by_default = events is None
         self.events = events if events is not None else Events()

@@ -14,7 +14,7 @@ from stowhand.errors import StoreError
 from stowhand.events import JobEnded, JobLost, JobUnknown, Settled, StoreCallFailed, StoreRecovered
 from stowhand.jobs.lifecycle import COMPLETED, AttemptOutcome
 from stowhand.protocols.attempt import Transaction, known_control_of
-from stowhand.protocols.options import OUTAGE
+from stowhand.protocols.options import OUTAGE_BACKOFF
 from stowhand.protocols.store import RecordedSettlement, Reply, Store, Verdict
 from stowhand.worker.claims import MAX_SETTLEMENTS_WITH_CLAIM, SuccessorClaims
 from stowhand.worker.host import CallTimer
@@ -183,7 +183,7 @@ class Settler:
     async def _pause(self, error: StoreError) -> None:
         self._failures += 1
         self._state.look_again()  # the claimer may fill the slots reserved for settlements
-        pause = OUTAGE(self._failures)
+        pause = OUTAGE_BACKOFF(self._failures)
         self._events.emit(StoreCallFailed(self._worker, "settle", str(error), pause))
         await self._clock.sleep(pause)
 

@@ -33,7 +33,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.protocols.attempt import Stop
 from stowhand.protocols.handler import Function, Handler, handler_of
 from stowhand.protocols.options import WorkerOptions
-from stowhand.protocols.store import Store, check_made, heartbeats_of
+from stowhand.protocols.store import Store, check_arguments, heartbeats_of
 from stowhand.protocols.throughput import ThroughputKeeper
 from stowhand.worker.admission import Admission
 from stowhand.worker.claimer import Claimer, ClaimSize, SuspectSchedule
@@ -89,7 +89,7 @@ class Worker:
             ConfigurationError: The options contradict each other, or the store.
 
         """
-        check_made(store, options, WorkerOptions)
+        check_arguments(store, options, WorkerOptions)
         self._requested_options = options = options or WorkerOptions()
         self._handler = handler_of(handler)
         self._host = host or Host()

@@ -12,7 +12,7 @@ from stowhand.flows.queue.parents import Parents
 from stowhand.flows.queue.step import ParentLink
 from stowhand.jobs.lifecycle import Snooze
 from stowhand.protocols.flow_shape import FlowShape, Limiter, Queue
-from stowhand.protocols.flow_tables import PARKED, FlowTables, ParentWakeup
+from stowhand.protocols.flow_tables import PARKED_FLAG, FlowTables, ParentWakeup
 from stowhand.protocols.queue_store import ActionResult
 from stowhand.protocols.store import Verdict
 from tests.conftest import Run
@@ -341,7 +341,7 @@ def test_a_parent_that_waits_says_so_and_is_not_completed_by_hand(harness: MakeH
             await at.create(params({"childName": "kid", "n": 1}))
             await at.step("parent")
             inspect, admin = at.store.inspect, at.store.admin
-            (parent,) = (job for job in await inspect.list() if PARKED in job.flags)
+            (parent,) = (job for job in await inspect.list() if PARKED_FLAG in job.flags)
             explained = await inspect.explain(parent.id)
             assert explained is not None
             assert "waits_for_children" in [reason.code for reason in explained.reasons]

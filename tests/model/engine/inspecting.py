@@ -7,7 +7,7 @@ from datetime import datetime
 
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.operator import SerialRow
-from stowhand.protocols.queue_store import NEWEST, JobFilter
+from stowhand.protocols.queue_store import NEWEST_JOBS, JobFilter
 from stowhand.protocols.validation import validate_filter
 from tests.model.engine import operating
 from tests.model.engine.rows import Row, Transaction
@@ -22,7 +22,7 @@ class Inspector:
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
 
-    async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
+    async def list(self, wanted: JobFilter = NEWEST_JOBS) -> Sequence[Job]:
         with self._transaction() as rows:
             wanted = validate_filter(wanted)
             ordered = sorted(rows.every(), key=lambda row: row.id, reverse=wanted.newest_first)

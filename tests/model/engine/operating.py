@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from stowhand.jobs.job import State
 from stowhand.protocols.operator import (
-    PURGE_COUNTED,
+    MAX_PURGE_COUNT,
     Ages,
     PurgeResult,
     QueueChange,
@@ -52,7 +52,7 @@ class Operator:
         with self._transaction() as rows:
             old = {state: old_rows(rows, state, getattr(ages, state.value)) for state in OVER}
             if dry_run:
-                return PurgeResult(**{state.value: min(len(some), PURGE_COUNTED + 1) for state, some in old.items()})
+                return PurgeResult(**{state.value: min(len(some), MAX_PURGE_COUNT + 1) for state, some in old.items()})
             rows.forget(row for some in old.values() for row in some)
             return PurgeResult(**{state.value: len(some) for state, some in old.items()})
 

@@ -16,7 +16,7 @@ from stowhand.jobs.lease import Lease
 from stowhand.jobs.lifecycle import WAITING_STATES
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.queue_store import KnownItem, LedgerEntry
-from stowhand.protocols.store import DAY
+from stowhand.protocols.store import SECONDS_PER_DAY
 
 IN_TURN = attrgetter("priority", "run_at", "id")
 """The order in which rows are claimed."""
@@ -94,7 +94,7 @@ class Taken(NamedTuple):
 class Rows:
     """The one state of a model. Jobs are live, or in the history once they completed or were canceled."""
 
-    def __init__(self, history: float | None = DAY, max_attempts: int | None = None) -> None:
+    def __init__(self, history: float | None = SECONDS_PER_DAY, max_attempts: int | None = None) -> None:
         self.max_attempts = max_attempts or DEFAULT_MAX_ATTEMPTS
         """Of jobs that do not set it."""
         self.retention = history

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.protocols.operator import PURGE
+from stowhand.protocols.operator import PURGE_TASK
 from tests.support.databases import Databases, Setup
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -253,5 +253,5 @@ def test_a_second_task_of_which_there_is_no_job_costs_a_claim_next_to_nothing(si
     fill(site, Rows(task="another"), 3_000)
     site.execute("insert into stowhand.live (task) select 'mine' from generate_series(1, 120)")
     claim = "select from stowhand.claim('w', gen_random_uuid(), 100, 30.0, %s::text[], null, false)"
-    one, two = blocks(site, claim, ["mine"]), blocks(site, claim, ["mine", PURGE])
+    one, two = blocks(site, claim, ["mine"]), blocks(site, claim, ["mine", PURGE_TASK])
     assert two <= one + 10, f"{one} blocks with one task, {two} with two"

@@ -32,7 +32,7 @@ from stowhand.app.settings.settings import SETTINGS, StoreSettings, WorkerSettin
 from stowhand.errors import SYNONYMS, ConfigurationError, hint
 from stowhand.hints import our_words
 from stowhand.observe.safe_text import scrub
-from stowhand.protocols.options import PREFIX, Option, WorkerOptions, options_of
+from stowhand.protocols.options import VARIABLE_PREFIX, Option, WorkerOptions, options_of
 from stowhand.protocols.store import RESERVED_CONNECTIONS, StoreOptions, pool_refusal
 from stowhand.stores.url import store_url
 from stowhand.worker.host import TIMINGS_VARIABLE, read_timings
@@ -343,9 +343,9 @@ def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     for name, value in environ.items():
         if name == TIMINGS_VARIABLE:
             found.append((name, f"{name} changes how long a worker waits: it is for the tests of Stowhand alone"))
-        elif name.startswith(PREFIX) and name not in known and not _is_of_others(name, value):
-            bare = name.removeprefix(PREFIX).lower()
-            meant = PREFIX + next(iter(our_words(bare, SETTINGS)), SYNONYMS.get(bare, bare)).upper()
+        elif name.startswith(VARIABLE_PREFIX) and name not in known and not _is_of_others(name, value):
+            bare = name.removeprefix(VARIABLE_PREFIX).lower()
+            meant = VARIABLE_PREFIX + next(iter(our_words(bare, SETTINGS)), SYNONYMS.get(bare, bare)).upper()
             found.append((name, f"the variable {name} means nothing here{hint(meant, known, 0.8)}"))
     return found
 

@@ -18,7 +18,7 @@ from stowhand.flows.new_job import lists_children
 from stowhand.flows.queue.step import COMPLETED_QUEUE, Step, listed_ids, own_fields, queue_of, read_step, visible_fields
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.flow_shape import FlowShape
-from stowhand.protocols.flow_tables import PARKED, FlowTables
+from stowhand.protocols.flow_tables import PARKED_FLAG, FlowTables
 
 VANISHED_MESSAGE = "it was removed, or its end was not kept long enough"
 _STAGES = {
@@ -54,7 +54,7 @@ def stage_of(job: Job) -> Stage:
         return _STAGES[job.state]
     if job.run_at <= wall_clock():
         return Stage.WAITING
-    return Stage.PARKED if PARKED in job.flags else Stage.DELAYED
+    return Stage.PARKED if PARKED_FLAG in job.flags else Stage.DELAYED
 
 
 def failure(reason: str, queue: str | None = None) -> dict[str, Any]:

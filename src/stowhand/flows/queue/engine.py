@@ -37,9 +37,9 @@ from stowhand.observe.propagation import with_carried
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 from stowhand.protocols.flow_tables import NewFlow, RateLimitRequest, StepState
-from stowhand.protocols.options import LEASE, WorkerOptions
-from stowhand.protocols.queue_store import ActionResult, Answer, AnyStore, QueueStore, there
-from stowhand.protocols.store import DAY, Store, StoreOptions, Terms
+from stowhand.protocols.options import DEFAULT_LEASE_SECONDS, WorkerOptions
+from stowhand.protocols.queue_store import ActionResult, Answer, AnyStore, QueueStore, require_part
+from stowhand.protocols.store import SECONDS_PER_DAY, Store, StoreOptions, Terms
 from stowhand.protocols.validation import is_storable
 from stowhand.stores.url import open_store
 from stowhand.worker.heartbeat_thread import HeartbeatThread
@@ -60,7 +60,9 @@ class QueueEngine:
     def __init__(self, place: str | QueueStore, shape: FlowShape) -> None:
         self._owns_store = isinstance(place, str)
         store = _queue_store(
-            open_store(place, StoreOptions(history=max(shape.key_life, DAY))) if isinstance(place, str) else place
+            open_store(place, StoreOptions(history=max(shape.key_life, SECONDS_PER_DAY)))
+            if isinstance(place, str)
+            else place
         )
         self.shape = shape
         self._store = store
@@ -304,7 +306,7 @@ class QueueEngine:
 
     async def sweep(self) -> int:
         """Reset the jobs of lost workers. Return how many of them belong to this flow."""
-        reset_jobs = await self._heartbeats.call(lambda heartbeats: heartbeats.reset_stalled(LEASE / 3))
+        reset_jobs = await self._heartbeats.call(lambda heartbeats: heartbeats.reset_stalled(DEFAULT_LEASE_SECONDS / 3))
         return sum(job.task.startswith(f"{self.shape.name}/") for job in reset_jobs)
 
     # -- work
@@ -313,7 +315,9 @@ class QueueEngine:
         """``<flow>/<queue>``."""
         return task_of(self.shape.name, queue)
 
-    def store(self, queue: FlowQueue, lock_time: float, wait_timeout: float, lease: float = LEASE) -> Store[Any]:
+    def store(
+        self, queue: FlowQueue, lock_time: float, wait_timeout: float, lease: float = DEFAULT_LEASE_SECONDS
+    ) -> Store[Any]:
         """A view of the one store, which wakes its workers: ``wait_timeout`` is not used."""
         return FlowQueueStore(self._store, self._listener, self.task(queue), Terms(lease=lease))
 
@@ -428,7 +432,7 @@ def _lookup_value(value: str) -> str:
 
 
 def _queue_store(store: AnyStore[Job]) -> QueueStore:
-    there(store, "flows", store.flows)
+    require_part(store, "flows", store.flows)
     return cast("QueueStore", store)
 
 

@@ -34,7 +34,7 @@ from stowhand.jobs.lifecycle import Complete, Fail, Outcome, Snooze
 from stowhand.observe.propagation import bound_correlation_id
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
-from stowhand.protocols.flow_tables import PARKED, FlowTables, ParentWakeup
+from stowhand.protocols.flow_tables import PARKED_FLAG, FlowTables, ParentWakeup
 
 PAGE_SIZE = 1000
 """Children whose results are read at a time."""
@@ -77,7 +77,7 @@ class Parents:
     def _park(self, queue: FlowQueue, job: StepJob, child_set: ChildSet, children: list[NewJob]) -> Outcome:
         """Enqueue children, and the parent's next run."""
         waiting = job.step.with_child_set(child_set, queue.name)
-        parked = new_step(queue, waiting, job.priority, delay=FIRST_CHECK_SECONDS, flags=(PARKED,))
+        parked = new_step(queue, waiting, job.priority, delay=FIRST_CHECK_SECONDS, flags=(PARKED_FLAG,))
         if refused := size_failure(parked.payload):
             return refused
         job.ctx.then += [*children, parked]

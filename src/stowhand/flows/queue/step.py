@@ -17,7 +17,7 @@ from stowhand.jobs.job import Job, NewJob
 from stowhand.jobs.lifecycle import Fail
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout
-from stowhand.protocols.flow_tables import PREFIX
+from stowhand.protocols.flow_tables import FLOW_KEY_PREFIX
 
 COMPLETED_QUEUE = "completed-queue"
 Values = dict[str, msgspec.Raw]
@@ -191,12 +191,12 @@ def queue_of(task: str) -> str:
 
 def key_of(flow: str, job_id: str) -> str:
     """The key of all steps of a job."""
-    return f"{PREFIX}{job_id}" if ":" in job_id else f"{PREFIX}{flow}:{job_id}"
+    return f"{FLOW_KEY_PREFIX}{job_id}" if ":" in job_id else f"{FLOW_KEY_PREFIX}{flow}:{job_id}"
 
 
 def id_of(key: str) -> str:
     """The job's id of a key: of a child the key without its prefix, else the last part."""
-    name = key.removeprefix(PREFIX)
+    name = key.removeprefix(FLOW_KEY_PREFIX)
     return name if name.count(":") > 1 else name.rpartition(":")[2]
 
 

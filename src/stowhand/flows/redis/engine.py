@@ -25,7 +25,7 @@ from stowhand.jobs.text import clean
 from stowhand.observe.propagation import TRACE_PARENT, current_traceparent
 from stowhand.protocols.attempt import Attempt
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
-from stowhand.protocols.options import LEASE
+from stowhand.protocols.options import DEFAULT_LEASE_SECONDS
 from stowhand.protocols.queue_store import Answer
 
 SWEEP_INTERVAL_SECONDS = 0.2
@@ -136,7 +136,9 @@ class RedisEngine:
         """The queue's full name."""
         return queue.name
 
-    def store(self, queue: FlowQueue, lock_time: float, wait_timeout: float, lease: float = LEASE) -> FlowStore:
+    def store(
+        self, queue: FlowQueue, lock_time: float, wait_timeout: float, lease: float = DEFAULT_LEASE_SECONDS
+    ) -> FlowStore:
         """With connections of its own."""
         seen = self._parents.seen(queue)
         attributes = seen.declared.attributes_to_get

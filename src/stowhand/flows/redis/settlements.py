@@ -175,7 +175,7 @@ class Settlements:
             return False
         queue = self._by_name.get(name)
         if queue is None:
-            raise InvalidJob(f"it goes on to {name!r}, but {self._queue.keys.shape.why_no_queue(name)}")
+            raise InvalidJob(f"it goes on to {name!r}, but {self._queue.keys.shape.unknown_queue_message(name)}")
         if queue.parent is not None:
             raise InvalidJob(f"it goes on to {name!r}, which is a child of queue {queue.parent!r}")
         return name, queue.declared.priorities

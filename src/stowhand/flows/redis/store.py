@@ -20,7 +20,7 @@ from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.observe.propagation import CORRELATION_ID, TRACE_PARENT
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
-from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, Foreign, Reply, Terms
+from stowhand.protocols.store import PART_NAMES, Capabilities, Claim, ClaimRequest, Foreign, Reply, Terms
 from stowhand.retry import constant
 
 LOCK_TIME_SECONDS = 180.0
@@ -70,7 +70,7 @@ class FlowStore:
     jobs = transactions = inspect = admin = operate = timetable = results = None
     schema = settings = connections = flows = notices = None
     """Creating jobs, looking at them and retrying them are the flow's."""
-    capabilities = Capabilities(absent=dict.fromkeys(PARTS, "jobs of a flow are made and looked at by its Flow"))
+    capabilities = Capabilities(absent=dict.fromkeys(PART_NAMES, "jobs of a flow are made and looked at by its Flow"))
 
     def __init__(
         self,

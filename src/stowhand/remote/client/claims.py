@@ -15,7 +15,7 @@ from stowhand.jobs.job import Job
 from stowhand.jobs.lease import Lease, Pair, Unreadable
 from stowhand.jobs.lifecycle import Settlement
 from stowhand.jobs.text import clean
-from stowhand.protocols.store import Claim, ClaimRequest, RefusedSettlement, Reply, Verdict, whole_batch
+from stowhand.protocols.store import Claim, ClaimRequest, RefusedSettlement, Reply, Verdict, batch_with_max_attempts
 from stowhand.remote.client.http_caller import MAX_ITEM_BYTES, CallRefused, HttpCaller, NoReply, split_items
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.wire import (
@@ -81,7 +81,7 @@ class HttpClaims:
 
         A lost reply raises StoreUnreachable: repeating the call with ``repeat=True`` is harmless.
         """
-        batch = whole_batch(batch, self._max_attempts)
+        batch = batch_with_max_attempts(batch, self._max_attempts)
         encoded_batch = [self._encode(lease, settlement) for lease, settlement in batch]
         replies: list[Reply] = [item if isinstance(item, RefusedSettlement) else Verdict.LOST for item in encoded_batch]
         sent = [(index, item) for index, item in enumerate(encoded_batch) if not isinstance(item, RefusedSettlement)]

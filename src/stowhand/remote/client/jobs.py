@@ -18,7 +18,7 @@ from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job, KeyMode, NewJob
 from stowhand.protocols.producer import JobStanding
 from stowhand.protocols.queue_store import Failures
-from stowhand.protocols.store import DOING, whole
+from stowhand.protocols.store import PART_OPERATIONS, whole
 from stowhand.protocols.validation import validate_id
 from stowhand.remote.client.http_caller import MAX_ITEM_BYTES, CallRefused, HttpCaller, NoReply, split_items
 from stowhand.remote.client.options import HttpOptions
@@ -152,7 +152,7 @@ class HttpResults:
         except CallRefused as refused:
             if refused.kind != ErrorKind.REFUSED:
                 raise
-            reason = f"{DOING['results']}: {self._http.base}: {refused.server_message}"
+            reason = f"{PART_OPERATIONS['results']}: {self._http.base}: {refused.server_message}"
             raise ConfigurationError(reason) from None
         return self._last
 

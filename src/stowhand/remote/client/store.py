@@ -18,9 +18,9 @@ from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.flow_tables import FlowTables
 from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.operator import Operator
-from stowhand.protocols.options import OUTAGE
-from stowhand.protocols.queue_store import Administrator, Inspector, Notices, Schema, Timetable, there
-from stowhand.protocols.store import PARTS, Capabilities, Foreign, Terms
+from stowhand.protocols.options import OUTAGE_BACKOFF
+from stowhand.protocols.queue_store import Administrator, Inspector, Notices, Schema, Timetable, require_part
+from stowhand.protocols.store import PART_NAMES, Capabilities, Foreign, Terms
 from stowhand.remote.client.attempt import RemoteAttempt
 from stowhand.remote.client.claims import HeldProofs, HttpClaims
 from stowhand.remote.client.heartbeats import HttpHeartbeats, QueueHeartbeats
@@ -89,7 +89,7 @@ class HttpStore:
             try:
                 return await self._http.get(TERMS)
             except StoreUnreachable:
-                await self._clock.sleep(OUTAGE(failures))
+                await self._clock.sleep(OUTAGE_BACKOFF(failures))
         return await self._http.get(TERMS)
 
     async def close(self) -> None:
@@ -146,27 +146,27 @@ class HttpStore:
 
     @property
     def inspect(self) -> Inspector:
-        return there(self, "inspect", None)
+        return require_part(self, "inspect", None)
 
     @property
     def admin(self) -> Administrator:
-        return there(self, "admin", None)
+        return require_part(self, "admin", None)
 
     @property
     def operate(self) -> Operator:
-        return there(self, "operate", None)
+        return require_part(self, "operate", None)
 
     @property
     def timetable(self) -> Timetable:
-        return there(self, "timetable", None)
+        return require_part(self, "timetable", None)
 
     @property
     def schema(self) -> Schema:
-        return there(self, "schema", None)
+        return require_part(self, "schema", None)
 
     @property
     def flows(self) -> FlowTables:
-        return there(self, "flows", None)
+        return require_part(self, "flows", None)
 
     @property
     def enclosing(self) -> EnclosingStore:
@@ -194,7 +194,7 @@ def _absent(address: str) -> dict[str, str]:
         f"not over HTTP; {address} only lends its jobs to workers."
         " Do it on a machine that reaches the store itself, with that store's own URL (postgresql://… or sqlite:///…)"
     )
-    return dict.fromkeys(set(PARTS) - {"jobs", "notices", "results"}, refused)
+    return dict.fromkeys(set(PART_NAMES) - {"jobs", "notices", "results"}, refused)
 
 
 def _terms_of(terms_reply: TermsReply) -> Terms | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job
 from stowhand.protocols.producer import JobStanding
-from stowhand.protocols.queue_store import Failures, there
+from stowhand.protocols.queue_store import Failures, require_part
 from stowhand.remote.server.claims import fitting
 from stowhand.remote.server.refusals import Refused, forbidden
 from stowhand.remote.server.shared_store import SharedStore
@@ -50,7 +50,7 @@ class JobReader:
     async def ends(self, grant: Grant, request: ResultsRequest) -> ResultsReply:
         """Return how jobs ended. Raises ConfigurationError if the store keeps no results."""
         store = self._shared_store.store
-        results = there(store, "results", store.results)
+        results = require_part(store, "results", store.results)
         hidden = await self._hidden(grant, [job_id for job_id in request.job_ids if (grant, job_id) not in self._seen])
         job_ids = [job_id for job_id in request.job_ids if job_id not in hidden]
         ended = await results.ask(job_ids) if job_ids else ()

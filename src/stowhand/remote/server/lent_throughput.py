@@ -18,7 +18,7 @@ from stowhand.errors import StoreError
 from stowhand.events import Events, JobsReset
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.protocols.store import Claim, RecordedSettlement, Verdict
-from stowhand.protocols.throughput import OTHERS
+from stowhand.protocols.throughput import OTHER_TASKS
 from stowhand.remote.server.wake_broadcast import NAME
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 from stowhand.worker.reports import WRITE_INTERVAL_SECONDS, ThroughputCounter, ThroughputWriter
@@ -69,7 +69,7 @@ class LentThroughput:
                 task, due, claimed, answered_at = lent_lease
                 self._counter.add(task, ended, due, claimed, now - answered_at)
             elif reply.verdict is not Verdict.ALREADY_SETTLED:
-                self._counter.add(OTHERS, ended, None, None, None)
+                self._counter.add(OTHER_TASKS, ended, None, None, None)
             self._is_due = True
 
     def reset(self, jobs: Sequence[ResetJob]) -> None:

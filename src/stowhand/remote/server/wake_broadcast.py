@@ -9,7 +9,7 @@ from typing import Any
 
 from stowhand.clock import Clock
 from stowhand.events import Events, StoreCallFailed, StoreRecovered
-from stowhand.protocols.options import OUTAGE
+from stowhand.protocols.options import OUTAGE_BACKOFF
 from stowhand.protocols.store import Store
 from stowhand.sleepers import Sleepers
 
@@ -77,7 +77,7 @@ class WakeBroadcast:
                 woken = await self._store.wait(self.poll)
             except Exception as error:  # noqa: BLE001 - boundary of this loop: reported, and tried again after a pause
                 failures += 1
-                pause = OUTAGE(failures)
+                pause = OUTAGE_BACKOFF(failures)
                 if failures == 1:
                     self._events.emit(StoreCallFailed(NAME, "listen", str(error) or type(error).__name__, pause))
                 await self._clock.sleep(pause)

@@ -7,16 +7,23 @@ from datetime import datetime, timedelta
 
 from stowhand.jobs.job import State
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.protocols.counts import COUNTED, COUNTED_FOR_METRICS, BoundedCount, Figures, NameCounts, Pauses
+from stowhand.protocols.counts import (
+    MAX_EXACT_COUNT,
+    MAX_EXACT_COUNT_FOR_METRICS,
+    BoundedCount,
+    Figures,
+    NameCounts,
+    Pauses,
+)
 from stowhand.protocols.operator import BacklogRow
-from stowhand.protocols.throughput import MOST_TASKS
+from stowhand.protocols.throughput import MAX_TASKS_PER_MINUTE
 from stowhand.stores.kernel.known_tasks import COUNTED_FOR, known_queues, known_tasks, named_queues
 from stowhand.stores.kernel.question import Engine, Query, Question, Row, count_some, read_now
 from stowhand.stores.kernel.workers import list_workers
 
 EVERY = 2**62
 """More jobs than there can be."""
-FAR = COUNTED_FOR_METRICS
+FAR = MAX_EXACT_COUNT_FOR_METRICS
 """Entries of an index that are read to tell apart what it holds."""
 _QUEUE = f"coalesce(queue, '{DEFAULT_QUEUE}')"
 _DUE = "count(*) FILTER (WHERE run_at <= :now) AS due"
@@ -61,7 +68,7 @@ SELECT task, serial, queue, worker, count(*) FROM (
 """
 
 
-def count_states(most: int = COUNTED) -> Question[dict[State, BoundedCount]]:
+def count_states(most: int = MAX_EXACT_COUNT) -> Question[dict[State, BoundedCount]]:
     """Jobs by state, exact up to ``most``."""
     errored, canceled = "{troubled} AND state = 'errored'", "{canceled}"
     counts = {
@@ -103,20 +110,20 @@ def read_figures(engine: Engine, most: int) -> Question[Figures]:
 
 def list_tasks(engine: Engine) -> Question[Sequence[BacklogRow]]:
     """By name."""
-    live = yield from _count_live(COUNTED, of_serials=False)
+    live = yield from _count_live(MAX_EXACT_COUNT, of_serials=False)
     since = (yield from read_now(engine)) - timedelta(seconds=COUNTED_FOR)
     text = "SELECT DISTINCT task FROM {throughput} WHERE seconds = 60 AND begins > :since"
     counted = [task for (task,) in (yield Query(text, {"since": since}))]
     workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
-    return known_tasks(live["task"].live(MOST_TASKS), counted, workers, pauses)
+    return known_tasks(live["task"].live(MAX_TASKS_PER_MINUTE), counted, workers, pauses)
 
 
 def list_queues(engine: Engine) -> Question[Sequence[BacklogRow]]:
     """By name."""
-    live = yield from _count_live(COUNTED, of_serials=False)
+    live = yield from _count_live(MAX_EXACT_COUNT, of_serials=False)
     declared = yield from _declared_queues()
     workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
-    return known_queues(live["queue"].live(MOST_TASKS), declared, workers, pauses)
+    return known_queues(live["queue"].live(MAX_TASKS_PER_MINUTE), declared, workers, pauses)
 
 
 def _declared_queues() -> Question[list[str]]:

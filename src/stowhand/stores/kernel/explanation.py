@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import DEFAULT_QUEUE
-from stowhand.protocols.operator import MOST_AHEAD, Explanation
+from stowhand.protocols.operator import MAX_JOBS_AHEAD, Explanation
 from stowhand.stores.kernel.columns import JOB
 from stowhand.stores.kernel.counts import list_pauses
 from stowhand.stores.kernel.question import Engine, Query, Question, read_now
@@ -87,6 +87,6 @@ def _count_ahead(job: Job, scope: ClaimScope | None) -> Question[int]:
     if scope.forbidden:
         asked += " AND NOT {is_forbidden}"
     values = {name: getattr(job, name) for name in ("serial", "queue", "priority", "run_at", "id")}
-    values |= {"tasks": list(scope.tasks or ()), "forbidden": list(scope.forbidden), "most": MOST_AHEAD + 1}
+    values |= {"tasks": list(scope.tasks or ()), "forbidden": list(scope.forbidden), "most": MAX_JOBS_AHEAD + 1}
     ((ahead,),) = yield Query(_AHEAD % (name, asked), values)
     return int(ahead)

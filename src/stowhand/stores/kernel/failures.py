@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stowhand.protocols.queue_store import FAILURES_MOST, Failures
+from stowhand.protocols.queue_store import MAX_EXAMINED_FAILURES, Failures
 from stowhand.stores.kernel.question import Engine, Query, Question, count_some
 
 _GROUPS = """
@@ -24,11 +24,11 @@ SELECT task, error_class, jobs, id, finished_at, since FROM (
 
 def group_failures(engine: Engine) -> Question[Sequence[Failures]]:
     """Of the newest, by the last entry of each; the largest groups first."""
-    rows = yield Query(_GROUPS, {"most": FAILURES_MOST})
+    rows = yield Query(_GROUPS, {"most": MAX_EXAMINED_FAILURES})
     text = "SELECT id, last_error FROM {live_jobs} WHERE id IN :ids"
     errors: dict[int, str | None] = dict((yield Query(text, {"ids": [row[3] for row in rows]})))
-    is_full = sum(row[2] for row in rows) == FAILURES_MOST
-    is_cut = is_full and (yield from count_some("{failed}", FAILURES_MOST)) > FAILURES_MOST
+    is_full = sum(row[2] for row in rows) == MAX_EXAMINED_FAILURES
+    is_cut = is_full and (yield from count_some("{failed}", MAX_EXAMINED_FAILURES)) > MAX_EXAMINED_FAILURES
     found = [
         Failures(
             *(task, error_class, jobs, latest, engine.read_moment(at), errors.get(latest)),

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from stowhand.jobs.job import Job, State
-from stowhand.protocols.counts import COUNTED, BoundedCount, Figures, Pauses
+from stowhand.protocols.counts import MAX_EXACT_COUNT, BoundedCount, Figures, Pauses
 from stowhand.protocols.operator import (
-    HELD_SHOWN,
+    MAX_SHOWN_HELD_JOBS,
     OVERDUE_SECONDS,
     AppVersion,
     BacklogRow,
@@ -17,8 +17,8 @@ from stowhand.protocols.operator import (
     SerialRow,
     WorkerRow,
 )
-from stowhand.protocols.queue_store import NEWEST, Failures, JobFilter
-from stowhand.protocols.search import ANY, NOTHING, Search, SearchResult
+from stowhand.protocols.queue_store import NEWEST_JOBS, Failures, JobFilter
+from stowhand.protocols.search import ALL_JOBS, EMPTY_RESULT, Search, SearchResult
 from stowhand.protocols.throughput import Period
 from stowhand.protocols.validation import validate_filter, validate_id, validate_search, validate_step
 from stowhand.stores.kernel.counts import EVERY, count_states, list_pauses, list_queues, list_tasks, read_figures
@@ -40,16 +40,16 @@ class Inspector:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def list(self, wanted: JobFilter = NEWEST) -> Sequence[Job]:
+    async def list(self, wanted: JobFilter = NEWEST_JOBS) -> Sequence[Job]:
         """In id order, rising or falling."""
         valid = validate_filter(wanted)
         return await self._engine.answer(lambda: list_jobs(self._engine, valid))
 
-    async def search(self, wanted: Search = ANY) -> SearchResult:
+    async def search(self, wanted: Search = ALL_JOBS) -> SearchResult:
         """Piece by piece, beside all other reads."""
         valid = validate_search(wanted)
         if valid is None:
-            return NOTHING
+            return EMPTY_RESULT
         return await self._engine.answer(lambda: search(self._engine, valid), is_long=True)
 
     async def failures(self) -> Sequence[Failures]:
@@ -77,7 +77,7 @@ class Inspector:
         """By name."""
         return await self._engine.answer(lambda: list_serials(self._engine, is_paused=paused), is_long=True)
 
-    async def figures(self, most: int = COUNTED) -> Figures:
+    async def figures(self, most: int = MAX_EXACT_COUNT) -> Figures:
         """By indexes."""
         return await self._engine.answer(lambda: read_figures(self._engine, most), is_long=True)
 
@@ -112,7 +112,7 @@ class Inspector:
         """By name."""
         return await self._engine.answer(lambda: list_workers(self._engine))
 
-    async def held(self, each: int = HELD_SHOWN) -> Sequence[HeldJobs]:
+    async def held(self, each: int = MAX_SHOWN_HELD_JOBS) -> Sequence[HeldJobs]:
         """By worker."""
         return await self._engine.answer(lambda: list_held(self._engine, each))
 

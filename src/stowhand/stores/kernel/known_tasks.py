@@ -7,10 +7,10 @@ from datetime import datetime
 
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.counts import LiveCounts, Pauses
-from stowhand.protocols.operator import WORKERS_SHOWN, BacklogRow, WorkerRow
-from stowhand.protocols.throughput import HOUR, MOST_TASKS, OTHERS
+from stowhand.protocols.operator import MAX_SHOWN_WORKERS, BacklogRow, WorkerRow
+from stowhand.protocols.throughput import HOUR_SECONDS, MAX_TASKS_PER_MINUTE, OTHER_TASKS
 
-COUNTED_FOR = HOUR
+COUNTED_FOR = HOUR_SECONDS
 """Seconds within which a task had jobs that is known for them alone."""
 
 
@@ -21,12 +21,15 @@ def known_tasks(
     which some ended lately."""
     alive = [row.card for row in workers if row.alive]
     live = {one.name: one for one in standing}
-    names = {*live, *counted, *pauses.tasks, *(task for card in alive for task in card.tasks or ())} - {None, OTHERS}
+    names = {*live, *counted, *pauses.tasks, *(task for card in alive for task in card.tasks or ())} - {
+        None,
+        OTHER_TASKS,
+    }
     others = live.get(None, LiveCounts(name=None))
     if others.waiting.number or others.processing.number or others.failed.number:
         names &= live.keys()  # of which of the others there are jobs is not known
     rows = []
-    for name in sorted(filter(None, names))[:MOST_TASKS]:
+    for name in sorted(filter(None, names))[:MAX_TASKS_PER_MINUTE]:
         serving = [card.name for card in alive if card.tasks is None or name in card.tasks]
         rows.append(_row(name, live.get(name, others), pauses.tasks, serving))
     return rows
@@ -40,7 +43,7 @@ def known_queues(
     live = {one.name: one for one in standing}
     names = {*live, *named_queues(declared, workers, pauses)} - {None}
     rows = []
-    for name in sorted(filter(None, names))[:MOST_TASKS]:
+    for name in sorted(filter(None, names))[:MAX_TASKS_PER_MINUTE]:
         serving = [card.name for card in alive if name in card.queues]
         rows.append(_row(name, live.get(name, LiveCounts(name=name)), pauses.queues, serving))
     return rows
@@ -55,7 +58,7 @@ def _row(name: str, live: LiveCounts, paused: Mapping[str, datetime], workers: S
         running=live.processing,
         failed=live.failed,
         serving=len(workers),
-        workers=tuple(workers[:WORKERS_SHOWN]),
+        workers=tuple(workers[:MAX_SHOWN_WORKERS]),
     )
 
 

@@ -8,11 +8,11 @@ import msgspec
 
 from stowhand.jobs.job import Job
 from stowhand.protocols.queue_store import JobFilter
-from stowhand.protocols.search import ABOVE_ALL, HISTORY, LIVE, Search
+from stowhand.protocols.search import HISTORY_STATES, LIVE_STATES, MAX_INT64, Search
 from stowhand.stores.kernel.columns import JOB
 from stowhand.stores.kernel.question import Engine, Query, Question
 
-TABLES = {"live": LIVE, "past": HISTORY}
+TABLES = {"live": LIVE_STATES, "past": HISTORY_STATES}
 ENDED = {"live": "coalesce(finished_at, created_at)", "past": "finished_at"}
 """When a job ended; of one that has not: when it was enqueued."""
 _CONDITIONS = {
@@ -40,7 +40,7 @@ def values_of(wanted: JobFilter | Search) -> dict[str, object]:
 
 def list_jobs(engine: Engine, wanted: JobFilter) -> Question[Sequence[Job]]:
     """In the order of ids. One statement, so that a job which moves to the history meanwhile is seen once."""
-    states = wanted.states or LIVE
+    states = wanted.states or LIVE_STATES
     order, beyond = ("id DESC", "id < :after") if wanted.newest_first else ("id", "id > :after")
     parts = [
         f"SELECT * FROM (SELECT {JOB} FROM {{{table}_jobs}} WHERE {beyond}{conditions(wanted, table, 'worker')}"
@@ -50,7 +50,7 @@ def list_jobs(engine: Engine, wanted: JobFilter) -> Question[Sequence[Job]]:
     ]
     values = values_of(wanted)
     values["states"] = [str(state) for state in states]
-    values["after"] = wanted.after or (ABOVE_ALL if wanted.newest_first else 0)
+    values["after"] = wanted.after or (MAX_INT64 if wanted.newest_first else 0)
     rows = yield Query(" UNION ALL ".join(parts), values)
     rows = sorted(rows, key=lambda row: row[0], reverse=wanted.newest_first)
     return [engine.read_job(row) for row in rows[: wanted.limit]]

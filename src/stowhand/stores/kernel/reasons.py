@@ -14,8 +14,15 @@ from stowhand.jobs.job import Job, State
 from stowhand.jobs.lifecycle import MIN_SUSPECT_RESETS
 from stowhand.observe.propagation import without_carried
 from stowhand.protocols.counts import Pauses
-from stowhand.protocols.flow_tables import PARKED, is_step
-from stowhand.protocols.operator import MOST_AHEAD, OVERDUE_SECONDS, Explanation, Reason, WorkerDescription, WorkerRow
+from stowhand.protocols.flow_tables import PARKED_FLAG, is_step
+from stowhand.protocols.operator import (
+    MAX_JOBS_AHEAD,
+    OVERDUE_SECONDS,
+    Explanation,
+    Reason,
+    WorkerDescription,
+    WorkerRow,
+)
 
 NOTHING_PAUSED = Pauses()
 HAVE_IT = "start a worker that has it (--task and --exclude-task leave tasks out), or correct the name"
@@ -149,7 +156,7 @@ def _over(job: Job) -> Iterator[Reason]:
 def _waiting(facts: Facts) -> Iterator[Reason]:
     job = facts.job
     is_due = job.run_at <= facts.now
-    is_parked = PARKED in job.flags and is_step(job.task, job.key)
+    is_parked = PARKED_FLAG in job.flags and is_step(job.task, job.key)
     if not is_due and is_parked:
         parked = "it is the parent of a flow and waits for its children: the end of the last one wakes it"
         yield Reason("waits_for_children", f"{parked}; it looks by itself at {_say(job.run_at)}", CHILDREN)
@@ -227,7 +234,7 @@ def _workers(facts: Facts) -> Iterator[Reason]:
 
 def _flags(facts: Facts) -> Iterator[Reason]:
     """Which workers forbid one of its flags."""
-    flags = tuple(flag for flag in without_carried(facts.job.flags) if flag != PARKED)
+    flags = tuple(flag for flag in without_carried(facts.job.flags) if flag != PARKED_FLAG)
     if not flags:
         return
     having = [card for card in _working(facts.workers) if _has(card, facts.job.task)]
@@ -314,7 +321,7 @@ def _line(facts: Facts) -> str:
         return "it is due"
     if not facts.ahead:
         return f"it is due, and no job is ahead of it{where}"
-    number = f"more than {MOST_AHEAD}" if facts.ahead > MOST_AHEAD else str(facts.ahead)
+    number = f"more than {MAX_JOBS_AHEAD}" if facts.ahead > MAX_JOBS_AHEAD else str(facts.ahead)
     return f"it is due; ahead of it{where}: {number}"
 
 

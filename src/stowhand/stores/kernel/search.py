@@ -8,16 +8,16 @@ import msgspec
 
 from stowhand.clock import stopwatch
 from stowhand.jobs.job import Job
-from stowhand.protocols.counts import COUNTED, BoundedCount
+from stowhand.protocols.counts import MAX_EXACT_COUNT, BoundedCount
 from stowhand.protocols.search import (
-    ABOVE_ALL,
-    FIRST_PIECE,
+    FIRST_PAGE_ROWS,
+    MAX_INT64,
     Search,
     SearchPosition,
     SearchResult,
-    micros_of,
-    moment_of,
-    title,
+    first_line,
+    from_microseconds,
+    to_microseconds,
 )
 from stowhand.stores.kernel.columns import HEAD
 from stowhand.stores.kernel.lists import TABLES, conditions, values_of
@@ -47,13 +47,13 @@ class Piece(msgspec.Struct):
 def search(engine: Engine, wanted: Search) -> Question[SearchResult]:
     """Search until time is up or the answer is full."""
     searcher = _Searcher(engine, wanted)
-    progress, rows = SearchProgress(wanted), FIRST_PIECE
+    progress, rows = SearchProgress(wanted), FIRST_PAGE_ROWS
     while (part := progress.next_part()) is not None:
         started = stopwatch()
         piece = yield from searcher.look(part, rows)
         progress.add(piece.jobs, piece.rows, piece.end)
         fitting = rows * part.budget / SHARE / max(stopwatch() - started, 1e-6)
-        rows = int(min(max(fitting, FIRST_PIECE), 2 * rows, LONGEST_PIECE))
+        rows = int(min(max(fitting, FIRST_PAGE_ROWS), 2 * rows, LONGEST_PIECE))
     if progress.is_complete:
         return progress.found(BoundedCount())
     return progress.found((yield from searcher.count_all()))
@@ -62,7 +62,7 @@ def search(engine: Engine, wanted: Search) -> Question[SearchResult]:
 def read_head(engine: Engine, row: Row) -> Job:
     """A job as searches and overviews show it."""
     job = engine.read_job(row)
-    return job if job.last_error is None else msgspec.structs.replace(job, last_error=title(job.last_error))
+    return job if job.last_error is None else msgspec.structs.replace(job, last_error=first_line(job.last_error))
 
 
 class _Searcher:
@@ -93,8 +93,8 @@ class _Searcher:
             names = [name for name, states in TABLES.items() if self._wanted.wanted & set(states)]
         number = 0
         for name in names:
-            number += yield from count_some(f"{{{name}}}", COUNTED)
-        return BoundedCount.up_to(COUNTED, number)
+            number += yield from count_some(f"{{{name}}}", MAX_EXACT_COUNT)
+        return BoundedCount.up_to(MAX_EXACT_COUNT, number)
 
     def _few_ids(self) -> Question[list[int] | None]:
         """The live jobs of a key, or of a serial key that has few: by ids, they may lie behind millions of others."""
@@ -103,8 +103,10 @@ class _Searcher:
             return [one for (one,) in rows]
         if self._wanted.serial is None:
             return None
-        rows = yield Query(f"SELECT * FROM ({_OF_QUEUE}) AS few LIMIT :most", {**self._values, "most": COUNTED + 1})
-        return None if len(rows) > COUNTED else [one for one, serial in rows if serial == self._wanted.serial]
+        rows = yield Query(
+            f"SELECT * FROM ({_OF_QUEUE}) AS few LIMIT :most", {**self._values, "most": MAX_EXACT_COUNT + 1}
+        )
+        return None if len(rows) > MAX_EXACT_COUNT else [one for one, serial in rows if serial == self._wanted.serial]
 
     def _by_id(self, part: Part, rows: int) -> Question[Piece]:
         """Search one table by descending ids."""
@@ -130,15 +132,15 @@ class _Searcher:
             found = (yield from self._failed(part.place, values))[:rows]
         else:
             found = yield Query("SELECT id, NULL FROM {running} AND id < :below ORDER BY id DESC LIMIT :rows", values)
-        places = [(one, None if at is None else micros_of(self._engine.read_moment(at))) for one, at in found]
+        places = [(one, None if at is None else to_microseconds(self._engine.read_moment(at))) for one, at in found]
         return (yield from self._among(part, places, is_last=len(found) < rows))
 
     def _failed(self, place: SearchPosition, values: Mapping[str, object]) -> Question[list[Row]]:
         """By the time at which they failed. Of many that failed at one moment, those below an id are found by it."""
         text = "SELECT id, finished_at FROM {failed}%s ORDER BY finished_at DESC, id DESC LIMIT :rows"
-        if place.at is None or place.at == ABOVE_ALL:
+        if place.at is None or place.at == MAX_INT64:
             return (yield Query(text % "", values))
-        values = {**values, "at": moment_of(place.at)}
+        values = {**values, "at": from_microseconds(place.at)}
         same = yield Query(text % " AND finished_at = :at AND id < :below", values)
         return same + (yield Query(text % " AND finished_at < :at", values))
 

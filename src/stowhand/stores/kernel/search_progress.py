@@ -9,7 +9,15 @@ import msgspec
 from stowhand.clock import stopwatch
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.counts import BoundedCount
-from stowhand.protocols.search import FIRST_PIECE, HISTORY, LIVE, Search, SearchPosition, SearchResult, place_of
+from stowhand.protocols.search import (
+    FIRST_PAGE_ROWS,
+    HISTORY_STATES,
+    LIVE_STATES,
+    Search,
+    SearchPosition,
+    SearchResult,
+    parse_position,
+)
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -30,7 +38,7 @@ class SearchProgress:
         self._wanted = wanted
         self._ends = stopwatch() + wanted.budget
         self._jobs: list[Job] = []
-        self._next: SearchPosition | None = place_of(wanted)
+        self._next: SearchPosition | None = parse_position(wanted)
         self._examined_before = self._next.looked_at
         self._examined, self._matches = self._next.looked_at, self._next.matches
 
@@ -39,17 +47,17 @@ class SearchProgress:
         if self._next is None:
             return None
         seconds = self._ends - stopwatch()
-        is_over = seconds <= 0 and self._examined - self._examined_before >= FIRST_PIECE
+        is_over = seconds <= 0 and self._examined - self._examined_before >= FIRST_PAGE_ROWS
         if is_over or len(self._jobs) == self._wanted.limit:
             return None
-        table = HISTORY if self._next.in_history else LIVE
+        table = HISTORY_STATES if self._next.in_history else LIVE_STATES
         states = tuple(state for state in table if state in self._wanted.wanted)
         return Part(states, self._next, self._wanted.limit - len(self._jobs), max(seconds, 0.0))
 
     def add(self, jobs: Sequence[Job], examined: int, end: SearchPosition | None) -> None:
         """Add what a part has: jobs, the number of examined rows, and where it stopped (``None``: no row is left)."""
         in_history = self._next is not None and self._next.in_history
-        if end is None and not in_history and self._wanted.wanted & set(HISTORY):
+        if end is None and not in_history and self._wanted.wanted & set(HISTORY_STATES):
             end = SearchPosition(in_history=True)
         self._jobs += jobs
         self._examined += examined

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from stowhand.protocols.operator import SerialRow
-from stowhand.protocols.queue_store import FAILURES_MOST
+from stowhand.protocols.queue_store import MAX_EXAMINED_FAILURES
 from stowhand.stores.kernel.counts import NEWEST_FAILED, list_paused
 from stowhand.stores.kernel.question import Engine, Query, Question
 
@@ -41,7 +41,7 @@ def list_serials(engine: Engine, *, is_paused: bool) -> Question[Sequence[Serial
             change(name, waiting=waiting, due=due, due_since=min(moments, default=None))
     for name, running, held_by in (yield Query(_RUNNING)):
         change(name, running=running, held_by=held_by)
-    for name, failed in (yield Query(NEWEST_FAILED, {"most": FAILURES_MOST})):
+    for name, failed in (yield Query(NEWEST_FAILED, {"most": MAX_EXAMINED_FAILURES})):
         if name is not None:
             change(name, failed=failed)
     return [found[name] for name in sorted(found)]

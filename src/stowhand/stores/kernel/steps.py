@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from stowhand.protocols.flow_tables import PARKED, PlacedStep, StepCount, StepState
+from stowhand.protocols.flow_tables import PARKED_FLAG, PlacedStep, StepCount, StepState
 from stowhand.stores.kernel.question import Engine, Query, Question, Row
 
 _WAITS = "count(*) FILTER (WHERE run_at <= :now), count(*) FILTER (WHERE run_at > :now AND {has_flag})"
@@ -50,7 +50,7 @@ class FlowSteps:
 
 
 def _count(tasks: Sequence[str]) -> Question[Sequence[StepCount]]:
-    rows = yield Query(_COUNTS, {"tasks": list(tasks), "flag": PARKED})
+    rows = yield Query(_COUNTS, {"tasks": list(tasks), "flag": PARKED_FLAG})
     numbers: Counter[tuple[str, int, StepState]] = Counter()
     for index, task, priority, number, due, parked in rows:
         if index == "running":
@@ -59,13 +59,13 @@ def _count(tasks: Sequence[str]) -> Question[Sequence[StepCount]]:
             numbers[task, priority, StepState.FAILED] += number
         else:
             numbers[task, priority, StepState.WAITING] += due
-            numbers[task, priority, StepState.PARKED] += parked
+            numbers[task, priority, StepState.PARKED_FLAG] += parked
             numbers[task, priority, StepState.DELAYED] += number - due - parked
     return [StepCount(*kind, number) for kind, number in numbers.items() if number]
 
 
 def _place(engine: Engine, task: str, limit: int) -> Question[Sequence[PlacedStep]]:
-    values = {"task": task, "limit": limit, "flag": PARKED}
+    values = {"task": task, "limit": limit, "flag": PARKED_FLAG}
     running = yield Query(_RUNNING, values)
     waiting = yield Query(_WAITING, values)
     delayed = yield Query(_DELAYED, values)
@@ -86,7 +86,7 @@ def _by_time(row: Row) -> tuple[Any, int]:
 
 def _delayed_step(engine: Engine, row: Row) -> PlacedStep:
     key, priority, run_at, _, is_parked = row
-    state = StepState.PARKED if is_parked else StepState.DELAYED
+    state = StepState.PARKED_FLAG if is_parked else StepState.DELAYED
     return PlacedStep(key, priority, state, engine.read_moment(run_at).timestamp())
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from stowhand.protocols.throughput import HOUR, MINUTE
+from stowhand.protocols.throughput import HOUR_SECONDS, MINUTE_SECONDS
 from stowhand.stores.kernel.question import Engine, Query, Question
 from stowhand.stores.periods import Row
 
@@ -26,7 +26,7 @@ def read_throughput(
     source = "throughput" if by_task or task is not None else "total_throughput"
     text = _ROWS % source + ("" if task is None else "AND task = :task")
     rows: list[Row] = []
-    for seconds in (HOUR, MINUTE):
+    for seconds in (HOUR_SECONDS, MINUTE_SECONDS):
         begin = max(since, _EARLIEST) - timedelta(seconds=seconds)
         values = {"seconds": seconds, "since": begin, "until": until, "task": task}
         for begins, name, tally in (yield Query(text, values)):

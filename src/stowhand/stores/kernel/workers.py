@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import Queues
-from stowhand.protocols.counts import COUNTED, BoundedCount
+from stowhand.protocols.counts import MAX_EXACT_COUNT, BoundedCount
 from stowhand.protocols.operator import AppVersion, HeldJobs, WorkerDescription, WorkerRow, worker_row
 from stowhand.stores.kernel.columns import HEAD
 from stowhand.stores.kernel.question import Engine, Query, Question
@@ -45,7 +45,7 @@ def list_workers(engine: Engine) -> Question[Sequence[WorkerRow]]:
 
 def list_held(engine: Engine, each: int) -> Question[Sequence[HeldJobs]]:
     """By worker."""
-    held = yield Query(_HELD, {"each": each, "most": COUNTED})
+    held = yield Query(_HELD, {"each": each, "most": MAX_EXACT_COUNT})
     # Not joined: without statistics, a planner may read all live jobs for each of these.
     rows = yield Query(f"SELECT {HEAD} FROM {{live_jobs}} WHERE id IN :ids", {"ids": [job_id for job_id, *_ in held]})
     jobs = {row[0]: read_head(engine, row) for row in rows}
@@ -53,7 +53,7 @@ def list_held(engine: Engine, each: int) -> Question[Sequence[HeldJobs]]:
     for job_id, worker, number in held:
         if job_id in jobs:  # else it has ended meanwhile
             found.setdefault(worker or "", (number, []))[1].append(jobs[job_id])
-    least = sum(number for number, _ in found.values()) >= COUNTED
+    least = sum(number for number, _ in found.values()) >= MAX_EXACT_COUNT
     return [
         HeldJobs(worker=worker, jobs=BoundedCount(number, least), longest=jobs)
         for worker, (number, jobs) in sorted(found.items())

@@ -26,7 +26,7 @@ from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.queue_store import Answer
-from stowhand.protocols.store import PARTS, Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
+from stowhand.protocols.store import PART_NAMES, Capabilities, Claim, ClaimRequest, Foreign, Heartbeats, Reply, Terms
 from stowhand.retry import constant
 from stowhand.stores.calls import Calls
 from stowhand.stores.table.arguments import (
@@ -76,7 +76,7 @@ class TableStore(Generic[R]):
         _pinned: DatabaseClock | None = None,
     ) -> None:
         self.options = options
-        self.capabilities = Capabilities(table=options.name, absent=dict.fromkeys(PARTS, _REFUSED))
+        self.capabilities = Capabilities(table=options.name, absent=dict.fromkeys(PART_NAMES, _REFUSED))
         self._notices = Notices(options.name)
         self._backend, shape = backend_of(place, options, _pinned, self._notices)
         self._folds = shape.folds

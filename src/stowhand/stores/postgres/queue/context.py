@@ -15,7 +15,7 @@ from stowhand.errors import ConfigurationError, SchemaMissing, StoreError, Store
 from stowhand.jobs.job import EXPIRED_ERROR
 from stowhand.jobs.lease import JobId, Lease
 from stowhand.jobs.limits import BUILT_IN_TASKS
-from stowhand.protocols.store import POOL_SIZE, RESERVED_CONNECTIONS, StoreOptions, pool_refusal, pool_shortage
+from stowhand.protocols.store import DEFAULT_POOL_SIZE, RESERVED_CONNECTIONS, StoreOptions, pool_refusal, pool_shortage
 from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.address import STATEMENT_DEADLINE_SECONDS, Address
 from stowhand.stores.database.borrowed_pool import BorrowedPool
@@ -61,7 +61,9 @@ class PostgresContext:
             self.address = Address(url)
             self.dialer = Dialer(self.address, options.prepared_statements, within)
             # The last of the reserved ones is the pool's own.
-            self.pool = Pool(self.dialer, (options.pool_size or POOL_SIZE) - RESERVED_CONNECTIONS + 1, self.role)
+            self.pool = Pool(
+                self.dialer, (options.pool_size or DEFAULT_POOL_SIZE) - RESERVED_CONNECTIONS + 1, self.role
+            )
         listen_at = options.listen_url
         self.listen_dialer = Dialer(Address(listen_at), self.dialer.prepared, within) if listen_at else self.dialer
         self.channel = channel_of(self.schema)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stowhand.protocols.operator import (
-    PURGE_COUNTED,
+    MAX_PURGE_COUNT,
     Ages,
     PurgeResult,
     QueueChange,
@@ -62,7 +62,7 @@ class Operator:
         """Page by page."""
         now = self._context.now()
         if dry_run:
-            limits = {"now": now, "limit": PURGE_COUNTED + 1, **msgspec.structs.asdict(ages)}
+            limits = {"now": now, "limit": MAX_PURGE_COUNT + 1, **msgspec.structs.asdict(ages)}
             with self._context.translated():
                 rows = await self._context.ask("inspect", "purgeable", limits, row="the queue")
             ((completed, canceled, failed),) = rows

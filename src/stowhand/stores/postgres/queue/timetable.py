@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from stowhand.clock import SystemClock
-from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULED_FOR, KnownItem, LedgerEntry, Tick
+from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULER_TIMEOUT, KnownItem, LedgerEntry, Tick
 from stowhand.protocols.validation import validate_items, validate_ticks
 from stowhand.stores.database.postgres_errors import retry_transient
 from stowhand.stores.database.statements import plain_array, text_array
@@ -58,7 +58,7 @@ class Timetable:
         await self._rows("cron_report", text_array(identifiers), scheduler, REPORT_INTERVAL, self._context.now())
 
     async def forget_item(self, identifier: str) -> bool:
-        ((is_forgotten,),) = await self._rows("cron_forget", identifier, SCHEDULED_FOR, self._context.now())
+        ((is_forgotten,),) = await self._rows("cron_forget", identifier, SCHEDULER_TIMEOUT, self._context.now())
         return bool(is_forgotten)
 
     async def _schedule(self, ticks: Sequence[Tick]) -> Sequence[LedgerEntry]:

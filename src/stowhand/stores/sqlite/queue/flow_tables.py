@@ -9,10 +9,10 @@ import msgspec
 from stowhand.jobs import limits
 from stowhand.jobs.job import Job, State
 from stowhand.protocols.flow_tables import (
-    FORGIVEN,
-    IDLE_LIMIT,
-    PREFIX,
-    WAITS_FOR,
+    CHILD_ID_PREFIX_FIELD,
+    FLOW_KEY_PREFIX,
+    IDLE_LIMITER_SECONDS,
+    WAITER_TIMEOUT_SECONDS,
     NewFlow,
     ParentWakeup,
     RateLimitReply,
@@ -34,7 +34,7 @@ PRUNE_AT_ONCE = 2000
 class Waiting(msgspec.Struct):
     """What of a parent's payload its waking needs."""
 
-    waits_for: list[str] | None = msgspec.field(default=None, name=WAITS_FOR)
+    waits_for: list[str] | None = msgspec.field(default=None, name=CHILD_ID_PREFIX_FIELD)
 
 
 _waiting = msgspec.json.Decoder(Waiting)
@@ -107,7 +107,7 @@ def prune(tx: Transaction, *, age: float) -> bool:
     for job_id, key in page:
         tx.run("prune" if _latest(tx, key) is None else "looked_at", id=job_id)
     for statement in ("prune_waits", "prune_limits"):
-        tx.run(statement, before=tx.now.wall - micros(IDLE_LIMIT))
+        tx.run(statement, before=tx.now.wall - micros(IDLE_LIMITER_SECONDS))
     return len(page) == PRUNE_AT_ONCE
 
 
@@ -142,7 +142,7 @@ def _wake(tx: Transaction, key: str) -> ParentWakeup:
     if row is None or names is None or row[1] == State.FAILED:
         return ParentWakeup.GONE
     # Hexadecimal digits follow in the key of each child.
-    if any(tx.row("is_open", least=PREFIX + name, most=f"{PREFIX}{name}g") for name in names):
+    if any(tx.row("is_open", least=FLOW_KEY_PREFIX + name, most=f"{FLOW_KEY_PREFIX}{name}g") for name in names):
         return ParentWakeup.OPEN
     if row[1] == State.PROCESSING:
         return ParentWakeup.RUNNING
@@ -153,7 +153,7 @@ def _wake(tx: Transaction, key: str) -> ParentWakeup:
 def _spend(tx: Transaction, asked: RateLimitRequest) -> float:
     of = {"limiter": asked.limiter, "part": asked.part}
     before = RateLimitReply(*(tx.row("limit", **of) or (0, 0, 0)))
-    forgiven = tx.now.wall - micros(asked.interval + FORGIVEN)
+    forgiven = tx.now.wall - micros(asked.interval + WAITER_TIMEOUT_SECONDS)
     came_back = asked.holder in tx.column("forgive", holder=asked.holder, forgiven=forgiven, **of)
     spent = spend(tx.now.wall / 1_000_000, before, asked, came_back=came_back)
     if spent.wait > 0:

@@ -9,10 +9,15 @@ import msgspec
 from stowhand.clock import stopwatch
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.protocols.attempt import Progress
-from stowhand.protocols.operator import FORGOTTEN_AFTER, VERSION_GONE, VERSIONS_FOR, WorkerDescription
+from stowhand.protocols.operator import (
+    LOST_WORKER_RETENTION_SECONDS,
+    VERSION_ABSENCE_SECONDS,
+    VERSION_RETENTION_SECONDS,
+    WorkerDescription,
+)
 from stowhand.protocols.queue_store import LEDGER_DAYS
-from stowhand.protocols.store import DAY
-from stowhand.protocols.throughput import HOURS_FOR, TaskMinute
+from stowhand.protocols.store import SECONDS_PER_DAY
+from stowhand.protocols.throughput import HOUR_RETENTION_SECONDS, TaskMinute
 from stowhand.stores.database.sqlite_connection import SqliteConnection, WriteProbe
 from stowhand.stores.sqlite.queue import flow_tables, schema, throughput
 from stowhand.stores.sqlite.queue.cancellation import expire
@@ -74,15 +79,15 @@ class SqliteHeartbeats(Leaser[Transaction]):
         if self._failed_retention is not None:
             self._prune("failed", self._failed_retention)
         self._prune("uniques", 0)
-        self._prune("abandoned", DAY)
-        self._prune("workers", FORGOTTEN_AFTER)
-        self._prune("app_versions", VERSIONS_FOR)
+        self._prune("abandoned", SECONDS_PER_DAY)
+        self._prune("workers", LOST_WORKER_RETENTION_SECONDS)
+        self._prune("app_versions", VERSION_RETENTION_SECONDS)
         # A day later than they may be scheduled no more: the clock may have been set back between the two.
-        self._prune("ticks", (LEDGER_DAYS + 1) * DAY)
+        self._prune("ticks", (LEDGER_DAYS + 1) * SECONDS_PER_DAY)
         stop = stopwatch() + PRUNE_FOR
         while stopwatch() < stop and self._connection.read(throughput.is_foldable):
             self._connection.write(throughput.fold)
-        self._prune("throughput", HOURS_FOR)
+        self._prune("throughput", HOUR_RETENTION_SECONDS)
 
     async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
         """On a connection that waits for no other writer."""
@@ -111,7 +116,7 @@ class SqliteHeartbeats(Leaser[Transaction]):
         def write(tx: Transaction) -> None:
             tx.run("worker_seen", **entry)
             if card.app_version is not None:
-                seen = tx.run("app_version_seen", version=card.app_version, gone=micros(VERSION_GONE))
+                seen = tx.run("app_version_seen", version=card.app_version, gone=micros(VERSION_ABSENCE_SECONDS))
                 if not seen.rowcount:
                     tx.run("app_version_new", version=card.app_version)
 

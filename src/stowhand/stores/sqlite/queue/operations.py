@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stowhand.jobs.job import State
 from stowhand.protocols.operator import (
-    PURGE_COUNTED,
+    MAX_PURGE_COUNT,
     Ages,
     PurgeResult,
     QueueChange,
@@ -67,7 +67,7 @@ class Operator:
     async def _count(self, state: State, age: float) -> int:
         def count(tx: Transaction) -> int:
             before = tx.now.wall - micros(age)
-            wanted = {"state": state.value, "before": before, "limit": PURGE_COUNTED + 1}
+            wanted = {"state": state.value, "before": before, "limit": MAX_PURGE_COUNT + 1}
             (number,) = tx.row(f"purgeable_{_place(state)}", **wanted)
             return int(number)
 

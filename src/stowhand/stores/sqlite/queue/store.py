@@ -18,7 +18,16 @@ from stowhand.jobs.queues import ALL_QUEUES, Queues
 from stowhand.protocols.handler import EnclosingStore
 from stowhand.protocols.producer import Transactions
 from stowhand.protocols.queue_store import Notices
-from stowhand.protocols.store import Capabilities, Claim, ClaimRequest, Foreign, Reply, StoreOptions, Terms, whole_batch
+from stowhand.protocols.store import (
+    Capabilities,
+    Claim,
+    ClaimRequest,
+    Foreign,
+    Reply,
+    StoreOptions,
+    Terms,
+    batch_with_max_attempts,
+)
 from stowhand.protocols.validation import NO_DEFAULT_ATTEMPTS
 from stowhand.stores.foreign_leases import ForeignLeases
 from stowhand.stores.kernel.inspector import Inspector
@@ -105,7 +114,7 @@ class EmbeddedStore:
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Record how attempts ended."""
-        return await self._settler.settle(whole_batch(batch, self._options.max_attempts), repeat=repeat)
+        return await self._settler.settle(batch_with_max_attempts(batch, self._options.max_attempts), repeat=repeat)
 
     async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
         """Seconds until the earliest waiting job of these tasks and queues is due."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stowhand.protocols.throughput import HOUR, MINUTE, TaskMinute
+from stowhand.protocols.throughput import HOUR_SECONDS, MINUTE_SECONDS, TaskMinute
 from stowhand.stores.periods import is_open, newest_closed, newest_old_hour, regrouped
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json
@@ -21,7 +21,7 @@ def write(tx: Transaction, writer: str, minutes: Sequence[TaskMinute]) -> list[t
     """Those that were not written: (minute, task)."""
     now, closed = tx.now.wall / 1_000_000, []
     for one in minutes:
-        row = {"begins": micros(one.minute * MINUTE), "task": one.task, "writer": writer}
+        row = {"begins": micros(one.minute * MINUTE_SECONDS), "task": one.task, "writer": writer}
         written = is_open(one.minute, now) and tx.run("write_throughput", **row, tally=as_json(one.tally.numbers()))
         if not written or not written.rowcount:
             closed.append((one.minute, one.task))
@@ -36,9 +36,9 @@ def is_foldable(tx: Transaction) -> bool:
 def fold(tx: Transaction) -> None:
     """Add up closed minutes, and old minutes into hours: some of them."""
     for begins in _closed(tx, AT_ONCE):
-        _regroup(tx, begins, MINUTE)
-    for begins in _old_hours(tx, AT_ONCE * MINUTE // HOUR):
-        _regroup(tx, begins, HOUR)
+        _regroup(tx, begins, MINUTE_SECONDS)
+    for begins in _old_hours(tx, AT_ONCE * MINUTE_SECONDS // HOUR_SECONDS):
+        _regroup(tx, begins, HOUR_SECONDS)
 
 
 def _closed(tx: Transaction, limit: int) -> list[int]:

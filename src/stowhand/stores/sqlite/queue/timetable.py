@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULED_FOR, KnownItem, LedgerEntry, Tick
+from stowhand.protocols.queue_store import REPORT_INTERVAL, SCHEDULER_TIMEOUT, KnownItem, LedgerEntry, Tick
 from stowhand.protocols.store import StoreOptions
 from stowhand.protocols.validation import validate_items, validate_ticks
 from stowhand.stores.sqlite.queue import enqueue, trouble
@@ -55,7 +55,7 @@ class Timetable:
         await self._connections.write(report)
 
     async def forget_item(self, identifier: str) -> bool:
-        values = {"identifier": identifier, "scheduled_for": _micros(SCHEDULED_FOR)}
+        values = {"identifier": identifier, "scheduled_for": _micros(SCHEDULER_TIMEOUT)}
         return await self._connections.write(lambda tx: tx.row("forget_item", **values) is not None)
 
 
