@@ -184,7 +184,7 @@ class _Demo:
         )
 
     def _child_died(self, event: ChildDied) -> None:
-        self._killed = f"process {event.pid} {event.how}"
+        self._killed = f"process {event.pid} {event.cause}"
 
     def _jobs_reset(self, event: JobsReset) -> None:
         self._reset += len(event.jobs)

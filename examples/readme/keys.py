@@ -41,8 +41,8 @@ async def main() -> None:
         await debounce(utils)
         await throttle(utils)
         await dedupe(utils)
-        print("removed:", (await utils.remove_job("index home")).done)
-        print("again:", (await utils.remove_job("index home")).done)
+        print("removed:", (await utils.remove_job("index home")).result)
+        print("again:", (await utils.remove_job("index home")).result)
 
 
 asyncio.run(main())

@@ -47,7 +47,7 @@ class WorkerQuietChanged(Event, frozen=True):
 
     worker: str
     running: int
-    quiet: bool
+    is_quiet: bool
 
 
 class WorkerRenewed(Event, frozen=True):
@@ -64,7 +64,7 @@ class WorkerStopping(Event, frozen=True):
 
     worker: str
     running: int
-    now: bool
+    is_immediate: bool
 
 
 class WorkerStopped(Event, frozen=True):
@@ -83,7 +83,7 @@ class LoopBlocked(Event, frozen=True):
     job_id: JobId | None
     seconds: float
     stack: str
-    beating: bool
+    is_lease_renewed: bool
     """False once the handler counts as hanging: its lease is no longer renewed."""
 
 
@@ -92,7 +92,7 @@ class ChildDied(Event, frozen=True):
 
     worker: str
     pid: int
-    how: str
+    cause: str
     jobs: int
     """How many jobs came back at once."""
 
@@ -142,7 +142,7 @@ class JobEnded(Event, frozen=True):
     task: str
     attempt: int
     max_attempts: int
-    ended: AttemptOutcome
+    outcome: AttemptOutcome
     seconds: float
     error: str | None
     retry_in: float | None = None
@@ -159,7 +159,7 @@ class JobLogged(Event, frozen=True):
     level: str
     """debug, info, warning, error."""
     message: str
-    facts: dict[str, Any]
+    fields: dict[str, Any]
 
 
 class HookFinished(Event, frozen=True):
@@ -199,7 +199,7 @@ class ThreadEnded(Event, frozen=True):
     worker: str
     job_id: JobId
     task: str
-    left: int
+    remaining: int
 
 
 class ThreadsExhausted(Event, frozen=True):
@@ -224,7 +224,7 @@ class JobLost(Event, frozen=True):
     worker: str
     job_id: JobId
     task: str
-    why: str
+    reason: str
 
 
 class JobUnknown(Event, frozen=True):
@@ -234,7 +234,7 @@ class JobUnknown(Event, frozen=True):
     worker: str
     job_id: JobId
     task: str
-    ended: AttemptOutcome | None = None
+    outcome: AttemptOutcome | None = None
     """The worker stopped: how the attempt had ended."""
 
 
@@ -243,7 +243,7 @@ class JobsReturned(Event, frozen=True):
 
     worker: str
     job_ids: tuple[JobId, ...]
-    why: str
+    reason: str
 
 
 class JobsReset(Event, frozen=True):
@@ -259,7 +259,7 @@ class ResultDropped(Event, frozen=True):
 
     job_id: JobId
     task: str
-    why: str
+    reason: str
 
 
 # -- store -------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ class StoreCallFailed(Event, frozen=True):
     reset, throughput; or forbidden flags, where the function that returns them failed."""
 
     worker: str
-    doing: str
+    operation: str
     error: str
     retry_in: float
 
@@ -328,7 +328,7 @@ class StoreRecovered(Event, frozen=True):
     """A call that kept failing works again, after ``failures`` failures."""
 
     worker: str
-    doing: str
+    operation: str
     failures: int
 
 
@@ -348,8 +348,8 @@ class ChangeRefused(Event, frozen=True):
 
     worker: str
     job_id: JobId
-    doing: str
-    why: str
+    operation: str
+    reason: str
 
 
 # -- schedule ----------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ class CronScheduled(Event, frozen=True):
     identifier: str
     task: str
     job_id: int
-    at: datetime
+    tick: datetime
     backfilled: bool
     late: float
     """Seconds between the tick and its job, by the store's clock."""
@@ -378,9 +378,9 @@ class CronConflict(Event, frozen=True):
     """Another scheduler has scheduled this tick from a different item with the same identifier."""
 
     identifier: str
-    at: datetime
-    ours: str
-    theirs: str
+    tick: datetime
+    own_spec: str
+    other_spec: str
 
 
 class CronClockMoved(Event, frozen=True):
@@ -411,7 +411,7 @@ class LendingStarted(Event, frozen=True):
 
     url: str
     store: str
-    open: bool
+    is_open: bool
     tokens: str
     """The file of tokens."""
 
@@ -428,7 +428,7 @@ class RequestAnswered(Event, frozen=True):
     call: str
     status: int
     seconds: float
-    who: str
+    token_id: str
     address: str
 
 
@@ -436,7 +436,7 @@ class RemoteCallAudited(Event, frozen=True):
     """Audit: a call that changed something. ``ids`` and ``verdicts`` are in one order; never a payload or a secret."""
 
     call: str
-    who: str
+    token_id: str
     """The id of the token; empty where there are none."""
     worker: str
     ids: tuple[str, ...]
@@ -452,7 +452,7 @@ class DashboardChanged(Event, frozen=True):
 
     action: str
     """``retry``, ``cancel``, ``pause serial``, ``run again``, ``sign in``, ..."""
-    who: str
+    user: str
     """As the dashboard knows them; empty: the application that mounts it did not say."""
     ids: tuple[str, ...]
     """Of jobs; names of serial keys and tasks; by what somebody signs in: ``token`` or ``link``."""

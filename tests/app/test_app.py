@@ -448,9 +448,9 @@ def test_the_synchronous_face_asks_and_acts_as_the_store_does(app: App) -> None:
     explained = app.sync.explain(job.id)
     assert explained is not None
     assert explained.job.id == job.id
-    assert app.sync.cancel(job.id).done is ActionResult.DONE
+    assert app.sync.cancel(job.id).result is ActionResult.DONE
     assert app.sync.counts()[State.CANCELED] == 1
-    assert app.sync.retry(job.id).done is ActionResult.DONE
+    assert app.sync.retry(job.id).result is ActionResult.DONE
     assert [one.state for one in app.sync.permanently_fail_jobs([job.id], "no")] == [State.FAILED]
     assert app.sync.purge(Ages(failed=0.0), dry_run=True).failed == 1
     assert app.sync.get(999) is None

@@ -142,9 +142,9 @@ def test_an_app_answers_and_acts_as_its_synchronous_face(app: App, run: Run) -> 
         assert found is not None
         assert found.payload == {"to": "a"}
         assert [job.id for job in await app.list()] == [third, second, first]
-        assert (await app.cancel(second)).done is ActionResult.DONE
-        assert (await app.retry(second)).done is ActionResult.DONE
-        assert (await app.remove(third)).done is ActionResult.DONE
+        assert (await app.cancel(second)).result is ActionResult.DONE
+        assert (await app.retry(second)).result is ActionResult.DONE
+        assert (await app.remove(third)).result is ActionResult.DONE
         assert (await app.counts())[State.QUEUED] == 2
         assert [job.id for job in (await app.search()).jobs] == [second, first]
         assert await app.pause_queue("mail") == QueueChange("mail", changed=True)

@@ -258,7 +258,7 @@ def test_a_handle_cancels_and_looks_again(app: App, run: Run) -> None:
     async def scenario() -> None:
         await app.open(install=True)
         job = await later.enqueue()
-        assert (await job.cancel()).done == "done"
+        assert (await job.cancel()).result == "done"
         assert job.state is State.QUEUED
         assert (await job.refresh()).state is State.CANCELED
         assert job.finished_at is not None
@@ -343,7 +343,7 @@ def test_without_a_loop_the_same_is_waited_for(app: App) -> None:
         assert [now.state for now in app.sync.enqueue(add, 1, 1).watch()][-1] is State.COMPLETED
         with pytest.raises(TimeoutError):
             app.sync.enqueue(add.options(delay=3600), 1, 2).result(timeout=0.01)
-        assert app.sync.enqueue(add.options(delay=3600), 1, 2).cancel().done == "done"
+        assert app.sync.enqueue(add.options(delay=3600), 1, 2).cancel().result == "done"
     finally:
         stop.set()
         worker.join(AT_MOST)

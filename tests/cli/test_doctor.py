@@ -67,7 +67,7 @@ def stats_of(*workers: WorkerLine, tasks: Sequence[LiveCounts] = ()) -> Stats:
 def a_worker(*tasks: str, held: int = 0, alive: bool = True) -> WorkerLine:
     card = WorkerDescription(name="w", host="h", pid=1, version="1", tasks=tasks or None, concurrency=4)
     then = datetime(2030, 1, 1, tzinfo=UTC)
-    return WorkerLine(WorkerRow(card=card, started_at=then, seen_at=then, alive=alive), BoundedCount(held))
+    return WorkerLine(WorkerRow(description=card, started_at=then, seen_at=then, is_alive=alive), BoundedCount(held))
 
 
 def said(stats: Stats) -> list[str]:
@@ -97,8 +97,8 @@ def test_a_queue_that_no_live_worker_serves_is_named() -> None:
         "serial keys with the name of a queue: mail; a serial key (queue_name in SQL) runs its jobs one at a time"
     ]
     row = stats.workers[0].row
-    card = msgspec.structs.replace(row.card, queues=Queues(("bulk",)))
-    busy = WorkerLine(msgspec.structs.replace(row, card=card), BoundedCount())
+    card = msgspec.structs.replace(row.description, queues=Queues(("bulk",)))
+    busy = WorkerLine(msgspec.structs.replace(row, description=card), BoundedCount())
     assert said(msgspec.structs.replace(stats, workers=[busy]))[0].startswith(
         "no live worker claims from: mail (3); start one with --queue NAME"
     )

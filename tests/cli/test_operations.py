@@ -165,5 +165,5 @@ def test_what_somebody_has_retried_meanwhile_is_left_alone(tmp_path: Path) -> No
     (refused, missing), job = with_store(f"sqlite:///{tmp_path}/q.db", act)
     assert job is not None
     assert job.state is State.CANCELED, "it had been canceled, and was not wanted any more"
-    assert (refused.done, refused.why) == (ActionResult.REFUSED, "it is canceled by now")
-    assert missing.done is ActionResult.MISSING
+    assert (refused.result, refused.reason) == (ActionResult.REFUSED, "it is canceled by now")
+    assert missing.result is ActionResult.MISSING

@@ -102,7 +102,7 @@ def test_of_more_running_jobs_than_are_counted_no_worker_is_idle_for_certain(
         return await read_stats(store)
 
     stats = run(scenario())
-    assert [(line.row.card.name, str(line.busy), str(line.ahead)) for line in stats.workers] == [
+    assert [(line.row.description.name, str(line.busy), str(line.ahead)) for line in stats.workers] == [
         ("busy", "1", ">1"),
         ("unseen", ">0", ">0"),
     ]

@@ -54,23 +54,23 @@ async def test_the_table_of_calls_and_states(
     before = await harness.image(job.id)
     act: Callable[[object], Awaitable[Answer]] = getattr(harness.store.admin, call)
     answer = await act("k" if call == "remove_key" else job.id)
-    assert answer.done is done
+    assert answer.result is done
     assert answer.job_id == (None if (call, done) == ("remove_key", ActionResult.MISSING) else job.id)
     found = await harness.store.jobs.get(job.id)
     assert (found and found.state) == after
     if done in (ActionResult.REFUSED, ActionResult.UNCHANGED, ActionResult.MISSING):
-        assert answer.why, "people must be told why"
+        assert answer.reason, "people must be told why"
         assert await harness.image(job.id) == before
 
 
 async def test_an_unknown_job_is_missing(harness: StoreHarness) -> None:
     for act in (harness.store.admin.retry, harness.store.admin.cancel, harness.store.admin.remove):
         answer = await act(999_999)
-        assert (answer.done, answer.job_id) == (ActionResult.MISSING, 999_999)
+        assert (answer.result, answer.job_id) == (ActionResult.MISSING, 999_999)
 
 
 async def test_a_key_that_nobody_holds_is_missing(harness: StoreHarness) -> None:
-    assert (await harness.store.admin.remove_key("nobody")).done is ActionResult.MISSING
+    assert (await harness.store.admin.remove_key("nobody")).result is ActionResult.MISSING
 
 
 async def test_a_canceled_job_is_in_the_history_and_its_key_free(harness: StoreHarness) -> None:
@@ -131,7 +131,7 @@ async def test_asking_twice_to_cancel_is_asking_once(harness: StoreHarness) -> N
     await harness.store.admin.cancel(lease.job_id)
     image = await harness.image(lease.job_id)
     answer = await harness.store.admin.cancel(lease.job_id)
-    assert answer.done in (ActionResult.ASKED, ActionResult.UNCHANGED)
+    assert answer.result in (ActionResult.ASKED, ActionResult.UNCHANGED)
     assert await harness.image(lease.job_id) == image
 
 
@@ -151,10 +151,10 @@ async def test_removing_the_key_of_a_running_job_lets_it_end_once(harness: Store
     lease = await harness.start(key="k")
     answer = await harness.store.admin.remove_key("k")
     assert answer.job_id == lease.job_id
-    assert answer.done in (ActionResult.DONE, ActionResult.ASKED)
+    assert answer.result in (ActionResult.DONE, ActionResult.ASKED)
     running = await harness.job(lease.job_id)
     assert (running.state, running.key) == (P, None)
-    assert (await harness.store.admin.remove_key("k")).done is ActionResult.MISSING
+    assert (await harness.store.admin.remove_key("k")).result is ActionResult.MISSING
     assert await harness.settle(lease) is Verdict.SETTLED
     assert (await harness.job(lease.job_id)).state is C
 
@@ -172,7 +172,7 @@ async def test_retry_makes_a_failed_job_due_now_with_every_attempt_before_it(har
     await harness.lose(await harness.take())
     await harness.settle(await harness.take(), FAILED)
     await harness.pass_time(100)
-    assert (await harness.store.admin.retry(job.id)).done is ActionResult.DONE
+    assert (await harness.store.admin.retry(job.id)).result is ActionResult.DONE
     back = await harness.job(job.id)
     assert (back.state, back.attempts, back.resets, back.key) == (Q, 0, 0, "k")
     assert (back.finished_at, back.max_attempts, back.max_resets) == (None, 2, 3)
@@ -229,9 +229,9 @@ async def test_a_canceled_job_that_came_back_can_be_canceled_and_retried_again(h
     await harness.store.admin.cancel(lease.job_id)
     await harness.settle(lease, ERRORED)
     for _ in range(2):
-        assert (await harness.store.admin.retry(lease.job_id)).done is ActionResult.DONE
+        assert (await harness.store.admin.retry(lease.job_id)).result is ActionResult.DONE
         assert not (await harness.job(lease.job_id)).cancel_requested
-        assert (await harness.store.admin.cancel(lease.job_id)).done is ActionResult.DONE
+        assert (await harness.store.admin.cancel(lease.job_id)).result is ActionResult.DONE
     assert (await harness.store.inspect.counts())[X] == 1
 
 
@@ -265,7 +265,7 @@ async def test_a_number_that_no_job_can_have_is_no_jobs_and_what_is_no_number_is
     for act in acts:
         for nobody in (0, -1, 2**63, -(2**70)):
             found = await act(nobody)
-            assert found is None or (found.job_id, found.done) == (nobody, ActionResult.MISSING)
+            assert found is None or (found.job_id, found.result) == (nobody, ActionResult.MISSING)
         for wrong in ("1", True, 1.0, None):
             with pytest.raises(InvalidJob, match="job_id"):
                 await act(wrong)
@@ -290,8 +290,8 @@ async def test_many_are_acted_on_in_one_call_each_as_alone(harness: StoreHarness
         one_by_one = [await getattr(harness.store.admin, verb)(job_id) for job_id in alone]
         answers = await getattr(harness.store.admin, f"{verb}_jobs")([*reversed(together), 987_654_321, together[0]])
         assert [answer.job_id for answer in answers] == [*together, 987_654_321]
-        assert [(answer.done, answer.why) for answer in answers[:-1]] == [
-            (answer.done, answer.why) for answer in one_by_one
+        assert [(answer.result, answer.reason) for answer in answers[:-1]] == [
+            (answer.result, answer.reason) for answer in one_by_one
         ]
         assert answers[-1].done is ActionResult.MISSING
         for one, other in zip(alone, together, strict=True):

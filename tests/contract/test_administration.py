@@ -706,7 +706,7 @@ async def test_a_step_of_a_flow_is_not_completed_by_hand(harness: StoreHarness) 
     assert [job.id for job in await admin.complete_jobs([step.id, other.id])] == [other.id]
     assert (await harness.job(step.id)).state is State.QUEUED
     (answer,) = await answers_of(harness.store, [step.id], lambda store, ids: store.admin.complete_jobs(ids))
-    assert (answer.done, answer.why.partition(":")[0]) == (ActionResult.REFUSED, "it is a step of a flow")
+    assert (answer.result, answer.reason.partition(":")[0]) == (ActionResult.REFUSED, "it is a step of a flow")
     await admin.permanently_fail_jobs([step.id])
     assert list(await admin.complete_jobs([step.id])) == []
     assert (await harness.job(step.id)).state is State.FAILED

@@ -55,9 +55,9 @@ async def test_a_due_job_says_how_many_are_ahead_of_it(harness: StoreHarness) ->
     job = await harness.add()
     found = await reasons(harness, job.id)
     assert list(found) == ["due"]
-    assert found["due"].what == "it is due; ahead of it among those without a serial key: 1"
+    assert found["due"].text == "it is due; ahead of it among those without a serial key: 1"
     await harness.take()
-    alone = (await reasons(harness, job.id))["due"].what
+    alone = (await reasons(harness, job.id))["due"].text
     assert alone == "it is due, and no job is ahead of it among those without a serial key"
 
 
@@ -66,8 +66,8 @@ async def test_one_that_is_not_due_says_when(harness: StoreHarness) -> None:
     job = await harness.add(delay=60.0)
     found = await reasons(harness, job.id)
     assert list(found) == ["not_due"]
-    assert f"{job.run_at:%H:%M:%S}Z" in found["not_due"].what
-    assert str(job.id) in found["not_due"].todo
+    assert f"{job.run_at:%H:%M:%S}Z" in found["not_due"].text
+    assert str(job.id) in found["not_due"].advice
 
 
 async def test_one_that_waits_for_its_retry_says_which(harness: StoreHarness) -> None:
@@ -76,7 +76,7 @@ async def test_one_that_waits_for_its_retry_says_which(harness: StoreHarness) ->
     await harness.settle(lease, ERRORED)
     found = await reasons(harness, lease.job_id)
     assert list(found) == ["waits_for_retry"]
-    assert "attempt 1 of 25 failed" in found["waits_for_retry"].what
+    assert "attempt 1 of 25 failed" in found["waits_for_retry"].text
 
 
 async def test_a_paused_queue_comes_before_its_holder(harness: StoreHarness) -> None:
@@ -87,11 +87,11 @@ async def test_a_paused_queue_comes_before_its_holder(harness: StoreHarness) -> 
     await harness.store.operate.pause_serial("my queue")
     found = await reasons(harness, job.id)
     assert list(found) == ["serial_paused", "serial_held", "due"]
-    assert found["serial_paused"].todo == "stowhand serials resume 'my queue'"
-    assert f"job {holder.job_id}" in found["serial_held"].what
-    assert found["serial_held"].todo == f"if that job is stuck: stowhand jobs cancel {holder.job_id}"
-    assert "w1" in found["serial_held"].what
-    assert "no job is ahead of it in its serial key" in found["due"].what
+    assert found["serial_paused"].advice == "stowhand serials resume 'my queue'"
+    assert f"job {holder.job_id}" in found["serial_held"].text
+    assert found["serial_held"].advice == f"if that job is stuck: stowhand jobs cancel {holder.job_id}"
+    assert "w1" in found["serial_held"].text
+    assert "no job is ahead of it in its serial key" in found["due"].text
     assert list(await reasons(harness, holder.job_id)) == ["running"]
 
 
@@ -99,9 +99,9 @@ async def test_a_queue_that_a_dead_workers_job_holds_says_so(harness: StoreHarne
     await seen(harness)
     holder = await harness.start(serial="q")
     job = await harness.add(serial="q")
-    assert "lease" not in (await reasons(harness, job.id))["serial_held"].what
+    assert "lease" not in (await reasons(harness, job.id))["serial_held"].text
     await harness.pass_time(31)
-    held = (await reasons(harness, job.id))["serial_held"].what
+    held = (await reasons(harness, job.id))["serial_held"].text
     assert f"job {holder.job_id}" in held
     assert "under a lease which has ended: if its worker is dead, another one takes the job back" in held
 
@@ -124,7 +124,7 @@ async def test_no_worker_and_no_worker_with_the_task(harness: StoreHarness) -> N
     assert list(await reasons(harness, job.id)) == ["no_worker", "due"], "they have died meanwhile"
     stopping = WorkerDescription(name="w1", host="h", pid=7, version="1", tasks=None, concurrency=4, stopping=True)
     await seen(harness, stopping)
-    assert "every worker that is alive is stopping" in (await reasons(harness, job.id))["no_worker"].what
+    assert "every worker that is alive is stopping" in (await reasons(harness, job.id))["no_worker"].text
     assert list(await reasons(harness, job.id)) == ["no_worker", "due"]
 
 
@@ -133,10 +133,10 @@ async def test_a_suspect_and_flags_are_told(harness: StoreHarness) -> None:
     job = await harness.make_suspect(flags=("gpu", "big"))
     found = await reasons(harness, job.id)
     assert list(found) == ["suspect", "flags", "due"]
-    assert "died 2 times" in found["suspect"].what
+    assert "died 2 times" in found["suspect"].text
     once = await harness.make_suspect(times=1)
     assert list(await reasons(harness, once.id))[-2:] == ["worker_died", "due"]
-    assert found["flags"].what == "it has flags (gpu, big): no worker alive is known to forbid one"
+    assert found["flags"].text == "it has flags (gpu, big): no worker alive is known to forbid one"
 
 
 async def test_workers_that_forbid_a_flag_are_named_and_take_nothing_before_the_job(harness: StoreHarness) -> None:
@@ -144,14 +144,14 @@ async def test_workers_that_forbid_a_flag_are_named_and_take_nothing_before_the_
     job = await harness.add(flags=("gpu",))
     await seen(harness, _card("careful", forbidden_flags=("gpu", "big")))
     found = await reasons(harness, job.id)
-    assert found["flags"].what == (
+    assert found["flags"].text == (
         "it has flags (gpu): every worker alive that has its task forbids one of them (careful: gpu)"
     )
-    assert found["due"].what == "it is due", "nobody could take it, so nothing is taken before it"
+    assert found["due"].text == "it is due", "nobody could take it, so nothing is taken before it"
     await seen(harness, _card("asking", forbidden_flags=None))
     found = await reasons(harness, job.id)
-    assert "careful: gpu leaves it alone; 1 of them asks a function each time" in found["flags"].what
-    assert found["due"].what == "it is due; ahead of it among those without a serial key: 1"
+    assert "careful: gpu leaves it alone; 1 of them asks a function each time" in found["flags"].text
+    assert found["due"].text == "it is due; ahead of it among those without a serial key: 1"
 
 
 async def test_only_what_workers_take_that_could_take_the_job_is_ahead_of_it(harness: StoreHarness) -> None:
@@ -163,7 +163,7 @@ async def test_only_what_workers_take_that_could_take_the_job_is_ahead_of_it(har
     jobs = [await harness.add(serial=serial) for serial in (None, "q")]
     await seen(harness, _card("both", tasks=("t", "another"), forbidden_flags=("big",)))
     await seen(harness, _card("other", tasks=("nobodys",)))
-    assert [(await reasons(harness, job.id))["due"].what[-3:] for job in jobs] == [": 2", ": 2"]
+    assert [(await reasons(harness, job.id))["due"].text[-3:] for job in jobs] == [": 2", ": 2"]
 
 
 async def test_when_every_slot_is_busy_the_oldest_job_is_named(harness: StoreHarness) -> None:
@@ -171,7 +171,7 @@ async def test_when_every_slot_is_busy_the_oldest_job_is_named(harness: StoreHar
     await harness.pass_time(20.0)
     await seen(harness, _card("w1", concurrency=1))
     job = await harness.add()
-    busy = (await reasons(harness, job.id))["slots_busy"].what
+    busy = (await reasons(harness, job.id))["slots_busy"].text
     assert busy == (
         f"the one slot of the one worker that could take it is busy, the oldest for 20s with job {first.job_id} (t)"
     )
@@ -187,11 +187,11 @@ async def test_the_error_of_a_job_is_told(harness: StoreHarness) -> None:
     lease = await harness.start()
     await harness.settle(lease, msgspec.structs.replace(ERRORED, error=error))
     found = await reasons(harness, lease.job_id)
-    assert "failed: LookupError: no such order; the next one" in found["waits_for_retry"].what
+    assert "failed: LookupError: no such order; the next one" in found["waits_for_retry"].text
     lease = await harness.start(max_attempts=1)
     await harness.settle(lease, msgspec.structs.replace(FAILED, error=error))
     found = await reasons(harness, lease.job_id)
-    assert found["attempts_used_up"].what.endswith("(1 of 1): LookupError: no such order")
+    assert found["attempts_used_up"].text.endswith("(1 of 1): LookupError: no such order")
 
 
 def _card(name: str, **said: Any) -> WorkerDescription:
@@ -203,13 +203,13 @@ async def test_a_running_job_says_where_and_until_when(harness: StoreHarness) ->
     lease = await harness.start()
     found = await reasons(harness, lease.job_id)
     assert list(found) == ["running"]
-    assert "on w1" in found["running"].what
-    assert "has ended" not in found["running"].what
+    assert "on w1" in found["running"].text
+    assert "has ended" not in found["running"].text
     await harness.store.admin.cancel(lease.job_id)
     await harness.pass_time(3600)
     found = await reasons(harness, lease.job_id)
     assert list(found) == ["running", "cancel_asked"]
-    assert "which has ended" in found["running"].what
+    assert "which has ended" in found["running"].text
 
 
 @pytest.mark.parametrize("state", [State.COMPLETED, State.CANCELED, State.FAILED])
@@ -217,14 +217,14 @@ async def test_one_that_is_over_says_so(harness: StoreHarness, state: State) -> 
     job = await harness.in_state(state)
     found = await reasons(harness, job.id)
     assert list(found) == [state.value]
-    assert ("stowhand jobs retry" in found[state.value].todo) == (state is not State.COMPLETED)
+    assert ("stowhand jobs retry" in found[state.value].advice) == (state is not State.COMPLETED)
 
 
 async def test_one_whose_attempts_are_used_up_says_so(harness: StoreHarness) -> None:
     job = await harness.in_state(State.FAILED, max_attempts=1)
     found = await reasons(harness, job.id)
     assert list(found) == ["attempts_used_up"]
-    assert "1 of 1" in found["attempts_used_up"].what
+    assert "1 of 1" in found["attempts_used_up"].text
 
 
 async def test_what_is_still_to_come_of_a_job_is_said_last(harness: StoreHarness) -> None:
@@ -233,15 +233,15 @@ async def test_what_is_still_to_come_of_a_job_is_said_last(harness: StoreHarness
     found = await reasons(harness, job.id)
     assert list(found)[-2:] == ["expires", "on_failure"]
     ends = job.run_at + timedelta(seconds=60)
-    assert f"canceled at {ends:%Y-%m-%d %H:%M:%S}Z" in found["expires"].what
-    assert "'notify'" in found["on_failure"].what
+    assert f"canceled at {ends:%Y-%m-%d %H:%M:%S}Z" in found["expires"].text
+    assert "'notify'" in found["on_failure"].text
     await harness.pass_time(6)
     lease = await harness.take()
     assert list(await reasons(harness, job.id)) == ["running", "on_failure"]
     await harness.settle(lease, FAILED)
     found = await reasons(harness, job.id)
     assert list(found) == ["failed", "told"]
-    assert "'notify'" in found["told"].what
+    assert "'notify'" in found["told"].text
     await harness.store.admin.retry_jobs([job.id])
     assert list(await reasons(harness, job.id))[-1] == "on_failure"
 
@@ -271,7 +271,7 @@ async def test_a_job_that_no_free_slot_takes_is_overdue(harness: StoreHarness) -
     assert sorted(await inspect.overdue(("t",))) == sorted(job.id for job in jobs)
     assert len(await inspect.overdue(None)) == len(jobs) + 1
     await seen(harness)
-    overdue = (await reasons(harness, jobs[0].id))["overdue"].what
+    overdue = (await reasons(harness, jobs[0].id))["overdue"].text
     assert overdue.startswith("it has been due for 30s while 3 of 4 slots that could take it are free")
     for job in (busy, held, paused, later):
         assert "overdue" not in await reasons(harness, job.id)
@@ -287,11 +287,11 @@ async def test_a_parent_of_a_flow_waits_for_its_children(harness: StoreHarness) 
     parent = await harness.add("f/q", key="flow:f:1", flags=(PARKED_FLAG,), delay=30.0)
     found = await reasons(harness, parent.id)
     assert list(found) == ["waits_for_children"]
-    assert "the end of the last one wakes it" in found["waits_for_children"].what
-    assert "reschedule" not in found["waits_for_children"].todo
+    assert "the end of the last one wakes it" in found["waits_for_children"].text
+    assert "reschedule" not in found["waits_for_children"].advice
 
 
 async def test_one_that_has_expired_waits_for_a_claim_to_cancel_it(harness: StoreHarness) -> None:
     job = await harness.add("t", expires=5.0)
     await harness.pass_time(6)
-    assert "the next claim of any worker cancels it" in (await reasons(harness, job.id))["expires"].what
+    assert "the next claim of any worker cancels it" in (await reasons(harness, job.id))["expires"].text

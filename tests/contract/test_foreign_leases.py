@@ -17,8 +17,8 @@ SLACK = slack(LEASE)
 async def ends_in(harness: StoreHarness, *ours: object, slack: float = SLACK) -> float | None:
     seen = await harness.heartbeats.foreign(ours, slack)  # type: ignore[arg-type]
     assert seen is not None
-    assert not seen.late
-    return None if seen.ends_in is None else round(seen.ends_in, 3)
+    assert not seen.has_expired
+    return None if seen.expires_in is None else round(seen.expires_in, 3)
 
 
 async def test_the_end_of_the_first_foreign_lease_is_told_in_seconds_and_with_the_slack(harness: StoreHarness) -> None:
@@ -39,13 +39,13 @@ async def test_a_lease_that_is_over_is_late_and_names_nothing(harness: StoreHarn
     await harness.pass_time(30.5)
     assert await ends_in(harness) == 0.5, "the slack is not over"
     await harness.pass_time(1)
-    assert await harness.heartbeats.foreign((), SLACK) == Foreign(late=True)
+    assert await harness.heartbeats.foreign((), SLACK) == Foreign(has_expired=True)
     assert await harness.heartbeats.foreign((lease,), SLACK) == Foreign()
     other = await harness.start("u")
     seen = await harness.heartbeats.foreign((), SLACK)
     assert seen is not None
-    assert seen.late
-    assert seen.ends_in == pytest.approx(31)
+    assert seen.has_expired
+    assert seen.expires_in == pytest.approx(31)
     await harness.heartbeats.reset_stalled(SLACK)
     assert await ends_in(harness) == 31
     await harness.heartbeats.release([other])
@@ -56,7 +56,7 @@ async def test_a_lease_that_is_over_is_late_and_names_nothing(harness: StoreHarn
 async def test_a_claim_that_finds_nothing_tells_of_foreign_leases_if_it_was_asked(harness: StoreHarness) -> None:
     lease = await harness.start()
     assert harness.store.foreign() is None
-    for ours, told in (((), Foreign(ends_in=31.0)), ((lease,), Foreign()), (None, None)):
+    for ours, told in (((), Foreign(expires_in=31.0)), ((lease,), Foreign()), (None, None)):
         assert await harness.claim(ours=ours) == []
         await harness.store.next_due(None)
         assert harness.store.foreign() == told

@@ -51,10 +51,10 @@ async def test_beyond_ten_thousand_it_is_said_that_there_are_more(harness: Store
     await harness.store.jobs.enqueue_many(NewJob(task="t", serial=f"q{number % 2}") for number in range(2000))
     amounts = await harness.store.inspect.amounts()
     assert (amounts[State.QUEUED], amounts[State.ERRORED]) == (
-        BoundedCount(MAX_EXACT_COUNT, least=True),
+        BoundedCount(MAX_EXACT_COUNT, is_lower_bound=True),
         BoundedCount(0),
     )
-    assert amounts[State.QUEUED].words == "more than 10,000"
+    assert amounts[State.QUEUED].text == "more than 10,000"
     states = (await harness.store.inspect.figures()).states
     assert states == amounts
     assert (await harness.store.inspect.figures(MAX_EXACT_COUNT_FOR_METRICS)).states[State.QUEUED] == BoundedCount(
@@ -86,7 +86,7 @@ async def test_nobody_holds_anything(harness: StoreHarness) -> None:
 async def test_a_worker_says_its_applications_version(harness: StoreHarness) -> None:
     await see(harness)
     await see(harness, name="w2", app_version=None)
-    assert [row.card.app_version for row in await harness.store.inspect.workers()] == ["5.0", None]
+    assert [row.description.app_version for row in await harness.store.inspect.workers()] == ["5.0", None]
 
 
 async def test_a_version_is_known_from_the_moment_its_first_worker_came_up(harness: StoreHarness) -> None:
@@ -146,15 +146,15 @@ async def test_tasks_are_known_from_jobs_workers_figures_and_pauses(harness: Sto
 async def test_a_known_task_without_a_counted_job_may_have_more_than_none(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counts, "COUNTED", 2)
+    monkeypatch.setattr(counts, "MAX_EXACT_COUNT", 2)
     for _ in range(3):
         await harness.add("a")
         await harness.claim(worker="w1")
     await see(harness)
     tasks = {one.name: (one.running, one.waiting) for one in await harness.store.inspect.tasks()}
     assert tasks == {
-        "a": (BoundedCount(2, least=True), BoundedCount(0)),
-        "b": (BoundedCount(0, least=True), BoundedCount(0)),
+        "a": (BoundedCount(2, is_lower_bound=True), BoundedCount(0)),
+        "b": (BoundedCount(0, is_lower_bound=True), BoundedCount(0)),
     }
 
 

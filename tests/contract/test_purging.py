@@ -61,7 +61,7 @@ async def test_a_dry_run_counts_up_to_a_limit(harness: StoreHarness, monkeypatch
     from stowhand.stores.sqlite.queue import operations as of_sqlite
 
     for module in (operations, of_sqlite):
-        monkeypatch.setattr(module, "PURGE_COUNTED", 2)
+        monkeypatch.setattr(module, "MAX_PURGE_COUNT", 2)
     for state in OVER:
         for _ in range(4):
             await harness.in_state(state)

@@ -63,7 +63,7 @@ class Report:
         """The row, the event, the figures and the audit agree."""
         assert self.job.state is state
         (event,) = self.ended
-        assert (event.ended, event.error or "") == (ENDED[state], self.job.last_error or "")
+        assert (event.outcome, event.error or "") == (ENDED[state], self.job.last_error or "")
         assert error in (event.error or "")
         assert self.counts == {ENDED[state].value: 1}
         assert not self.lost
@@ -188,7 +188,7 @@ async def test_it_was_settled_otherwise_under_the_same_lease(harness: StoreHarne
 
     found = await report(harness, act)
     (event,) = found.ended
-    assert (found.job.state, found.following, event.ended) == (State.FAILED, 0, AttemptOutcome.FAILED)
+    assert (found.job.state, found.following, event.outcome) == (State.FAILED, 0, AttemptOutcome.FAILED)
     assert not found.audit or found.audit[-1] == "failed: settled"
 
 

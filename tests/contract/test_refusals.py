@@ -20,7 +20,9 @@ async def test_an_end_that_the_database_refuses_is_unwritten_and_the_others_are_
     leases = await start_many(harness)
     harness.backend.refuse(leases[2].job_id, State.COMPLETED)
     replies = await harness.store.settle([(lease, COMPLETED) for lease in leases])
-    assert replies[2] == RefusedSettlement(why=replies[2].why if isinstance(replies[2], RefusedSettlement) else "")
+    assert replies[2] == RefusedSettlement(
+        reason=replies[2].reason if isinstance(replies[2], RefusedSettlement) else ""
+    )
     assert [reply for backend, reply in enumerate(replies) if backend != 2] == [Verdict.SETTLED] * 3
     assert (await harness.job(leases[2].job_id)).state is State.PROCESSING
     assert await harness.settle(leases[2], ERRORED) is Verdict.SETTLED
@@ -49,7 +51,7 @@ async def test_a_beat_renews_the_others_and_names_the_one_that_is_refused(harnes
         assert pulse.lost == {(bad.job_id, bad.token)}
     else:
         assert pulse.refused == {(bad.job_id, bad.token)}
-        assert [(one.job_id, one.doing) for one in harness.heartbeats.refused()] == [(bad.job_id, "beat")]
+        assert [(one.job_id, one.operation) for one in harness.heartbeats.refused()] == [(bad.job_id, "beat")]
         assert list(harness.heartbeats.refused()) == []
     await harness.pass_time(15)
     assert [one.job_id for one in await harness.heartbeats.reset_stalled(0.0)] == []
@@ -70,7 +72,7 @@ async def test_a_reset_takes_back_the_others_and_names_the_one_that_is_refused(h
     taken = await harness.heartbeats.reset_worker("w1")
     assert [one.job_id for one in taken] == [lease.job_id for lease in leases if lease is not leases[1]]
     refused: list[RefusedChange] = list(harness.heartbeats.refused())
-    assert {(one.job_id, one.doing) for one in refused} in ({(leases[1].job_id, "reset")}, set())
+    assert {(one.job_id, one.operation) for one in refused} in ({(leases[1].job_id, "reset")}, set())
 
 
 async def test_what_a_cancellation_has_made_of_an_error_is_told(harness: StoreHarness) -> None:

@@ -29,8 +29,8 @@ async def search(harness: StoreHarness, **wanted: Any) -> SearchResult:
 async def walk(harness: StoreHarness, **wanted: Any) -> tuple[list[Job], list[SearchResult]]:
     """To the end, answer by answer."""
     answers = [await search(harness, **wanted)]
-    while answers[-1].go_on is not None:
-        answers.append(await search(harness, **wanted, go_on=answers[-1].go_on))
+    while answers[-1].next_position is not None:
+        answers.append(await search(harness, **wanted, position=answers[-1].next_position))
     return [job for one in answers for job in one.jobs], answers
 
 
@@ -47,7 +47,7 @@ async def test_live_jobs_come_before_the_history_the_newest_first(harness: Store
     jobs = [await harness.in_state(state) for state in (*STATES, *STATES)]
     found = await search(harness)
     assert ids(found.jobs) == in_order(jobs)
-    assert (found.looked_at, found.of, found.go_on) == (len(jobs), BoundedCount(len(jobs)), None)
+    assert (found.examined_rows, found.total_rows, found.next_position) == (len(jobs), BoundedCount(len(jobs)), None)
     assert found.matches == len(jobs)
 
 
@@ -73,8 +73,8 @@ async def test_answers_follow_on_each_other_without_gap_or_repeat(harness: Store
     found, answers = await walk(harness, limit=limit)
     assert ids(found) == in_order(jobs)
     assert all(len(one.jobs) <= limit for one in answers)
-    assert answers[-1].looked_at == len(jobs)
-    assert all(one.of.number >= one.looked_at for one in answers)
+    assert answers[-1].examined_rows == len(jobs)
+    assert all(one.total_rows.number >= one.examined_rows for one in answers)
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -172,15 +172,15 @@ async def test_a_search_without_time_looks_at_a_piece_and_says_where_to_go_on(ha
     await harness.store.jobs.enqueue_many(NewJob(task="t") for _ in range(1500))
     found = await search(harness, task="rare", budget=0.0)
     assert list(found.jobs) == []
-    assert 1000 <= found.looked_at < 4001
-    assert found.of.number >= 1000
-    assert found.go_on is not None
+    assert 1000 <= found.examined_rows < 4001
+    assert found.total_rows.number >= 1000
+    assert found.next_position is not None
     jobs, answers = await walk(harness, task="rare", budget=0.0)
     assert ids(jobs) == [rare.id]
-    looked_at = [one.looked_at for one in answers]
+    looked_at = [one.examined_rows for one in answers]
     assert looked_at[-1] == 4001
     assert all(later - earlier >= 1000 for earlier, later in pairwise(looked_at[:-1]))
-    assert answers[-1].of == BoundedCount(4001)
+    assert answers[-1].total_rows == BoundedCount(4001)
 
 
 async def test_the_live_job_of_a_key_is_found_at_once(harness: StoreHarness) -> None:
@@ -202,13 +202,18 @@ async def test_what_is_enqueued_between_two_answers_repeats_nothing(harness: Sto
     first = await search(harness, limit=3)
     await harness.add()
     await harness.store.admin.complete_jobs([made[1]])
-    rest = await search(harness, limit=3, go_on=first.go_on)
+    rest = await search(harness, limit=3, position=first.next_position)
     assert ids(first.jobs) + ids(rest.jobs) == [*made[:1:-1], made[0], made[1]]
 
 
 async def test_nothing_is_found_where_nothing_is_or_no_name_can_be_like_that(harness: StoreHarness) -> None:
     empty = await search(harness)
-    assert (list(empty.jobs), empty.looked_at, empty.of, empty.go_on) == ([], 0, BoundedCount(0), None)
+    assert (list(empty.jobs), empty.examined_rows, empty.total_rows, empty.next_position) == (
+        [],
+        0,
+        BoundedCount(0),
+        None,
+    )
     await harness.add(serial="q", key="k")
     for name in ("", "a\x00", "a\udcff"):
         for field in ("task", "serial", "key", "flag", "worker"):
@@ -221,23 +226,23 @@ async def test_nothing_is_found_where_nothing_is_or_no_name_can_be_like_that(har
     [
         {"limit": 0},
         {"limit": 1001},
-        {"go_on": "x"},
-        {"go_on": "0.1.2"},
-        {"go_on": "0.1.2.3.4"},
-        {"go_on": "2.1.2.3"},
-        {"go_on": "0.-1.2.3"},
-        {"go_on": "٠.٣.٣.٣"},
-        {"go_on": f"0.{2**63}.1.1"},
-        {"go_on": "0." + "9" * 5000 + ".1.1"},
-        {"go_on": "0.1.2.3", "states": (State.FAILED,)},
-        {"go_on": f"0.1.2.3.{2**62}", "states": (State.FAILED,)},
+        {"position": "x"},
+        {"position": "0.1.2"},
+        {"position": "0.1.2.3.4"},
+        {"position": "2.1.2.3"},
+        {"position": "0.-1.2.3"},
+        {"position": "٠.٣.٣.٣"},
+        {"position": f"0.{2**63}.1.1"},
+        {"position": "0." + "9" * 5000 + ".1.1"},
+        {"position": "0.1.2.3", "states": (State.FAILED,)},
+        {"position": f"0.1.2.3.{2**62}", "states": (State.FAILED,)},
         {"error": "x" * 1001},
         {"task": "x" * 129},
         {"flag": "x" * 129},
     ],
 )
 async def test_a_search_that_makes_no_sense_is_refused(harness: StoreHarness, wanted: dict[str, Any]) -> None:
-    with pytest.raises(InvalidJob, match=next(field for field in ("go_on", *wanted) if field in wanted)):
+    with pytest.raises(InvalidJob, match=next(field for field in ("position", *wanted) if field in wanted)):
         await search(harness, **wanted)
 
 

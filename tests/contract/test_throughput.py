@@ -63,7 +63,7 @@ async def test_a_repeat_after_a_lost_reply_counts_nothing_twice(harness: StoreHa
         assert await write(harness, "w/1", first) == set()
     assert await write(harness, "w/1", counted(harness, ok=5, failed=1)) == set()
     (period,) = await read(harness)
-    assert (period.task, period.seconds, period.at.timestamp()) == ("t", 60, minute_of(harness) * 60)
+    assert (period.task, period.seconds, period.start.timestamp()) == ("t", 60, minute_of(harness) * 60)
     assert (period.tally.ok, period.tally.failures, period.tally.ended) == (5, 1, 6)
     assert period.tally.runs == {bucket_of(0.1): 6}
 
@@ -112,7 +112,7 @@ async def test_minutes_become_hours_after_two_days_and_go_after_ninety(harness: 
     await fold(harness)
     hours = await read(harness, 72)
     assert {period.seconds for period in hours} == {3600}
-    assert {period.at.timestamp() % 3600 for period in hours} == {0}
+    assert {period.start.timestamp() % 3600 for period in hours} == {0}
     assert (total(hours).ok, total(hours).failed) == (6, 3)
     assert total(hours).runs == {bucket_of(0.1): 9}
     assert await read(harness, 72, step=120) == hours
@@ -177,17 +177,17 @@ async def test_what_lies_in_the_range_in_part_is_read_and_nothing_else(harness: 
     minute = timedelta(minutes=1)
     begins = harness.now.replace(second=0, microsecond=0)
     found = await harness.store.inspect.throughput(begins - 2.5 * minute, begins)
-    assert [(begins - period.at) / minute for period in found] == [3, 2]
+    assert [(begins - period.start) / minute for period in found] == [3, 2]
 
 
 async def test_all_tasks_in_one_are_the_sum_of_each_whatever_was_added_up(harness: StoreHarness) -> None:
     async def compare(hours: int, step: float) -> int:
         each, all_in_one = await read(harness, hours, step=step), await read(harness, hours, step=step, by_task=False)
-        spans = [(period.at, period.seconds) for period in all_in_one]
-        assert spans == sorted({(period.at, period.seconds) for period in each})
+        spans = [(period.start, period.seconds) for period in all_in_one]
+        assert spans == sorted({(period.start, period.seconds) for period in each})
         for at, seconds in spans:
-            of_each = [one for one in each if (one.at, one.seconds) == (at, seconds)]
-            (together,) = (one for one in all_in_one if (one.at, one.seconds) == (at, seconds))
+            of_each = [one for one in each if (one.start, one.seconds) == (at, seconds)]
+            (together,) = (one for one in all_in_one if (one.start, one.seconds) == (at, seconds))
             assert (together.task, together.tally) == (None, total(of_each))
         return len(spans)
 

@@ -102,7 +102,7 @@ async def test_what_is_given_as_a_row_that_is_read_once_is_not_lost(harness: Sto
     items = harness.store.timetable.register((name, "s") for name in ("a", "b"))  # type: ignore[arg-type]
     assert [item.identifier for item in await items] == ["a", "b"]
     entered = harness.store.timetable.schedule(tick(minute(harness), name) for name in ("a", "b"))  # type: ignore[arg-type]
-    assert [one.mine for one in await entered] == [True, True]
+    assert [one.is_own for one in await entered] == [True, True]
 
 
 async def test_several_schedulers_that_register_at_once_know_the_same(harness: StoreHarness) -> None:
@@ -185,7 +185,7 @@ async def test_a_tick_makes_its_job_and_is_remembered(harness: StoreHarness) -> 
         [tick(at, serial="q", priority=3, max_attempts=4, flags=("f",))]
     )
     job = await harness.job(entered.job_id)
-    assert entered == LedgerEntry(mine=True, job_id=job.id, spec="0 4 * * *")
+    assert entered == LedgerEntry(is_own=True, job_id=job.id, spec="0 4 * * *")
     assert (job.state, job.task, payload_of(job.payload_text)) == (State.QUEUED, "t", at.isoformat())
     assert (job.serial, job.priority, job.max_attempts, job.flags) == ("q", 3, 4, ("f",))
     assert (job.run_at, job.created_at) == (harness.now, harness.now)
@@ -209,7 +209,7 @@ async def test_a_tick_is_scheduled_once_whatever_became_of_its_job(harness: Stor
     await harness.pass_time(3 * SECONDS_PER_DAY)
     await harness.heartbeats.maintain()
     (again,) = await (await harness.another()).timetable.schedule([tick(at, spec="theirs")])
-    assert again == LedgerEntry(mine=False, job_id=first.job_id, spec="mine")
+    assert again == LedgerEntry(is_own=False, job_id=first.job_id, spec="mine")
     assert [job.id for job in await harness.everything()] == [first.job_id] * (end in (State.QUEUED, State.FAILED))
 
 
@@ -218,9 +218,9 @@ async def test_answers_come_in_the_order_given_some_mine_some_not(harness: Store
     (known,) = await harness.store.timetable.schedule([tick(at, "b")])
     ticks = [tick(at, "c"), tick(at, "b"), tick(at, "a"), tick(at - timedelta(minutes=1), "b")]
     entered = await harness.store.timetable.schedule(ticks)
-    assert [one.mine for one in entered] == [True, False, True, True]
+    assert [one.is_own for one in entered] == [True, False, True, True]
     assert entered[1].job_id == known.job_id
-    assert [(await harness.job(one.job_id)).payload_text for one in entered if one.mine] == [
+    assert [(await harness.job(one.job_id)).payload_text for one in entered if one.is_own] == [
         ticks[n].job.payload for n in (0, 2, 3)
     ]
     assert len(await harness.everything()) == 4
@@ -232,7 +232,7 @@ async def test_one_tick_twice_in_a_call_is_one_job(harness: StoreHarness) -> Non
     first, second = await harness.store.timetable.schedule(
         [tick(at), tick(at.astimezone(timezone(timedelta(hours=5))))]
     )
-    assert (first.mine, second.mine, second.job_id) == (True, False, first.job_id)
+    assert (first.is_own, second.is_own, second.job_id) == (True, False, first.job_id)
     assert len(await harness.everything()) == 1
 
 
@@ -247,7 +247,7 @@ async def test_scheduling_is_all_or_nothing(harness: StoreHarness) -> None:
     (item,) = await harness.store.timetable.known_items()
     assert item.last_tick is None
     assert [
-        one.mine for one in await harness.store.timetable.schedule([tick(at - timedelta(minutes=1)), tick(at)])
+        one.is_own for one in await harness.store.timetable.schedule([tick(at - timedelta(minutes=1)), tick(at)])
     ] == [
         True,
         True,
@@ -260,7 +260,7 @@ async def test_the_last_tick_is_the_latest_and_not_the_one_scheduled_last(harnes
     await harness.store.timetable.schedule([tick(at)])
     old = tick(at - timedelta(days=2))
     backfill = Tick(identifier="report", at=old.at, job=old.job, spec="s", backfilled=True)
-    assert [one.mine for one in await harness.store.timetable.schedule([backfill])] == [True]
+    assert [one.is_own for one in await harness.store.timetable.schedule([backfill])] == [True]
     (item,) = await harness.store.timetable.known_items()
     assert item.last_tick == at
     assert harness.backend.ticks("report") == [at - timedelta(days=2), at]
@@ -297,7 +297,7 @@ async def test_a_keyed_item_has_at_most_one_job_waiting(harness: StoreHarness) -
     first, second = await harness.store.timetable.schedule(
         [tick(at - timedelta(minutes=1), key="k"), tick(at, key="k")]
     )
-    assert (first.mine, second.mine, first.job_id) == (True, True, second.job_id)
+    assert (first.is_own, second.is_own, first.job_id) == (True, True, second.job_id)
     (job,) = await harness.everything()
     assert (job.key, job.revision, payload_of(job.payload_text)) == ("k", 1, at.isoformat())
     lease = await harness.take()
@@ -335,7 +335,7 @@ async def test_schedulers_of_the_same_ticks_make_each_job_once(harness: StoreHar
         mine = 0
         for back in range(30):
             ticks = [tick(at - timedelta(minutes=back), name) for name in ("a", "b", "c")]
-            mine += sum(one.mine for one in await store.timetable.schedule(ticks[::-1] if backwards else ticks))
+            mine += sum(one.is_own for one in await store.timetable.schedule(ticks[::-1] if backwards else ticks))
         return mine
 
     counts = await asyncio.gather(*(serve(store, n % 2 == 1) for n, store in enumerate(stores)))
@@ -352,7 +352,7 @@ async def test_whoever_was_second_learns_whose_job_it_is(harness: StoreHarness) 
             *(store.timetable.schedule([tick(at, spec=f"spec {n}")]) for n, store in enumerate(stores))
         )
         entered = [one for (one,) in answers]
-        (winner,) = (n for n, one in enumerate(entered) if one.mine)
+        (winner,) = (n for n, one in enumerate(entered) if one.is_own)
         assert {(one.job_id, one.spec) for one in entered} == {(entered[winner].job_id, f"spec {winner}")}
 
 
@@ -369,7 +369,7 @@ async def test_the_ledger_is_pruned_after_its_days_and_no_tick_older_than_that_i
     await harness.heartbeats.maintain()
     assert harness.backend.ticks("report") == [at]
     (again,) = await harness.store.timetable.schedule([tick(at)])
-    assert again == LedgerEntry(mine=False, job_id=first.job_id, spec="0 4 * * *")
+    assert again == LedgerEntry(is_own=False, job_id=first.job_id, spec="0 4 * * *")
     await harness.pass_time(3 * SECONDS_PER_DAY)
     with pytest.raises(InvalidJob, match=f"{LEDGER_DAYS} days"):
         await harness.store.timetable.schedule([tick(minute(harness)), tick(at)])
@@ -386,7 +386,7 @@ async def test_what_may_still_be_scheduled_is_never_pruned(harness: StoreHarness
     (first,) = await harness.store.timetable.schedule([tick(at)])
     await harness.heartbeats.maintain()
     (again,) = await harness.store.timetable.schedule([tick(at)])
-    assert (first.mine, again.mine) == (True, False)
+    assert (first.is_own, again.is_own) == (True, False)
 
 
 async def test_a_tick_may_be_of_a_built_in_task(harness: StoreHarness) -> None:

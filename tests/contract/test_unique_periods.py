@@ -136,7 +136,7 @@ async def ends_without_completing(harness: StoreHarness, end: str) -> None:
             await admin.cancel(job.id)
         case "running":
             lease = await harness.take()
-            assert (await admin.cancel(job.id)).done is ActionResult.ASKED
+            assert (await admin.cancel(job.id)).result is ActionResult.ASKED
             await harness.settle(lease, ERRORED)
         case "removed":
             await admin.remove(job.id)

@@ -36,7 +36,7 @@ async def test_a_worker_that_was_seen_is_in_the_roll(harness: StoreHarness) -> N
     stopping = msgspec.structs.replace(CARD, tasks=None, stopping=True, abandoned_threads=3, blocked=True)
     await roll(harness).worker_seen(stopping, {})
     (row,) = await harness.store.inspect.workers()
-    assert (row.card, row.started_at, row.seen_at, row.alive) == (stopping, started, harness.now, True)
+    assert (row.description, row.started_at, row.seen_at, row.is_alive) == (stopping, started, harness.now, True)
 
 
 async def test_a_worker_that_says_goodbye_is_in_it_no_longer(harness: StoreHarness) -> None:
@@ -49,9 +49,9 @@ async def test_a_worker_that_says_goodbye_is_in_it_no_longer(harness: StoreHarne
 async def test_one_that_says_none_is_lost_and_a_day_later_forgotten(harness: StoreHarness) -> None:
     await roll(harness).worker_seen(CARD, {})
     await harness.pass_time(WORKER_TIMEOUT_SECONDS - 1)
-    assert [row.alive for row in await harness.store.inspect.workers()] == [True]
+    assert [row.is_alive for row in await harness.store.inspect.workers()] == [True]
     await harness.pass_time(2)
-    assert [row.alive for row in await harness.store.inspect.workers()] == [False]
+    assert [row.is_alive for row in await harness.store.inspect.workers()] == [False]
     await harness.heartbeats.maintain()
     assert len(await harness.store.inspect.workers()) == 1
     await harness.pass_time(LOST_WORKER_RETENTION_SECONDS)
@@ -63,7 +63,7 @@ async def test_a_task_list_of_nothing_is_not_one_of_anything(harness: StoreHarne
     empty = WorkerDescription(name="w2", host="h\nx", pid=2**31, version="1", tasks=(), concurrency=1)
     await roll(harness).worker_seen(empty, {})
     (row,) = await harness.store.inspect.workers()
-    assert row.card == empty
+    assert row.description == empty
 
 
 async def test_jobs_are_counted_by_task_and_by_queue_and_worker(harness: StoreHarness) -> None:
@@ -84,7 +84,7 @@ async def test_the_figures_of_a_small_store_are_what_is_counted_by_state(harness
         for _ in range(times):
             await harness.in_state(state)
     counted = (await harness.store.inspect.figures()).states
-    assert not any(amount.least for amount in counted.values())
+    assert not any(amount.is_lower_bound for amount in counted.values())
     assert {state: amount.number for state, amount in counted.items()} == await harness.store.inspect.counts()
     assert sorted(amount.number for amount in counted.values()) == list(range(1, len(State) + 1))
 
@@ -121,7 +121,7 @@ async def test_beyond_a_number_of_a_task_there_are_more_and_other_tasks_are_exac
         await harness.add("serial", serial=f"q{number % 2}")
     figures = await harness.store.inspect.figures(2)
     tasks = {one.name: (one.waiting, one.due, one.failed) for one in figures.tasks}
-    more, none = BoundedCount(2, least=True), BoundedCount(0)
+    more, none = BoundedCount(2, is_lower_bound=True), BoundedCount(0)
     assert tasks == {
         "many": (more, more, none),
         "fails": (none, none, more),
@@ -138,9 +138,12 @@ async def test_what_waits_in_queues_is_counted_up_to_a_bound(
     for _ in range(3):
         await harness.add(serial="q")
     figures = await harness.store.inspect.figures(10)
-    some = {"t": BoundedCount(2, least=True), None: BoundedCount(0, least=True)}
+    some = {"t": BoundedCount(2, is_lower_bound=True), None: BoundedCount(0, is_lower_bound=True)}
     assert {one.name: one.waiting for one in figures.tasks} == some
-    assert {one.name: one.waiting for one in figures.serials} == {"q": BoundedCount(2, least=True), None: some[None]}
+    assert {one.name: one.waiting for one in figures.serials} == {
+        "q": BoundedCount(2, is_lower_bound=True),
+        None: some[None],
+    }
 
 
 async def test_of_more_running_jobs_than_are_counted_no_name_is_exact(harness: StoreHarness) -> None:
@@ -152,7 +155,7 @@ async def test_of_more_running_jobs_than_are_counted_no_name_is_exact(harness: S
     figures = await harness.store.inspect.figures(2)
     for counted in (figures.tasks, figures.serials, figures.workers):
         assert counted[-1].name is None
-        assert all(one.processing.least for one in counted)
+        assert all(one.processing.is_lower_bound for one in counted)
     assert {one.name: one.waiting for one in figures.tasks}["idle"] == BoundedCount(1)
     exact = {one.name: one.processing for one in (await harness.store.inspect.figures(4)).tasks}
     assert exact == {"big": BoundedCount(3), "small": BoundedCount(1), "idle": BoundedCount(0)}
@@ -164,9 +167,9 @@ async def test_of_more_suspects_than_are_counted_no_name_is_exact(harness: Store
     await harness.add("other")
     waiting = {one.name: one.waiting for one in (await harness.store.inspect.figures(2)).tasks}
     assert waiting == {
-        "killer": BoundedCount(2, least=True),
-        "other": BoundedCount(1, least=True),
-        None: BoundedCount(0, least=True),
+        "killer": BoundedCount(2, is_lower_bound=True),
+        "other": BoundedCount(1, is_lower_bound=True),
+        None: BoundedCount(0, is_lower_bound=True),
     }
 
 

@@ -241,7 +241,7 @@ def test_different_items_under_one_identifier_make_one_job_and_a_warning(run: Ru
             assert len(await harness.jobs()) == 1
             (conflict,) = harness.told(CronConflict)
             assert conflict.identifier == "x"
-            assert {"one", "other"} <= {*conflict.ours.split(), *conflict.theirs.split()}
+            assert {"one", "other"} <= {*conflict.own_spec.split(), *conflict.other_spec.split()}
             await harness.goes_to("2030-01-01T08:30:00")
             assert len(await harness.jobs()) == 5
             assert len(harness.told(CronConflict)) <= 5

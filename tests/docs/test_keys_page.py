@@ -119,7 +119,7 @@ def test_the_key_of_a_completed_job_is_nobodys(tell: Callable[[Story], None]) ->
     async def story(shop: Shop) -> None:
         first = await shop.add(1)
         await shop.work()
-        assert (await shop.store.admin.remove_key("k")).done is ActionResult.MISSING
+        assert (await shop.store.admin.remove_key("k")).result is ActionResult.MISSING
         assert (await shop.add(2)).id != first.id
         assert await shop.work() == [("index", 2)]
 

@@ -80,7 +80,7 @@ def reaches(flow: Flow, job: str, state: Stage) -> Callable[[], Awaitable[bool]]
 async def cancel(flow: Flow, job: str) -> ActionResult:
     answer = await flow.cancel_job(job)
     assert answer.job_id == job
-    return answer.done
+    return answer.result
 
 
 async def is_empty(flow: Flow) -> bool:
@@ -111,7 +111,7 @@ def test_a_waiting_job_ends_at_once_and_can_be_retried(run: Run, make: MakeFlow,
             assert (await flow.result(following, timeout=20))["seen"] == 2
             assert await stage(flow, job) == (Stage.CANCELED, "first")
             assert await cancel(flow, following) is ActionResult.REFUSED
-            assert (await flow.retry_jobs([job]))[0].done is ActionResult.DONE
+            assert (await flow.retry_jobs([job]))[0].result is ActionResult.DONE
             assert (await flow.result(job, timeout=20))["seen"] == 1
 
     run(story())
@@ -184,7 +184,7 @@ def test_a_retried_job_is_not_canceled_again(run: Run, make: MakeFlow) -> None:
             await until(reaches(flow, job, Stage.CANCELED))
             await stopping.stop()
             flow.create_workers("first", last, wait_timeout=0.2).start()
-            assert (await flow.retry_jobs([job]))[0].done is ActionResult.DONE
+            assert (await flow.retry_jobs([job]))[0].result is ActionResult.DONE
             assert (await flow.result(job, timeout=20))["end"] is True
 
     run(story())
@@ -250,7 +250,7 @@ def test_to_its_parent_a_canceled_child_has_failed(run: Run, make: MakeFlow, mus
             if must_succeed:
                 with pytest.raises(FlowJobFailed, match="2 of 2 children failed"):
                     await flow.result(job, timeout=20)
-                assert (await flow.retry_jobs([job]))[0].done is ActionResult.DONE
+                assert (await flow.retry_jobs([job]))[0].result is ActionResult.DONE
             await flow.result(job, timeout=20)
             assert [child.get("canceled") for child in gathered] == ([None] * 2 if must_succeed else [True, True])
 
@@ -278,7 +278,7 @@ def test_a_parent_that_waits_for_its_children_ends_at_once_and_they_go_on(run: R
             await until(have_ended)
             assert await stage(flow, job) == (Stage.CANCELED, "parent")
             assert await is_empty(flow)
-            assert (await flow.retry_jobs([job]))[0].done is ActionResult.DONE
+            assert (await flow.retry_jobs([job]))[0].result is ActionResult.DONE
             await flow.start_all()
             results = (await flow.result(job, timeout=20))["children:parent:results"]
             assert [child["done"] for child in results] == [True, True]

@@ -49,7 +49,7 @@ class Story:
 
     async def retry(self, job_id: str) -> tuple[ActionResult, str]:
         (answer,) = await self.flow.retry_jobs([job_id])
-        return answer.done, answer.why
+        return answer.result, answer.reason
 
 
 @pytest.mark.parametrize("layout", ["classic", "priority"])

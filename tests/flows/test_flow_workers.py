@@ -84,7 +84,7 @@ def test_progress_is_refused_in_redis_with_what_to_do_instead(run: Run, redis_ur
         await through(flow, [await flow.create_job()], last="only")
         await flow.stop_all()
         assert len(said) == 1
-        assert "a flow in Redis do not); take the call out, and write a line with ctx.log(…)" in said[0]
+        assert "a flow in Redis do not); remove the call, and write a line with ctx.log(…)" in said[0]
 
     run(story())
 

@@ -97,7 +97,7 @@ def test_a_retried_job_has_its_key_again(run: Run, make: Callable[..., Flow]) ->
             second = await flow.create_job({}, key="order 7")
             await flow.result(second, timeout=20)
             await flow.pause("only")
-            assert [answer.done for answer in await flow.retry_jobs([first])] == [ActionResult.DONE]
+            assert [answer.result for answer in await flow.retry_jobs([first])] == [ActionResult.DONE]
             assert await flow.create_job({}, key="order 7") == first
             await flow.resume("only")
             await flow.result(first, timeout=20)

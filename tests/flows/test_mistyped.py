@@ -63,7 +63,7 @@ def test_an_id_that_no_job_has_is_nobodys(run: Run, flow: Flow, odd: str) -> Non
         async with flow:
             assert await flow.get_jobs([odd]) == [None]
             assert await flow.delete_job(odd) is False
-            assert [answer.done for answer in await flow.retry_jobs([odd])] == [ActionResult.MISSING]
+            assert [answer.result for answer in await flow.retry_jobs([odd])] == [ActionResult.MISSING]
             assert await flow.get_jobs_by_key("user", odd) == []
 
     run(story())

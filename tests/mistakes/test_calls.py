@@ -157,7 +157,7 @@ TASKS: dict[str, tuple[Mistake, str]] = {
     ),
     "a class": (
         lambda shop: shop.declare(Sender),
-        "Sender is a class, and calling it makes an object",
+        "Sender is a class, and calling it only creates an object",
     ),
     "any number of arguments": (
         lambda shop: shop.declare(spread),

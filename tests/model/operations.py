@@ -308,7 +308,7 @@ class Operations:
 
         async def do(twin: Twin) -> Callable[[], object]:
             answer = await getattr(twin.store.admin, name)(twin.ids[ordinal])
-            return lambda: (answer.done, answer.why.replace(str(answer.job_id), "it"))
+            return lambda: (answer.result, answer.reason.replace(str(answer.job_id), "it"))
 
         return f"{name} {ordinal}", do
 
@@ -355,7 +355,7 @@ class Operations:
 
         async def do(twin: Twin) -> Callable[[], object]:
             entered = await twin.store.timetable.schedule(ticks)
-            return lambda: [(one.mine, one.spec) for one in entered]
+            return lambda: [(one.is_own, one.spec) for one in entered]
 
         return f"schedule {ticks}", do
 
@@ -364,7 +364,7 @@ class Operations:
 
         async def do(twin: Twin) -> Callable[[], object]:
             answer = await twin.store.admin.remove_key(key)
-            return lambda: (answer.done, answer.why, answer.job_id and twin.ordinals[answer.job_id])
+            return lambda: (answer.result, answer.reason, answer.job_id and twin.ordinals[answer.job_id])
 
         return f"remove_key {key}", do
 

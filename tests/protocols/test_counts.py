@@ -19,12 +19,12 @@ from stowhand.protocols.counts import MAX_LISTED_NAMES, BoundedCount, NameCounts
 )
 def test_an_amount_is_exact_up_to_its_limit(number: int, words: str, column: str) -> None:
     amount = BoundedCount.up_to(10_000, number)
-    assert (amount.words, str(amount)) == (words, column)
+    assert (amount.text, str(amount)) == (words, column)
 
 
 def test_a_sum_with_more_in_it_is_more() -> None:
     assert BoundedCount(1) + BoundedCount(2) == BoundedCount(3)
-    assert (BoundedCount(1) + BoundedCount(10_000, least=True)).words == "more than 10,001"
+    assert (BoundedCount(1) + BoundedCount(10_000, is_lower_bound=True)).text == "more than 10,001"
 
 
 def test_the_largest_are_named_and_the_others_are_one() -> None:
@@ -50,7 +50,7 @@ def test_what_is_queued_of_more_than_was_counted_is_more() -> None:
     tallies.add("t", "waiting", 10_001)
     tallies.add("t", "errored", 1_196)
     (one,) = tallies.live()
-    assert (one.queued, one.errored) == (BoundedCount(8_804, least=True), BoundedCount(1_196))
+    assert (one.queued, one.errored) == (BoundedCount(8_804, is_lower_bound=True), BoundedCount(1_196))
 
 
 def test_a_sum_of_several_counts_is_exact_up_to_the_limit() -> None:
@@ -58,7 +58,7 @@ def test_a_sum_of_several_counts_is_exact_up_to_the_limit() -> None:
     for _ in range(2):
         tallies.add("t", "waiting", 7)
     (one,) = tallies.live()
-    assert one.queued == BoundedCount(10, least=True)
+    assert one.queued == BoundedCount(10, is_lower_bound=True)
 
 
 def test_of_a_part_that_was_not_counted_to_its_end_no_name_is_exact() -> None:
@@ -67,9 +67,9 @@ def test_of_a_part_that_was_not_counted_to_its_end_no_name_is_exact() -> None:
     tallies.add("u", "waiting", 2)
     tallies.cut("processing")
     found = {one.name: (one.processing, one.queued) for one in tallies.live()}
-    none = BoundedCount(0, least=True)
+    none = BoundedCount(0, is_lower_bound=True)
     assert found == {
-        "t": (BoundedCount(3, least=True), BoundedCount(0)),
+        "t": (BoundedCount(3, is_lower_bound=True), BoundedCount(0)),
         "u": (none, BoundedCount(2)),
         None: (none, BoundedCount(0)),
     }

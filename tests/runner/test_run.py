@@ -491,5 +491,5 @@ async def test_a_running_job_hears_of_its_cancellation_long_before_a_heartbeat(u
         await asyncio.wait_for(begun.wait(), 30)
         async with await make_worker_utils(connection_string=url) as utils:
             answer = await utils._store.admin.cancel(job.id)
-        assert (answer.done, answer.why) == (ActionResult.ASKED, "it is running; its worker will stop it")
+        assert (answer.result, answer.reason) == (ActionResult.ASKED, "it is running; its worker will stop it")
         await asyncio.wait_for(heard.wait(), 30)

@@ -142,7 +142,7 @@ async def test_administration(url: str) -> None:
         (one,) = await utils.reschedule_jobs([moved.id], work_queue="bulk")
         assert (one.queue, one.run_at) == ("bulk", later)
         assert (await utils.remove_job("d")).job_id == removed.id
-        assert (await utils.remove_job("nobody's")).done is ActionResult.MISSING
+        assert (await utils.remove_job("nobody's")).result is ActionResult.MISSING
 
 
 async def test_the_jobs_of_dead_workers_are_taken_back(url: str) -> None:

@@ -142,7 +142,7 @@ def test_a_settlement_whose_reply_was_lost_is_repeated_and_counts_once(
             await bench.until(lambda: bool(bench.heard(JobEnded)))
             assert proxy.lost.is_set()
             assert bench.runs == [job.id]
-            assert [event.doing for event in bench.heard(StoreCallFailed)] == ["settle"]
+            assert [event.operation for event in bench.heard(StoreCallFailed)] == ["settle"]
             assert not bench.heard(JobLost)
             assert not bench.heard(JobUnknown)
             assert (await bench.job(job.id)).state is State.COMPLETED
@@ -163,7 +163,7 @@ def test_what_a_settlement_claimed_without_a_reply_is_given_up_and_the_queue_goe
             await bench.until(lambda: len(bench.heard(JobEnded)) == 3)  # long before a lease has ended
             assert proxy.lost.is_set()
             assert bench.runs == jobs, "each ran once"
-            assert [event.doing for event in bench.heard(StoreCallFailed)] == ["settle"]
+            assert [event.operation for event in bench.heard(StoreCallFailed)] == ["settle"]
             for job_id in jobs:
                 found = await bench.job(job_id)
                 assert (found.state, found.attempts, found.resets) == (State.COMPLETED, 1, 0)

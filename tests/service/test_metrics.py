@@ -327,10 +327,13 @@ def test_tasks_and_queues_beyond_the_limit_are_one_series() -> None:
         LiveCounts(name=f"t{number}", queued=BoundedCount(2), due=BoundedCount(1), failed=BoundedCount(3))
         for number in range(5)
     ]
-    states = {State.QUEUED: BoundedCount(17), State.COMPLETED: BoundedCount(MAX_EXACT_COUNT_FOR_METRICS, least=True)}
+    states = {
+        State.QUEUED: BoundedCount(17),
+        State.COMPLETED: BoundedCount(MAX_EXACT_COUNT_FOR_METRICS, is_lower_bound=True),
+    }
     figures = Figures(
         states=states,
-        tasks=[*many, LiveCounts(name=None, queued=BoundedCount(7), failed=BoundedCount(1, least=True))],
+        tasks=[*many, LiveCounts(name=None, queued=BoundedCount(7), failed=BoundedCount(1, is_lower_bound=True))],
         serials=[LiveCounts(name="q", errored=BoundedCount(1))],
         queues=[],
         workers=[],

@@ -72,7 +72,7 @@ def test_killed_children_are_replaced_and_their_job_comes_back_long_before_its_l
     assert counts[State.COMPLETED] == 1
     replacements = _wait_for_children(process, 2, others_than=(one, another))
     enrolled = with_store(url, lambda store: store.inspect.workers())
-    assert {row.card.pid for row in enrolled}.isdisjoint({one.pid, another.pid}), (
+    assert {row.description.pid for row in enrolled}.isdisjoint({one.pid, another.pid}), (
         "nobody waits for the slots of the dead"
     )
     job = with_store(url, lambda store: store.jobs.get(job_id))

@@ -123,7 +123,7 @@ def test_what_has_no_name_says_what_to_write(function: Any, kind: str) -> None:
 
 
 NONE_OF_THEM = [
-    (Office, "Office is a class, and calling it makes an object and does no work: write a def"),
+    (Office, "Office is a class, and calling it only creates an object: write a def"),
     (partial(Office), "Office is a class"),
     (dict, "dict is a class"),
     (generator, "generator is a generator: a task returns once; remove its yield"),

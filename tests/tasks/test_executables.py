@@ -427,7 +427,7 @@ def test_a_worker_runs_programs_beside_functions(tmp_path: Path, heard: Heard, r
             for task in ("shell/hello", "plain", "bad"):
                 await store.jobs.enqueue(NewJob(task=task, payload='{"a":1}', max_attempts=1))
             await until(lambda: len(ended) == 3)
-            return sorted((one.task, one.ended.value) for one in ended)
+            return sorted((one.task, one.outcome.value) for one in ended)
 
     assert run(story()) == [("bad", "failed"), ("plain", "ok"), ("shell/hello", "ok")]
     assert sorted(heard.info_lines) == ["python", 'shell/hello {"payload":{"a":1}}']
@@ -446,7 +446,7 @@ def test_a_program_that_takes_too_long_is_ended_and_tried_again(tmp_path: Path, 
             return ended[0]
 
     end = run(story())
-    assert end.ended.value == "retry"
+    assert end.outcome.value == "retry"
     assert end.error is not None
     assert end.error.startswith("timed out: the attempt took longer than 0.5 s")
     assert not psutil.pid_exists(int(heard.info_lines[0]))

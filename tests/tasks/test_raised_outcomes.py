@@ -188,7 +188,7 @@ def test_one_outcome_for_all_is_as_good_as_a_new_one_each_time(run: Run) -> None
         async with app:
             await act.enqueue()
             worker = app.worker(once=True)
-            worker.events.on(JobEnded, lambda event: ended.append(event.ended))
+            worker.events.on(JobEnded, lambda event: ended.append(event.outcome))
             await worker.run()
 
     run(go())

@@ -347,7 +347,7 @@ async def test_the_audit_says_who_signed_in_and_who_was_refused(door: Opening) -
         await browser.send(form, secret=secret)
     refused = DashboardChanged("sign in", "", ("token",), ("refused",), "10.0.0.7")
     assert made.audit[:-1] == [refused] * MAX_WRONG_TOKENS_PER_MINUTE, "whom the brake stops does not fill the log"
-    assert made.audit[-1].who.startswith("ann (")
+    assert made.audit[-1].user.startswith("ann (")
     assert linked.audit == [DashboardChanged("sign in", "link", ("link",), ("done",), "127.0.0.1")]
 
 

@@ -123,7 +123,7 @@ async def test_each_action_from_the_form_to_the_row(store_at: Stores) -> None:
         assert rows["reschedule"].run_at > later + timedelta(hours=1)
         assert rows["run"].run_at < later - timedelta(minutes=30)
         assert rows["retry"].run_at < later - timedelta(minutes=30)
-        assert [(event.action, event.who, event.ids, event.address) for event in desk.told] == [
+        assert [(event.action, event.user, event.ids, event.address) for event in desk.told] == [
             (name, "ann", (str(job_id),), "10.0.0.1") for name, job_id in ids.items()
         ]
         assert {event.answers for event in desk.told} == {("done",)}
@@ -218,17 +218,17 @@ async def test_a_form_sent_twice_does_what_it_does_once() -> None:
     [
         ({"action": "explode"}, "no action"),
         ({"action": ""}, "no action"),
-        ({"action": "cancel", "id": "x"}, "no whole number"),
+        ({"action": "cancel", "id": "x"}, "not a whole number"),
         ({"action": "cancel", "id": "-1"}, "is not a job id"),
-        ({"action": "cancel", "id": "٣"}, "no whole number"),
+        ({"action": "cancel", "id": "٣"}, "not a whole number"),
         ({"action": "cancel", "id": str(2**63)}, "is not a job id"),
-        ({"action": "cancel", "id": "0" * 19 + "1" + "9" * 5000}, "no whole number"),
+        ({"action": "cancel", "id": "0" * 19 + "1" + "9" * 5000}, "not a whole number"),
         ({"action": "cancel", "id": [str(one) for one in range(1, JOBS_PER_PAGE + 2)]}, f"a page has {JOBS_PER_PAGE}"),
         ({"action": "reschedule", "id": "1"}, "give a time"),
         ({"action": "reschedule", "id": "1", "when": "soon"}, "neither a time"),
         ({"action": "reschedule", "id": "1", "when": "2030-01-01T09:00"}, "has no time zone"),
         ({"action": "reschedule", "id": "1", "when": "+9999999w"}, "longer than a hundred years"),
-        ({"action": "reschedule", "id": "1", "priority": "1.5"}, "no whole number"),
+        ({"action": "reschedule", "id": "1", "priority": "1.5"}, "not a whole number"),
         ({"action": "reschedule", "id": "1", "priority": str(2**40)}, "the limits are"),
         ({"action": "retry", "id": "1", "when": "+1h"}, "only Reschedule takes them; leave them empty for Retry"),
         ({"action": "run", "id": "1", "priority": "0"}, "leave them empty for Run now"),
@@ -563,7 +563,7 @@ async def test_all_jobs_that_match_are_canceled_and_a_maximum_holds(
     store_at: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actions, "MAX_MATCHING_JOBS", 3)
-    monkeypatch.setattr(actions, "MOST_FOUND", 3)
+    monkeypatch.setattr(actions, "MAX_SEARCH_RESULTS", 3)
     async with desk_at(store_at) as desk:
         ids = [await desk.add("a", serial="q") for _ in range(5)]
         page = await desk.browser.open("/jobs?serial=q&state=queued")

@@ -110,7 +110,7 @@ def test_only_what_may_run_counts_in_how_long_the_rest_takes(
 
 
 def test_more_than_was_counted_is_said_so() -> None:
-    more = msgspec.structs.replace(row("a", 0), due=BoundedCount(10_000, least=True))
+    more = msgspec.structs.replace(row("a", 0), due=BoundedCount(10_000, is_lower_bound=True))
     assert outlook(StoreState(now=NOON, tasks=[more], last_hour=())).startswith("more than 10,000 jobs are due")
 
 

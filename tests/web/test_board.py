@@ -29,7 +29,7 @@ async def test_an_unknown_page_and_an_unknown_job_are_named() -> None:
     visitor = PageReader(MemoryStore())
     assert "There is no page /nowhere" in await visitor.page("/nowhere", 404)
     assert "There is no job 7" in await visitor.page("/job?id=7", 404)
-    assert "&#39;seven&#39; is no whole number" in await visitor.page("/job?id=seven", 400)
+    assert "&#39;seven&#39; is not a whole number" in await visitor.page("/job?id=seven", 400)
     assert "did you mean &#39;failed&#39;" in await visitor.page("/jobs?state=faild", 400)
     assert (await visitor.reply("/jobs", method="PUT")).status == 405
 

@@ -131,5 +131,5 @@ def test_what_is_counted_comes_into_its_column() -> None:
         for minute, task in ((0, "a"), (0, "b"), (4, "a"), (9, None))
     ]
     found = time_slots(periods, NOON, NOON + timedelta(minutes=12), 300)
-    assert [slot.at.minute for slot in found] == [0, 5, 10]
+    assert [slot.start.minute for slot in found] == [0, 5, 10]
     assert [slot.tally and slot.tally.ok for slot in found] == [3, 1, None]

@@ -79,7 +79,7 @@ async def test_a_long_list_is_walked_page_by_page(store_at: Stores) -> None:
         ("since=yesterday", "'yesterday' is no duration"),
         ("seral=mail", "seral: no such filter; did you mean 'serial'"),
         ("sate=failed", "sate: no such filter; did you mean 'state'"),
-        ("go_on=nowhere", "'nowhere' is not where a search like this goes on"),
+        ("go_on=nowhere", "'nowhere' is not a position of such a search"),
     ],
 )
 async def test_a_malformed_filter_is_named(query: str, said: str) -> None:

@@ -195,7 +195,7 @@ async def test_a_long_list_has_pages() -> None:
     assert 'rel="next"' not in last
     assert "101 to 120 of 120" in await visitor.page("/queues?from=150"), "the list was longer once"
     assert "1 to 20 of 120" in await visitor.page("/queues?from=-1")
-    assert "is no whole number" in await visitor.page("/queues?from=x", 400)
+    assert "is not a whole number" in await visitor.page("/queues?from=x", 400)
 
 
 def cells(text: str, row: str) -> list[str]:

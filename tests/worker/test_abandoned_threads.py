@@ -32,7 +32,7 @@ class Hanging:
 
 async def _worker_threads(harness: WorkerHarness) -> int:
     (row,) = await harness.store.inspect.workers()
-    return row.card.abandoned_threads
+    return row.description.abandoned_threads
 
 
 async def test_with_as_many_abandoned_threads_as_slots_nothing_is_claimed_until_one_ends() -> None:
@@ -55,7 +55,7 @@ async def test_with_as_many_abandoned_threads_as_slots_nothing_is_claimed_until_
         hanging.threads[0].set()
         await clock.advance(1)
         assert harness.row(third).state is State.PROCESSING
-        assert [event.left for event in harness.events(ThreadEnded)] == [1]
+        assert [event.remaining for event in harness.events(ThreadEnded)] == [1]
         assert liveness.unready() is None
         assert await _worker_threads(harness) == 1
 

@@ -79,8 +79,8 @@ async def test_one_failed_beat_cancels_nothing() -> None:
         harness.store.mute.append("beat")
         await clock.advance(41)
         assert (await harness.job(job_id)).state is State.COMPLETED
-        assert [event.doing for event in harness.events(StoreCallFailed)] == ["beat"]
-        assert [event.doing for event in harness.events(StoreRecovered)] == ["beat"]
+        assert [event.operation for event in harness.events(StoreCallFailed)] == ["beat"]
+        assert [event.operation for event in harness.events(StoreRecovered)] == ["beat"]
 
 
 async def test_a_beat_asked_for_and_cut_by_the_driver_is_made_at_the_next_tick() -> None:

@@ -154,7 +154,7 @@ async def test_what_has_not_started_within_a_second_goes_back_unspent() -> None:
         assert held(harness) > 50, "it had reason to look ahead"
         await clock.advance(1.05)
         assert held(harness) == 2
-        assert {event.why for event in harness.events(JobsReturned)} == {
+        assert {event.reason for event in harness.events(JobsReturned)} == {
             "claimed ahead and not started within a second"
         }
         waiting = [row for row in harness.store.rows() if row.state is State.QUEUED]
@@ -211,11 +211,11 @@ async def test_a_store_that_hears_nothing_is_polled_and_that_is_said_once() -> N
     store.is_listening = False
     async with at_work(nothing, store=store, clock=clock) as harness:
         await clock.advance(60)
-        assert [trouble.doing for trouble in harness.events(StoreCallFailed)] == ["listen"]
+        assert [trouble.operation for trouble in harness.events(StoreCallFailed)] == ["listen"]
         assert "polling" in harness.events(StoreCallFailed)[0].error
         store.is_listening = True
         await clock.advance(60)
-        assert [recovered.doing for recovered in harness.events(StoreRecovered)] == ["listen"]
+        assert [recovered.operation for recovered in harness.events(StoreRecovered)] == ["listen"]
 
 
 async def test_an_idle_worker_polls_every_two_seconds_where_it_hears_nothing() -> None:
@@ -441,8 +441,8 @@ async def test_a_claim_whose_reply_was_lost_is_abandoned_and_its_jobs_come_back_
         assert harness.store.called("abandon")
         assert first is not None
         assert (job.state, job.attempts) == (State.COMPLETED, 1)
-        assert [event.doing for event in harness.events(StoreCallFailed)] == ["claim"]
-        assert [event.doing for event in harness.events(StoreRecovered)] == ["claim"]
+        assert [event.operation for event in harness.events(StoreCallFailed)] == ["claim"]
+        assert [event.operation for event in harness.events(StoreRecovered)] == ["claim"]
 
 
 async def test_after_a_lost_claim_the_worker_beats_before_it_claims_again() -> None:
@@ -476,7 +476,7 @@ async def test_an_outage_of_days_ends_with_a_claim_within_seconds() -> None:
         harness.store.down.clear()
         await harness.clock.advance(6)
         assert (await harness.job(job_id)).state is State.COMPLETED
-        assert {event.doing for event in harness.events(StoreRecovered)} >= {"claim", "listen", "beat"}
+        assert {event.operation for event in harness.events(StoreRecovered)} >= {"claim", "listen", "beat"}
 
 
 async def test_dead_tokens_do_not_pile_up_without_bound_in_an_outage() -> None:

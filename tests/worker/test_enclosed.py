@@ -75,7 +75,7 @@ async def test_the_event_says_what_stands_in_the_record() -> None:
     store.recorded = settle(Retry("could not be committed"), attempts=1, max_attempts=5, backoff=lambda n: 60.0)
     async with at_work(nothing, clock=clock, store=store) as harness:
         assert (await harness.does()).state is State.ERRORED
-        assert [(told.ended, told.error) for told in harness.events(JobEnded)] == [
+        assert [(told.outcome, told.error) for told in harness.events(JobEnded)] == [
             (AttemptOutcome.RETRY, "could not be committed")
         ]
 

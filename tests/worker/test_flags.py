@@ -221,7 +221,7 @@ async def test_while_a_function_fails_nothing_is_claimed_and_it_is_asked_ever_mo
         await harness.clock.advance(60)
         assert not harness.store.called("claim")
         told = harness.events(StoreCallFailed)
-        assert {event.doing for event in told} == {"forbidden flags"}
+        assert {event.operation for event in told} == {"forbidden flags"}
         assert "no such table" in told[0].error if how == "raises" else "forbidden flags: " in told[0].error
         pauses = [event.retry_in for event in told]
         assert pauses == sorted(pauses)
@@ -230,7 +230,7 @@ async def test_while_a_function_fails_nothing_is_claimed_and_it_is_asked_ever_mo
         fails = False
         await harness.clock.advance(5)
         assert worked_off(harness) == [1]
-        assert [(event.doing, event.failures) for event in harness.events(StoreRecovered)] == [
+        assert [(event.operation, event.failures) for event in harness.events(StoreRecovered)] == [
             ("forbidden flags", len(told))
         ]
 
@@ -311,7 +311,7 @@ async def test_a_claim_that_failed_is_told_as_begun_and_as_trouble() -> None:
         await harness.add()
         await harness.clock.advance(0.05)
         assert len(harness.events(ClaimStarted)) == len(harness.events(ClaimFinished)) + 1
-        assert harness.events(StoreCallFailed)[0].doing == "claim"
+        assert harness.events(StoreCallFailed)[0].operation == "claim"
 
 
 async def test_tasks_may_change_while_a_worker_runs() -> None:

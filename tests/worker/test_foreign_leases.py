@@ -110,7 +110,7 @@ class TellingStore(FaultyStore):
             return None
         now = to_datetime(self._connections.now().ticks)
         late = any(row.lease_until is not None and row.lease_until < now for row in self.rows())
-        return Foreign(ends_in=seen.ends_in, none_late=not late)
+        return Foreign(expires_in=seen.expires_in, none_expired=not late)
 
 
 async def test_where_polls_say_that_no_lease_is_over_an_idle_worker_asks_nothing_else() -> None:
@@ -142,7 +142,7 @@ def test_workers_that_know_the_same_moment_come_at_different_ones() -> None:
     times = SweepTimes(interval=5.0, slack=1.0)
     sweeps = [Sweeper(heartbeats, Events(), clock, f"worker {n}", times) for n in range(60)]
     for sweep in sweeps:
-        sweep.note_foreign(Foreign(ends_in=2.0))
+        sweep.note_foreign(Foreign(expires_in=2.0))
     moments = sorted(sweep.ends for sweep in sweeps)
     assert clock.monotonic() + 2.0 <= moments[0] < moments[-1] <= clock.monotonic() + 2.5
     assert len(set(moments)) == 60
@@ -174,7 +174,7 @@ async def test_the_answer_of_a_claim_does_not_put_off_the_look_at_a_lease_that_h
         await clock.advance(11)
         ends = sweep.ends
         await clock.advance(ends - 0.4 - clock.monotonic())
-        sweep.note_foreign(Foreign(ends_in=None))
+        sweep.note_foreign(Foreign(expires_in=None))
         await clock.advance(0.5)
         assert [event.job_id for event in harness.events(JobStarted)] == [1]
 

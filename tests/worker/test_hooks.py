@@ -256,7 +256,7 @@ async def test_the_handlers_logger_bears_the_job() -> None:
         job = await harness.does("tidy")
         (said,) = harness.events(JobLogged)
         assert (said.job_id, said.task, said.level) == (job.id, "tidy", "warning")
-        assert (said.message, said.facts) == ("disk is nearly full", {"left": 7})
+        assert (said.message, said.fields) == ("disk is nearly full", {"left": 7})
 
 
 async def test_hooks_are_timed_whether_they_end_well_or_not() -> None:

@@ -322,7 +322,7 @@ async def test_a_hopeless_error_that_is_poison_is_counted_as_such() -> None:
     recorder.retryable = lambda error: False  # type: ignore[attr-defined]
     async with at_work(recorder) as harness:
         await harness.does()
-        assert [event.ended for event in harness.events(JobEnded)] == [AttemptOutcome.POISON]
+        assert [event.outcome for event in harness.events(JobEnded)] == [AttemptOutcome.POISON]
 
 
 async def test_a_retryable_that_raises_is_the_attempts_error_with_both_texts() -> None:

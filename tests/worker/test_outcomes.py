@@ -85,7 +85,7 @@ async def test_a_returned_outcome_decides_the_state(value: object, state: State,
     async with at_work(returning(value)) as harness:
         job = await harness.does()
         assert job.state is state
-        assert [event.ended for event in harness.events(JobEnded)] == [ended]
+        assert [event.outcome for event in harness.events(JobEnded)] == [ended]
 
 
 async def test_a_retry_waits_as_long_as_it_says() -> None:
@@ -205,7 +205,7 @@ async def test_a_non_retryable_anywhere_among_the_causes_fails_at_once(
 ) -> None:
     async with at_work(raising(lambda: wrap(kind("gone")))) as harness:
         assert (await harness.does()).state is State.FAILED
-        assert [event.ended for event in harness.events(JobEnded)] == [ended]
+        assert [event.outcome for event in harness.events(JobEnded)] == [ended]
 
 
 def test_a_context_that_was_suppressed_does_not_count() -> None:
@@ -305,7 +305,7 @@ async def recorded(act: Act, **options: Any) -> tuple[Job, list[JobEnded]]:
 
 
 def shown(job: Job, events: list[JobEnded]) -> list[object]:
-    return [job.state, job.attempts, job.last_error, *[(one.ended, one.error, one.retry_in) for one in events]]
+    return [job.state, job.attempts, job.last_error, *[(one.outcome, one.error, one.retry_in) for one in events]]
 
 
 @pytest.mark.parametrize(("outcome", "state", "ended"), RAISED, ids=repr)
@@ -319,7 +319,7 @@ async def test_a_raised_outcome_is_recorded_as_the_returned_one(
     returned = shown(*await recorded(returning(outcome)))
     for act in (raising(lambda: outcome), later):
         job, events = await recorded(act)
-        assert (job.state, [one.ended for one in events]) == (state, [ended])
+        assert (job.state, [one.outcome for one in events]) == (state, [ended])
         assert shown(job, events) == returned
         assert "Traceback" not in (job.last_error or "")
 
@@ -347,7 +347,7 @@ async def test_an_outcome_that_is_a_cause_or_in_a_group_is_an_error_like_any_oth
     outcome: Exception, wrap: Callable[[Exception], Exception]
 ) -> None:
     job, events = await recorded(raising(lambda: wrap(outcome)))
-    assert (job.state, job.attempts, [one.ended for one in events]) == (State.ERRORED, 1, [AttemptOutcome.RETRY])
+    assert (job.state, job.attempts, [one.outcome for one in events]) == (State.ERRORED, 1, [AttemptOutcome.RETRY])
     assert "outer" in str(job.last_error).splitlines()[0]
 
 
@@ -472,7 +472,7 @@ async def test_a_hook_or_a_handler_may_raise_an_outcome_and_post_handle_follows(
     hooked = Hooked(place, outcome)
     async with at_work(hooked) as harness:
         job = await harness.does()
-        assert (job.state, [one.ended for one in harness.events(JobEnded)]) == (state, [ended])
+        assert (job.state, [one.outcome for one in harness.events(JobEnded)]) == (state, [ended])
         assert [one.failed for one in harness.events(HookFinished)] == [False] * len(called)
     assert (hooked.called, hooked.asked) == (called, [])
 

@@ -98,6 +98,6 @@ def test_where_none_is_kept_it_is_refused_with_the_reason() -> None:
     attempt = Attempt(Claim(Lease(1, "token", 1), None, "send", 1, 1), 0.0)
     with pytest.raises(
         ConfigurationError,
-        match=r"this store keeps none.*write a line with ctx\.log\(…\), or in a table's execution log",
+        match=r"this store keeps no progress.*write a line with ctx\.log\(…\), or in a table's execution log",
     ):
         attempt.progress(0.5)

@@ -20,7 +20,7 @@ def refusing(clock: FakeClock, *states: State) -> FaultyStore:
 
 
 def ends(harness: WorkerHarness) -> list[tuple[int, AttemptOutcome]]:
-    return [(told.job_id, told.ended) for told in harness.events(JobEnded)]
+    return [(told.job_id, told.outcome) for told in harness.events(JobEnded)]
 
 
 async def test_a_refused_end_is_an_error_of_the_attempt_and_tried_again_by_the_rules() -> None:
@@ -66,10 +66,10 @@ async def test_one_that_may_not_end_at_all_is_let_go_to_its_lease_and_named_once
         await clock.advance(1)
         assert ends(harness) == [(number, AttemptOutcome.OK) for number in range(2, 7)]
         (lost,) = harness.events(JobLost)
-        assert (lost.job_id, "refuses every settlement" in lost.why) == (1, True)
+        assert (lost.job_id, "refuses every settlement" in lost.reason) == (1, True)
         await clock.advance(120)
         assert harness.events(StoreCallFailed) == []
-        assert [(told.job_id, told.doing) for told in harness.events(ChangeRefused)] == [(1, "reset")]
+        assert [(told.job_id, told.operation) for told in harness.events(ChangeRefused)] == [(1, "reset")]
         await harness.does()
         assert ends(harness)[-1] == (7, AttemptOutcome.OK)
         allow(store)
@@ -85,7 +85,7 @@ async def test_a_beat_that_is_refused_for_one_renews_the_others() -> None:
         assert harness.events(StoreCallFailed) == []
         assert sorted(ends(harness)) == [(2, AttemptOutcome.OK), (3, AttemptOutcome.OK)]
         first = harness.events(ChangeRefused)[0]
-        assert (first.job_id, first.doing) == (1, "beat")
+        assert (first.job_id, first.operation) == (1, "beat")
 
 
 async def test_what_cannot_be_handed_back_is_not_told_as_handed_back_and_keeps_nobody_from_stopping() -> None:
@@ -96,7 +96,7 @@ async def test_what_cannot_be_handed_back_is_not_told_as_handed_back_and_keeps_n
         harness.worker.stop()
         assert await harness.ended() < 4
         assert (harness.row(1).state, harness.row(2).state) == (State.PROCESSING, State.QUEUED)
-        assert [(told.job_id, told.doing) for told in harness.events(ChangeRefused)] == [(1, "release")]
+        assert [(told.job_id, told.operation) for told in harness.events(ChangeRefused)] == [(1, "release")]
 
 
 async def test_a_job_whose_key_was_taken_while_it_ran_is_told_as_failed() -> None:

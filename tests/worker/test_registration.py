@@ -49,14 +49,14 @@ async def test_it_is_in_the_roll_while_it_works_and_not_afterwards(monkeypatch: 
     async with at_work(nothing, concurrency=3, tasks=("act", "b"), app_version="5.1") as harness:
         assert [one.version for one in await harness.store.inspect.app_versions()] == ["5.1"]
         (row,) = await harness.store.inspect.workers()
-        assert (row.card.name, row.card.pid, row.card.concurrency) == ("w", os.getpid(), 3)
-        assert row.card.tasks == ("act", "b")
-        assert row.card.app_version == "5.1"
-        assert row.card.host
-        assert row.card.version == stowhand.__version__
+        assert (row.description.name, row.description.pid, row.description.concurrency) == ("w", os.getpid(), 3)
+        assert row.description.tasks == ("act", "b")
+        assert row.description.app_version == "5.1"
+        assert row.description.host
+        assert row.description.version == stowhand.__version__
         await harness.clock.advance(3600)
         (row,) = await harness.store.inspect.workers()
-        assert row.alive
+        assert row.is_alive
         assert row.started_at < row.seen_at
         harness.worker.stop()
         await harness.ended()
@@ -71,11 +71,11 @@ async def test_it_says_that_it_is_stopping_and_what_it_claims_now() -> None:
         harness.worker.controls.set_tasks(("act", "new"))
         await clock.advance(1)
         (row,) = await harness.store.inspect.workers()
-        assert (row.card.tasks, row.card.stopping) == (("act", "new"), False)
+        assert (row.description.tasks, row.description.stopping) == (("act", "new"), False)
         harness.worker.stop()
         await clock.advance(1)
         (row,) = await harness.store.inspect.workers()
-        assert row.card.stopping
+        assert row.description.stopping
 
 
 async def test_an_idle_worker_writes_an_entry_each_half_minute_and_no_more() -> None:
@@ -97,7 +97,7 @@ async def test_a_store_that_takes_no_entry_is_back_when_it_takes_one() -> None:
         assert harness.worker.controls.liveness.refused()["heartbeat"] >= 19
         store.down.clear()
         await clock.advance(RETRY_DELAY_SECONDS + 1)
-        assert [event.doing for event in harness.events(StoreRecovered)] == ["beat"]
+        assert [event.operation for event in harness.events(StoreRecovered)] == ["beat"]
         assert harness.worker.controls.liveness.refused() == {}
 
 
@@ -147,7 +147,7 @@ async def test_a_goodbye_that_fails_is_not_said_again() -> None:
 async def test_it_says_which_flags_it_leaves_alone_or_that_a_function_does() -> None:
     async with at_work(nothing, forbidden_flags=("gpu", "big")) as harness:
         (row,) = await harness.store.inspect.workers()
-        assert row.card.forbidden_flags == ("gpu", "big")
+        assert row.description.forbidden_flags == ("gpu", "big")
     async with at_work(nothing, forbidden_flags=lambda: ["gpu"]) as harness:
         (row,) = await harness.store.inspect.workers()
-        assert row.card.forbidden_flags is None
+        assert row.description.forbidden_flags is None

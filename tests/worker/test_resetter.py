@@ -104,7 +104,7 @@ async def test_a_look_goes_on_while_it_finds_something_and_grants_the_slack() ->
             heartbeats = super().heartbeats()
 
             async def late(own_leases: Any, slack: float) -> Foreign:
-                return Foreign(late=True)
+                return Foreign(has_expired=True)
 
             async def reset_stalled(slack: float) -> list[Any]:
                 self.before("reset_stalled", slack)
@@ -133,7 +133,7 @@ async def test_stopped_before_a_backlog_has_an_end_it_takes_no_further_page() ->
             heartbeats = super().heartbeats()
 
             async def late(own_leases: Any, slack: float) -> Foreign:
-                return Foreign(late=True)
+                return Foreign(has_expired=True)
 
             async def reset_stalled(slack: float) -> list[Any]:
                 self.before("reset_stalled", slack)

@@ -170,7 +170,7 @@ async def test_a_success_is_told_only_where_somebody_wants_successes() -> None:
 
     heard: list[tuple[str, str]] = []
     clock, events = FakeClock(), Events()
-    events.on(JobEnded, lambda event: heard.append((event.task, event.ended.value)), success=False)
+    events.on(JobEnded, lambda event: heard.append((event.task, event.outcome.value)), success=False)
     store = FaultyStore(clock)
 
     async def work() -> None:

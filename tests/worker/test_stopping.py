@@ -91,7 +91,7 @@ async def test_stop_now_cuts_a_grace_short() -> None:
         assert not harness.ending.done()
         harness.worker.stop(now=True)
         assert await harness.ended() <= 0.25
-        assert [event.now for event in harness.events(WorkerStopping)] == [False, True]
+        assert [event.is_immediate for event in harness.events(WorkerStopping)] == [False, True]
 
 
 async def test_stopping_again_and_again_is_harmless() -> None:
@@ -106,7 +106,7 @@ async def test_stopping_again_and_again_is_harmless() -> None:
             harness.worker.stop(now=True)
             harness.worker.stop()
         assert states(harness) == [(State.COMPLETED, 1, 0)]
-        assert [event.now for event in harness.events(WorkerStopping)][:1] == [False]
+        assert [event.is_immediate for event in harness.events(WorkerStopping)][:1] == [False]
 
 
 async def test_a_worker_stopped_before_it_runs_takes_nothing() -> None:
@@ -342,7 +342,7 @@ async def test_what_had_ended_and_could_not_be_recorded_is_told_at_the_stop(trou
         harness.worker.stop()
         await harness.ended()
         (told,) = harness.events(JobUnknown)
-        assert (told.job_id, told.ended) == (job_id, AttemptOutcome.OK)
+        assert (told.job_id, told.outcome) == (job_id, AttemptOutcome.OK)
         assert harness.row(job_id).state is State.PROCESSING
 
 
@@ -608,8 +608,8 @@ async def test_a_quiet_worker_takes_nothing_new_and_stays() -> None:
         await clock.advance(3600)
         assert [(await harness.job(one)).state for one in (first, second)] == [State.COMPLETED, State.QUEUED]
         (row,) = await harness.store.inspect.workers()
-        assert row.alive
-        assert row.card.stopping, "it takes nothing new"
+        assert row.is_alive
+        assert row.description.stopping, "it takes nothing new"
         harness.worker.controls.quiet(False)
         await clock.advance(11)
         assert (await harness.job(second)).state is State.COMPLETED

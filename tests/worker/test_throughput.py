@@ -114,7 +114,7 @@ async def test_a_store_that_takes_no_figures_is_told_once_and_hinders_nothing() 
     async with at_work(nothing, store=store, clock=clock) as harness:
         store.down.add("write_throughput")
         await ended_after(harness, 5 * WRITE_INTERVAL_SECONDS)
-        assert [event.doing for event in harness.events(StoreCallFailed)] == ["throughput"]
+        assert [event.operation for event in harness.events(StoreCallFailed)] == ["throughput"]
         assert harness.worker.controls.liveness.refused() == {}
         store.down.clear()
         await clock.advance(WRITE_INTERVAL_SECONDS + 1)
@@ -154,7 +154,7 @@ async def test_the_minute_is_the_stores_though_the_workers_clock_is_an_hour_off(
         await ended_after(harness, 1)
         now = await store.timetable.now()
         (period,) = await store.inspect.throughput(now - timedelta(minutes=2), now)
-        assert period.at <= now < period.at + timedelta(minutes=2)
+        assert period.start <= now < period.start + timedelta(minutes=2)
         assert period.tally.ok == 1
 
 

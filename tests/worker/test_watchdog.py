@@ -92,7 +92,7 @@ async def test_a_blocked_loop_is_reported_with_its_stack_while_the_lease_is_kept
     assert done is not None
     assert (done.state, done.attempts, lost) == (State.COMPLETED, 1, [])
     first = reports[0]
-    assert (first.task, first.job_id, first.beating) == ("act", job.id, True)
+    assert (first.task, first.job_id, first.is_lease_renewed) == ("act", job.id, True)
     assert 1.0 <= first.seconds < 3
     assert "block_until" in first.stack
     assert len(store.called("beat")) >= 2
@@ -193,7 +193,7 @@ async def test_a_loop_that_is_blocked_beyond_timeout_and_one_lease_is_given_up_o
     await running
     assert len(is_hung) == 1
     assert 1.3 < is_hung[0] < 3.3
-    assert [event.beating for event in reports].count(False) >= 1
+    assert [event.is_lease_renewed for event in reports].count(False) >= 1
     assert beats == [beats[0]] * 2, "a hung job is not kept alive for ever"
 
 

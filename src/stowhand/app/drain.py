@@ -76,9 +76,9 @@ class Recorder:
         """Add the attempt, whose outcome the store has written."""
         if event.job_id in self._unrecorded:
             job, outcome, error = self._unrecorded.pop(event.job_id)
-            if event.ended in (AttemptOutcome.RETRY, AttemptOutcome.FAILED) and isinstance(error, CancelledError):
+            if event.outcome in (AttemptOutcome.RETRY, AttemptOutcome.FAILED) and isinstance(error, CancelledError):
                 error = TimeoutError((event.error or "").partition("\n")[0])
-            self.ran.append(RecordedAttempt(job=job, ended=event.ended, outcome=outcome, error=error))
+            self.ran.append(RecordedAttempt(job=job, ended=event.outcome, outcome=outcome, error=error))
 
 
 class Drain:

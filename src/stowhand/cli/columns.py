@@ -111,7 +111,7 @@ def page(columns: Sequence[Column[T]], row: T) -> str:
 def fields(columns: Sequence[Column[T]], row: T) -> dict[str, Any]:
     """Return a row as an object for JSON. ``more_than`` names the amounts that are lower bounds."""
     values = {column.key: column.value_of(row) for column in columns if column.key}
-    bounded = [key for key, value in values.items() if isinstance(value, BoundedCount) and value.least]
+    bounded = [key for key, value in values.items() if isinstance(value, BoundedCount) and value.is_lower_bound]
     return values | ({"more_than": bounded} if bounded else {})
 
 

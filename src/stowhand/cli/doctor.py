@@ -207,7 +207,7 @@ def examine_work(stats: Stats) -> Iterator[Finding]:
     if alive:
         busy, slots = (
             sum((line.busy for line in alive), BoundedCount()),
-            sum(line.row.card.concurrency for line in alive),
+            sum(line.row.description.concurrency for line in alive),
         )
         yield ok("workers", f"{len(alive)} alive, {busy} of {slots} slots busy, {due} jobs due")
         if orphaned := _due(count for count in figures.tasks if count.name and not _has(alive, count.name)):
@@ -231,7 +231,7 @@ def examine_work(stats: Stats) -> Iterator[Finding]:
     ):
         text = f"serial keys with the name of a queue: {_joined(shared_names)}"
         yield warn("queues", f"{text}; a serial key (queue_name in SQL) runs its jobs one at a time")
-    if lost := [line.row.card.name for line in stats.workers if not line.row.alive]:
+    if lost := [line.row.description.name for line in stats.workers if not line.row.is_alive]:
         yield warn("workers", f"lost in the last day: {_joined(lost)}")
     yield ok("jobs", state_line(stats))
 
@@ -241,7 +241,7 @@ async def examine_waiting(store: QueueStore, stats: Stats) -> list[Finding]:
     alive, findings, queues = _alive(stats), [], set()
     if not alive:
         return []
-    tasks = [line.row.card.tasks for line in alive]
+    tasks = [line.row.description.tasks for line in alive]
     known = None if None in tasks else sorted({task for some in tasks for task in some or ()})
     for job_id in await store.inspect.overdue(known):
         explanation = await store.inspect.explain(job_id)
@@ -250,7 +250,7 @@ async def examine_waiting(store: QueueStore, stats: Stats) -> list[Finding]:
         job = explanation.job
         for reason in explanation.reasons:
             if reason.code == "overdue":
-                findings.append(warn("overdue", f"job {job_id}: {reason.what}; {reason.todo}"))
+                findings.append(warn("overdue", f"job {job_id}: {reason.text}; {reason.advice}"))
             elif reason.code == "unserved_queue" and _is_served(alive, job.queue):
                 queues.add((job.task, job.queue))
     split_findings = [
@@ -272,15 +272,15 @@ def _cron(figures: CronFigures) -> Iterator[Finding]:
 
 
 def _alive(stats: Stats) -> list[WorkerLine]:
-    return [line for line in stats.workers if line.row.alive]
+    return [line for line in stats.workers if line.row.is_alive]
 
 
 def _has(workers: Sequence[WorkerLine], task: str) -> bool:
-    return any(line.row.card.tasks is None or task in line.row.card.tasks for line in workers)
+    return any(line.row.description.tasks is None or task in line.row.description.tasks for line in workers)
 
 
 def _is_served(workers: Sequence[WorkerLine], queue: str) -> bool:
-    return any(queue in line.row.card.queues for line in workers)
+    return any(queue in line.row.description.queues for line in workers)
 
 
 def _due(counts: Iterable[LiveCounts]) -> str:

@@ -126,7 +126,7 @@ def has_terminal() -> bool:
 async def _unknown_task_note(store: QueueStore, task: str) -> str:
     """Return a note if no running worker has the task: its name may be misspelled."""
     try:
-        descriptions = [row.card for row in await store.inspect.workers() if row.alive]
+        descriptions = [row.description for row in await store.inspect.workers() if row.is_alive]
     except StoreError:  # for example a login that may only enqueue
         return ""
     known = {name for description in descriptions for name in description.tasks or ()}

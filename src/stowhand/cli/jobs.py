@@ -339,7 +339,7 @@ def purge_jobs(
             name: BoundedCount.up_to(MAX_PURGE_COUNT, number) if dry_run else BoundedCount(number)
             for name, number in counts.items()
         }
-        text = ", ".join(f"{amount.words} {name}" for name, amount in amounts.items())
+        text = ", ".join(f"{amount.text} {name}" for name, amount in amounts.items())
         click.echo(f"{'Would delete' if dry_run else 'Deleted'}: {text}")
 
 
@@ -395,17 +395,19 @@ async def _act_on(
 
 
 def _reasons_json(explanation: Explanation) -> str:
-    return "\n".join(
-        json.dumps({"id": explanation.job.id} | msgspec.structs.asdict(reason)) for reason in explanation.reasons
+    rows = (
+        {"id": explanation.job.id, "code": reason.code, "what": reason.text, "todo": reason.advice}
+        for reason in explanation.reasons
     )
+    return "\n".join(map(json.dumps, rows))
 
 
 def _reasons(explanation: Explanation) -> str:
     lines = [f"{explanation.job.id} ({escape(explanation.job.task)}) is {explanation.job.state.value}:"]
     for reason in explanation.reasons:
-        lines.append(f"  {escape(reason.what)}")
-        if reason.todo:
-            lines.append(f"    -> {escape(as_called(reason.todo))}")
+        lines.append(f"  {escape(reason.text)}")
+        if reason.advice:
+            lines.append(f"    -> {escape(as_called(reason.advice))}")
     return "\n".join(lines)
 
 

@@ -54,7 +54,7 @@ async def read_recent_counts(store: QueueStore) -> RecentCounts:
     periods = await store.inspect.throughput(min(span_starts.values()), now)
 
     def ended(minutes: int, tallies: Iterable[Period]) -> SpanCounts:
-        numbers = (period.tally.numbers() for period in tallies if period.at >= span_starts[minutes])
+        numbers = (period.tally.numbers() for period in tallies if period.start >= span_starts[minutes])
         return SpanCounts(sum_counts(numbers), (now - span_starts[minutes]).total_seconds())
 
     periods_by_task = defaultdict(list)

@@ -50,8 +50,8 @@ def show_answers(answers: Iterable[Answer], *, as_json: bool) -> int:
     code = OK
     for answer in answers:
         name = "-" if answer.job_id is None else str(answer.job_id)
-        show_answer(name, {"id": answer.job_id}, answer.done.value, answer.why, as_json=as_json)
-        if answer.done in (ActionResult.REFUSED, ActionResult.MISSING):
+        show_answer(name, {"id": answer.job_id}, answer.result.value, answer.reason, as_json=as_json)
+        if answer.result in (ActionResult.REFUSED, ActionResult.MISSING):
             code = FAILURE
     return code
 

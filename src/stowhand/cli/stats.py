@@ -46,13 +46,15 @@ class WorkerLine(msgspec.Struct, frozen=True):
     @property
     def busy(self) -> BoundedCount:
         """Number of slots that run a job."""
-        slots = self.row.card.concurrency
-        return BoundedCount(min(self.claimed.number, slots), self.claimed.least and self.claimed.number < slots)
+        slots = self.row.description.concurrency
+        return BoundedCount(
+            min(self.claimed.number, slots), self.claimed.is_lower_bound and self.claimed.number < slots
+        )
 
     @property
     def ahead(self) -> BoundedCount:
         """Jobs that it has claimed and not started."""
-        return BoundedCount(self.claimed.number - self.busy.number, self.claimed.least)
+        return BoundedCount(self.claimed.number - self.busy.number, self.claimed.is_lower_bound)
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,11 +93,11 @@ async def read_stats(store: QueueStore) -> Stats:
     """Read the figures with a few queries, one after another."""
     figures, workers = await store.inspect.figures(), await store.inspect.workers()
     claimed = {count.name: count.processing for count in figures.workers}
-    unlisted = BoundedCount(0, least=None in claimed)
+    unlisted = BoundedCount(0, is_lower_bound=None in claimed)
     return Stats(
         figures=figures,
         oldest_due=max((await store.inspect.oldest_due()).values(), default=0.0),
-        workers=[WorkerLine(row, claimed.get(row.card.name, unlisted)) for row in workers],
+        workers=[WorkerLine(row, claimed.get(row.description.name, unlisted)) for row in workers],
         counted=await read_recent_counts(store),
         now=wall_clock(),
     )
@@ -107,8 +109,8 @@ def state_line(stats: Stats) -> str:
     for state, amount in stats.figures.states.items():
         ahead = ""
         if state is State.PROCESSING and stats.ahead.number:
-            ahead = f" ({stats.ahead.words} of them claimed ahead)"
-        parts.append(f"{amount.words} {state.value}{ahead}")
+            ahead = f" ({stats.ahead.text} of them claimed ahead)"
+        parts.append(f"{amount.text} {state.value}{ahead}")
     return ", ".join(parts)
 
 
@@ -144,8 +146,8 @@ def _sort_key(count: LiveCounts) -> tuple[object, ...]:
 def _object(stats: Stats) -> dict[str, Any]:
     """Return the figures for JSON. ``more_than`` names the numbers that are lower bounds."""
     states = stats.figures.states
-    more_than = [state.value for state, amount in states.items() if amount.least]
-    if stats.ahead.least:
+    more_than = [state.value for state, amount in states.items() if amount.is_lower_bound]
+    if stats.ahead.is_lower_bound:
         more_than.append("claimed_ahead")
     serial = serial_columns(stats.figures)
     tasks = sorted(stats.figures.tasks, key=lambda count: (count.name is None, count.name or ""))
@@ -220,26 +222,28 @@ def worker_columns(now: datetime) -> list[Column[WorkerLine]]:
         return format_span((now - line.row.started_at).total_seconds())
 
     def version(line: WorkerLine) -> str:
-        card = line.row.card
+        card = line.row.description
         return card.version if card.app_version is None else f"{card.version}, app {card.app_version}"
 
     def tasks(line: WorkerLine) -> str:
-        return "any" if line.row.card.tasks is None else ", ".join(line.row.card.tasks)
+        return "any" if line.row.description.tasks is None else ", ".join(line.row.description.tasks)
 
     def card(name: str, heading: str = "", **options: Any) -> Column[WorkerLine]:
-        return Column(name, heading, lambda line: getattr(line.row.card, name), **options)
+        return Column(name, heading, lambda line: getattr(line.row.description, name), **options)
 
     columns = [
         card("name", "WORKER"),
         Column(heading="STATE", text=lambda line: line.row.state),
-        Column("busy", "BUSY", text=lambda line: f"{line.busy}/{line.row.card.concurrency}", is_right_aligned=True),
+        Column(
+            "busy", "BUSY", text=lambda line: f"{line.busy}/{line.row.description.concurrency}", is_right_aligned=True
+        ),
         Column("claimed_ahead", "AHEAD", lambda line: line.ahead, is_right_aligned=True),
         card("abandoned_threads", "ABANDONED", is_right_aligned=True),
         card("version", "VERSION", text=version),
         Column("started_at", "UP", lambda line: line.row.started_at, uptime),
         Column("seen_at", "SEEN", lambda line: line.row.seen_at, lambda line: ago(line.row.seen_at, now)),
         card("tasks", "TASKS", text=tasks),
-        Column("alive", value=lambda line: line.row.alive),
+        Column("alive", value=lambda line: line.row.is_alive),
     ]
     keys = {column.key for column in columns}
     return [*columns, *(card(name) for name in WorkerDescription.__struct_fields__ if name not in keys)]

@@ -56,7 +56,7 @@ async def _show(store: QueueStore, interval: float) -> None:
 
 async def _page(store: QueueStore) -> list[str]:
     stats = await read_stats(store)
-    stats = msgspec.structs.replace(stats, workers=[line for line in stats.workers if line.row.alive])
+    stats = msgspec.structs.replace(stats, workers=[line for line in stats.workers if line.row.is_alive])
     running = await store.inspect.list(JobFilter(states=(State.PROCESSING,), limit=MAX_ROWS))
     lines = [f"{store.description}  {format_time(stats.now)}", *stats_lines(stats, MAX_ROWS)]
     return [*lines, "", *table(_running_columns(stats.now), running)] if running else lines

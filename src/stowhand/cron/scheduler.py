@@ -272,7 +272,7 @@ class TickWriter:
             return 0
         for (item, tick), entry in zip(ticks, entries, strict=True):
             self._emit(item, tick, entry, now)
-        return sum(entry.mine for entry in entries)
+        return sum(entry.is_own for entry in entries)
 
     def _ticks(self, batch: Sequence[Due], *, backfilled: bool) -> Iterator[tuple[ParsedItem, Tick]]:
         for at, item in batch:
@@ -284,7 +284,7 @@ class TickWriter:
                 yield item, Tick(identifier=item.identifier, at=at, job=job, spec=item.spec, backfilled=backfilled)
 
     def _emit(self, item: ParsedItem, tick: Tick, entry: LedgerEntry, now: datetime) -> None:
-        if entry.mine:
+        if entry.is_own:
             if self._events.wants(CronScheduled):
                 late = max((now - tick.at).total_seconds(), 0.0)
                 self._events.emit(

@@ -99,7 +99,7 @@ class FlowMetrics:
     def _count(self, flow: str, queues: Mapping[str, str], events: Events) -> None:
         def ended(event: JobEnded) -> None:
             if event.task in queues:
-                self._jobs.labels(flow, queues[event.task], event.ended.value).inc()
+                self._jobs.labels(flow, queues[event.task], event.outcome.value).inc()
                 self._seconds.labels(flow, queues[event.task]).observe(event.seconds)
 
         def lost(event: JobLost) -> None:

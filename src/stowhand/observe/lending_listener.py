@@ -63,7 +63,7 @@ class LendingListener:
 
     def _started(self, event: LendingStarted) -> None:
         self._log.info(f"Lending {_safe_name(event.store)} at {event.url}")
-        if event.open:
+        if event.is_open:
             self._log.warning(
                 "No tokens: every program of this machine may work on it."
                 f" Make one, and all of them need one: stowhand tokens make --name NAME --tokens {event.tokens}"
@@ -75,21 +75,22 @@ class LendingListener:
         self._log.info(f"Stopping; requests have {event.grace:g}s to end")
 
     def _answered(self, event: RequestAnswered) -> None:
-        who = f" {_safe_name(event.who)}" if event.who else ""
+        who = f" {_safe_name(event.token_id)}" if event.token_id else ""
         self._log.debug(f"{event.call} {event.status} ({event.seconds * 1000:.1f}ms){who} {_safe_name(event.address)}")
 
     def _call_audited(self, event: RemoteCallAudited) -> None:
         worker = f", worker {_safe_name(event.worker)}" if event.worker else ""
         results = _pairs(event.ids, event.verdicts)
         self._audit.info(
-            f"{event.call} by {_safe_name(event.who) or 'anybody'} from {_safe_name(event.address)}{worker}: {results}"
+            f"{event.call} by {_safe_name(event.token_id) or 'anybody'}"
+            f" from {_safe_name(event.address)}{worker}: {results}"
         )
 
     def _dashboard_changed(self, event: DashboardChanged) -> None:
         configure_unless_configured()  # the audit of a mounted dashboard must not depend on the program's logging
         results = _pairs(event.ids, event.answers)
         self._audit.info(
-            f"{event.action} by {_safe_name(event.who) or 'anybody'} from {_safe_name(event.address)}: {results}"
+            f"{event.action} by {_safe_name(event.user) or 'anybody'} from {_safe_name(event.address)}: {results}"
         )
 
     def _invalid_tokens(self, event: InvalidTokensSent) -> None:

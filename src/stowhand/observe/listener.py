@@ -153,7 +153,7 @@ class LogListener:
 
     def _job_ended(self, event: JobEnded) -> None:
         task = f"%s ({escape(event.task).replace('%', '%%')})"
-        match event.ended:
+        match event.outcome:
             case AttemptOutcome.OK:
                 self._log_end("info", event, f"Completed task {task} with success")
             case AttemptOutcome.SNOOZED:
@@ -165,13 +165,13 @@ class LogListener:
                 delay = f"in {format_short_duration(event.retry_in)}" if event.retry_in else "at once"
                 self._log_end("warning", event, message, event.attempt, event.max_attempts, delay, error=event.error)
             case AttemptOutcome.FAILED | AttemptOutcome.POISON:
-                poison = ": poison" if event.ended is AttemptOutcome.POISON else ""
+                poison = ": poison" if event.outcome is AttemptOutcome.POISON else ""
                 message = f"Permanently failed task {task}{poison}, attempt %d/%d"
                 self._log_end("error", event, message, event.attempt, event.max_attempts, error=event.error)
 
     def _log_end(self, level: str, event: JobEnded, message: str, *numbers: object, error: str | None = None) -> None:
         """Write the end of an attempt. The message is constant per task, so that Sentry can group the lines."""
-        facts: dict[str, Any] = {"outcome": event.ended.value, "duration": round(event.seconds, 6)}
+        facts: dict[str, Any] = {"outcome": event.outcome.value, "duration": round(event.seconds, 6)}
         if numbers:
             facts["max_attempts"] = event.max_attempts
         values: tuple[object, ...] = (escape(str(event.job_id)), *numbers)
@@ -183,12 +183,12 @@ class LogListener:
 
     def _job_lost(self, event: JobLost) -> None:
         self._worker(event.worker).warning(
-            f"Lost the lease of task {job_label(event)}, nothing was recorded: {event.why}"
+            f"Lost the lease of task {job_label(event)}, nothing was recorded: {event.reason}"
         )
 
     def _job_unknown(self, event: JobUnknown) -> None:
-        if event.ended is not None:
-            ending = "succeeded" if event.ended is AttemptOutcome.OK else f"ended ({event.ended})"
+        if event.outcome is not None:
+            ending = "succeeded" if event.outcome is AttemptOutcome.OK else f"ended ({event.outcome})"
             message = "the worker stopped before the outcome was recorded; it is reset when its lease expires"
             self._worker(event.worker).error(f"Not recorded: task {job_label(event)} {ending}, but {message}")
             return
@@ -197,7 +197,9 @@ class LogListener:
         )
 
     def _returned(self, event: JobsReturned) -> None:
-        self._worker(event.worker).info(f"Returned {ids(event.job_ids)} to the queue, attempt not counted: {event.why}")
+        self._worker(event.worker).info(
+            f"Returned {ids(event.job_ids)} to the queue, attempt not counted: {event.reason}"
+        )
 
     def _reset(self, event: JobsReset) -> None:
         if len(event.jobs) > MAX_LINES_PER_EVENT:
@@ -234,18 +236,18 @@ class LogListener:
             logger = self._worker(event.worker)
         else:
             logger = self._new_logger(Scope("job", event.worker, event.task, event.job_id))
-        getattr(logger, event.level)(event.message, event.facts)
+        getattr(logger, event.level)(event.message, event.fields)
 
     def _hook_failed(self, event: HookFailed) -> None:
         of_task = f" of task {escape(str(event.job_id))}" if event.job_id is not None else ""
         self._worker(event.worker).error(f"{event.hook}{of_task} raised: {one_line(summary_line(event.error))}")
 
     def _result_dropped(self, event: ResultDropped) -> None:
-        self._core.warning(f"Completed task {job_label(event)}, but its result could not be kept: {event.why}")
+        self._core.warning(f"Completed task {job_label(event)}, but its result could not be kept: {event.reason}")
 
     def _change_refused(self, event: ChangeRefused) -> None:
-        operation = f"{OPERATION_VERBS.get(event.doing, event.doing)} task {escape(str(event.job_id))}"
-        reason = one_line(summary_line(event.why))
+        operation = f"{OPERATION_VERBS.get(event.operation, event.operation)} task {escape(str(event.job_id))}"
+        reason = one_line(summary_line(event.reason))
         self._core.warning(
             f"The database refuses to {operation}; its lease will expire, and other jobs go on: {reason}"
         )
@@ -254,17 +256,17 @@ class LogListener:
         error = shorten(summary_line(event.error), MAX_ERROR_CHARS)
         failure = (
             "No answer about forbidden flags"
-            if event.doing == FORBIDDEN_FLAGS_OPERATION
-            else f"Store call failed ({event.doing})"
+            if event.operation == FORBIDDEN_FLAGS_OPERATION
+            else f"Store call failed ({event.operation})"
         )
-        facts = {"doing": event.doing, "retry_in": round(event.retry_in, 3), "error": event.error}
+        facts = {"doing": event.operation, "retry_in": round(event.retry_in, 3), "error": event.error}
         self._worker(event.worker).log_event("error", f"{failure}, retrying in {event.retry_in:.1f}s: {error}", facts)
 
     def _recovered(self, event: StoreRecovered) -> None:
-        source = "The answer about forbidden flags" if event.doing == FORBIDDEN_FLAGS_OPERATION else "The store"
+        source = "The answer about forbidden flags" if event.operation == FORBIDDEN_FLAGS_OPERATION else "The store"
         times = count(event.failures, "failure")
-        facts = {"doing": event.doing, "failures": event.failures}
-        self._worker(event.worker).log_event("info", f"{source} is back ({event.doing}, after {times})", facts)
+        facts = {"doing": event.operation, "failures": event.failures}
+        self._worker(event.worker).log_event("info", f"{source} is back ({event.operation}, after {times})", facts)
 
     def _store_warning(self, event: StoreWarning) -> None:
         fix = f"; fix it with:\n{event.fix.rstrip()}" if event.fix else ""
@@ -282,7 +284,7 @@ class LogListener:
             if event.job_id is not None
             else "something"
         )
-        hung = "" if event.beating else "; it counts as hung, and leases are no longer renewed"
+        hung = "" if event.is_lease_renewed else "; it counts as hung, and leases are no longer renewed"
         self._worker(event.worker).warning(
             f"The event loop is blocked for {event.seconds:.1f}s by {source}{hung}. Stack:\n{event.stack.rstrip()}"
         )
@@ -294,7 +296,7 @@ class LogListener:
 
     def _thread_ended(self, event: ThreadEnded) -> None:
         self._worker(event.worker).info(
-            f"The abandoned thread of task {job_label(event)} has ended; still running: {event.left}"
+            f"The abandoned thread of task {job_label(event)} has ended; still running: {event.remaining}"
         )
 
     def _threads_exhausted(self, event: ThreadsExhausted) -> None:
@@ -305,7 +307,9 @@ class LogListener:
 
     def _child_died(self, event: ChildDied) -> None:
         jobs = count(event.jobs, "job")
-        self._worker(event.worker).error(f"Worker process {event.pid} exited unexpectedly ({event.how}); {jobs} reset")
+        self._worker(event.worker).error(
+            f"Worker process {event.pid} exited unexpectedly ({event.cause}); {jobs} reset"
+        )
 
     def _child_renewed(self, event: ChildRenewed) -> None:
         self._worker(event.worker).info(f"Worker process {event.pid} reached a limit and exited; starting another")
@@ -325,13 +329,13 @@ class LogListener:
         late = f", {event.late:.0f}s late" if event.late >= LATE_TICK_SECONDS else ""
         # Many ticks may be backfilled at once; CronStarted reports their number.
         log = self._core.debug if event.backfilled else self._core.info
-        log(f"Scheduled task {event.job_id} ({escape(event.task)}{name}) for {event.at:%Y-%m-%d %H:%M}Z{late}")
+        log(f"Scheduled task {event.job_id} ({escape(event.task)}{name}) for {event.tick:%Y-%m-%d %H:%M}Z{late}")
 
     def _cron_conflict(self, event: CronConflict) -> None:
         self._core.warning(
             f"Another worker has a different recurring task under the identifier {escape(event.identifier)}; for"
-            f" {event.at:%Y-%m-%d %H:%M}Z its job was created and ours was not; give one of them another id."
-            f" Ours: {one_line(event.ours)}; theirs: {one_line(event.theirs)}"
+            f" {event.tick:%Y-%m-%d %H:%M}Z its job was created and ours was not; give one of them another id."
+            f" Ours: {one_line(event.own_spec)}; theirs: {one_line(event.other_spec)}"
         )
 
     def _cron_clock_moved(self, event: CronClockMoved) -> None:
@@ -354,7 +358,7 @@ class LogListener:
                 self._core.error(f"  {one_line(line)}")
 
     def _quiet_changed(self, event: WorkerQuietChanged) -> None:
-        message = f"Quiet: claiming nothing new; running: {event.running}" if event.quiet else "Claiming jobs again"
+        message = f"Quiet: claiming nothing new; running: {event.running}" if event.is_quiet else "Claiming jobs again"
         self._worker(event.worker).info(message)
 
     def _renewed(self, event: WorkerRenewed) -> None:
@@ -364,7 +368,9 @@ class LogListener:
 
     def _stopping(self, event: WorkerStopping) -> None:
         jobs = count(event.running, "running job")
-        message = f"Stopping now; returning {jobs} to the queue" if event.now else f"Stopping; waiting for {jobs}"
+        message = (
+            f"Stopping now; returning {jobs} to the queue" if event.is_immediate else f"Stopping; waiting for {jobs}"
+        )
         self._worker(event.worker).info(message)
 
     def _stopped(self, event: WorkerStopped) -> None:

@@ -68,7 +68,7 @@ class QueueMetrics(Collector):
     def _of(self, figures: Figures) -> Iterable[Metric]:
         states, tasks, serials, queues, is_paused, paused, paused_since = (declared() for declared in FIGURE_METRICS)
         for state, amount in figures.states.items():
-            if not amount.least:
+            if not amount.is_lower_bound:
                 states.add_metric([state.value], amount.number)
         for family, counts in ((tasks, figures.tasks), (serials, figures.serials), (queues, figures.queues)):
             for labels, number in _sum_by_labels(counts, self._labels).items():
@@ -103,4 +103,4 @@ def _sum_by_labels(counts: Sequence[LiveCounts], labels: int) -> dict[tuple[str,
         parts = {"waiting": count.waiting, "due": count.due, "running": count.processing, "failed": count.failed}
         for part, amount in parts.items():
             amounts[name, part] += amount
-    return {labels: amount.number for labels, amount in amounts.items() if not amount.least}
+    return {labels: amount.number for labels, amount in amounts.items() if not amount.is_lower_bound}

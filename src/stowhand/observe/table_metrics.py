@@ -86,7 +86,7 @@ class TableMetrics:
                 (self._failures if job.state is State.FAILED else self._resets).labels(resetter).inc()
 
         def call_failed(event: StoreCallFailed) -> None:
-            if event.doing == "reset":
+            if event.operation == "reset":
                 self._errors.labels(resetter).inc()
 
         events.on(JobsReset, reset)

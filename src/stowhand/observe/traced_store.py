@@ -128,7 +128,7 @@ class TracedTimetable(_Traced[Timetable]):
         ]
         entered: Sequence[LedgerEntry] = await self._inner.schedule(loaded)
         for span, entry in zip(spans, entered, strict=True):
-            if entry.mine:
+            if entry.is_own:
                 span.made(entry.job_id)
                 span.end()
         return entered

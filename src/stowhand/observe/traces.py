@@ -76,7 +76,7 @@ class Traces:
         if events.around != self._around:
             events.around = self._around
             events.on(JobEnded, self._job_ended)
-            events.on(JobLost, lambda event: self._finish(event.worker, event.job_id, "lost", event.why))
+            events.on(JobLost, lambda event: self._finish(event.worker, event.job_id, "lost", event.reason))
             events.on(JobUnknown, lambda event: self._finish(event.worker, event.job_id, "unknown"))
             events.on(JobsReturned, self._returned)
             events.on(WorkerStopped, self._stopped)
@@ -127,8 +127,8 @@ class Traces:
         self._ended_spans[span.worker, span.job_id] = span
 
     def _job_ended(self, event: JobEnded) -> None:
-        error = event.error if event.ended in _FAILED_OUTCOMES else None
-        self._finish(event.worker, event.job_id, event.ended.value, error)
+        error = event.error if event.outcome in _FAILED_OUTCOMES else None
+        self._finish(event.worker, event.job_id, event.outcome.value, error)
 
     def _returned(self, event: JobsReturned) -> None:
         for job_id in event.job_ids:

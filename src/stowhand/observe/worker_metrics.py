@@ -110,7 +110,7 @@ class WorkerMetrics:
         self._running.labels(self._kinds.of(event.task) if kind is None else kind).dec()
 
     def _ended(self, event: JobEnded) -> None:
-        self._count(event.task, event.ended.value)
+        self._count(event.task, event.outcome.value)
         self._seconds.labels(self._kinds.of(event.task)).observe(event.seconds)
 
     def _was_lost(self, event: JobLost) -> None:

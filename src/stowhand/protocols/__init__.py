@@ -1,1 +1,1 @@
-"""What stands between the rooms: the seams of a store, a handler and a flow, and what they exchange."""
+"""Protocols of stores, handlers and flows, and the values that they exchange."""

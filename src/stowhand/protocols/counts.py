@@ -1,4 +1,4 @@
-"""How many jobs are in which state: counted exactly up to a limit; beyond it is only known that there are more."""
+"""Counts of jobs by state and name. They are exact up to a limit, and a lower bound beyond it."""
 
 from __future__ import annotations
 
@@ -11,68 +11,68 @@ import msgspec
 from stowhand.jobs.job import State
 
 MAX_LISTED_NAMES = 100
-"""Tasks and serial keys that are listed by name, at most: the largest. The others are summed up."""
+"""Maximum number of tasks and serial keys that are listed by name, the largest first. The others are summed."""
 MAX_EXACT_COUNT = 10_000
-"""Jobs that are counted for people: exactly up to this number, and beyond it only that there are more."""
+"""Limit up to which counts for people are exact."""
 MAX_EXACT_COUNT_FOR_METRICS = 1_000_000
-"""The same for metrics, which have no sample of what is more."""
+"""Limit for metrics, which have no sample for a count beyond it."""
 
 
 class BoundedCount(msgspec.Struct, frozen=True):
-    """A number of jobs: exact, or, if it is ``least``, there are more."""
+    """A number of jobs: exact, or a lower bound."""
 
     number: int = 0
-    least: bool = False
+    is_lower_bound: bool = False
 
     @classmethod
     def up_to(cls, limit: int, number: int) -> BoundedCount:
-        """From a count that ended at one more than ``most``."""
+        """Return the bounded count for a count that stopped at ``limit + 1``."""
         return cls(min(number, limit), number > limit)
 
     def __add__(self, other: BoundedCount) -> BoundedCount:
-        return BoundedCount(self.number + other.number, self.least or other.least)
+        return BoundedCount(self.number + other.number, self.is_lower_bound or other.is_lower_bound)
 
     @property
-    def words(self) -> str:
-        """``8,412``, ``more than 10,000``."""
-        return f"more than {self.number:,}" if self.least else f"{self.number:,}"
+    def text(self) -> str:
+        """``8,412``, or ``more than 10,000``."""
+        return f"more than {self.number:,}" if self.is_lower_bound else f"{self.number:,}"
 
     def __str__(self) -> str:
-        return f">{self.number}" if self.least else str(self.number)
+        return f">{self.number}" if self.is_lower_bound else str(self.number)
 
 
 class LiveCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Live jobs of one task, serial key or worker. ``name`` ``None``: of all that are not listed by name."""
+    """Counts of the live jobs of one task, serial key or worker; of all unlisted ones if ``name`` is ``None``."""
 
     name: str | None
     queued: BoundedCount = BoundedCount()
     errored: BoundedCount = BoundedCount()
     due: BoundedCount = BoundedCount()
-    """Of those two, jobs that could run now; pauses are not considered."""
+    """Queued and errored jobs that could run now, pauses aside."""
     processing: BoundedCount = BoundedCount()
     failed: BoundedCount = BoundedCount()
 
     @property
     def waiting(self) -> BoundedCount:
-        """Queued, and waiting for another attempt."""
+        """Queued and errored jobs."""
         return self.queued + self.errored
 
 
 class Pauses(msgspec.Struct, frozen=True, kw_only=True):
-    """What is paused besides serial keys, and since when."""
+    """Paused tasks and queues."""
 
     tasks: Mapping[str, datetime] = {}
-    """By name."""
+    """Start times of pauses by task."""
     queues: Mapping[str, datetime] = {}
-    """By name."""
+    """Start times of pauses by queue."""
 
     def names(self) -> list[str]:
-        """What is paused, for people."""
+        """Return descriptions of the paused tasks and queues."""
         return [*(f"task {task}" for task in self.tasks), *(f"queue {queue}" for queue in self.queues)]
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts of a queue store, which it can give fast at any size."""
+    """The counts of a queue store, which are fast at any size."""
 
     states: Mapping[State, BoundedCount]
     """Every state is a key."""
@@ -80,31 +80,31 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     serials: Sequence[LiveCounts]
     queues: Sequence[LiveCounts]
     workers: Sequence[LiveCounts]
-    """By name; ``processing``: a worker's jobs, those claimed ahead included."""
+    """Ordered by name. ``processing`` includes jobs that the worker has claimed ahead."""
     paused: Mapping[str, datetime]
-    """Serial keys that are paused, by name, and since when."""
+    """Start times of pauses by serial key."""
     pauses: Pauses = Pauses()
     """Paused tasks and queues."""
 
     def all_pauses(self) -> list[datetime]:
-        """When each pause of a serial key, task or queue began."""
+        """Return the start times of all pauses."""
         return [*self.paused.values(), *self.pauses.tasks.values(), *self.pauses.queues.values()]
 
 
 class CronFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The recurring items that a store knows, by identifier."""
+    """The recurring items that a store knows."""
 
     known: Sequence[str] = ()
     unscheduled: Sequence[str] = ()
-    """Those that no live scheduler has."""
+    """Items that no live scheduler has."""
     missed: Mapping[str, datetime] = {}
-    """Those that missed a tick within the last day and have not ticked since; and which tick."""
+    """Missed ticks of the last day by item, unless the item has ticked since."""
 
 
 class NameCounts:
-    """Numbers of jobs by name and part, added row by row, and exact up to ``most``.
+    """Counts of jobs by name and part, added row by row, and exact up to a limit.
 
-    ``part``: a field of LiveCounts, or ``waiting``: queued and errored together.
+    A part is a field of LiveCounts, or ``waiting``: queued and errored together.
     """
 
     def __init__(self, limit: int = MAX_EXACT_COUNT) -> None:
@@ -117,11 +117,11 @@ class NameCounts:
         self._names[name][part] += number
 
     def cut(self, part: str) -> None:
-        """Mark a part that was not counted to its end: every name may have more, also one that has no row."""
+        """Mark a part as not counted to its end: every name may have more jobs, even without a row."""
         self._incomplete_parts.add(part)
 
     def live(self, max_names: int = MAX_LISTED_NAMES) -> list[LiveCounts]:
-        """The largest, by name, and the sum of the others: also of none, if a part was not counted to its end."""
+        """Return the largest names and the sum of the others, also if no others are known but a part is incomplete."""
         rows = sorted(self._names.items(), key=lambda row: (-row[1].total(), row[0]))
         listed = [self._counts_of(name, numbers) for name, numbers in rows[:max_names]]
         if len(rows) > max_names or self._incomplete_parts:
@@ -133,8 +133,9 @@ class NameCounts:
 
     def _counts_of(self, name: str | None, numbers: Counter[str]) -> LiveCounts:
         amounts = {part: self._count(part, numbers[part]) for part in ("errored", "due", "processing", "failed")}
-        waiting, errored = self._count("waiting", numbers["waiting"]), amounts["errored"]
-        queued = BoundedCount(max(waiting.number - errored.number, 0), waiting.least or errored.least)
+        waiting = self._count("waiting", numbers["waiting"])
+        errored = amounts["errored"]
+        queued = BoundedCount(max(waiting.number - errored.number, 0), waiting.is_lower_bound or errored.is_lower_bound)
         return LiveCounts(name=name, queued=queued, **amounts)
 
     def _count(self, part: str, number: int) -> BoundedCount:

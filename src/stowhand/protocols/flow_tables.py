@@ -1,14 +1,14 @@
-"""What a queue store keeps of flows besides their steps, which are ordinary jobs (flows/queue).
+"""The tables of flows in a queue store. The steps of flows are ordinary jobs (flows/queue).
 
 A step's key is ``flow:`` and the full name of the flow's job: ``flow:<flow>:<id>``, or a child's
 ``flow:<parent>:<child>:<id>``. All steps of a job have one key, so at most one of them is live; the earlier ones are in
 the history.
 
-flow_jobs      the jobs of flows: a step whose job has no row here is a ghost, and ends
-flow_lookups   the attributes by which they can be found
-flow_limits    how many jobs a limiter has let pass in its window
-flow_lists     attributes too long for every step to carry: the parameters of a parent's children
-flow_waits     the jobs that a limiter has asked to wait: a set, so that those that never come back are forgotten
+flow_jobs      the jobs of flows; a step without a row here belongs to a deleted job and ends
+flow_lookups   attributes for finding jobs
+flow_limits    number of jobs that a limiter has admitted in its window
+flow_lists     attributes too long for every step: the parameters of a parent's children
+flow_waits     jobs that a limiter has told to wait; those that do not return expire
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ FLOW_KEY_PREFIX = "flow:"
 PARKED_FLAG = "parked"
 """The flag of a step that waits for its children."""
 CHILD_ID_PREFIX_FIELD = "waits_for"
-"""In such a step's payload: what its children's ids begin with. Hexadecimal digits follow."""
+"""Field of its payload with the prefix of its children's ids. Hexadecimal digits follow the prefix."""
 MIN_WAIT_SECONDS = 0.001
 WAITER_TIMEOUT_SECONDS = 60.0
-"""Seconds, besides a window, after which a waiting job that has not come back no longer counts."""
+"""Time, in addition to a window, after which a waiting job that has not returned no longer counts."""
 IDLE_LIMITER_SECONDS = 86_400.0
-"""Seconds after which an unused limiter is forgotten."""
+"""Time after which an unused limiter is deleted."""
 
 
 class NewFlow(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,26 +38,26 @@ class NewFlow(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     step: NewJob
-    """Its first step, with its key."""
+    """The first step, with its key."""
     lookups: tuple[tuple[str, str], ...] = ()
-    """(attribute, value)."""
+    """Pairs (attribute, value)."""
     key: str | None = None
-    """While a job of the flow with this key has not ended, none is created. It is also a lookup value of ``""``."""
+    """No job is created while an unfinished job of the flow has this key. It is also a lookup value of ``""``."""
     lists: tuple[tuple[str, str], ...] = ()
-    """Long attributes that its step does not carry: (id, JSON text)."""
+    """Long attributes that the step does not contain: (id, JSON text)."""
 
 
 class ParentWakeup(StrEnum):
     """The result of waking a parent."""
 
     WOKEN = "woken"
-    """It is due now."""
+    """The parent is due now."""
     RUNNING = "running"
-    """It is looking at its children, and may not have seen the end of this one."""
+    """The parent is reading its children, and may have missed the end of this one."""
     OPEN = "open"
-    """It still waits for other children."""
+    """The parent still waits for other children."""
     GONE = "gone"
-    """It is not waiting for children."""
+    """The parent is not waiting for children."""
 
 
 class RateLimitRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class RateLimitRequest(msgspec.Struct, frozen=True, kw_only=True):
     part: str
     """Each part has a reservoir of its own."""
     holder: str
-    """Who requests: a holder that was asked to wait is recognised when it comes back."""
+    """The requester. A holder that was told to wait is recognised when it returns."""
     reservoir: int
     interval: float
     """Seconds."""
@@ -93,71 +93,72 @@ class StepCount(msgspec.Struct, frozen=True):
 
 
 class PlacedStep(msgspec.Struct, frozen=True):
-    """One step in its queue."""
+    """A step in its queue."""
 
     key: str
     priority: int
     state: StepState
     ready_at: float | None
-    """Of delayed and parked steps: seconds since the epoch."""
+    """Due time of delayed and parked steps, in seconds since the epoch."""
 
 
 class FlowTables(Protocol):
     """The part of a queue store that flows need. Every method raises StoreUnreachable and SchemaError."""
 
     keeps: bool
-    """Finished jobs are kept for a while, in the history."""
+    """True if the history keeps finished jobs."""
 
     async def create(self, flow: str, jobs: Sequence[NewFlow]) -> Sequence[str]:
-        """Create all of them or none: rows, lookups and first steps. A repeat with the same ids does nothing.
+        """Create all jobs or none: rows, lookups and first steps. A repeat with the same ids does nothing.
 
-        Return the id of each: of the job that holds its key, or its own."""
+        Return an id for each job: its own, or that of the job that holds its key.
+        """
 
     async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
         """Keep long attributes (id, JSON text) for as long as the job exists; no effect for an unknown job."""
 
     async def kept(self, list_id: str) -> str | None:
-        """The JSON text of one such attribute."""
+        """Return the JSON text of a long attribute."""
 
     async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:
-        """The ids of jobs with this value, in order."""
+        """Return the ids of jobs with this value, in order."""
 
     async def exists(self, ids: Sequence[str]) -> set[str]:
-        """Those of the jobs that have been created and not deleted."""
+        """Return the ids of jobs that exist."""
 
     async def latest(self, keys: Sequence[str]) -> Sequence[Job | None]:
-        """The newest step with each key, live or in the history."""
+        """Return the newest step with each key, live or in the history."""
 
     async def delete(self, flow: str, job_id: str, keys: Sequence[str]) -> bool:
-        """Delete the job, and every step with one of these keys; a running one loses its key. False: there was none."""
+        """Delete the job and every step with one of these keys. A running step loses its key. False: no such job."""
 
     async def wake(self, key: str) -> ParentWakeup:
-        """Make the parked step with this key due, if all of its children have ended."""
+        """Make the parked step with this key due if all its children have ended."""
 
     async def spend(self, request: RateLimitRequest) -> float:
-        """0: it passes; else the seconds until the holder should ask again."""
+        """Return 0 if the job passes, else the seconds until the holder should repeat the request."""
 
     async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
-        """All live steps of these tasks, counted."""
+        """Count the live steps of these tasks."""
 
     async def in_queue(self, task: str, limit: int) -> Sequence[PlacedStep]:
-        """Of each state but failed at most ``limit`` steps, in the order in which they are served."""
+        """Return at most ``limit`` steps of each state except failed, in the order of service."""
 
     async def failed(self, tasks: Sequence[str], after: str, limit: int) -> Sequence[str]:
-        """Keys of failed steps after the key ``after``, in order."""
+        """Return keys of failed steps after the key ``after``, in order."""
 
 
 class RateLimitReply(NamedTuple):
-    """The state of one part of a limiter, and how long the holder is to wait."""
+    """The state of one part of a limiter, and the time that the holder must wait."""
 
     slot: int
     """The window, in intervals since the epoch."""
     calls: int
-    """Jobs that have passed in it."""
+    """Jobs that have passed in the window."""
     following: int
     """The next ticket for a later window; each window has as many as the reservoir, numbered from the epoch on."""
     wait: float = 0.0
-    """Seconds; 0: it passes."""
+    """Seconds to wait; 0 if the job passes."""
 
 
 def is_step(task: str, key: str | None) -> bool:
@@ -166,10 +167,10 @@ def is_step(task: str, key: str | None) -> bool:
 
 
 def spend(now: float, previous: RateLimitReply, request: RateLimitRequest, *, came_back: bool) -> RateLimitReply:
-    """One more request, at this moment (seconds). ``came_back``: the holder was asked to wait before.
+    """Return the state of a limiter after one more request at ``now`` (seconds).
 
-    Exact after any pause: an overdue holder passes as soon as a window has room, and takes a new ticket otherwise, so
-    that each later window is filled. A holder that comes for the first time does not pass while others wait.
+    ``came_back`` means that the holder was told to wait before. An overdue holder passes as soon as a window has room,
+    and takes a new ticket otherwise, so that each later window is filled. A new holder does not pass while others wait.
     """
     window = max(previous.slot, int(now // request.interval))
     calls = previous.calls if previous.slot == window else 0

@@ -1,4 +1,4 @@
-"""What a worker runs for a record: one async callable with three optional hooks."""
+"""Handlers: an async callable per record, with optional hooks."""
 
 from __future__ import annotations
 
@@ -27,21 +27,19 @@ S = TypeVar("S")
 
 @runtime_checkable
 class EnclosingStore(Protocol):
-    """A store that prepares each attempt, and may enclose its handler. Optional: a worker asks whether its store is
-    one."""
+    """A store that prepares each attempt, and may enclose its handler. Optional for stores."""
 
     async def validate(self, events: Events | None = None) -> None:
-        """Called once before a worker's first claim. Raises what makes the store unfit to be worked on.
+        """Check the store once before a worker's first claim. Raises the error that prevents work.
 
-        ``events``: receives what a person should know of the store (``StoreWarning``), now and while it is worked on.
+        ``events`` receives warnings about the store (``StoreWarning``), now and while workers run.
         """
 
     def around(self, attempt: Attempt[Any]) -> AbstractAsyncContextManager[None] | None:
-        """Bind what the handler may use to the attempt's control; return what is to enclose its hooks and its handler,
-        if anything.
+        """Prepare the attempt's control. Return a context manager around its hooks and its handler, if needed.
 
-        The context manager may set ``control_of(attempt).transaction`` and leave it open: the worker settles there. It
-        may raise LeaseLost on entering: then nothing runs, and nothing is recorded.
+        The context manager may set ``control_of(attempt).transaction`` and leave it open, so that the worker settles
+        in it. If entering raises LeaseLost, nothing runs and nothing is recorded.
         """
 
 
@@ -50,66 +48,66 @@ class ClaimContext(msgspec.Struct, frozen=True):
 
     worker: str
     free: int
-    """Slots in which nothing runs."""
+    """Number of free slots."""
     running: int
     logger: AttemptLogger
 
 
 class ClaimDecision(msgspec.Struct, frozen=True):
-    """The full answer of ``pre_claim``: claim up to ``limit`` records, with these conditions."""
+    """The detailed answer of ``pre_claim``: claim up to ``limit`` records, with these conditions."""
 
     conditions: tuple[Any, ...] = ()
     limit: int = 1
 
 
 class Handler(Protocol[Record]):
-    """What a worker runs for each record it claims.
+    """The code that a worker runs for each claimed record.
 
-    ``handle`` returns an ``Outcome``, or anything else, which is ``Complete`` with that result (``None`` included);
-    what it raises is a ``Retry``, or a ``Fail`` when ``NonRetryable`` is in its chain of causes.
+    ``handle`` returns an ``Outcome``. Any other value, including ``None``, is the result of ``Complete``. An error is a
+    ``Retry``, or a ``Fail`` if ``NonRetryable`` is in its chain of causes.
 
     A handler may also have:
         ``async pre_claim(ctx)``              before each claim: False (not now), True, conditions or ``ClaimDecision``;
-                                              one record is claimed at a time then, unless ``ClaimDecision`` says more
+                                              a claim then takes one record, unless ``ClaimDecision`` has a limit
         ``async pre_handle(ctx, record)``     before ``handle``
-        ``async post_handle(ctx, record)``    after every ``pre_handle``, when the record has been marked
+        ``async post_handle(ctx, record)``    after every ``pre_handle``, when the record is settled
         ``policy(claim) -> Policy``           timeout and backoff for this record
-        ``encode(result) -> str``             a result as JSON text; raises ValueError when it cannot be kept
-        ``retryable(error) -> bool``          False: what it raised fails the record at once
+        ``encode(result) -> str``             a result as JSON text; raises ValueError if it cannot be kept
+        ``retryable(error) -> bool``          False: the error fails the record at once
 
-    ``Handler[Upload]`` says what the records are, and a type checker compares it with the store. Hooks are optional, so
-    it compares theirs only where a class names them: ``class Index(Handler[Upload], PreHandle[Upload])``.
+    ``Handler[Upload]`` declares the type of the records, which a type checker compares with the store. It checks the
+    optional hooks only if a class names them: ``class Index(Handler[Upload], PreHandle[Upload])``.
     """
 
     async def handle(self, ctx: Attempt[Record], record: Record) -> object:
-        """Do the work."""
+        """Process the record."""
 
 
 class PreHandle(Protocol[Record]):
     """A handler with a ``pre_handle`` for these records."""
 
     async def pre_handle(self, ctx: Attempt[Record], record: Record) -> object:
-        """Before ``handle``."""
+        """Run before ``handle``."""
 
 
 class PostHandle(Protocol[Record]):
     """A handler with a ``post_handle`` for these records."""
 
     async def post_handle(self, ctx: Attempt[Record], record: Record) -> object:
-        """After every ``pre_handle``, when the record has been marked."""
+        """Run after every ``pre_handle``, when the record is settled."""
 
 
 class Resources(Protocol):
-    """What tasks ask for, open while their worker runs."""
+    """The resources of tasks, open while their worker runs."""
 
     async def open(self, tasks: Collection[str] | None, ended: Callable[[BaseException], None]) -> None:
-        """Open what these tasks ask for; ``None``: all. ``ended``: called with the error of one that ends by itself.
+        """Open the resources of these tasks, or of all (``None``). Raises ResourceUnavailable.
 
-        Raises ResourceUnavailable; what was opened stays until ``close``.
+        ``ended`` is called with the error of a resource that ends by itself. Open resources stay open until ``close``.
         """
 
     async def close(self, within: Callable[[], float]) -> list[tuple[str, BaseException]]:
-        """Close all, the last first; each has ``within()`` seconds. Gives what that raised, by name."""
+        """Close all resources in reverse order, each within ``within()`` seconds. Return the errors by name."""
 
 
 Function = Callable[[Attempt[S], S], Awaitable[object]]
@@ -117,20 +115,20 @@ Middleware = Callable[[Handler], Handler | Function[Any]]
 
 
 def handler(function: Function[S]) -> Handler[S]:
-    """A handler from one async function of (ctx, record)."""
+    """Return a handler for an async function of (ctx, record)."""
     return cast("Handler[S]", SimpleNamespace(handle=function))
 
 
 _HOOK_ARGUMENTS = {"pre_claim": ("ctx",), "policy": ("claim",), "encode": ("result",), "retryable": ("error",)}
 _SYNCHRONOUS_HOOKS = ("policy", "encode", "retryable")
-"""Not awaited."""
+"""Hooks that are not awaited."""
 HOOK_NAMES = ("pre_handle", "post_handle", *_HOOK_ARGUMENTS, "on_enqueue", "resources", "task_queues")
-"""What a handler may have beside ``handle``. The last three are an App's: what jobs of ``enqueue_after`` go through,
-what its tasks ask for, and the queue that each of them declares."""
+"""Optional members of a handler. An App sets the last three: a conversion of ``enqueue_after`` jobs, the resources of
+its tasks, and their queues."""
 
 
 def handler_of(function: Handler[S] | Function[S]) -> Handler[S]:
-    """A handler is itself; an async callable of (ctx, record) is one. Raises ConfigurationError for anything else."""
+    """Return the handler, or one for an async callable of (ctx, record). Raises ConfigurationError for other values."""
     if not isinstance(function, type):
         if callable(getattr(function, "handle", None)):
             _check(function)
@@ -144,7 +142,7 @@ def handler_of(function: Handler[S] | Function[S]) -> Handler[S]:
 
 
 def _check(handler_object: object) -> None:
-    """Before any record is claimed: a hook with a wrong signature would fail them all, one by one."""
+    """Check the hooks before any record is claimed: a wrong signature would fail every record."""
     for name in ("handle", "pre_handle", "post_handle", *_HOOK_ARGUMENTS):
         hook = getattr(handler_object, name, None)
         if hook is None:
@@ -168,7 +166,7 @@ def _check(handler_object: object) -> None:
 
 
 def _is_synchronous(handler_object: object, hook: Callable[..., object]) -> bool:
-    """A plain ``def`` whose annotations name no coroutine. What cannot be inspected is trusted."""
+    """Return whether a hook is a plain ``def`` without a coroutine in its annotation. Other callables are trusted."""
     inner = _innermost(hook)
     if not (inspect.isfunction(inner) or inspect.ismethod(inner)) or inspect.iscoroutinefunction(inner):
         return False
@@ -179,8 +177,7 @@ def _is_synchronous(handler_object: object, hook: Callable[..., object]) -> bool
 
 
 def _innermost(hook: Callable[..., object]) -> object:
-    """The function that runs in the end: of a partial, of what ``functools.wraps`` names, of an object with
-    ``__call__`` (but one that passes its arguments on may return anything)."""
+    # An object whose __call__ passes its arguments on may return anything, so the object itself is returned.
     inner = unwrap_callable(hook)
     call = innermost_function(inner)
     is_forwarding = call is not inner and call.__code__.co_flags & inspect.CO_VARARGS
@@ -193,25 +190,25 @@ def _accepts(hook: Callable[..., object], number: int) -> bool:
     except TypeError:
         return False
     except ValueError:
-        return True  # written in C: its signature is not known
+        return True  # written in C: the signature is unknown
     return True
 
 
 class ChildCrashed(Exception):
-    """Raised by an isolating handler: the child process died before it reported how the attempt ended."""
+    """Raised by an isolating handler: the child process died before it reported the outcome."""
 
 
 class ChildUnable(Exception):
-    """Raised by an isolating handler: the child process never started the job (no store, no such task any more). That
-    is no death: the job is returned without using an attempt."""
+    """Raised by an isolating handler: the child process could not start the job (no store, or no such task). The job
+    is returned without using an attempt."""
 
 
 Isolate = Callable[[Attempt[Any]], Coroutine[Any, Any, object]]
-"""Runs one attempt where it can do no harm (a child process). Raises ChildCrashed, ChildUnable."""
+"""Runs one attempt in a child process. Raises ChildCrashed, ChildUnable."""
 
 
 def unwrap_callable(function: object) -> Any:
-    """The innermost callable, without partials and the wrappers that ``functools.wraps`` names."""
+    """Return the innermost callable, without partials and wrappers of ``functools.wraps``."""
     inner: Any = inspect.unwrap(function)  # type: ignore[arg-type]
     while isinstance(inner, functools.partial):
         inner = inspect.unwrap(inner.func)
@@ -219,26 +216,26 @@ def unwrap_callable(function: object) -> Any:
 
 
 def innermost_function(function: object) -> Any:
-    """The ``def`` that runs in the end: of an object, its ``__call__``."""
+    """Return the function that runs when the callable is called; for an object its ``__call__``."""
     inner = unwrap_callable(function)
     call = inspect.getattr_static(type(inner), "__call__", None)
     return call if inspect.isfunction(call) else inner
 
 
 def is_async(function: object) -> bool:
-    """Whether calling it returns a coroutine, as far as can be seen."""
+    """Return whether calling it returns a coroutine, as far as inspection shows."""
     return inspect.iscoroutinefunction(unwrap_callable(function)) or inspect.iscoroutinefunction(
         innermost_function(function)
     )
 
 
 def not_a_function_reason(function: object) -> str | None:
-    """Why this callable is no function, and what to write instead; ``None``: it is one."""
+    """Return why a callable is not a function, and what to write instead; ``None`` for a function."""
     inner = unwrap_callable(function)
     if isinstance(inner, type):
         return (
-            f"{inner.__qualname__} is a class, and calling it makes an object and does no work: write a def that makes"
-            " one, or give a method of an object"
+            f"{inner.__qualname__} is a class, and calling it only creates an object: write a def that creates one, or"
+            " give a method of an object"
         )
     inner = innermost_function(function)
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):

@@ -1,8 +1,7 @@
-"""What operators do with a queue store: pause and purge; and what they see: serial keys, workers, why a job does not
-run.
+"""Operations on a queue store (pause, purge), and its reports: serial keys, workers, reasons why a job does not run.
 
 Operator      a part of a store (queue_store.py)
-WorkerList    its heartbeats' part: workers register themselves
+WorkerList    a part of its heartbeats: workers register themselves
 """
 
 from __future__ import annotations
@@ -25,29 +24,29 @@ PURGE_TASK = limits.PURGE_TASK
 BUILT_IN_TASKS = limits.BUILT_IN_TASKS
 """Tasks that every worker has (app/built_in.py)."""
 MAX_PURGE_COUNT = 1_000_000
-"""Jobs of one state that a dry run counts, at most."""
+"""Maximum number of jobs of one state that a dry run counts."""
 WORKER_UPDATE_INTERVAL_SECONDS = 30.0
-"""Seconds between two updates of a worker in the list."""
+"""Time between two updates of a worker in the list."""
 WORKER_TIMEOUT_SECONDS = 3 * WORKER_UPDATE_INTERVAL_SECONDS
-"""Seconds after its last update for which a worker counts as alive."""
+"""Time after its last update for which a worker counts as alive."""
 LOST_WORKER_RETENTION_SECONDS = 86_400.0
-"""Seconds after which a worker that did not deregister is left out of the list."""
+"""Time for which a lost worker stays in the list."""
 VERSION_ABSENCE_SECONDS = 900.0
-"""Seconds without a worker of it after which a version of the application comes up anew."""
+"""Time without a worker after which an application version counts as started again."""
 VERSION_RETENTION_SECONDS = 90 * 86_400.0
-"""Seconds for which it is remembered that a version was there."""
+"""Time for which application versions are kept."""
 MAX_SHOWN_HELD_JOBS = 10
-"""Jobs that are shown of a worker, by default."""
+"""Default number of listed jobs per worker."""
 MAX_SHOWN_WORKERS = 20
-"""Workers that are named of a task."""
+"""Maximum number of named workers per task."""
 MAX_JOBS_AHEAD = 1000
-"""Jobs ahead of another are counted up to this number."""
+"""Limit of the count of jobs ahead of a job."""
 
 
 OVERDUE_SECONDS = 20.0
-"""Two of a worker's longest polls, by default: a job that could run does not wait longer while a slot is free."""
+"""Twice the longest default poll: a runnable job does not wait longer while a slot is free."""
 MAX_OVERDUE_JOBS = 20
-"""Overdue jobs that are looked at in one call."""
+"""Maximum number of overdue jobs in one answer."""
 
 
 class SerialChange(msgspec.Struct, frozen=True):
@@ -55,7 +54,7 @@ class SerialChange(msgspec.Struct, frozen=True):
 
     serial: str
     changed: bool
-    """False: it was so already."""
+    """False if it already was in that state."""
 
 
 class TaskChange(msgspec.Struct, frozen=True):
@@ -63,7 +62,7 @@ class TaskChange(msgspec.Struct, frozen=True):
 
     task: str
     changed: bool
-    """False: it was so already."""
+    """False if it already was in that state."""
 
 
 class QueueChange(msgspec.Struct, frozen=True):
@@ -71,7 +70,7 @@ class QueueChange(msgspec.Struct, frozen=True):
 
     queue: str
     changed: bool
-    """False: it was so already."""
+    """False if it already was in that state."""
 
 
 class SerialRow(msgspec.Struct, frozen=True):
@@ -80,19 +79,19 @@ class SerialRow(msgspec.Struct, frozen=True):
     name: str
     paused_since: datetime | None
     held_by: int | None
-    """The running job: the next one of the key waits for it."""
+    """The running job, for which the next job of the key waits."""
     waiting: int
     due: int
-    """Of those that are waiting."""
+    """Due jobs among the waiting ones."""
     running: int
     failed: int
-    """Of the newest 10,000 that have failed, in a store that keeps many."""
+    """Failed jobs, among the newest 10,000 if the store keeps more."""
     due_since: datetime | None = None
-    """Since when the first of those that are due has been so."""
+    """The due time of the earliest due job."""
 
 
 class Ages(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds, a timedelta or a phrase after their end when jobs are purged; ``None``: those of that state are not."""
+    """Ages after which jobs are purged, by state: seconds, a timedelta or a phrase. ``None`` keeps the jobs."""
 
     completed: float | None = None
     failed: float | None = None
@@ -113,7 +112,7 @@ class Ages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PurgeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How many jobs were deleted, or would be: in a dry run ``PURGE_COUNTED`` + 1 means that there are more."""
+    """Numbers of deleted jobs, or of matching jobs in a dry run. ``MAX_PURGE_COUNT`` + 1 means that there are more."""
 
     completed: int = 0
     failed: int = 0
@@ -121,91 +120,91 @@ class PurgeResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def own_version() -> str:
-    """The version of this package: also where it has no metadata, in a zipapp or run from its source."""
+    """Return the version of this package, even without metadata, as in a zipapp."""
     return str(vars(sys.modules["stowhand"])["__version__"])
 
 
 class WorkerDescription(msgspec.Struct, frozen=True):
-    """How a worker describes itself."""
+    """The description that a worker registers."""
 
     name: str
     host: str
     pid: int
     version: str
     tasks: tuple[str, ...] | None
-    """``None``: any."""
+    """``None``: all tasks."""
     concurrency: int
     stopping: bool = False
-    """It claims nothing new."""
+    """True if it claims no new jobs."""
     forbidden_flags: tuple[str, ...] | None = ()
-    """It leaves jobs with one of these alone; ``None``: a function returns them before each claim."""
+    """Flags whose jobs it does not claim; ``None``: a function returns them before each claim."""
     app_version: str | None = None
-    """The version of the application (``STOWHAND_APP_VERSION``); ``None``: it does not say."""
+    """The version of the application (``STOWHAND_APP_VERSION``); ``None`` if not set."""
     abandoned_threads: int = 0
-    """Threads that still run a handler whose attempt has ended: they cannot be stopped."""
+    """Number of threads that still run a handler whose attempt has ended."""
     blocked: bool = False
-    """Its event loop does not run: a handler blocks it."""
+    """True if a handler blocks its event loop."""
     queues: Queues = ALL_QUEUES
     """The queues whose jobs it claims."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker in the list. For people: no lease and no claim depends on it."""
+    """A worker in the list, for people: no lease or claim depends on it."""
 
-    card: WorkerDescription
+    description: WorkerDescription
     started_at: datetime
     seen_at: datetime
-    alive: bool
-    """It was seen within ``ALIVE_FOR``; one that was killed stays in the list for a day."""
+    is_alive: bool
+    """True if seen within ``WORKER_TIMEOUT_SECONDS``. A lost worker stays in the list for a day."""
 
     @property
     def state(self) -> str:
         """``alive``, ``blocked``, ``stopping`` or ``lost``."""
-        if not self.alive:
+        if not self.is_alive:
             return "lost"
-        if self.card.blocked:
+        if self.description.blocked:
             return "blocked"
-        return "stopping" if self.card.stopping else "alive"
+        return "stopping" if self.description.stopping else "alive"
 
 
 class HeldJobs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker has under its leases, jobs that it has claimed ahead included."""
+    """The jobs that a worker leases, including those claimed ahead."""
 
     worker: str
     jobs: BoundedCount
     longest: Sequence[Job]
-    """Those that it has held longest; without payload, and of the last error its first line."""
+    """The longest leased jobs, without payload and with the first line of the last error."""
 
 
 class AppVersion(msgspec.Struct, frozen=True):
-    """A version of the application, and when its first worker came up; once more after it was gone for a while."""
+    """An application version and the start time of its first worker. It is listed again after a long absence."""
 
     version: str
     since: datetime
 
 
 class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A known task or queue: what it holds, and the workers that take its jobs.
+    """A known task or queue: counts of its jobs, and the workers that serve it.
 
-    A task is known that has live jobs, had some within an hour, is paused, or that a worker has; a queue that has live
-    jobs, is paused, or that a task or a worker names, and ``default``.
+    A task is known if it has live jobs, had some in the last hour, is paused, or a worker has it. A queue is known if
+    it has live jobs, is paused, is named by a task or a worker, or is ``default``.
     """
 
     name: str
     paused_since: datetime | None
     waiting: BoundedCount
     due: BoundedCount
-    """Of those that are waiting."""
+    """Due jobs among the waiting ones."""
     running: BoundedCount
     failed: BoundedCount
     serving: int
-    """Workers that are alive and take its jobs."""
+    """Number of live workers that serve it."""
     workers: tuple[str, ...]
-    """The names of the first twenty of them."""
+    """The names of the first twenty of these workers."""
 
     @property
     def is_unserved(self) -> bool:
-        """Jobs of it are due, and no worker that is alive takes them."""
+        """True if jobs are due and no live worker serves them."""
         return self.due.number > 0 and not self.serving
 
 
@@ -213,47 +212,46 @@ class Reason(msgspec.Struct, frozen=True):
     """One reason why a job is not running."""
 
     code: str
-    """``running``, ``not_due``, …: for programs."""
-    what: str
-    """A sentence."""
-    todo: str = ""
-    """What to do about it, if anything."""
+    """Machine-readable code: ``running``, ``not_due``, …"""
+    text: str
+    """The reason as a sentence."""
+    advice: str = ""
+    """What to do about it; empty if nothing."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """A job, and every reason why it is not running; the most important first."""
+    """A job and the reasons why it is not running, the most important first."""
 
     job: Job
     reasons: tuple[Reason, ...]
 
 
 class Operator(Protocol):
-    """Pauses, and purges."""
+    """Pauses and purges."""
 
     async def pause_serial(self, name: str) -> SerialChange:
-        """Let no further job of this serial key be claimed; a running one goes on. Raises InvalidJob for an invalid
-        name."""
+        """Stop claiming jobs of this serial key; a running job continues. Raises InvalidJob for an invalid name."""
 
     async def resume_serial(self, name: str) -> SerialChange:
         """Let its jobs be claimed again; workers are woken."""
 
     async def pause_task(self, name: str) -> TaskChange:
-        """Let no further job of this task be claimed, whatever their serial key; running ones go on. Raises InvalidJob
-        for an invalid name."""
+        """Stop claiming jobs of this task; running jobs continue. Raises InvalidJob for an invalid name."""
 
     async def resume_task(self, name: str) -> TaskChange:
         """Let its jobs be claimed again; workers are woken."""
 
     async def pause_queue(self, name: str) -> QueueChange:
-        """Let no further job of this queue be claimed, whatever its task and serial key; running ones go on. Raises
-        InvalidJob for an invalid name."""
+        """Stop claiming jobs of this queue; running jobs continue. Raises InvalidJob for an invalid name."""
 
     async def resume_queue(self, name: str) -> QueueChange:
         """Let its jobs be claimed again; workers are woken."""
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> PurgeResult:
-        """Delete jobs that ended longer ago than ``ages``, page by page; ``dry_run``: only count, up to
-        ``PURGE_COUNTED`` of each state. May be repeated."""
+        """Delete jobs that ended longer ago than ``ages``, page by page. May be repeated.
+
+        ``dry_run`` only counts them, up to ``MAX_PURGE_COUNT`` of each state.
+        """
 
 
 @runtime_checkable
@@ -261,35 +259,35 @@ class WorkerList(Protocol):
     """Heartbeats that keep the list of workers. Raises StoreUnreachable."""
 
     async def worker_seen(self, card: WorkerDescription, task_queues: Mapping[str, str]) -> None:
-        """Register the worker, or update its entry: it is alive now.
+        """Register the worker, or update its entry.
 
-        ``task_queues``: the queue that each of its tasks declares. The first call of these heartbeats declares them: of
-        two versions that run beside each other, the newer one has declared them last.
+        ``task_queues`` has the declared queue of each task. The first call of these heartbeats stores them, so the
+        version of the application that started last wins.
         """
 
     async def declare_queues(self, task_queues: Mapping[str, str]) -> None:
-        """Keep the queue of each task, for producers that name no queue and do not know the task."""
+        """Store the queue of each task, for producers that do not know the task."""
 
     async def worker_gone(self, name: str) -> None:
-        """Deregister it. No error if it is not registered."""
+        """Deregister a worker. No effect if it is not registered."""
 
 
 def read_serial(name: str) -> str:
-    """The name, if a serial key may have it. Raises InvalidJob."""
+    """Return the name of a serial key. Raises InvalidJob."""
     return limits.check_name("serial", name, limits.SERIAL_LIMIT)
 
 
 def read_task(name: str) -> str:
-    """The name, if a task may have it. Raises InvalidJob."""
+    """Return the name of a task. Raises InvalidJob."""
     return limits.check_name("task", name, limits.TASK_LIMIT)
 
 
 def read_queue(name: str) -> str:
-    """The name, if a queue may have it. Raises InvalidJob."""
+    """Return the name of a queue. Raises InvalidJob."""
     return limits.check_queue("queue", name)
 
 
 def worker_row(card: WorkerDescription, started_at: datetime, seen_at: datetime, now: datetime) -> WorkerRow:
-    """Whether it is alive is decided by the store's clock."""
+    """Return the row of a worker. ``now`` is from the store's clock."""
     alive = now - seen_at < timedelta(seconds=WORKER_TIMEOUT_SECONDS)
-    return WorkerRow(card=card, started_at=started_at, seen_at=seen_at, alive=alive)
+    return WorkerRow(description=card, started_at=started_at, seen_at=seen_at, is_alive=alive)

@@ -1,7 +1,7 @@
-"""Options: what one may be, wherever it is given (keyword, flag, variable, key of a file), and the options of a worker.
+"""Options: their declaration for every source (keyword, flag, variable, key of a file), and the options of a worker.
 
-A field of an options struct is ``Annotated[type, Seconds("…")]``. An option reads what Python gives (``read``) and text
-(``parse``), which may have a higher least; both raise ValueError with half a sentence that says what would be right.
+A field of an options struct is ``Annotated[type, Seconds("…")]``. An option reads values from Python (``read``) and
+text (``parse``), which may have a higher minimum. Both raise ValueError with a phrase that says what is allowed.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ VARIABLE_PREFIX = "STOWHAND_"
 
 
 class Option(msgspec.Struct, frozen=True):
-    """One option, declared at its field. What follows from the field is filled in by ``options_of``."""
+    """One option, declared at its field. ``options_of`` adds name, default and type of the field."""
 
     doc: str
     unset: str = ""
-    """What holds where it is not given, if that is no fixed value."""
+    """Description of the default, if it is not a fixed value."""
     called: str = ""
-    """Its name as a setting, where that is not the field's."""
+    """The name of the setting, if it differs from the field's."""
     short: tuple[str, ...] = ()
     """Further spellings of the flag."""
     on: Literal["worker", "store", "serve", "settings", "python"] = "worker"
-    """The commands with its flag: ``stowhand worker``; every command that opens a store; ``stowhand serve``; none: the
-    environment and the file alone; or it is no setting at all."""
+    """Where it can be set: as a flag of ``stowhand worker``, of every command that opens a store, or of ``stowhand
+    serve``; in the environment and the file only; or in Python only."""
     metavar: str = "TEXT"
     words: tuple[str, ...] = ()
-    """All that may be given in text, if it is one of a few."""
+    """All allowed texts, if there are only a few."""
     field: str = ""
     default: Any = None
     may_be_none: bool = False
 
     @property
     def name(self) -> str:
-        """Of the setting, and in the file: ``poll_interval``."""
+        """The name of the setting and in the file, such as ``poll_interval``."""
         return self.called or self.field
 
     @property
@@ -64,30 +64,30 @@ class Option(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name, and what else it is called in the environment and in a file: ``workers`` is ``jobs``."""
+        """All names in the environment and in a file, the main name first."""
         others = (short.removeprefix("--").replace("-", "_") for short in self.short if short.startswith("--"))
         return (self.name, *others)
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """``STOWHAND_POLL_INTERVAL``, and by its other names."""
+        """The environment variables, such as ``STOWHAND_POLL_INTERVAL``."""
         return tuple(VARIABLE_PREFIX + name.upper() for name in self.names)
 
     @property
     def said_default(self) -> str:
-        """For people; empty: nothing."""
+        """The default as text for people; empty without one."""
         return self.unset or self.say(self.default)
 
     def read(self, value: Any) -> Any:
-        """The value of what Python gives."""
+        """Return the checked value. Raises ValueError."""
         return value
 
     def parse(self, text: str) -> Any:
-        """The value of a text."""
+        """Return the value of a text. Raises ValueError."""
         return self.read(text)
 
     def say(self, value: Any) -> str:
-        """The text that ``parse`` reads as this value; empty: there is none."""
+        """Return the text that ``parse`` reads as this value; empty if there is none."""
         return "" if value is None else str(value)
 
 
@@ -95,12 +95,12 @@ class Seconds(Option, frozen=True):
     """A duration. In Python a plain number is seconds."""
 
     least: float | None = None
-    """``None``: more than 0."""
+    """Minimum; ``None``: more than 0."""
     metavar: str = "SECONDS"
     typed_least: float = 0
-    """Of text. A program may have a use for less: a test."""
+    """Minimum of a text. Python values may be smaller, as in tests."""
     unit: str = "s"
-    """Of a plain number in text."""
+    """Unit of a plain number in text."""
     none: str = ""
     """The word for ``None`` in text."""
 
@@ -124,7 +124,7 @@ class Seconds(Option, frozen=True):
         value = parse_duration(text, self.unit)
         least = max(self.typed_least, self.least or 0)
         if value < least:
-            # Of what is kept, 0 is meant as "for ever", and would delete at once.
+            # For retention, users may write 0 to mean "forever", but it would delete at once.
             word = f", or {self.none}" if self.none else ""
             plain = f"; a plain number is {self.unit}" if self.unit != "s" else ""
             raise ValueError(f"{text.strip()} given, must be at least {least:g} s{word}{plain}")
@@ -176,10 +176,10 @@ class Size(Option, frozen=True):
 
 
 class Switch(Option, frozen=True):
-    """On or off."""
+    """A Boolean."""
 
     negated: bool = False
-    """As text it says the opposite: ``no_prepared_statements``."""
+    """True if the setting is the opposite of the field: ``no_prepared_statements``."""
 
     def read(self, value: Any) -> bool:
         require_type(value, bool, "True or False")
@@ -199,7 +199,7 @@ _BOOLEANS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0"
 
 
 class Text(Option, frozen=True):
-    """Text, of which ``check`` may ask more; or one of a few words, in any case."""
+    """Text that ``check`` accepts, or one of a few words in any case."""
 
     check: Callable[[str], str] = str
 
@@ -211,7 +211,7 @@ class Text(Option, frozen=True):
 
 
 class Names(Option, frozen=True):
-    """Several names. In text with commas between them; as a flag it may be repeated."""
+    """Several names, separated by commas in text. The flag may be repeated."""
 
     check: Callable[[Any], Any] = tuple
 
@@ -226,7 +226,7 @@ class Names(Option, frozen=True):
 
 
 class BackoffOption(Option, frozen=True):
-    """How long to wait before the next attempt: a function, or one of its names."""
+    """A backoff: a function, or the name of a preset."""
 
     words: tuple[str, ...] = tuple(BACKOFFS)
 
@@ -243,7 +243,7 @@ class BackoffOption(Option, frozen=True):
 
 
 class ObjectOption(Option, frozen=True):
-    """An object that the program makes."""
+    """An object that the program creates."""
 
     of: Any = object
     what: str = ""
@@ -256,7 +256,7 @@ class ObjectOption(Option, frozen=True):
 
 @cache
 def options_of(declaring: type) -> Mapping[str, Option]:
-    """The options that a struct, or a TypedDict, declares, by field."""
+    """Return the options that a struct or a TypedDict declares, by field."""
     defaults: Mapping[str, Any] = {}
     if issubclass(declaring, msgspec.Struct):
         defaults = dict(zip(declaring.__struct_fields__[::-1], declaring.__struct_defaults__[::-1], strict=False))
@@ -273,7 +273,7 @@ def options_of(declaring: type) -> Mapping[str, Option]:
 
 
 def read_fields(struct: msgspec.Struct) -> list[str]:
-    """Put every field's value in its place as its option reads it. What is wrong is returned."""
+    """Replace each field by the value that its option reads. Return the problems."""
     problems = []
     for field, option in options_of(type(struct)).items():
         value = getattr(struct, field)
@@ -286,12 +286,12 @@ def read_fields(struct: msgspec.Struct) -> list[str]:
 
 
 def problem_text(name: str, error: ValueError) -> str:
-    """What is wrong, and with what: the limits of jobs name that themselves."""
+    """Return the problem with the option's name. Errors of job limits already name the field."""
     return str(error) if isinstance(error, InvalidJob) else f"{name}: {error}"
 
 
 def parse_word(value: str, words: Iterable[str]) -> str:
-    """The word that is meant, in whatever case. Raises ValueError."""
+    """Return the matching word, in any case. Raises ValueError."""
     for word in (known := tuple(words)):
         if word.lower() == value.strip().lower():
             return word
@@ -299,15 +299,15 @@ def parse_word(value: str, words: Iterable[str]) -> str:
 
 
 def parse_integer(value: str) -> int:
-    """A number that is one. Raises ValueError."""
+    """Return the whole number in a text. Raises ValueError."""
     if not value.removeprefix("-").isdecimal() or not value.isascii() or len(value) > 19:
-        raise ValueError(f"{value[:40]!r} is no whole number")
+        raise ValueError(f"{value[:40]!r} is not a whole number")
     return int(value)
 
 
 def require_type(value: object, kinds: Any, words: str) -> None:
-    """Raises ValueError for what is of another type."""
-    # bool is an int to Python; True as a number is a mistake.
+    """Raise ValueError for a value of another type."""
+    # bool is a subclass of int, but True is not a number here.
     if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
         raise ValueError(f"{a_type(value)} given; give {words}")
 
@@ -315,25 +315,24 @@ def require_type(value: object, kinds: Any, words: str) -> None:
 LOOK_AHEAD_SECONDS = 0.25
 LISTENING_POLL_SECONDS = 10.0
 Flags = Callable[[], Iterable[str] | Awaitable[Iterable[str] | None] | None]
-"""Returns the flags that are forbidden at present. Called before every claim, so it should be quick."""
+"""Returns the currently forbidden flags. Called before every claim, so it should be fast."""
 OUTAGE_BACKOFF: Backoff = exponential(base=0.1, cap=5.0)
-"""Seconds until a call that has failed n times in a row is tried again. An outage may last for days."""
+"""Delay after n consecutive failures of a store call. An outage may last for days."""
 MAX_ONCE_FAILURES = 9
-"""Failures in a row, of claims or of what decides about them, after which a run with ``once`` ends: some 20 seconds."""
+"""Consecutive failures of claims or claim hooks after which a run with ``once`` ends: about 20 seconds."""
 NAME_LIMIT = 255
 VERSION_LIMIT = 128
 DEFAULT_LEASE_SECONDS = 30.0
-"""Seconds; the default."""
 MIN_INTERVAL_SECONDS = 0.001
-"""Seconds, of a poll or an attempt in text: with less the worker would do nothing else."""
+"""Minimum of a poll interval or a timeout in text. With less the worker would do nothing else."""
 MIN_MEMORY_BYTES = 16 * 2**20
-"""Bytes of a process. Python alone uses that much; a number without a unit is a mistake."""
+"""Python alone uses that much; a smaller number probably lacks its unit."""
 MIN_LEASE_SECONDS = 1.0
-"""Seconds. With less, a short pause of the machine would count as a death."""
+"""With a shorter lease, a short pause of the machine would count as a lost worker."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
-    """Durations are seconds; a ``timedelta``, or a phrase such as "30s", is accepted too."""
+    """Options of a worker. Durations are in seconds; a ``timedelta`` or a phrase such as "30s" is accepted too."""
 
     name: Annotated[
         str | None,
@@ -421,7 +420,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
             check=_check_flags,
         ),
     ] = ()
-    """A function is called before every claim, which then takes one job; it returns a list, or ``None`` for none."""
+    """Names, or a function that returns names or ``None``. Called before every claim, which then takes one job."""
     app_version: Annotated[
         str | None,
         Text(
@@ -482,12 +481,12 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
 
     def __post_init__(self) -> None:
         problems = read_fields(self)
-        # A default lease may be replaced by the store's terms: ``under`` checks that one.
+        # The store's terms may replace a default lease: ``under`` checks that one.
         own = not problems and self.lease != DEFAULT_LEASE_SECONDS
         if own and (problem := heartbeat_problem(self.every_beat, self.lease, "lease")) is not None:
             problems.append(problem)
         if not problems and self.queues is not None and not set(self.queues).difference(self.exclude_queues):
-            problems.append("queues, exclude_queues: no queue is left to claim from; name others")
+            problems.append("queues, exclude_queues: every queue is excluded; name others")
         if problems:
             raise ConfigurationError("; ".join(problems))
 
@@ -497,7 +496,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
         return self.heartbeat_interval if self.heartbeat_interval is not None else self.lease / 3
 
     def under(self, terms: Terms | None) -> WorkerOptions:
-        """The options on a store with terms of its own. Raises ConfigurationError."""
+        """Return the options adjusted to the store's terms. Raises ConfigurationError."""
         if terms is None:
             if (problem := heartbeat_problem(self.every_beat, self.lease, "lease")) is not None:
                 raise ConfigurationError(problem)
@@ -512,7 +511,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggest
             beat = min(terms.lease / 3 if beat is None else beat, terms.cancel_interval)
         if beat is not None and (problem := heartbeat_problem(beat, terms.lease, "stalled_max_age")) is not None:
             raise ConfigurationError(problem)
-        settled = copy(self)  # no new value: a store's terms may have a shorter lease than a worker's options may
+        settled = copy(self)  # not replace(): a store's terms may have a shorter lease than worker options allow
         msgspec.structs.force_setattr(settled, "lease", terms.lease)
         msgspec.structs.force_setattr(settled, "heartbeat_interval", beat)
         return settled
@@ -552,12 +551,12 @@ def _app_version(text: str) -> str:
 
 
 def one_line(name: str) -> str:
-    """A worker's name. Raises ValueError."""
+    """Return the name of a worker if it is one line. Raises ValueError."""
     return limits.check_name("name", name, NAME_LIMIT)
 
 
 def heartbeat_problem(beat: float, lease: float, name: str) -> str | None:
-    """Why this heartbeat is too rare for the lease: one beat may be lost, and one late, before a job is given away."""
+    """Return the problem if heartbeats are too rare: one may be lost and one late before the lease expires."""
     if beat * 3 <= lease * 1.000001:  # three times 0.1 is more than 0.3
         return None
     return (

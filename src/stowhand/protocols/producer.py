@@ -1,7 +1,7 @@
-"""What a producer has: enqueueing, also inside the transactions of users' libraries, and how its jobs ended.
+"""Protocols of producers: enqueueing, also inside the transactions of other libraries, and results of jobs.
 
-For type checkers, a ``commit`` that returns nothing makes a connection synchronous, one that is awaited asynchronous;
-asyncpg has none. At run time the stores recognize a connection (``stores/callers``).
+For type checkers, the return type of ``commit`` tells synchronous from asynchronous connections; asyncpg has no
+``commit``. At run time the stores recognize a connection (``stores/callers``).
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from stowhand.protocols.store import Claim, ClaimRequest
 
 
 class Enqueuer(Protocol):
-    """Enqueueing. Jobs have passed ``limits.check`` before; a store refuses what its own limits forbid."""
+    """Enqueueing. Jobs have passed ``limits.check`` before; a store checks only its own limits."""
 
     async def enqueue(self, job: NewJob) -> Job:
         """Commit one job and wake a worker. Raises OutcomeUnknown, SchemaMissing, StoreUnreachable."""
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
-        """Enqueue any number in one transaction, streamed: all or none. Returns their ids in the order given."""
+        """Enqueue any number of jobs in one transaction, streamed. Return their ids in the order given."""
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
-        """As ``enqueue_many``; returns the jobs themselves, in the order given. For hundreds, not for millions."""
+        """Enqueue jobs in one transaction. Return the jobs in the order given. Meant for hundreds of jobs."""
 
 
 class Producer(Enqueuer, Protocol):
-    """Enqueueing, and looking at one job."""
+    """Enqueueing, and reading one job."""
 
     async def get(self, job_id: int) -> Job | None:
         """Live, or in the history."""
 
     async def tries(self, job_id: int) -> Sequence[FailedAttempt]:
-        """What its last ten attempts left that did not complete, in the order in which they ended."""
+        """Return the last ten failed attempts of a job, in the order of their ends."""
 
 
 class Transactions(Protocol):
@@ -48,20 +48,20 @@ class Transactions(Protocol):
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """Enqueue inside the caller's transaction: the job exists if and only if the caller commits.
 
-        Returns the ``Job``, or an awaitable of it when the connection is asynchronous. Raises ConfigurationError for
-        what is no connection of the store's driver.
+        Returns the ``Job``, or an awaitable of it if the connection is asynchronous. Raises ConfigurationError for a
+        connection of another driver.
         """
 
 
 class CommittedConnection(Protocol):
-    """A connection or session: of psycopg, sqlite3, SQLAlchemy or Django."""
+    """A synchronous connection or session of psycopg, sqlite3, SQLAlchemy or Django."""
 
     def commit(self) -> None:
-        """Never called by us: the caller commits, or rolls back."""
+        """Commit. Stowhand never calls this: the caller commits or rolls back."""
 
 
 class DjangoConnection(Protocol):
-    """``django.db.connection``, which passes everything on: a checker sees no more of it."""
+    """``django.db.connection``, a proxy of which type checkers see only these methods."""
 
     def __getattr__(self, item: str) -> Any: ...
 
@@ -69,21 +69,21 @@ class DjangoConnection(Protocol):
 
 
 class AwaitedConnection(Protocol):
-    """As the first, awaited: of psycopg, aiosqlite or SQLAlchemy."""
+    """An asynchronous connection or session of psycopg, aiosqlite or SQLAlchemy."""
 
     def commit(self) -> Awaitable[None]:
-        """Never called by us."""
+        """Commit. Stowhand never calls this."""
 
 
 class AsyncpgConnection(Protocol):
-    """Its transactions are blocks."""
+    """A connection of asyncpg, whose transactions are blocks."""
 
     def is_in_transaction(self) -> bool:
-        """It has to be."""
+        """Return whether a transaction is open, which is required."""
 
 
 class AsyncpgPoolConnection(Protocol):
-    """The same from a pool, which passes everything on."""
+    """A connection of an asyncpg pool, which is a proxy."""
 
     _holder: Any
 
@@ -93,51 +93,51 @@ AsyncConnection = AwaitedConnection | AsyncpgConnection | AsyncpgPoolConnection
 
 
 class Cursor(Protocol):
-    """Of PEP 249, with ``%s`` for places on PostgreSQL; on SQLite it is the driver's own."""
+    """A cursor of PEP 249, with ``%s`` as placeholder on PostgreSQL, and the driver's own cursor on SQLite."""
 
     def execute(self, statement: str, values: Sequence[object] = ..., /) -> Any: ...
     def fetchall(self) -> list[tuple[Any, ...]]: ...
 
 
 class JobsOnConnection(Protocol):
-    """Nothing here begins or ends a transaction. Errors are those of the connection's library, and InvalidJob."""
+    """Jobs in the caller's transaction, which no method begins or ends. Raises InvalidJob and the library's errors."""
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job:
-        """``connection``: the library's own. The job exists if and only if its owner commits."""
+        """Enqueue a job on the library's connection. The job exists if and only if its owner commits."""
 
     def get(self, job_id: int) -> Job | None:
         """Live, or in the history."""
 
     def tries(self, job_id: int) -> Sequence[FailedAttempt]:
-        """What its last ten attempts left that did not complete."""
+        """Return the last ten failed attempts of a job."""
 
     def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
-        """Due jobs, now processing in this transaction alone: for tests that see what only they have written."""
+        """Claim due jobs in this transaction, for tests."""
 
     def settle(self, lease: Lease, settlement: Settlement) -> bool:
-        """Record how an attempt ended; False: the lease holds nothing any more."""
+        """Record a settlement. Return False if the lease is lost."""
 
     def live(self) -> int:
-        """Jobs that have not ended."""
+        """Return the number of unfinished jobs."""
 
     def empty(self) -> None:
-        """Remove all rows of ``install``'s tables, jobs in whatever state; what is known of workers stays."""
+        """Delete all rows of the tables that ``install`` creates, except the list of workers."""
 
     def install(self) -> None:
-        """What is missing of the tables. No event loop may run in this thread. Raises SchemaError."""
+        """Create missing tables. No event loop may run in this thread. Raises SchemaError."""
 
     def uninstall(self) -> None:
-        """Remove all that ``install`` has made, jobs included."""
+        """Remove everything that ``install`` creates, including jobs."""
 
 
 class JobStanding(msgspec.Struct, frozen=True):
-    """How a job stands that has ended, that has made place for another one under its key, or that is nowhere."""
+    """The status of a job that has ended, was replaced by another job with its key, or does not exist."""
 
     job_id: int
     state: State | None = None
-    """``None``: there is no trace of it."""
+    """``None`` if the job does not exist."""
     is_known: bool = True
-    """A job once had this id."""
+    """True if a job ever had this id."""
     attempts: int = 0
     resets: int = 0
     last_error: str | None = None
@@ -146,23 +146,23 @@ class JobStanding(msgspec.Struct, frozen=True):
     finished_at: datetime | None = None
     revision: int = 0
     replaced: int | None = None
-    """The revision at which another job last took its place; ``None``: none did."""
+    """The revision at which another job last replaced it; ``None`` if none did."""
 
     def ends(self, revision: int) -> bool:
-        """Nothing more comes of the job as it was at this revision."""
+        """Return whether the job of this revision has ended or was replaced."""
         return self.state is None or self.state.terminal or self.is_replaced(revision)
 
     def is_replaced(self, revision: int) -> bool:
-        """Another job has its place, and its id."""
+        """Return whether another job replaced it and took its id."""
         return self.replaced is not None and self.replaced > revision
 
     @property
     def is_dropped(self) -> bool:
-        """It returned something that could not be kept."""
+        """True if its result could not be kept."""
         return self.result_text == DROPPED_RESULT
 
     def applied(self, job: Job) -> Job:
-        """The job as it stands now."""
+        """Return the job with the values of this status."""
         if self.state is None:
             return job
         return msgspec.structs.replace(
@@ -180,18 +180,18 @@ class JobStanding(msgspec.Struct, frozen=True):
 
 
 class Results(Protocol):
-    """How jobs ended. ``stores.kernel.results.ResultPoll`` asks, once for all callers of a loop."""
+    """Results of jobs. ``stores.kernel.results.ResultPoll`` reads them once for all callers of a loop."""
 
     @property
     def min_pause(self) -> float:
-        """Seconds between two questions about the same job, at least."""
+        """Minimum seconds between two reads of the same job."""
 
     @property
     def hear(self) -> Callable[[], Awaitable[object]] | None:
-        """Returns after a commit that came since its last call; ``None``: the store does not hear of commits."""
+        """Waits for a commit since its last call; ``None`` if the store receives no notifications of commits."""
 
     async def retention(self) -> float | None:
-        """Seconds for which completed and canceled jobs are kept; ``None``: not at all."""
+        """Return the seconds for which completed and canceled jobs are kept; ``None`` if they are not kept."""
 
     async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStanding]:
-        """Those of them that have ended, have made place for another job, or are nowhere; in any order."""
+        """Return the status of each job that has ended, was replaced or does not exist, in any order."""

@@ -1,20 +1,20 @@
-"""The parts of a store: what it may offer beyond what a worker needs. Each is an attribute, ``None`` where absent.
+"""The optional parts of a store, beyond the interface for workers. Each is an attribute, ``None`` if absent.
 
 jobs           Producer       enqueue one or many; get one (producer.py)
 transactions   Transactions   enqueue inside the caller's own transaction (producer.py)
-inspect        Inspector      look: list, counts, figures, why a job does not run (operating.py)
+inspect        Inspector      read: list, counts, figures, why a job does not run (operator.py)
 admin          Administrator  act on jobs: retry, cancel, remove, complete, fail, reschedule, unlock
-operate        Operator       pause queues and tasks, purge (operating.py)
+operate        Operator       pause queues and tasks, purge (operator.py)
 timetable      Timetable      recurring jobs: the known items, and the ledger of their ticks
 schema         Schema         install, check, plan, uninstall
 settings       Settings       what the schema keeps for all programs
-connections    Connections    for the statements of a task's own
-flows          FlowTables     what flows keep (flow_tables.py)
-notices        Notices        what the store reports beside its replies
+connections    Connections    for a task's own statements
+flows          FlowTables     the tables of flows (flow_tables.py)
+notices        Notices        notifications of the store
 results        Results        wait for the end of jobs (producer.py)
 
-AnyStore       a worker's Store, with some of them; ``there`` makes an absent one a clear error
-QueueStore     one whose tables are Stowhand's own
+AnyStore       a worker's Store with some parts; ``require_part`` raises a clear error for an absent one
+QueueStore     a store whose tables belong to Stowhand
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ R = TypeVar("R")
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
-    """Which jobs to list. Live and failed ones, unless a state says otherwise."""
+    """A filter of jobs. Without states it matches live and failed jobs."""
 
     states: tuple[State, ...] = ()
     task: str | None = None
@@ -62,22 +62,22 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingM
     serial: str | None = None
     key: str | None = None
     worker: str | None = None
-    """Only the jobs that this worker is running or has claimed."""
+    """Only jobs that this worker is running or has claimed."""
     error: str | None = None
-    """Only those whose last error contains this text, in upper or lower case."""
+    """Only jobs whose last error contains this text, in upper or lower case."""
     since: datetime | None = None
-    """Only those that ended at this moment or later; jobs that have not ended: that were enqueued then."""
+    """Only jobs that ended at this time or later; unfinished jobs that were enqueued then."""
     until: datetime | None = None
-    """Only those before this moment, likewise."""
+    """Only jobs that ended, or were enqueued, before this time."""
     newest_first: bool = False
-    """In descending order of ids; else ascending."""
+    """Order by descending id; else ascending."""
     after: int = 0
-    """Keyset: only ids above this; newest first, below it, unless it is 0."""
+    """Only ids above this; with ``newest_first`` only ids below it, unless it is 0."""
     limit: int = 100
 
 
 NEWEST_JOBS = JobFilter(newest_first=True)
-"""The default: the newest hundred, live and failed."""
+"""The newest hundred jobs, live and failed."""
 
 
 class ActionResult(StrEnum):
@@ -85,20 +85,20 @@ class ActionResult(StrEnum):
 
     DONE = "done"
     ASKED = "asked"
-    """The cancellation of a running job was requested; its worker hears of it within a second where it is woken,
-    and else at the next heartbeat."""
+    """The cancellation of a running job was requested. Its worker receives it within a second if it is woken, else at
+    the next heartbeat."""
     UNCHANGED = "unchanged"
     REFUSED = "refused"
-    """Not in this state; the answer's ``why`` says what to do instead."""
+    """Not allowed in this state; the answer's ``reason`` says what to do instead."""
     MISSING = "missing"
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What became of one requested action."""
+    """The result of one requested action, and its reason."""
 
     job_id: JobId | None
-    done: ActionResult
-    why: str = ""
+    result: ActionResult
+    reason: str = ""
 
 
 class Failures(msgspec.Struct, frozen=True):
@@ -106,218 +106,224 @@ class Failures(msgspec.Struct, frozen=True):
 
     task: str
     error_class: str | None
-    """As ``Try.error_class``."""
+    """As ``FailedAttempt.error_class``."""
     jobs: int
     latest: int
-    """The id of the one that failed last."""
+    """The id of the job that failed last."""
     latest_at: datetime
     error: str | None
-    """Of that one: its last error."""
+    """The last error of that job."""
     since: datetime
-    """When the first of them failed that was looked at."""
+    """The time of the earliest examined failure."""
     is_cut: bool
-    """Older failed jobs were not looked at: it may have begun before ``since``."""
+    """True if older failed jobs were not examined, so the failures may have started before ``since``."""
 
 
 MAX_EXAMINED_FAILURES = 10_000
-"""Failed jobs that are looked at, the newest."""
+"""Number of the newest failed jobs that are examined."""
 
 
 @runtime_checkable
 class FailureGroups(Protocol):
-    """A queue's inspector; and the jobs of a lent store, which has none."""
+    """Groups of failures: a part of inspectors, and of the jobs of a lent store."""
 
     async def failures(self) -> Sequence[Failures]:
-        """The newest 10,000 failed jobs by task and class of error, the most frequent first."""
+        """Return the newest 10,000 failed jobs by task and error class, the most frequent first."""
 
 
 class Inspector(FailureGroups, Protocol):
-    """Looking at jobs, serial keys and workers."""
+    """Reading jobs, serial keys and workers."""
 
     async def list(self, wanted: JobFilter = NEWEST_JOBS) -> Sequence[Job]:
-        """In order of ids, ascending unless the filter says ``newest_first``."""
+        """Return jobs ordered by id, ascending unless the filter has ``newest_first``."""
 
     async def search(self, wanted: Search = ALL_JOBS) -> SearchResult:
-        """Search for a limited time; the answer says where to go on. Raises InvalidJob."""
+        """Search for a limited time. The answer has the position to continue from. Raises InvalidJob."""
 
     async def counts(self) -> dict[State, int]:
-        """Live jobs and history by state; every state is a key."""
+        """Count live jobs and history by state; every state is a key."""
 
     async def amounts(self) -> Mapping[State, BoundedCount]:
-        """As ``counts``, within a moment: exact up to 10,000; beyond it, that there are more."""
+        """Count jobs by state in bounded time: exactly up to 10,000, else a lower bound."""
 
     async def oldest_due(self) -> Mapping[str, float]:
-        """Seconds by queue for which the job that has been due longest has waited, of any task.
+        """Return the seconds that the longest due job of each queue has waited.
 
-        Queues of which nothing is due are left out, and so are paused jobs.
+        Queues without due jobs are left out. Paused jobs do not count.
         """
 
     async def overdue(self, tasks: Sequence[str] | None, seconds: float = OVERDUE_SECONDS) -> Sequence[int]:
-        """Find jobs of these tasks (``None``: any) that have been due for longer, the oldest first, twenty at most.
+        """Return at most twenty jobs of these tasks (``None``: all) that have been due for longer, the oldest first.
 
-        Of each task, priority and queue only the first is looked at. Jobs that a pause or a running job of their serial
-        key holds up are left out. ``explain`` says what else may.
+        Only the first job of each task, priority and queue is examined. Jobs that wait for a pause or for a running
+        job of their serial key are left out. ``explain`` gives other reasons.
         """
 
     async def figures(self, most: int = MAX_EXACT_COUNT) -> Figures:
         """Count jobs by state, and live jobs by task, queue and worker; fast, however many jobs there are.
 
-        Exact up to ``most`` jobs of a state and of a task; beyond it, that there are more.
+        Counts are exact up to ``most`` jobs of a state and of a task, and lower bounds beyond it.
         """
 
     async def throughput(
         self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None, by_task: bool = True
     ) -> Sequence[Period]:
-        """What ended from ``since`` until before ``until`` (aware), in steps of so many seconds, by time and task.
+        """Return counts of outcomes from ``since`` until before ``until``, by time and task. Raises InvalidJob.
 
-        As workers have counted it (``protocols/throughput.py``): nothing before workers counted, and of the last ten
-        seconds not all. ``step``: 60 or a multiple of it; what is older than two days is kept by the hour, and comes by
-        the hour where the step is less. ``task``: of this one only. ``by_task`` false: all tasks in one, which costs
-        little however many there are. Raises InvalidJob.
+        The counts come from workers (``protocols/throughput.py``), so the last ten seconds are incomplete. Counts older
+        than two days are kept by the hour, whatever the step.
+
+        Args:
+            since: start, aware.
+            until: end, aware.
+            step: seconds of one period: 60 or a multiple of it.
+            task: only this task.
+            by_task: if false, count all tasks together, which is fast with many tasks.
+
         """
 
     async def serials(self, *, paused: bool = False) -> Sequence[SerialRow]:
-        """Serial keys that have live jobs or are paused, by name. ``paused``: only these, which costs less."""
+        """Return serial keys with live jobs or a pause, ordered by name. ``paused`` returns only paused ones."""
 
     async def pauses(self) -> Pauses:
-        """Which tasks and queues are paused, and since when."""
+        """Return the paused tasks and queues, with start times."""
 
     async def workers(self) -> Sequence[WorkerRow]:
-        """Workers that are registered, those that died within a day included, by name."""
+        """Return registered workers ordered by name, including workers lost in the last day."""
 
     async def held(self, each: int = MAX_SHOWN_HELD_JOBS) -> Sequence[HeldJobs]:
-        """What each worker has under its leases, by name; of each so many jobs. It looks at 10,000 jobs."""
+        """Return the leased jobs of each worker, at most ``each`` listed, ordered by name. It examines 10,000 jobs."""
 
     async def app_versions(self) -> Sequence[AppVersion]:
-        """Which versions of the application workers have had within ninety days, by time."""
+        """Return the application versions of workers in the last ninety days, ordered by time."""
 
     async def tasks(self) -> Sequence[BacklogRow]:
-        """The tasks that are known, by name; of many the 500 with the most jobs."""
+        """Return the known tasks ordered by name, at most the 500 with the most jobs."""
 
     async def queues(self) -> Sequence[BacklogRow]:
-        """The queues that are known, by name: ``default``, and those that jobs, tasks, workers or pauses name."""
+        """Return the known queues ordered by name."""
 
     async def explain(self, job_id: int) -> Explanation | None:
-        """Why the job is not running; ``None``: there is no such job."""
+        """Return the reasons why a job is not running; ``None`` if there is no such job."""
 
 
 class Reschedule(msgspec.Struct, frozen=True, kw_only=True):
-    """What to change about waiting or failed jobs. ``None`` leaves a detail as it is; 0 is 0."""
+    """Changes to waiting or failed jobs. ``None`` leaves a field unchanged; 0 is 0."""
 
     run_at: datetime | None = None
     """Aware."""
     priority: int | None = None
     attempts: int | None = None
-    """Clamped to the job's ``max_attempts``; at that number a waiting job is failed, below it a failed one waits."""
+    """Limited to the job's ``max_attempts``. A waiting job with that number fails; a failed one below it waits."""
     max_attempts: int | None = None
     queue: str | None = None
-    """Its class of work, by which workers choose."""
+    """The class of work."""
 
 
 class Administrator(Protocol):
-    """Acting on jobs: on one, with an answer; or on many at once.
+    """Changes to one job, with an answer, or to many jobs.
 
-    Calls that return jobs skip those under a valid lease, and return the changed ones, in id order. The state follows
-    from the new numbers: the docs' table "what each call does in each state".
+    Calls that return jobs skip jobs under a valid lease and return the changed ones, ordered by id. The new state
+    follows from the new numbers: see "what each call does in each state" in the docs.
     """
 
     async def add_built_in(self, job: NewJob) -> Job:
         """Enqueue a job of a built-in task, which otherwise only a crontab may. Raises InvalidJob."""
 
     async def retry(self, job_id: int) -> Answer:
-        """Make it due now, attempts and resets 0. Refused while processing and when completed."""
+        """Make a job due now with attempts and resets 0. Refused for processing and completed jobs."""
 
     async def cancel(self, job_id: int) -> Answer:
-        """Cancel it: at once, or, while it runs, by its worker."""
+        """Cancel a job at once, or, while it runs, through its worker."""
 
     async def remove(self, job_id: int) -> Answer:
-        """Delete. Refused while processing (cancel instead) and when completed."""
+        """Delete a job. Refused for processing jobs (cancel instead) and completed jobs."""
 
     async def remove_key(self, key: str) -> Answer:
         """Delete the job with this key; a running one loses the key and will not run again."""
 
     async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
-        """Make those that have failed due now, attempts and resets 0; returns their ids, in order. Others stay."""
+        """Make failed jobs due now with attempts and resets 0. Return their ids in order. Other jobs are unchanged."""
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
-        """Waiting and failed jobs become completed, as if they had run; their keys are free.
+        """Complete waiting and failed jobs as if they had run, and free their keys.
 
-        Steps of flows are skipped: the queues behind them would be left out.
+        Steps of flows are skipped, because the following queues would not run.
         """
 
     async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
-        """They become failed, attempts = max_attempts; ``reason`` ``None``: "Manually marked as failed"."""
+        """Fail jobs, with attempts = max_attempts. The default reason is "Manually marked as failed"."""
 
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
-        """Set the given details."""
+        """Change the fields that are set in ``to``."""
 
     async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
-        """As ``retry``, of each; a transaction for some hundreds. Answers in id order, each id once."""
+        """Call ``retry`` for each id, in transactions of some hundred. Answers are ordered by id, each id once."""
 
     async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
-        """As ``cancel``, of each; a transaction for some hundreds. Answers in id order, each id once."""
+        """Call ``cancel`` for each id, in transactions of some hundred. Answers are ordered by id, each id once."""
 
     async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
-        """As ``remove``, of each; a transaction for some hundreds. Answers in id order, each id once."""
+        """Call ``remove`` for each id, in transactions of some hundred. Answers are ordered by id, each id once."""
 
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
-        """Take back all jobs of these workers, as a reset does; they are fenced out should they still run."""
+        """Reset all jobs of these workers. Their leases are no longer valid, even if the workers still run."""
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
-    """One moment at which an item of a crontab is due."""
+    """A time at which an item of a crontab is due."""
 
     identifier: str
     at: datetime
     """Aware, UTC, a whole minute."""
     job: NewJob
     spec: str
-    """The item in canonical form: by it two schedulers notice that their items under one identifier differ."""
+    """The item in canonical form, by which schedulers detect different items with the same identifier."""
     backfilled: bool = False
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
     """The ledger's entry of a tick, after ``schedule``."""
 
-    mine: bool
-    """This call enqueued the job; False: another scheduler had done so."""
+    is_own: bool
+    """True if this call enqueued the job; false if another scheduler had."""
     job_id: int
     spec: str
-    """The item of the scheduler that did."""
+    """The canonical item of the scheduler that enqueued it."""
 
 
 SCHEDULER_TIMEOUT = timedelta(minutes=3)
-"""How long a report of a scheduler is valid. Each reports at least once a minute."""
+"""Time for which a scheduler's report is valid. Schedulers report at least once a minute."""
 REPORT_INTERVAL = timedelta(seconds=30)
-"""A store skips a report when the previous one is more recent, so that many schedulers cost no more writes than one."""
+"""A store skips a report if the previous one is more recent, so that many schedulers write no more than one."""
 
 
 class KnownItem(msgspec.Struct, frozen=True):
-    """An item of a crontab, as the store remembers it."""
+    """An item of a crontab that the store knows."""
 
     identifier: str
     known_since: datetime
     last_tick: datetime | None
-    """The latest that was scheduled."""
+    """The latest scheduled tick."""
     spec: str
-    """As last registered."""
+    """The canonical item, as last registered."""
     spec_since: datetime | None = None
-    """When the spec last changed; ``None``: it never has."""
+    """The time of the last change of ``spec``; ``None`` if it never changed."""
     scheduled_by: str | None = None
-    """The scheduler that last reported that it has the item; ``None``: none ever has."""
+    """The scheduler that last reported the item; ``None`` if none has."""
     scheduled_at: datetime | None = None
-    """When it did."""
+    """The time of that report."""
 
     def is_scheduled(self, now: datetime) -> bool:
-        """Whether a live scheduler has the item, by the store's clock."""
+        """Return whether a live scheduler has the item. ``now`` is from the store's clock."""
         return self.scheduled_at is not None and now - self.scheduled_at < SCHEDULER_TIMEOUT
 
 
 class Timetable(Protocol):
-    """Recurring jobs. All times are the store's, so several schedulers agree whatever their own clocks say."""
+    """Recurring jobs. All times are from the store's clock, so several schedulers agree."""
 
     async def now(self) -> datetime:
-        """The store's clock, aware, UTC."""
+        """Return the time of the store's clock, aware, UTC."""
 
     async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
         """Register (identifier, spec) pairs; a known item keeps its times and takes the new spec.
@@ -330,27 +336,27 @@ class Timetable(Protocol):
         """Enter the ticks into the ledger and enqueue their jobs, in one transaction; each tick at most once ever."""
 
     async def report(self, identifiers: Sequence[str], scheduler: str) -> None:
-        """Record that a live scheduler has these items. Unknown ones are ignored."""
+        """Record that a live scheduler has these items. Unknown items are ignored."""
 
     async def known_items(self) -> Sequence[KnownItem]:
-        """All of them, by identifier."""
+        """Return all known items, ordered by identifier."""
 
     async def forget_item(self, identifier: str) -> bool:
         """Delete a known item that no live scheduler has; return whether it did. Its ticks stay in the ledger."""
 
 
 LEDGER_DAYS = 400
-"""Days for which ticks are remembered. A backfill reaches back less far (``cron``: at most 366 days)."""
+"""Days for which the ledger keeps ticks. A backfill covers at most 366 days."""
 
 
 class SchemaStatus(msgspec.Struct, frozen=True):
-    """How the installed schema compares with this package's."""
+    """The installed schema version compared with this package's."""
 
     installed: int | None
-    """Its version; ``None``: there is none."""
+    """The installed version; ``None`` without a schema."""
     expected: int
     breaking: bool = False
-    """It is newer, and this package cannot work with it."""
+    """True if the schema is newer and this package cannot work with it."""
 
 
 class Schema(Protocol):
@@ -359,92 +365,90 @@ class Schema(Protocol):
     async def install(self, *, roles: bool = False) -> SchemaStatus:
         """Install or upgrade. Safe to run concurrently; resumable.
 
-        ``roles``: make the roles of least privilege too, and grant each its rights. Raises ConfigurationError where the
-        store has no roles, SchemaTooNew where a newer version has made a breaking change.
+        ``roles`` also creates the roles of least privilege and grants their rights. Raises ConfigurationError if the
+        store has no roles, and SchemaTooNew after a breaking change of a newer version.
         """
 
     async def status(self) -> SchemaStatus:
-        """The installed schema, compared with this package's."""
+        """Compare the installed schema with this package's."""
 
     async def plan(self, *, roles: bool = False) -> str:
-        """The statements that ``install`` would run, for reading. Raises what it raises."""
+        """Return the statements that ``install`` would run. Raises the same errors."""
 
     async def foreign_changes(self) -> Sequence[str]:
-        """Changes to functions and tables that this package has not made, a phrase each; ``install`` repairs what it
-        can. Empty for a schema of another version, and for a store whose schema others do not touch.
+        """Return changes to functions and tables by others, one phrase each. ``install`` repairs what it can.
+
+        The list is empty for a schema of another version.
         """
 
     async def default_max_attempts(self) -> int:
-        """The ``max_attempts`` of a job that is enqueued without one. Raises SchemaError."""
+        """Return the default of ``max_attempts``. Raises SchemaError."""
 
     async def find_damage(self) -> Sequence[str] | None:
-        """What the database finds wrong with its file; reads all of it. ``None``: it does not look."""
+        """Return the damage that the database finds in its whole file; ``None`` if the store does not check."""
 
     async def uninstall(self) -> None:
-        """Remove all that ``install`` has made."""
+        """Remove everything that ``install`` created."""
 
 
 class Settings(Protocol):
-    """What the schema keeps for all programs, those that enqueue by SQL included."""
+    """Settings in the schema for all programs, including those that enqueue by SQL."""
 
     async def set_default_max_attempts(self, attempts: int) -> None:
         """Set ``max_attempts`` for every producer, from now on. Raises InvalidJob, SchemaError."""
 
 
 class Connections(Protocol):
-    """Connections to lend."""
+    """Connections for tasks."""
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
-        """A connection for a task's own statements, apart from any job's transaction.
+        """Return a connection for a task's own statements, outside of any job's transaction.
 
-        A psycopg ``AsyncConnection`` of the pool; it is committed at the end of the block.
+        It is a psycopg ``AsyncConnection`` of the pool, committed at the end of the block.
         """
 
     def seat(self, slots: int) -> str | None:
-        """Called before a worker of tasks starts: have a connection for each of its slots.
-
-        Returns a warning for people where there are fewer connections than slots; else ``None``.
-        """
+        """Reserve a connection for each slot before a worker starts. Return a warning if there are too few."""
 
 
 OnListening = Callable[[str, BaseException | None, object], None]
-"""Called with "connecting", "success", or "error" and the error; and with the listening connection, to look at."""
+"""Receives "connecting", "success" or "error", the error if any, and the listening connection."""
 OnWarning = Callable[[str, str], None]
-"""Called, from any thread, with what a person should know of the store, and with its fix (or an empty text)."""
+"""Receives a warning about the store, and its fix or an empty text. Called from any thread."""
 
 
 class Notices:
-    """Of one store. Each kind has one subscriber at a time: the latest."""
+    """The notifications of one store. Each kind has one listener: the latest."""
 
     def __init__(self) -> None:
         self._on_listening: OnListening | None = None
         self._on_warning: OnWarning | None = None
 
     def on_listening(self, listener: OnListening | None) -> None:
-        """Call it when the listening connection changes its state; ``None``: call nothing."""
+        """Set the listener for state changes of the listening connection; ``None`` removes it."""
         self._on_listening = listener
 
     def on_warning(self, listener: OnWarning | None) -> None:
-        """Call it with each warning; ``None``: call nothing."""
+        """Set the listener for warnings; ``None`` removes it."""
         self._on_warning = listener
 
     def listening(self, state: str, error: BaseException | None, connection: object) -> None:
-        """The store's: its listening connection has changed its state."""
+        """Report a state change of the listening connection. The store calls this."""
         if self._on_listening is not None:
             self._on_listening(state, error, connection)
 
     def warn(self, warning: str, fix: str) -> None:
-        """The store's, from any thread."""
+        """Report a warning. The store calls this from any thread."""
         if self._on_warning is not None:
             self._on_warning(warning, fix)
 
 
 class AnyStore(Store[R], Protocol[R]):
-    """A store with whatever parts it offers. Why one is absent is in ``capabilities.absent``."""
+    """A store with optional parts. ``capabilities.absent`` has the reason for each absent part."""
 
     @property
     def description(self) -> str:
-        """Where the store is, for people; never with a password."""
+        """Description of the store's address for people, without password."""
 
     @property
     def jobs(self) -> Producer | None: ...
@@ -473,8 +477,7 @@ class AnyStore(Store[R], Protocol[R]):
 
 
 class QueueStore(AnyStore[Job], Protocol):
-    """A store whose tables are Stowhand's own. A part that is not offered where a store is lent raises
-    ConfigurationError when it is asked for."""
+    """A store whose tables belong to Stowhand. A part that a lent store does not offer raises ConfigurationError."""
 
     @property
     def jobs(self) -> Producer: ...
@@ -495,7 +498,7 @@ class QueueStore(AnyStore[Job], Protocol):
 
 
 def require_part(store: AnyStore[R], name: str, part: P | None) -> P:
-    """The part of this name. Raises ConfigurationError where it is ``None``."""
+    """Return the part with this name. Raises ConfigurationError if it is ``None``."""
     if part is None:
         raise ConfigurationError(
             f"{PART_OPERATIONS[name]}: {store.capabilities.absent.get(name, 'this store does not offer it')}"
@@ -504,5 +507,5 @@ def require_part(store: AnyStore[R], name: str, part: P | None) -> P:
 
 
 def lent_connection(store: AnyStore[R]) -> AbstractAsyncContextManager[Any]:
-    """A connection for statements of a task's own. Raises ConfigurationError where the store lends none."""
+    """Return a connection for a task's own statements. Raises ConfigurationError if the store has none."""
     return require_part(store, "connections", store.connections).connection()

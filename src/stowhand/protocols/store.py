@@ -66,7 +66,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Only jobs reset twice or more, instead of only the others."""
     conditions: tuple[Any, ...] = ()
     """All of them must hold: ``Where``, ``Sql``, or what the store's driver composes. Stores that take none refuse."""
-    ours: tuple[Lease, ...] | None = None
+    own_leases: tuple[Lease, ...] | None = None
     """The leases that the worker renews: if nothing is due, ``Store.foreign`` reports the others. ``None``: no need."""
 
 
@@ -92,7 +92,7 @@ class RefusedSettlement(msgspec.Struct, frozen=True):
     Nothing was changed, and the lease is still valid. The worker decides what is settled instead: stores never decide.
     """
 
-    why: str
+    reason: str
 
 
 Reply = Verdict | Settlement | RefusedSettlement
@@ -109,7 +109,7 @@ class RecordedSettlement(msgspec.Struct, frozen=True):
     verdict: Verdict
     settlement: Settlement | None = None
     """As recorded; its ``then`` are the jobs that were enqueued with it. ``None``: nothing was recorded."""
-    why: str = ""
+    reason: str = ""
     """The reason, if the store refused to write the settlement."""
 
     @classmethod
@@ -119,7 +119,7 @@ class RecordedSettlement(msgspec.Struct, frozen=True):
             case Settlement():
                 return cls(Verdict.SETTLED, reply)
             case RefusedSettlement(why):
-                return cls(Verdict.UNWRITTEN, why=why)
+                return cls(Verdict.UNWRITTEN, reason=why)
             case Verdict.SETTLED | Verdict.ALREADY_SETTLED:
                 return cls(reply, sent)
             case _:
@@ -142,19 +142,19 @@ class RefusedChange(msgspec.Struct, frozen=True):
     """The database refuses to change one job; the others of the call are not affected."""
 
     job_id: JobId
-    doing: str
+    operation: str
     """beat, release, reset."""
-    why: str
+    reason: str
 
 
 class Foreign(msgspec.Struct, frozen=True):
     """What a store sees of *foreign* leases: those that the calling worker does not renew, its own orphans included."""
 
-    late: bool = False
+    has_expired: bool = False
     """One ended more than the slack ago: there is a job to take back."""
-    ends_in: float | None = None
+    expires_in: float | None = None
     """Seconds until the first of the others has been expired for the slack; ``None``: there is no other."""
-    none_late: bool = False
+    none_expired: bool = False
     """In the answer of a claim: none is late, so the heartbeats need not look. Unset, it does not say."""
 
 

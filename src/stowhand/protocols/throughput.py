@@ -127,7 +127,7 @@ class TaskMinute(msgspec.Struct, frozen=True):
 class Period(msgspec.Struct, frozen=True):
     """What all workers counted of a task in a span of time."""
 
-    at: datetime
+    start: datetime
     """Its begin, aware, UTC."""
     seconds: int
     """Its length."""
@@ -139,7 +139,7 @@ class Period(msgspec.Struct, frozen=True):
 class Slot(msgspec.Struct, frozen=True):
     """A span of time, and what was counted in it; ``None``: nothing was."""
 
-    at: datetime
+    start: datetime
     tally: OutcomeCounts | None = None
 
 
@@ -158,7 +158,7 @@ def time_slots(periods: Iterable[Period], since: datetime, until: datetime, step
     """One for each ``step`` seconds from ``since`` until before ``until``, all tasks together."""
     periods_by_slot: defaultdict[int, list[Period]] = defaultdict(list)
     for period in periods:
-        periods_by_slot[floor((period.at - since).total_seconds() / step)].append(period)
+        periods_by_slot[floor((period.start - since).total_seconds() / step)].append(period)
     count = max(ceil((until - since).total_seconds() / step), 1)
     return [
         Slot(

@@ -121,7 +121,7 @@ class RunObserver:
             self._emit_for_idle_worker("worker:getJob:empty")
 
     def _claim_failed(self, event: StoreCallFailed) -> None:
-        if event.doing == "claim":
+        if event.operation == "claim":
             error = StoreError(event.error)
             self._emitter.emit("worker:getJob:error", self._pool.idle_worker(), error)
 
@@ -149,13 +149,13 @@ class RunObserver:
             return
         emit, worker, job = self._emitter.emit, run.worker, run.job
         error: BaseException | None = None
-        if event.ended is AttemptOutcome.OK:
+        if event.outcome is AttemptOutcome.OK:
             emit("job:success", worker, job)
-        elif event.ended is not AttemptOutcome.SNOOZED:
+        elif event.outcome is not AttemptOutcome.SNOOZED:
             error = run.error_or(event.error)
-        if error is not None and event.ended is not AttemptOutcome.CANCELED:
+        if error is not None and event.outcome is not AttemptOutcome.CANCELED:
             emit("job:error", worker, job, error)
-            if event.ended in (AttemptOutcome.FAILED, AttemptOutcome.POISON):
+            if event.outcome in (AttemptOutcome.FAILED, AttemptOutcome.POISON):
                 emit("job:failed", worker, job, error)
         emit("job:complete", worker, job, error)
 

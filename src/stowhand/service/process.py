@@ -269,7 +269,7 @@ def reduce_garbage_collection() -> None:
 def _unrecorded_jobs(events: Events) -> list[JobUnknown]:
     """Filled with jobs that had ended when the worker stopped, and whose outcome could not be recorded."""
     jobs: list[JobUnknown] = []
-    events.on(JobUnknown, lambda event: None if event.ended is None else jobs.append(event))
+    events.on(JobUnknown, lambda event: None if event.outcome is None else jobs.append(event))
     return jobs
 
 

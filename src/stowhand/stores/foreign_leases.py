@@ -31,8 +31,8 @@ class ForeignLeases:
 
     def ask(self, request: ClaimRequest) -> None:
         """Record the question of a claim."""
-        if request.ours is not None:
-            self._question = ForeignLeaseQuestion(request.ours, slack(request.lease))
+        if request.own_leases is not None:
+            self._question = ForeignLeaseQuestion(request.own_leases, slack(request.lease))
 
     def take(self) -> ForeignLeaseQuestion | None:
         """Return the open question, once."""
@@ -47,7 +47,7 @@ class ForeignLeases:
             none_late: No foreign lease has been expired for that long.
 
         """
-        self._answer = Foreign(ends_in=ends_in, none_late=none_late)
+        self._answer = Foreign(expires_in=ends_in, none_expired=none_late)
 
     def take_answer(self) -> Foreign | None:
         """Return the answer, once."""

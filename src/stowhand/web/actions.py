@@ -176,7 +176,7 @@ class ActionPages:
             return await _question(request, reader, action, ids)
         doing = reader.act(lambda store: action.act(store, ids, request))
         answers = await self._audit_errors(request, word, ids, doing)
-        self._audit(request, word, [one.job_id for one in answers], [one.done for one in answers])
+        self._audit(request, word, [one.job_id for one in answers], [one.result for one in answers])
         return _back(request, _messages(action, answers), is_removed=word == "remove")
 
     async def act_on_matching(self, request: Request, reader: Reader) -> View | Reply:
@@ -184,7 +184,7 @@ class ActionPages:
         word = read("action", request.sent("action"), lambda word: parse_word(word, MATCHING_STATES)) or "retry"
         action, filters = ACTIONS[word], msgspec.structs.replace(request, query=fields_of(request.sent("matching")))
         wanted = await search_of(filters, reader)
-        states = tuple(state for state in State if state in wanted.wanted & MATCHING_STATES[word])
+        states = tuple(state for state in State if state in wanted.requested_states & MATCHING_STATES[word])
         if not states:
             raise InvalidField(f"{action.label}: it changes no job of this list; choose another state")
         jobs, is_all = await _matching(reader, request, msgspec.structs.replace(wanted, states=states))
@@ -196,7 +196,7 @@ class ActionPages:
         for start in range(0, len(jobs), JOBS_PER_CALL):
             ids = jobs[start : start + JOBS_PER_CALL]
             answers = await self._audit_errors(request, word, ids, reader.act(partial(_act_on, ids=ids, word=word)))
-            self._audit(request, word, [one.job_id for one in answers], [one.done for one in answers])
+            self._audit(request, word, [one.job_id for one in answers], [one.result for one in answers])
             counts.update(map(_outcome_text, answers))
         lines = [f"{action.label} {number:,} {_noun(number)}: {what}" for what, number in counts.items()]
         return _back(request, lines if is_all else [*lines, "More jobs match; repeat the action to change them."])
@@ -304,14 +304,14 @@ async def _matching(reader: Reader, request: Request, wanted: Search) -> tuple[l
     """Return the ids of the jobs that match, up to a maximum, and whether these are all."""
     jobs: list[int] = []
     ends = stopwatch() + SEARCH_SECONDS
-    wanted = msgspec.structs.replace(wanted, limit=MAX_SEARCH_RESULTS, budget=0.5, go_on="")
+    wanted = msgspec.structs.replace(wanted, limit=MAX_SEARCH_RESULTS, budget=0.5, position="")
     while (found := await reader.search(request.visitor, wanted)) is not None:
         jobs += [job.id for job in found.jobs]
-        if found.go_on is None:
+        if found.next_position is None:
             return jobs, True
         if len(jobs) >= MAX_MATCHING_JOBS or stopwatch() > ends:
             break
-        wanted = msgspec.structs.replace(wanted, go_on=found.go_on)
+        wanted = msgspec.structs.replace(wanted, position=found.next_position)
     return jobs, False
 
 
@@ -352,7 +352,7 @@ def _messages(action: Action, answers: Sequence[Answer]) -> list[str]:
 
 
 def _outcome_text(answer: Answer) -> str:
-    return f"{answer.done} ({answer.why})" if answer.why else answer.done
+    return f"{answer.result} ({answer.reason})" if answer.reason else answer.result
 
 
 async def _original(request: Request, reader: Reader) -> Job:

@@ -101,7 +101,7 @@ def outlook(facts: StoreState) -> str:
     first_at = (facts.now - RATE_PERIOD).replace(
         second=0, microsecond=0
     )  # of whole minutes, and of this one as far as it goes
-    done = total(period for period in facts.last_hour if period.at >= first_at).finished
+    done = total(period for period in facts.last_hour if period.start >= first_at).finished
     if not done:
         return f"{text}, and none finished in the last {format_span(RATE_PERIOD.total_seconds())}."
     remaining = format_span(max(due.number * (facts.now - first_at).total_seconds() / done, 1))
@@ -121,7 +121,7 @@ def long_holders(held: Sequence[HeldJobs], now: datetime) -> list[Job]:
 
 def needs_figures_by_task(last_hour: Sequence[Period], now: datetime) -> bool:
     """Whether the figures by task, a costly question, may show a task that is ``erring`` or that lost workers."""
-    errors = sum(period.tally.errors for period in last_hour if period.at > now - ATTEMPT_PERIOD)
+    errors = sum(period.tally.errors for period in last_hour if period.start > now - ATTEMPT_PERIOD)
     return errors >= MIN_ATTEMPTS or any(period.tally.resets for period in last_hour)
 
 
@@ -132,7 +132,7 @@ def failing_tasks(by_task: Sequence[Period], now: datetime) -> dict[str, tuple[i
     """
     found: defaultdict[str, list[Period]] = defaultdict(list)
     for period in by_task:
-        if period.task and period.at > now - ATTEMPT_PERIOD:
+        if period.task and period.start > now - ATTEMPT_PERIOD:
             found[period.task].append(period)
     sums = {
         task: (sum(one.tally.errors for one in some), sum(one.tally.ended for one in some))
@@ -208,11 +208,11 @@ def _failing_attempts(facts: StoreState) -> Iterator[AttentionItem]:
 def _failing_since(periods: Iterable[Period]) -> datetime:
     """The first minute of those in which most attempts failed, without one between in which most did not."""
     began = None
-    for period in sorted(periods, key=lambda period: period.at, reverse=True):
+    for period in sorted(periods, key=lambda period: period.start, reverse=True):
         is_well = period.tally.errors < MIN_FAILED_SHARE * period.tally.ended
         if is_well and began is not None:
             break
-        began = began if is_well or not period.tally.errors else period.at
+        began = began if is_well or not period.tally.errors else period.start
     assert began is not None  # most of those of the last minutes failed
     return began
 
@@ -230,23 +230,25 @@ def _recent_failures(facts: StoreState) -> Iterator[AttentionItem]:
 def _blocked(facts: StoreState) -> Iterator[AttentionItem]:
     for row in facts.workers:
         if row.state == "blocked":
-            text = f"A handler blocks the event loop of worker {row.card.name}; its other jobs wait"
+            text = f"A handler blocks the event loop of worker {row.description.name}; its other jobs wait"
             yield AttentionItem(text=text, page="workers", advice="The worker's log names the task and the line.")
 
 
 def _abandoned_threads(facts: StoreState) -> Iterator[AttentionItem]:
     for row in facts.workers:
-        if row.alive and (number := row.card.abandoned_threads):
+        if row.is_alive and (number := row.description.abandoned_threads):
             threads = "1 thread has" if number == 1 else f"{number} threads have"
-            text = f"{threads} outlived their attempts in worker {row.card.name}, and cannot be stopped"
-            advice = f"With {row.card.concurrency} it claims nothing more. Set timeouts in the calls of its tasks."
-            yield AttentionItem(text=text, page="workers", advice=advice, is_bad=number >= row.card.concurrency)
+            text = f"{threads} outlived their attempts in worker {row.description.name}, and cannot be stopped"
+            advice = (
+                f"With {row.description.concurrency} it claims nothing more. Set timeouts in the calls of its tasks."
+            )
+            yield AttentionItem(text=text, page="workers", advice=advice, is_bad=number >= row.description.concurrency)
 
 
 def _lost(facts: StoreState) -> Iterator[AttentionItem]:
     for row in facts.workers:
-        if not row.alive:
-            text = f"Worker {row.card.name} on {row.card.host} was lost"
+        if not row.is_alive:
+            text = f"Worker {row.description.name} on {row.description.host} was lost"
             yield AttentionItem(
                 text=text, page="workers", advice="Its jobs run elsewhere once leases end.", is_bad=False
             )
@@ -275,7 +277,7 @@ def _limited(found: Iterable[AttentionItem], others: str) -> Iterator[AttentionI
 
 
 def _jobs(amount: BoundedCount) -> str:
-    return f"{amount.words} {'job is' if amount.number == 1 else 'jobs are'}"
+    return f"{amount.text} {'job is' if amount.number == 1 else 'jobs are'}"
 
 
 def _isolated(name: str) -> str:

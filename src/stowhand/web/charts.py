@@ -84,16 +84,16 @@ def _figure(
     name: str, slots: Slots, marks: Marks, keys: Sequence[tuple[str, str]], texts: Sequence[str], **shown: str
 ) -> Markup:
     """``keys``: classes, with what they are called. ``said``: of each column. ``shown``: what the frame names."""
-    since = slots[0].at
-    step = slots[1].at - since if len(slots) > 1 else timedelta(minutes=1)
-    until = slots[-1].at + step
+    since = slots[0].start
+    step = slots[1].start - since if len(slots) > 1 else timedelta(minutes=1)
+    until = slots[-1].start + step
     visible_marks = sorted(
         ((one.since - since) // step, one.version, one.since) for one in marks if since <= one.since < until
     )
     labels = [name for _, name, _ in visible_marks[-MAX_NAMED_VERSIONS:]]
     if len(visible_marks) > MAX_NAMED_VERSIONS:
         labels.append(f"and {len(visible_marks) - MAX_NAMED_VERSIONS:,} before")
-    ends = [since, slots[len(slots) // 2].at, until] if len(slots) > 2 else [since, until]
+    ends = [since, slots[len(slots) // 2].start, until] if len(slots) > 2 else [since, until]
     key = Markup(' <bdi class="key {}">{}</bdi>')
     line = Markup('<path class="mark" d="M{:.2f} 0V100"><title>{}: {}{}</title></path>')
     return Markup(_FRAME).format(
@@ -117,7 +117,7 @@ def _tooltips(slots: Slots, texts: Sequence[str]) -> Iterator[Markup]:
     rect = Markup('<rect x="{}" width="1" height="100"><title>{:%H:%M}Z: {}</title></rect>')
     for number, (slot, words) in enumerate(zip(slots, texts, strict=True)):
         if slot.tally is not None:
-            yield rect.format(number, slot.at.astimezone(UTC), words)
+            yield rect.format(number, slot.start.astimezone(UTC), words)
 
 
 def _time(at: datetime, width: timedelta) -> Markup:

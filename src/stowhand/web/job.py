@@ -51,7 +51,7 @@ async def show(request: Request, reader: Reader) -> View:
         "facts": _detail_fields(job),
         "tries": [*reversed(await reader.tries(request.visitor, job.id))],
         "explanation": [
-            (_linked_reason(request, one.what, job), one.todo)
+            (_linked_reason(request, one.text, job), one.advice)
             for one in (() if job.state in HISTORY_STATES else await reader.explain(request.visitor, job.id))
         ],
         "payload": tree(payload) if can_see_payload else None,

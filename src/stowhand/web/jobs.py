@@ -40,10 +40,10 @@ async def show(request: Request, reader: Reader) -> View | Reply:
         "tabs": [(name, request.href("/jobs", **filters, state=state), amount) for name, state, amount in tabs],
         "filters": [(name, filters.get(name, ""), PLACEHOLDERS.get(name, "")) for name in shown],
         "is_filtered": any(filters.values()),
-        "onward": request.again(go_on=result.go_on) if result and result.go_on else None,
+        "onward": request.again(go_on=result.next_position) if result and result.next_position else None,
         "is_full": result is not None and len(result.jobs) >= JOBS_PER_PAGE,
         "is_exact": wanted
-        == msgspec.structs.replace(Search(limit=JOBS_PER_PAGE), states=wanted.states, go_on=wanted.go_on),
+        == msgspec.structs.replace(Search(limit=JOBS_PER_PAGE), states=wanted.states, position=wanted.position),
     }
     return View(template="jobs.html", title="Jobs", values=values)
 
@@ -60,4 +60,4 @@ async def search_of(request: Request, reader: Reader) -> Search:
     for name in TIME_FILTER_NAMES:
         past = read(name, request.first(name), parse_past_time)
         values[name] = past and await past.by(reader.now)
-    return Search(states=states, limit=JOBS_PER_PAGE, go_on=request.first("go_on"), **values)
+    return Search(states=states, limit=JOBS_PER_PAGE, position=request.first("go_on"), **values)

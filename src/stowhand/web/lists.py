@@ -80,7 +80,7 @@ async def failures(request: Request, reader: Reader) -> View:
 async def workers(request: Request, reader: Reader) -> View:
     """Who works, and on what; those that were lost within a day, too."""
     held = {one.worker: one for one in await reader.held(request.visitor) or ()}
-    rows = _sorted(await reader.workers(), lambda row: (row.alive, row.state == "alive", row.card.name))
+    rows = _sorted(await reader.workers(), lambda row: (row.is_alive, row.state == "alive", row.description.name))
     return _view(request, "workers", rows, held=held)
 
 

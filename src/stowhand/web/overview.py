@@ -32,7 +32,7 @@ async def show(request: Request, reader: Reader) -> View:
         _store_state(request, reader, now, ends),
         _charts(reader, ends, span, versions or ()),
     )
-    alive = [row for row in state.workers if row.alive]
+    alive = [row for row in state.workers if row.is_alive]
     values = {
         "page": "overview",
         "amounts": amounts and {state: amounts[state] for state in State},
@@ -42,7 +42,7 @@ async def show(request: Request, reader: Reader) -> View:
         "spans": SPANS,
         "span": span,
         "workers": len(alive),
-        "slots": sum(row.card.concurrency for row in alive),
+        "slots": sum(row.description.concurrency for row in alive),
         "outlook": attention.outlook(state),
         "is_new": amounts is not None and not any(amount.number for amount in amounts.values()),
     }

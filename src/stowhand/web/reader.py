@@ -105,7 +105,7 @@ class Reader:
             return ()
         error = "" if who.may(Permission.PAYLOADS) else (found.job.last_error or "").strip().partition("\n")[0][:100]
         return [
-            msgspec.structs.replace(one, what=one.what.partition(f": {error}")[0]) if error else one
+            msgspec.structs.replace(one, text=one.text.partition(f": {error}")[0]) if error else one
             for one in found.reasons
         ]
 

@@ -66,7 +66,7 @@ class Claims:
             queues=state.queues,
             suspects=suspects,
             conditions=permit.conditions,
-            ours=None if suspects else self._own_leases(),
+            own_leases=None if suspects else self._own_leases(),
         )
         if self._events.wants(ClaimStarted):
             self._events.emit(ClaimStarted(state.worker, request.limit))

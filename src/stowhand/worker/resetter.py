@@ -101,7 +101,7 @@ class Sweeper:
         """Note foreign leases seen by an empty claim, which may spare a look. Callable from any thread."""
         now = self._clock.monotonic()
         self._known_at = now
-        if foreign.none_late:
+        if foreign.none_expired:
             self._looked_at = self._spared_at = now
         if self.ends - self._jitter > now:  # otherwise it may have expired, and expired leases are not reported
             self.ends = self._after(foreign, now)
@@ -120,11 +120,11 @@ class Sweeper:
         if now < self.due(last_work_at):
             return
         foreign = await self._heartbeats.foreign(ours(), self._times.slack)
-        if foreign is None or foreign.late:
+        if foreign is None or foreign.has_expired:
             await self._reset_stalled()
         self._looked_at = now
         self._known_at = now
-        self._found_late = foreign is not None and foreign.late
+        self._found_late = foreign is not None and foreign.has_expired
         self.ends = NEVER if foreign is None else self._after(foreign, now)
         if now - self._checked_at >= CHECK_INTERVAL_SECONDS:
             await self._heartbeats.check()
@@ -142,7 +142,7 @@ class Sweeper:
                 break
 
     def _after(self, foreign: Foreign, now: float) -> float:
-        return NEVER if foreign.ends_in is None else now + foreign.ends_in + self._jitter
+        return NEVER if foreign.expires_in is None else now + foreign.expires_in + self._jitter
 
     def report(self, jobs: Sequence[ResetJob]) -> None:
         """Count the reset jobs, and emit an event."""
@@ -164,12 +164,12 @@ class Refusals:
         """Return the changes refused since the last call, and emit an event for each new one."""
         refused = self._heartbeats.refused()
         for refusal in refused:
-            key = refusal.job_id, refusal.doing
+            key = refusal.job_id, refusal.operation
             if key not in self._reported:
                 if len(self._reported) >= MAX_REPORTED_REFUSALS:
                     del self._reported[next(iter(self._reported))]
                 self._reported[key] = None
-                self._events.emit(ChangeRefused(self._name, refusal.job_id, refusal.doing, refusal.why))
+                self._events.emit(ChangeRefused(self._name, refusal.job_id, refusal.operation, refusal.reason))
         return refused
 
 

@@ -135,7 +135,7 @@ class Settler:
         self._state.unrecorded.clear()
         for job in lost:
             claim = job.claim
-            self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task, ended=job.settlement.ended))
+            self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task, outcome=job.settlement.ended))
 
     async def _record(self, batch: list[HeldJob]) -> None:
         """Record a batch. After a lost reply the call is repeated, which the fence makes harmless.
@@ -201,7 +201,7 @@ class Settler:
             if result.verdict is Verdict.BUSY:
                 busy.append(job)
                 continue
-            if result.verdict is Verdict.UNWRITTEN and self._try_another(job, result.why):
+            if result.verdict is Verdict.UNWRITTEN and self._try_another(job, result.reason):
                 continue
             answered.append(job)
             if job.on_answered is not None and job.attempt is not None:
@@ -252,7 +252,7 @@ class Settler:
     def _unsettled(self, job: HeldJob, result: RecordedSettlement) -> None:
         claim = job.claim
         if result.verdict is Verdict.UNWRITTEN:
-            reason = f"the store refuses every settlement of it, so its lease will expire ({result.why})"
+            reason = f"the store refuses every settlement of it, so its lease will expire ({result.reason})"
             self._events.emit(JobLost(self._worker, claim.lease.job_id, claim.task, reason))
         elif result.verdict is Verdict.UNKNOWN:
             self._events.emit(JobUnknown(self._worker, claim.lease.job_id, claim.task))
@@ -268,7 +268,7 @@ class Settler:
             task=claim.task,
             attempt=claim.attempts,
             max_attempts=claim.max_attempts,
-            ended=settlement.ended,
+            outcome=settlement.ended,
             seconds=job.seconds,
             error=settlement.error,
             retry_in=settlement.delay if settlement.ended is AttemptOutcome.RETRY else None,

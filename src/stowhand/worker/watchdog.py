@@ -103,7 +103,7 @@ class LoopWatchdog:
                 job_id=claim.lease.job_id if claim is not None else None,
                 seconds=blocked,
                 stack=_handler_stack(frame) if frame is not None else "",
-                beating=not self.is_hung,
+                is_lease_renewed=not self.is_hung,
             )
         )
         if self.is_hung and not self._hang_reported:

@@ -227,7 +227,7 @@ def test_a_failed_job_of_a_queue_that_is_gone_stays_failed(harness: MakeHarness,
             await at.step("gone", refuse)
             at.engine.shape = FlowShape(name="demo", queues=(Queue("first"),))
             (answer,) = await at.engine.retry([job_id])
-            assert (answer.done, answer.why) == (
+            assert (answer.result, answer.reason) == (
                 ActionResult.REFUSED,
                 "it failed in 'gone', which is no queue of this flow",
             )

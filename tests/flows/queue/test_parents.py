@@ -93,7 +93,7 @@ def test_a_child_that_fails_for_good_is_gathered_with_its_reason(harness: MakeHa
             failed = {"done": True, "failed": True, "failedQueue": "parent:kid", "failedErrorMsg": "one is bad"}
             assert result.items() >= failed.items()
             (answer,) = await at.engine.retry([child])
-            assert (answer.done, answer.why) == (ActionResult.REFUSED, "its parent has gone on without it")
+            assert (answer.result, answer.reason) == (ActionResult.REFUSED, "its parent has gone on without it")
 
     run(story())
 
@@ -105,7 +105,7 @@ def test_a_failed_child_may_be_retried_while_its_parent_waits(harness: MakeHarne
             await at.step("parent")
             await at.step("parent:other", lambda job: {"next_queue": "a child has none"})
             (child,) = await at.engine.failed("parent:other", after=None, limit=9)
-            assert [answer.done for answer in await at.engine.retry([child])] == [ActionResult.DONE]
+            assert [answer.result for answer in await at.engine.retry([child])] == [ActionResult.DONE]
             for _ in range(2):
                 await at.step("parent:other")
             await at.step("parent")

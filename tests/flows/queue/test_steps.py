@@ -133,7 +133,7 @@ def test_a_failed_job_says_where_and_why_and_can_be_retried_there(harness: MakeH
             assert await at.engine.failed("second", after=job_id, limit=9) == []
             assert await at.engine.failed("first", after=None, limit=9) == []
             answers = await at.engine.retry([job_id, other, "none"])
-            assert [answer.done for answer in answers] == [
+            assert [answer.result for answer in answers] == [
                 ActionResult.DONE,
                 ActionResult.REFUSED,
                 ActionResult.MISSING,
@@ -159,7 +159,7 @@ def test_a_job_canceled_by_hand_has_failed_and_can_be_retried(harness: MakeHarne
             assert job is not None
             assert job["canceled"]
             assert job["failedQueue"] == "second"
-            assert [answer.done for answer in await at.engine.retry([job_id])] == [ActionResult.DONE]
+            assert [answer.result for answer in await at.engine.retry([job_id])] == [ActionResult.DONE]
             await at.step("second")
             assert await at.due("third") == 1
 

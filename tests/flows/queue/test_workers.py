@@ -73,7 +73,7 @@ def test_every_job_passes_every_queue_once(place: str, run: Run) -> None:
 
 def test_every_idle_worker_of_the_flow_is_woken(place: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them listens; a job's way through five queues takes less than one poll."""
-    monkeypatch.setattr(options, "STRETCHED_POLL", 600.0)
+    monkeypatch.setattr(options, "LISTENING_POLL_SECONDS", 600.0)
 
     async def story() -> None:
         async with at_work(place, *FIVE) as flow:

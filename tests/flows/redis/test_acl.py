@@ -102,10 +102,10 @@ async def through(flow: Flow) -> None:
             assert (await flow.result(job_id, 20))["end"] is True
         with pytest.raises(FlowJobFailed):
             await flow.result(ids[3], 20)
-        assert [answer.done for answer in await flow.retry_jobs([ids[3]])] == ["done"]
+        assert [answer.result for answer in await flow.retry_jobs([ids[3]])] == ["done"]
         assert (await flow.result(ids[3], 20))["end"] is True
         waiting = await flow.create_job({"n": 6}, delay=60)
-        assert (await flow.cancel_job(waiting)).done == "done"
+        assert (await flow.cancel_job(waiting)).result == "done"
         assert len(await flow.get_jobs_by_key("user", "ann", resolve_children=True)) == 4
         assert len(await flow.get_children(ids[0], "parent")) == 2
         assert await flow.monitor.counts()

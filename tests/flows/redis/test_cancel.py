@@ -41,7 +41,7 @@ def is_canceled(harness: Harness, lease: Lease, queue: str = "first") -> bool:
 @pytest.mark.parametrize("how", [how for how in SETTLEMENTS if how not in ("fail", "cancel")])
 def test_a_settlement_that_lets_it_go_on_cancels_it(harness: Harness, how: str) -> None:
     lease, other = harness.start(), harness.start()
-    assert cancel(harness, lease.job_id).done is ActionResult.ASKED
+    assert cancel(harness, lease.job_id).result is ActionResult.ASKED
     told = with_state(SETTLEMENTS[how], State.CANCELED)
     assert harness.settle(lease, SETTLEMENTS[how]) == told
     assert is_canceled(harness, lease)
@@ -53,7 +53,7 @@ def test_a_settlement_that_lets_it_go_on_cancels_it(harness: Harness, how: str) 
 
 def test_one_that_is_to_wait_for_children_makes_none(harness: Harness) -> None:
     lease = harness.start("parent")
-    assert cancel(harness, lease.job_id).done is ActionResult.ASKED
+    assert cancel(harness, lease.job_id).result is ActionResult.ASKED
     children = park(harness, lease, recorded=State.CANCELED)
     assert is_canceled(harness, lease, "parent")
     assert [harness.where(child) for _, child in children] == [[], [], []]
@@ -62,14 +62,14 @@ def test_one_that_is_to_wait_for_children_makes_none(harness: Harness) -> None:
 def test_an_end_is_recorded_as_it_is(harness: Harness) -> None:
     last, failing = harness.start("second"), harness.start()
     for lease in (last, failing):
-        assert cancel(harness, lease.job_id).done is ActionResult.ASKED
+        assert cancel(harness, lease.job_id).result is ActionResult.ASKED
     assert harness.settle(last, ended(), "second") is Verdict.SETTLED
     assert harness.settle(failing, FAILED) is Verdict.SETTLED
     states = [
         json.loads(harness.client.hget(harness.hash("first", each.job_id), "flow:state")) for each in (last, failing)
     ]
     assert states == ["completed:second", "failed:first"]
-    assert [cancel(harness, each.job_id).done for each in (last, failing)] == [
+    assert [cancel(harness, each.job_id).result for each in (last, failing)] == [
         ActionResult.REFUSED,
         ActionResult.REFUSED,
     ]
@@ -86,7 +86,7 @@ BACK: dict[str, Callable[[Harness, Lease], Any]] = {
 @pytest.mark.parametrize("how", BACK)
 def test_one_that_comes_back_is_canceled(harness: Harness, how: str) -> None:
     lease = harness.start()
-    assert cancel(harness, lease.job_id).done is ActionResult.ASKED
+    assert cancel(harness, lease.job_id).result is ActionResult.ASKED
     resets = BACK[how](harness, lease)
     assert is_canceled(harness, lease)
     assert harness.lock("first", lease.job_id) is None
@@ -96,7 +96,7 @@ def test_one_that_comes_back_is_canceled(harness: Harness, how: str) -> None:
 
 def test_only_the_worker_that_holds_it_is_told(harness: Harness) -> None:
     lease, other = harness.start(), harness.start()
-    assert cancel(harness, lease.job_id).done is ActionResult.ASKED
+    assert cancel(harness, lease.job_id).result is ActionResult.ASKED
     stale = Lease(lease.job_id, new_token(), 1)
     pulse = harness.heartbeats().beat([lease, other, stale], 600)
     assert pulse.canceled == {(lease.job_id, lease.token)}
@@ -115,8 +115,8 @@ def test_wherever_it_waits_it_is_taken_out(harness: Harness) -> None:
     base = harness.keys.waiting("first").removesuffix(":waiting")
     harness.client.lmove(f"{base}:waiting", f"{base}:moved", "RIGHT", "LEFT")
     for job_id in (postponed.job_id, suspect.job_id, moved):
-        assert cancel(harness, job_id).done is ActionResult.DONE
-        assert cancel(harness, job_id).done is ActionResult.UNCHANGED
+        assert cancel(harness, job_id).result is ActionResult.DONE
+        assert cancel(harness, job_id).result is ActionResult.UNCHANGED
         assert "delay" not in harness.values(job_id)
         assert harness.where(job_id) == []
     assert harness.client.exists(f"{base}:moved") == 0
@@ -126,5 +126,5 @@ def test_wherever_it_waits_it_is_taken_out(harness: Harness) -> None:
 def test_a_job_that_no_list_has_is_not_canceled(harness: Harness) -> None:
     job_id = harness.start().job_id
     harness.client.delete(harness.keys.processing("first"))
-    assert cancel(harness, job_id).done is ActionResult.REFUSED
-    assert cancel(harness, harness.keys.new_id()).done is ActionResult.MISSING
+    assert cancel(harness, job_id).result is ActionResult.REFUSED
+    assert cancel(harness, harness.keys.new_id()).result is ActionResult.MISSING

@@ -85,7 +85,7 @@ def test_an_id_that_is_no_text_can_be_retried_and_deleted(run: Run, redis_url: s
             failed: dict[Any, Any] = {"n": "1", "done": "true", "failed": "true", "failedQueue": '"first"'}
             look.hset(b"job:demo:\xff\xfe", mapping=failed)
             (answer,) = await bench.engine.retry([ODD])
-            assert answer.done is ActionResult.DONE
+            assert answer.result is ActionResult.DONE
             assert look.execute_command("LREM", "queue:first:waiting", 1, b"\xff\xfe") == 1
             assert await bench.engine.delete(ODD) is True
             assert look.exists(b"job:demo:\xff\xfe") == 0

@@ -41,7 +41,7 @@ async def retried(bench: FlowBench, job: str) -> tuple[ActionResult, str]:
     """What became of it, and why."""
     (answer,) = await bench.engine.retry([job])
     assert answer.job_id == job
-    return answer.done, answer.why
+    return answer.result, answer.reason
 
 
 @every_layout
@@ -109,13 +109,13 @@ def test_what_has_not_failed_or_is_not_there_is_said(run: Run, redis_url: str, l
             look.hset(bench.hash_key(strange), mapping={"failed": "true", "failedQueue": '"parent:kid"'})
             before = {key: look.dump(key) for key in bench.all_keys()}
             answers = await bench.engine.retry([waiting, "no-such", "demo:none", strange])
-            assert [answer.done for answer in answers] == [
+            assert [answer.result for answer in answers] == [
                 ActionResult.REFUSED,
                 ActionResult.MISSING,
                 ActionResult.MISSING,
                 ActionResult.REFUSED,
             ]
-            assert "no queue of this flow that it can be in" in answers[3].why
+            assert "no queue of this flow that it can be in" in answers[3].reason
             assert {key: look.dump(key) for key in bench.all_keys()} == before
 
     run(check())
@@ -133,7 +133,7 @@ def test_of_two_who_put_it_back_one_does(run: Run, redis_url: str, look: redis.R
             assert read is not None
             spot, known = read
             answers = [await jobs._put_back(spot, queue, known, is_lost=False) for _ in range(2)]
-            assert [answer.done for answer in answers] == [ActionResult.DONE, ActionResult.REFUSED]
+            assert [answer.result for answer in answers] == [ActionResult.DONE, ActionResult.REFUSED]
             assert bench.members("first", "waiting") == [job]
 
     run(check())

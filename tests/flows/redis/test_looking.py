@@ -101,7 +101,7 @@ def test_values_that_are_no_json_are_none(run: Run, redis_url: str, look: redis.
             ]
             assert await bench.engine.delete("taken") is False
             (answer,) = await bench.engine.retry(["taken"])
-            assert answer.done == "missing"
+            assert answer.result == "missing"
 
     run(check())
 
@@ -236,7 +236,7 @@ def test_a_flow_in_a_cluster(run: Run, redis_cluster: RedisCluster) -> None:
                 (page,) = [await bench.engine.failed(None, after=None, limit=2)]
                 assert page == failed[:2]
                 (answer,) = await bench.engine.retry(page[:1])
-                assert answer.done == "done"
+                assert answer.result == "done"
                 assert (await bench.engine.counts())[0].waiting == 2
                 assert len(await bench.engine.positions("first", 10)) == 2
                 (read,) = await bench.engine.read(page[1:], resolve_children=True)

@@ -116,7 +116,7 @@ def test_a_child_of_an_earlier_time_is_not_put_back(
             before = await bench.engine.retry([old])
             await bench.work("parent")
             for answer in (*before, *await bench.engine.retry([old])):
-                assert (answer.done, "has gone on" in answer.why) == (ActionResult.REFUSED, True)
+                assert (answer.result, "has gone on" in answer.reason) == (ActionResult.REFUSED, True)
             assert bench.value(job, "children:parent:open") == 1
             assert bench.value(old, "failed") is True
 

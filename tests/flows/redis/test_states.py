@@ -97,7 +97,7 @@ def test_a_job_whose_list_has_vanished_is_lost_and_retry_puts_it_back(
                 async with asker(redis_url, layout, CHAIN) as flow:
                     await flow.result(job, timeout=0.05)
             answers = await bench.engine.retry([job, job])
-            assert [(each.done, each.why) for each in answers] == [
+            assert [(each.result, each.reason) for each in answers] == [
                 (ActionResult.DONE, ""),
                 (ActionResult.REFUSED, "it has not failed: it is waiting"),
             ]
@@ -121,7 +121,7 @@ def test_a_parent_and_a_child_that_are_lost_are_put_back_and_the_parent_goes_on_
                 (Stage.LOST, "parent"), (Stage.LOST, "parent:kid")
             ]  # fmt: skip
             answers = await bench.engine.retry([*children, parent])
-            assert [each.done for each in answers] == [ActionResult.DONE] * 3
+            assert [each.result for each in answers] == [ActionResult.DONE] * 3
             await bench.work("parent")
             assert await seen(bench, parent) == (Stage.PARKED, "parent")
             assert await bench.work("parent:kid", nothing) == 2
@@ -146,7 +146,7 @@ def test_what_is_in_a_list_again_is_not_put_there_twice(
             assert known is not None
             spot, found = known
             answers = [await bench.engine._jobs._put_back(spot, queue, found, is_lost=True) for _ in range(2)]
-            assert [each.done for each in answers] == [ActionResult.DONE, ActionResult.REFUSED]
+            assert [each.result for each in answers] == [ActionResult.DONE, ActionResult.REFUSED]
             assert bench.members("first", "waiting") == [job]
 
     run(check())
@@ -206,7 +206,7 @@ def test_a_job_that_the_original_has_moved_on_is_where_the_lists_have_it(
             look.delete("queue:third:waiting")
             assert await seen(bench, job) == (Stage.LOST, "third")
             (answer,) = await bench.engine.retry([job])
-            assert answer.done is ActionResult.DONE
+            assert answer.result is ActionResult.DONE
             assert look.lpop("queue:third:waiting") == job
             completed("third", None)
             assert await seen(bench, job) == (Stage.COMPLETED, "third")

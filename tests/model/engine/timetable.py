@@ -39,9 +39,9 @@ def enter(rows: Rows, tick: Tick) -> LedgerEntry:
     place = (tick.identifier, tick.at.astimezone(UTC))
     earlier = rows.ledger.get(place)
     if earlier is not None:
-        return msgspec.structs.replace(earlier, mine=False)
+        return msgspec.structs.replace(earlier, is_own=False)
     job_id = enqueueing.add(rows, tick.job).id
-    entered = rows.ledger[place] = LedgerEntry(mine=True, job_id=job_id, spec=tick.spec)
+    entered = rows.ledger[place] = LedgerEntry(is_own=True, job_id=job_id, spec=tick.spec)
     known = known_or_new(rows, tick.identifier, tick.spec)
     latest = max(known.last_tick or place[1], place[1])
     rows.known[tick.identifier] = msgspec.structs.replace(known, last_tick=latest)

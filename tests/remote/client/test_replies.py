@@ -229,7 +229,7 @@ def test_one_settlement_that_is_refused_does_not_sink_the_others(run: Run) -> No
         first, second = await store.settle(batch)
         assert first is Verdict.SETTLED
         assert isinstance(second, RefusedSettlement)
-        assert "delay: -1" in second.why
+        assert "delay: -1" in second.reason
         await store.close()
 
     with Canned(refused, settled, refused) as server:

@@ -195,7 +195,7 @@ def test_a_condition_that_the_database_refuses_is_the_clients_mistake(lend: Lend
         reply = client.post("claim", **claiming(conditions=[{"column": column, "op": op, "value": value}]))
         assert f"cannot compare so ({column})" in reply.refused(400, "malformed")
         assert b"postgres" not in reply.raw
-    assert [event.doing for event in lending.heard(StoreCallFailed)] == ["claim"] * 2, (
+    assert [event.operation for event in lending.heard(StoreCallFailed)] == ["claim"] * 2, (
         "NUL is never sent to the database"
     )
     uploads.sql("DROP TABLE uploads")

@@ -425,6 +425,6 @@ def test_a_handler_of_a_lent_table_is_refused_progress(shared_server: SharedServ
             await Worker(unopened, handle, WorkerOptions(once=True)).run()
             await unopened.close()
         assert len(said) == 3
-        assert all(words.startswith("progress: this store keeps none") for words in said)
+        assert all(words.startswith("progress: this store keeps no progress") for words in said)
 
     run(go())

@@ -295,7 +295,7 @@ def test_no_secret_is_told_or_kept(lend: Lend, tokens: Path) -> None:
     assert token not in kept
     assert token.split("_", 2)[2] not in kept
     (event,) = lending.heard(RequestAnswered)
-    assert (event.who, event.status) == (token.split("_")[1], 200)
+    assert (event.token_id, event.status) == (token.split("_")[1], 200)
     assert token not in repr(lending.told)
     for file in (tokens, tokens.with_name("tokens.json.secret")):
         assert file.stat().st_mode & 0o777 == 0o600

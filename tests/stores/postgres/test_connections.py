@@ -251,7 +251,7 @@ def test_a_borrowed_connection_is_read_only_for_the_statement_alone(
                 with pytest.raises(StoreTooSlow, match=r"no answer within 0\.2 s"):
                     await reader.jobs.get(job.id)
             assert await reader.jobs.get(job.id) == job
-            assert (await writer.admin.cancel(job.id)).done is ActionResult.DONE
+            assert (await writer.admin.cancel(job.id)).result is ActionResult.DONE
             async with pool.connection() as borrowed:
                 await (cursor := borrowed.cursor()).execute("show transaction_read_only")
                 assert await cursor.fetchone() == ("off",)

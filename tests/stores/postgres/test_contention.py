@@ -135,8 +135,8 @@ def test_a_job_that_somebody_holds_is_refused_and_the_others_of_the_call_are_can
     finally:
         sql("alter function stowhand.cancel set lock_timeout = '5s'")
     done, refused = ActionResult.DONE, ActionResult.REFUSED
-    assert [answer.done for answer in answers] == [done, refused, done, done, done]
-    assert "transaction holds" in answers[1].why
+    assert [answer.result for answer in answers] == [done, refused, done, done, done]
+    assert "transaction holds" in answers[1].reason
     assert sql("select count(*) from stowhand.live") == [(1,)]
 
 

@@ -85,7 +85,7 @@ def test_counts_are_the_same_after_a_vacuum(large: Sql, inspect: Ask) -> None:
     before = inspect(lambda store: store.figures())
     large("vacuum stowhand.live")
     assert inspect(lambda store: store.figures()) == before
-    assert before.states[State.QUEUED] == BoundedCount(10_000, least=True)
+    assert before.states[State.QUEUED] == BoundedCount(10_000, is_lower_bound=True)
     assert before.states[State.ERRORED] == BoundedCount(2_000)
 
 

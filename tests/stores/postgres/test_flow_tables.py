@@ -168,7 +168,7 @@ def test_each_role_may_do_its_part_of_a_flow(postgres_server: Databases, run: Ru
             assert [each.failed for each in await engines[role].counts()] == [1]
         with pytest.raises(StoreRefused, match="permission denied"):
             await engines["reader"].delete(job_id)
-        assert (await engines["admin"].retry([job_id]))[0].done is ActionResult.DONE
+        assert (await engines["admin"].retry([job_id]))[0].result is ActionResult.DONE
         assert await engines["worker"].delete(job_id)
         for engine, store in zip(engines.values(), stores.values(), strict=True):
             await engine.close()

@@ -346,7 +346,7 @@ def test_one_question_serves_an_idle_worker(
             await store._claims._link.close()
             assert await claim(store, suspects=True) == []
             due = await store.next_due(None)
-            assert store.foreign() == Foreign(none_late=True), "nobody else holds anything"
+            assert store.foreign() == Foreign(none_expired=True), "nobody else holds anything"
             assert store._claims._link._connection is None, "none of them had to be asked"
             assert due is not None
             assert 3500 < due <= 3600
@@ -451,8 +451,8 @@ def test_a_poll_says_whether_a_lease_of_others_is_over(store: PostgresStore, sql
                 await store.next_due(None)
                 seen = store.foreign()
                 assert seen is not None
-                assert seen.none_late is not late
-                assert (seen.ends_in is None) is late
+                assert seen.none_expired is not late
+                assert (seen.expires_in is None) is late
                 sql("update stowhand.live set lease_until = now() - interval '1 hour'")
         await store.close()
 

@@ -68,12 +68,12 @@ def test_every_call_of_a_store_works_through_the_pooler(bouncer: PgBouncer, opti
             keyed = await store.jobs.enqueue(NewJob(task="k", key="k", payload=f"[{turn}]"))
             assert keyed.payload_text == f"[{turn}]"
             assert (await store.jobs.enqueue(NewJob(task="k", key="k", payload="[9]"))).payload_text == f"[{turn},9]"
-            assert (await store.admin.remove_key("k")).done is ActionResult.DONE
+            assert (await store.admin.remove_key("k")).result is ActionResult.DONE
             ids = await store.jobs.enqueue_many([NewJob(task="t", serial="q"), NewJob(task="t"), NewJob(task="t")])
-            assert (await store.admin.cancel(ids[2])).done is ActionResult.DONE
+            assert (await store.admin.cancel(ids[2])).result is ActionResult.DONE
             first, second = sorted(await claim(store, 9), key=lambda claimed: claimed.record.id)
             assert not (await heartbeats.beat([first.lease, second.lease], 30.0)).lost
-            assert (await store.admin.cancel(ids[0])).done is ActionResult.ASKED
+            assert (await store.admin.cancel(ids[0])).result is ActionResult.ASKED
             assert (await heartbeats.beat([first.lease], 30.0)).canceled == {(first.lease.job_id, first.lease.token)}
             assert await store.settle([(first.lease, COMPLETED)]) == [Verdict.SETTLED]
             (reset,) = await heartbeats.reset_lease(second.lease)
@@ -208,7 +208,7 @@ def test_a_command_that_meets_mixed_up_statements_ends_with_1_and_names_the_flag
 def test_a_run_once_that_meets_mixed_up_statements_ends_and_names_the_flag(
     mixed_up: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.worker.claims.ONCE_PATIENCE", 2)
+    monkeypatch.setattr("stowhand.worker.claims.MAX_ONCE_FAILURES", 2)
 
     async def once() -> None:
         store = PostgresStore(mixed_up)

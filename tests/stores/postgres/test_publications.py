@@ -53,7 +53,7 @@ def test_everything_that_deletes_goes_on_under_a_publication(postgres_url: str, 
             await store.settle([(await take(store), COMPLETED)])
         canceled = await store.jobs.enqueue(NewJob(task="t", key="k"))
         await store.admin.cancel(canceled.id)
-        assert (await store.admin.retry(canceled.id)).done is ActionResult.DONE
+        assert (await store.admin.retry(canceled.id)).result is ActionResult.DONE
         await store.admin.cancel(canceled.id)
         assert (await store.operate.purge(Ages(completed=0.000001, canceled=None, failed=None))).completed == 0
         now[0] = NOON.replace(minute=30)

@@ -66,7 +66,7 @@ def test_every_way_to_enqueue_is_open_to_an_enqueuer(logins: Logins, store: Stor
         assert len(await enqueuer.jobs.enqueue_many([NewJob(task="many"), NewJob(task="many", key="m")])) == 2
         added = await enqueuer.jobs.add_jobs([NewJob(task="a"), NewJob(task="b", key="b")])
         assert [job.task for job in added] == ["a", "b"]
-        assert (await enqueuer.admin.remove_key("k")).done is ActionResult.DONE
+        assert (await enqueuer.admin.remove_key("k")).result is ActionResult.DONE
         async with await psycopg.AsyncConnection.connect(logins.url("enqueuer")) as connection:
             await as_awaitable(enqueuer.transactions.enqueue_in(connection, NewJob(task="rolled back")))
             await connection.rollback()
@@ -167,7 +167,7 @@ def test_a_worker_does_all_that_a_worker_does(store: Store, run: Run) -> None:
         assert worker.is_listening
         await worker.timetable.register([("every", "spec")])
         tick = Tick(identifier="every", at=WHEN, job=NewJob(task="t"), spec="spec")
-        assert [entered.mine for entered in await worker.timetable.schedule([tick, tick])] == [True, False]
+        assert [entered.is_own for entered in await worker.timetable.schedule([tick, tick])] == [True, False]
         assert [item.identifier for item in await worker.timetable.known_items()] == ["every"]
         await heartbeats.close()
         await worker.close()
@@ -213,10 +213,10 @@ def test_an_admin_administers_and_does_not_work(store: Store, run: Run) -> None:
     async def story() -> None:
         worker, admin = store("worker"), store("admin")
         ids = await admin.jobs.enqueue_many([NewJob(task="t")] * 6 + [NewJob(task="t", key="k")])
-        assert (await admin.admin.cancel(ids[0])).done is ActionResult.DONE
-        assert (await admin.admin.retry(ids[0])).done is ActionResult.DONE
-        assert (await admin.admin.remove(ids[0])).done is ActionResult.DONE
-        assert (await admin.admin.remove_key("k")).done is ActionResult.DONE
+        assert (await admin.admin.cancel(ids[0])).result is ActionResult.DONE
+        assert (await admin.admin.retry(ids[0])).result is ActionResult.DONE
+        assert (await admin.admin.remove(ids[0])).result is ActionResult.DONE
+        assert (await admin.admin.remove_key("k")).result is ActionResult.DONE
         assert [job.id for job in await admin.admin.complete_jobs([ids[1]])] == [ids[1]]
         assert [job.state for job in await admin.admin.permanently_fail_jobs([ids[2]])] == [State.FAILED]
         assert [job.priority for job in await admin.admin.reschedule_jobs([ids[3]], Reschedule(priority=-1))] == [-1]

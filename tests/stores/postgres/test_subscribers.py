@@ -78,7 +78,7 @@ def test_a_subscriber_of_all_tables_follows_jobs_to_their_end_and_beyond(server:
             await store.settle([(await take(store), COMPLETED)])
         canceled = await store.jobs.enqueue(NewJob(task="t", key="k"))
         await store.admin.cancel(canceled.id)
-        assert (await store.admin.retry(canceled.id)).done is ActionResult.DONE
+        assert (await store.admin.retry(canceled.id)).result is ActionResult.DONE
         await forgetful.settle([(await take(forgetful), COMPLETED)])
         arrives(url, copy)
         now[0] = NOON.replace(minute=30)

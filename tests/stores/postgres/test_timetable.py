@@ -43,7 +43,7 @@ def test_a_deadlock_costs_a_repeat_and_makes_no_second_job(
             Tick(identifier="report", at=minute - timedelta(minutes=back), job=NewJob(task="t"), spec="s")
             for back in (1, 0)
         ]
-        assert [one.mine for one in await store.timetable.schedule(ticks)] == [True, True]
+        assert [one.is_own for one in await store.timetable.schedule(ticks)] == [True, True]
         await store.close()
 
     run(story())

@@ -113,7 +113,7 @@ async def schedule(store: SqliteStore) -> None:
             Tick(identifier=name, at=at, job=NewJob(task="t", payload=f'"{name}{back}"'), spec="s") for name in "abc"
         ]
         entered = await store.timetable.schedule(ticks[::-1] if order == "backwards" else ticks)
-        won += [one.job_id for one in entered if one.mine]
+        won += [one.job_id for one in entered if one.is_own]
     _say(*won)
 
 

@@ -29,7 +29,7 @@ def test_a_handler_puts_its_own_record_back_by_returning(place: Place, run: Run)
 
     async def handle(ctx: Attempt[Any], record: Upload) -> None:
         answer = await ctx.store.requeue(record, timedelta(hours=1))
-        assert answer.done is ActionResult.DONE
+        assert answer.result is ActionResult.DONE
         assert ctx.store.requeued == 3600
 
     async def main() -> None:
@@ -81,9 +81,9 @@ def test_a_handler_requeues_counts_and_looks_for_others(place: Place, run: Run) 
     async def main() -> None:
         async with opened(place) as store:
             made, its = await attempt(store)
-            assert (await its.requeue(2, 60)).done is ActionResult.DONE
-            assert (await its.requeue(3)).done is ActionResult.REFUSED
-            assert (await its.requeue(99)).done is ActionResult.MISSING
+            assert (await its.requeue(2, 60)).result is ActionResult.DONE
+            assert (await its.requeue(3)).result is ActionResult.REFUSED
+            assert (await its.requeue(99)).result is ActionResult.MISSING
             assert control_of(made).decided is None
             assert await its.exists("completed")
             assert not await its.exists("completed", conditions=Where("path", "=", "a.py"))

@@ -70,7 +70,7 @@ def test_the_bad_one_is_an_error_alone_with_its_id_and_the_reason_and_the_others
     assert "record 2" in message
     assert WHY[how if how == "twice" else place.kind] in message
     assert failures == 2
-    assert [event.ended for event in ended if event.job_id == 2] == [AttemptOutcome.RETRY, AttemptOutcome.FAILED]
+    assert [event.outcome for event in ended if event.job_id == 2] == [AttemptOutcome.RETRY, AttemptOutcome.FAILED]
 
 
 def test_a_wrong_join_pauses_claims_says_so_and_fails_nobody(run: Run, place: Place) -> None:

@@ -179,7 +179,7 @@ def test_a_record_that_the_application_itself_calls_processing_is_left_to_it(run
             heartbeats = store.heartbeats()
             foreign = await heartbeats.foreign((), 0.0)
             assert foreign is not None
-            assert (foreign.late, foreign.ends_in) == (False, None)
+            assert (foreign.has_expired, foreign.expires_in) == (False, None)
             assert await heartbeats.reset_stalled(0.0) == []
             assert await store.oldest_claim_age() == timedelta(0)
             assert [claim.lease.job_id for claim in await claimed(store)] == [3]
@@ -246,7 +246,7 @@ def test_a_trigger_that_sets_the_start_anew_at_a_beat_is_named(run: Run, place: 
             assert pulse.lost == {second.lease.pair}
             (refusal,) = heartbeats.refused()
             await heartbeats.close()
-            assert "a trigger sets started_at" in refusal.why
+            assert "a trigger sets started_at" in refusal.reason
 
     run(scenario())
 

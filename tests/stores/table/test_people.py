@@ -29,7 +29,7 @@ def test_a_requeued_record_is_taken_from_whoever_runs_it(place: Place, run: Run)
     async def main() -> None:
         async with opened(place) as store:
             (claim,) = await claimed(store)
-            assert (await store.requeue(claim.record, timedelta(minutes=1))).done is ActionResult.DONE
+            assert (await store.requeue(claim.record, timedelta(minutes=1))).result is ActionResult.DONE
             assert list(await store.settle([(claim.lease, COMPLETED)])) == [Verdict.LOST]
 
     run(main())
@@ -43,8 +43,8 @@ def test_what_is_over_is_not_requeued(place: Place, run: Run, state: str) -> Non
     async def main() -> None:
         async with opened(place) as store:
             answer = await store.requeue(1)
-            assert answer.done is ActionResult.REFUSED
-            assert state in answer.why
+            assert answer.result is ActionResult.REFUSED
+            assert state in answer.reason
 
     run(main())
     assert place.states() == [state]
@@ -227,7 +227,7 @@ def test_a_retried_record_begins_anew_and_whoever_held_it_writes_nothing(place: 
             (claim,) = await claimed(store)
             cancel = state == "canceled"
             place.sql(f"UPDATE uploads SET state = '{state}', cancel = {'true' if cancel else 'false'}")
-            assert (await store.retry_record(1)).done is ActionResult.DONE
+            assert (await store.retry_record(1)).result is ActionResult.DONE
             record = await store.look_up(1)
             assert record is not None
             assert (record.state, record.num_failures, record.num_resets, record.cancel) == ("queued", 0, 0, False)
@@ -245,7 +245,7 @@ def test_what_runs_or_is_completed_is_not_retried(place: Place, run: Run) -> Non
         async with opened(place) as store:
             await claimed(store)
             answers = [await store.retry_record(number) for number in (1, 2, 3)]
-            assert [answer.done for answer in answers] == [
+            assert [answer.result for answer in answers] == [
                 ActionResult.REFUSED,
                 ActionResult.REFUSED,
                 ActionResult.MISSING,
@@ -264,7 +264,7 @@ def test_a_waiting_record_is_canceled_at_once_and_a_running_one_is_asked(place: 
         async with opened(place) as store:
             (claim,) = await claimed(store, limit=1)
             answers = [await store.cancel_record(number) for number in (1, 2, 2, 3, 4)]
-            assert [answer.done for answer in answers] == [
+            assert [answer.result for answer in answers] == [
                 ActionResult.ASKED,
                 ActionResult.DONE,
                 ActionResult.UNCHANGED,

@@ -43,7 +43,7 @@ def test_records_without_an_id_are_neither_claimed_nor_listed_and_stop_nobody(pl
             await worked_off(store, nothing)
             heartbeats = store.heartbeats()
             foreign = await heartbeats.foreign([], 1.0)
-            assert foreign is None or (not foreign.late and foreign.ends_in is None)
+            assert foreign is None or (not foreign.has_expired and foreign.expires_in is None)
             assert [*await heartbeats.reset_stalled(1.0), *await heartbeats.reset_worker("theirs")] == []
             await heartbeats.maintain()
             await heartbeats.close()

@@ -94,7 +94,7 @@ def test_progress_is_refused_with_what_to_do_instead(run: Run, place: Place) -> 
         async with at_work(place, handle) as served:
             await until(lambda: served.told(JobEnded), 60.0)
             (ended, *_) = served.told(JobEnded)
-            assert "progress: this store keeps none" in ended.error
+            assert "progress: this store keeps no progress" in ended.error
             assert "await ctx.store.add_execution_log_entry(…)" in ended.error
 
     run(story())
@@ -129,7 +129,7 @@ def test_errors_are_retried_as_often_as_the_table_says_and_hopeless_ones_never(r
         place.add("hopeless", "unlucky")
         async with at_work(place, handle, table={"max_num_retries": 2, "retry_after": 0.05}) as served:
             await until(lambda: place.states() == ["failed", "failed"])
-            assert [event.ended for event in served.told(JobEnded)].count(AttemptOutcome.RETRY) == 2
+            assert [event.outcome for event in served.told(JobEnded)].count(AttemptOutcome.RETRY) == 2
         assert sorted(tried) == ["hopeless"] + ["unlucky"] * 3
         assert place.sql("SELECT num_failures FROM uploads ORDER BY id") == [(1,), (3,)]
 

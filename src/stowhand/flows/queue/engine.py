@@ -220,22 +220,24 @@ class QueueEngine:
             if waiting is None or not waiting.awaits(job_id):
                 return Answer(job_id, ActionResult.REFUSED, "its parent has gone on without it")
         answer = await self._store.admin.retry(job.id)
-        reason = f"there is no job {job_id}" if answer.done is ActionResult.MISSING else answer.why  # it names the step
-        return Answer(job_id, answer.done, reason)
+        reason = (
+            f"there is no job {job_id}" if answer.result is ActionResult.MISSING else answer.reason
+        )  # it names the step
+        return Answer(job_id, answer.result, reason)
 
     async def cancel(self, job_id: str) -> Answer:
         """Cancel the newest step, as ``stowhand jobs cancel`` does."""
         (job,) = await self._existing([job_id])
         while job is not None:
             answer = await self._store.admin.cancel(job.id)
-            if answer.done is ActionResult.DONE:
+            if answer.result is ActionResult.DONE:
                 await self._wake_parent(job)
-            if answer.done not in (ActionResult.REFUSED, ActionResult.MISSING):
-                return Answer(job_id, answer.done, answer.why)
+            if answer.result not in (ActionResult.REFUSED, ActionResult.MISSING):
+                return Answer(job_id, answer.result, answer.reason)
             step = job.id
             (job,) = await self._existing([job_id])
             if job is not None and job.id == step:
-                return Answer(job_id, answer.done, answer.why)
+                return Answer(job_id, answer.result, answer.reason)
         return Answer(job_id, ActionResult.MISSING, f"there is no job {job_id}")
 
     async def _wake_parent(self, child: Job) -> None:

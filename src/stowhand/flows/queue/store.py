@@ -100,7 +100,7 @@ class FlowQueueStore:
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         """Claim jobs of this queue."""
-        return await self._store.claim(msgspec.structs.replace(request, tasks=self._tasks, ours=None))
+        return await self._store.claim(msgspec.structs.replace(request, tasks=self._tasks, own_leases=None))
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
         """Settle at the shared store."""

@@ -83,8 +83,8 @@ def reply_of(sent: SettleRequest, found: Sequence[RecordedSettlement]) -> Settle
     """Return the reply to a batch: a verdict for each, and the settlements that differ from those sent."""
     differences = []
     for place, (proved, recorded_settlement) in enumerate(zip(sent.batch, found, strict=True)):
-        if recorded_settlement.why:
-            differences.append(Difference(place=place, unwritten=recorded_settlement.why))
+        if recorded_settlement.reason:
+            differences.append(Difference(place=place, unwritten=recorded_settlement.reason))
         elif recorded_settlement.settlement is not None and recorded_settlement.settlement is not proved.settlement:
             recorded = _bare(recorded_settlement.settlement)
             if recorded != _bare(proved.settlement):

@@ -19,7 +19,7 @@ def known_tasks(
 ) -> list[BacklogRow]:
     """By name. ``standing``: live jobs of the tasks with the most, and of the others together; ``counted``: tasks of
     which some ended lately."""
-    alive = [row.card for row in workers if row.alive]
+    alive = [row.description for row in workers if row.is_alive]
     live = {one.name: one for one in standing}
     names = {*live, *counted, *pauses.tasks, *(task for card in alive for task in card.tasks or ())} - {
         None,
@@ -39,7 +39,7 @@ def known_queues(
     standing: Sequence[LiveCounts], declared: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses
 ) -> list[BacklogRow]:
     """Queues by name. ``standing``: live jobs of those with the most; ``declared``: queues of the tasks of workers."""
-    alive = [row.card for row in workers if row.alive]
+    alive = [row.description for row in workers if row.is_alive]
     live = {one.name: one for one in standing}
     names = {*live, *named_queues(declared, workers, pauses)} - {None}
     rows = []
@@ -64,5 +64,5 @@ def _row(name: str, live: LiveCounts, paused: Mapping[str, datetime], workers: S
 
 def named_queues(declared: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses) -> set[str]:
     """Queues that are known without jobs: of tasks, of workers that are alive, paused ones, and ``default``."""
-    served = (name for row in workers if row.alive for name in row.card.queues.only or ())
+    served = (name for row in workers if row.is_alive for name in row.description.queues.only or ())
     return {DEFAULT_QUEUE, *declared, *served, *pauses.queues}

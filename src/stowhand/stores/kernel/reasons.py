@@ -210,7 +210,7 @@ def _serial(facts: Facts) -> Iterator[Reason]:
 
 def _workers(facts: Facts) -> Iterator[Reason]:
     task = facts.job.task
-    alive = [row.card for row in facts.workers if row.alive]
+    alive = [row.description for row in facts.workers if row.is_alive]
     working = _working(facts.workers)
     known = "workers over HTTP are not listed"
     if not working:
@@ -285,7 +285,7 @@ def _free_slots(facts: Facts, able: Sequence[WorkerDescription]) -> int:
 
 
 def _working(workers: Sequence[WorkerRow]) -> list[WorkerDescription]:
-    return [row.card for row in workers if row.alive and not row.card.stopping]
+    return [row.description for row in workers if row.is_alive and not row.description.stopping]
 
 
 def _able(job: Job, workers: Sequence[WorkerRow]) -> list[WorkerDescription]:

@@ -71,7 +71,7 @@ class _Searcher:
     def __init__(self, engine: Engine, wanted: Search) -> None:
         self._engine = engine
         self._wanted = wanted
-        self._values = {**values_of(wanted), "states": sorted(state.value for state in wanted.wanted)}
+        self._values = {**values_of(wanted), "states": sorted(state.value for state in wanted.requested_states)}
 
     def look(self, part: Part, rows: int) -> Question[Piece]:
         """Look at about so many rows."""
@@ -90,7 +90,7 @@ class _Searcher:
         if self._wanted.is_indexed:
             names = ["failed" if self._wanted.by_failure else "running"]
         else:
-            names = [name for name, states in TABLES.items() if self._wanted.wanted & set(states)]
+            names = [name for name, states in TABLES.items() if self._wanted.requested_states & set(states)]
         number = 0
         for name in names:
             number += yield from count_some(f"{{{name}}}", MAX_EXACT_COUNT)
@@ -138,9 +138,9 @@ class _Searcher:
     def _failed(self, place: SearchPosition, values: Mapping[str, object]) -> Question[list[Row]]:
         """By the time at which they failed. Of many that failed at one moment, those below an id are found by it."""
         text = "SELECT id, finished_at FROM {failed}%s ORDER BY finished_at DESC, id DESC LIMIT :rows"
-        if place.at is None or place.at == MAX_INT64:
+        if place.failed_at is None or place.failed_at == MAX_INT64:
             return (yield Query(text % "", values))
-        values = {**values, "at": from_microseconds(place.at)}
+        values = {**values, "at": from_microseconds(place.failed_at)}
         same = yield Query(text % " AND finished_at = :at AND id < :below", values)
         return same + (yield Query(text % " AND finished_at < :at", values))
 
@@ -155,4 +155,4 @@ class _Searcher:
         if is_last and end == len(places):
             return Piece(jobs, end, None)
         job_id, at = places[end - 1]
-        return Piece(jobs, end, SearchPosition(id=job_id, at=at))
+        return Piece(jobs, end, SearchPosition(id=job_id, failed_at=at))

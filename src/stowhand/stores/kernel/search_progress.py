@@ -39,8 +39,8 @@ class SearchProgress:
         self._ends = stopwatch() + wanted.budget
         self._jobs: list[Job] = []
         self._next: SearchPosition | None = parse_position(wanted)
-        self._examined_before = self._next.looked_at
-        self._examined, self._matches = self._next.looked_at, self._next.matches
+        self._examined_before = self._next.examined_rows
+        self._examined, self._matches = self._next.examined_rows, self._next.matches
 
     def next_part(self) -> Part | None:
         """Return the next part; ``None`` when the answer is full, time is up or no part is left."""
@@ -51,13 +51,13 @@ class SearchProgress:
         if is_over or len(self._jobs) == self._wanted.limit:
             return None
         table = HISTORY_STATES if self._next.in_history else LIVE_STATES
-        states = tuple(state for state in table if state in self._wanted.wanted)
+        states = tuple(state for state in table if state in self._wanted.requested_states)
         return Part(states, self._next, self._wanted.limit - len(self._jobs), max(seconds, 0.0))
 
     def add(self, jobs: Sequence[Job], examined: int, end: SearchPosition | None) -> None:
         """Add what a part has: jobs, the number of examined rows, and where it stopped (``None``: no row is left)."""
         in_history = self._next is not None and self._next.in_history
-        if end is None and not in_history and self._wanted.wanted & set(HISTORY_STATES):
+        if end is None and not in_history and self._wanted.requested_states & set(HISTORY_STATES):
             end = SearchPosition(in_history=True)
         self._jobs += jobs
         self._examined += examined
@@ -72,8 +72,14 @@ class SearchProgress:
     def found(self, all_rows: BoundedCount) -> SearchResult:
         """Return the answer. ``all_rows``: the number of rows that the whole search examines; unused when complete."""
         if self._next is None:
-            all_rows, go_on = BoundedCount(self._examined), None
+            all_rows, next_position = BoundedCount(self._examined), None
         else:
-            counts = {"looked_at": self._examined, "matches": self._matches}
-            go_on = msgspec.structs.replace(self._next, **counts).text()
-        return SearchResult(jobs=self._jobs, looked_at=self._examined, matches=self._matches, of=all_rows, go_on=go_on)
+            counts = {"examined_rows": self._examined, "matches": self._matches}
+            next_position = msgspec.structs.replace(self._next, **counts).text()
+        return SearchResult(
+            jobs=self._jobs,
+            examined_rows=self._examined,
+            matches=self._matches,
+            total_rows=all_rows,
+            next_position=next_position,
+        )

@@ -40,7 +40,7 @@ def list_workers(engine: Engine) -> Question[Sequence[WorkerRow]]:
             queues=Queues(engine.read_names(only), engine.read_names(excluded) or ()),
         )
         found.append(worker_row(card, *map(engine.read_moment, moments)))
-    return sorted(found, key=lambda row: row.card.name)
+    return sorted(found, key=lambda row: row.description.name)
 
 
 def list_held(engine: Engine, each: int) -> Question[Sequence[HeldJobs]]:

@@ -91,7 +91,7 @@ class AttemptHarness:
         reply = await transaction.settle(judged(attempt, outcome))
         for instead in (Retry, Fail):
             if isinstance(reply, RefusedSettlement):
-                why = f"its settlement could not be written: {reply.why}"
+                why = f"its settlement could not be written: {reply.reason}"
                 reply = await transaction.settle(judged(attempt, instead(why)))
         if isinstance(reply, Settlement):  # what is told is what stands there
             assert reply.state == (await self.row(attempt.lease.job_id))["state"]

@@ -126,7 +126,7 @@ async def work(connection: psycopg.Connection[Any], store: TableStore[Any]) -> N
             lease = await take(store)
             assert await store.settle([(lease, settlement)]) == [Verdict.SETTLED]
         lease = await take(store)
-        assert (await store.requeue(lease.job_id)).done is ActionResult.DONE
+        assert (await store.requeue(lease.job_id)).result is ActionResult.DONE
         assert await store.settle([(lease, ERRORED)]) == [Verdict.LOST]
         lease = await take(store)
         heartbeats = store.heartbeats()

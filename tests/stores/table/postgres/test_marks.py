@@ -239,7 +239,7 @@ async def test_what_the_database_refuses_of_one_is_unwritten_with_the_reason_and
         batch = [(leases[0], COMPLETED), (leases[1], ERRORED), (leases[2], FAILED), (leases[3], COMPLETED)]
         first, refused, *others = await served.table.settle(batch)
         assert isinstance(refused, RefusedSettlement)
-        assert refused.why.startswith("new row for relation")
+        assert refused.reason.startswith("new row for relation")
         assert {first, *others} == {Verdict.SETTLED}
     assert jobs.states() == ["completed", "processing", "failed", "completed"]
 
@@ -250,7 +250,7 @@ async def test_jobs_to_enqueue_are_refused_clearly(jobs: Jobs) -> None:
         asked = Settlement(State.COMPLETED, AttemptOutcome.OK, then=(NewJob(task="more"),))
         refused = await served.settle(lease, asked)
         assert isinstance(refused, RefusedSettlement)
-        assert "INSERT" in refused.why
+        assert "INSERT" in refused.reason
     assert jobs.states() == ["processing"]
 
 

@@ -122,15 +122,15 @@ async def test_requeue_makes_a_record_due_when_asked_and_fences_a_running_attemp
     moment = datetime(2040, 1, 1, tzinfo=UTC)
     async with jobs.served() as served:
         lease = await served.take()
-        assert (await served.table.queries.requeue(1, moment)).done is ActionResult.DONE
+        assert (await served.table.queries.requeue(1, moment)).result is ActionResult.DONE
         row = jobs.row(1)
         assert (row["state"], row["process_after"], row["started_at"]) == ("queued", moment, None)
         assert await served.settle(lease) is Verdict.LOST
-        assert (await served.table.queries.requeue(1, 90.0)).done is ActionResult.DONE
+        assert (await served.table.queries.requeue(1, 90.0)).result is ActionResult.DONE
         row = jobs.row(1)
         assert row["process_after"] - row["queued_at"] == timedelta(seconds=90)
         assert 0 < await served.table.queries.seconds_until(row["process_after"]) <= 90
-        assert (await served.table.queries.requeue(1, None)).done is ActionResult.DONE
+        assert (await served.table.queries.requeue(1, None)).result is ActionResult.DONE
         assert await served.ids() == [1]
 
 
@@ -140,20 +140,20 @@ async def test_what_is_final_is_not_requeued(jobs: Jobs) -> None:
             (job_id,) = jobs.add(state=state.value)
             before = jobs.row(job_id)
             answer = await served.table.queries.requeue(job_id, None)
-            assert (answer.done, answer.why) == (
+            assert (answer.result, answer.reason) == (
                 ActionResult.REFUSED,
                 f"it is {state}, which is final: INSERT a record anew",
             )
             assert jobs.row(job_id) == before
-        assert (await served.table.queries.requeue(99, None)).done is ActionResult.MISSING
+        assert (await served.table.queries.requeue(99, None)).result is ActionResult.MISSING
 
 
 async def test_a_requeue_of_what_was_asked_to_cancel_is_canceled(jobs: Jobs) -> None:
     jobs.add(cancel=True, state="errored")
     async with jobs.served() as served:
         answer = await served.table.queries.requeue(1, None)
-        assert answer.done is ActionResult.DONE
-        assert "cancel" in answer.why
+        assert answer.result is ActionResult.DONE
+        assert "cancel" in answer.reason
     assert jobs.states() == ["canceled"]
 
 

@@ -99,7 +99,7 @@ async def test_a_beat_renews_the_others(application: Jobs, fault: str) -> None:
         pulse = await served.heartbeats.beat(leases, 30.0)
         assert pulse.refused == {leases[2].pair}
         assert not pulse.lost | pulse.busy | pulse.canceled
-        assert [one.doing for one in served.heartbeats.refused()] == ["beat"]
+        assert [one.operation for one in served.heartbeats.refused()] == ["beat"]
     assert application.sql("select id from jobs where last_heartbeat_at < now() - interval '1 minute'") == [(3,)]
 
 
@@ -111,7 +111,7 @@ async def test_a_reset_brings_the_others_back(application: Jobs, fault: str) -> 
         application.sql("update jobs set last_heartbeat_at = now() - interval '1 hour'")
         begin_fault(application, fault, 3)
         assert [one.job_id for one in await served.heartbeats.reset_stalled(0.0)] == [1, 2, 4, 5, 6, 7, 8]
-        assert [(one.job_id, one.doing) for one in served.heartbeats.refused()] == [(3, "reset")]
+        assert [(one.job_id, one.operation) for one in served.heartbeats.refused()] == [(3, "reset")]
         assert list(await served.heartbeats.reset_stalled(0.0)) == []
 
 

@@ -50,7 +50,7 @@ async def through_its_life(served: Served) -> None:
     second = await served.take()
     assert await served.settle(second, SNOOZED) is Verdict.SETTLED
     assert 50 < (await served.table.queries.next_due() or 0) <= 60
-    assert (await served.table.queries.requeue(second.job_id, None)).done == "done"
+    assert (await served.table.queries.requeue(second.job_id, None)).result == "done"
     assert await served.table.queries.next_due() == 0
     second = await served.take()
     assert [one.job_id for one in await served.heartbeats.reset_lease(second)] == [second.job_id]

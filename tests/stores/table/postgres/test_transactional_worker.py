@@ -75,7 +75,7 @@ def test_what_it_did_is_committed_with_its_record(run: Run, shared_url: str) -> 
             await until(stands(harness, "completed"))
         assert await harness.effects() == ["done"]
         (ended,) = [event for event in said if isinstance(event, JobEnded)]
-        assert ended.ended is AttemptOutcome.OK
+        assert ended.outcome is AttemptOutcome.OK
 
     play(run, shared_url, scene)
 

@@ -175,10 +175,10 @@ def test_what_the_table_refuses_is_unwritten_alone_with_the_reason(made: Made, r
         refused, done, unable = await table.settle(batch)
         assert app.states() == ["processing", "completed", "processing"]
         assert isinstance(refused, RefusedSettlement)
-        assert "CHECK constraint failed" in refused.why
+        assert "CHECK constraint failed" in refused.reason
         assert done is Verdict.SETTLED
         assert isinstance(unable, RefusedSettlement)
-        assert "ctx.then" in unable.why
+        assert "ctx.then" in unable.reason
 
     run(scenario())
 
@@ -223,14 +223,14 @@ def test_requeue_puts_back_what_is_not_over(
 
     async def scenario() -> None:
         table = await app.served()
-        assert (await table.queries.requeue(key, 1.5)).done is done
+        assert (await table.queries.requeue(key, 1.5)).result is done
         now = app.row(key)
         assert now["state"] == becomes
         if becomes == "queued":
             assert (now["process_after"], now["started_at"]) == ("2024-05-01 12:00:01.500000", None)
             await table.queries.requeue(key, None)
             assert await keys(table) == [key]
-        assert (await table.queries.requeue(key + 1, None)).done is ActionResult.MISSING
+        assert (await table.queries.requeue(key + 1, None)).result is ActionResult.MISSING
 
     run(scenario())
 

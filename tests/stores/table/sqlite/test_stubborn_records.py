@@ -68,7 +68,7 @@ def test_a_reset_takes_back_the_others(frozen: Application, run: Run) -> None:
         table = await frozen.served()
         heartbeats = table.heartbeats()
         assert [one.job_id for one in await heartbeats.reset_stalled(0.0)] == [other]
-        assert [(one.doing, one.why) for one in heartbeats.refused()] == [("reset", "it is frozen")]
+        assert [(one.operation, one.reason) for one in heartbeats.refused()] == [("reset", "it is frozen")]
         assert await heartbeats.reset_stalled(0.0) == []
         await heartbeats.close()
 
@@ -118,7 +118,7 @@ def test_whatever_a_trigger_raises_for_one_record_the_others_run(faulty: Applica
         replies = await table.settle([(one, COMPLETED) for one in leases[:3]])
         assert [isinstance(reply, RefusedSettlement) for reply in replies] == [True, False, False]
         assert [one.job_id for one in await heartbeats.reset_worker("host/1")] == others[2:]
-        assert {one.doing for one in heartbeats.refused()} == {"beat", "reset"}
+        assert {one.operation for one in heartbeats.refused()} == {"beat", "reset"}
         assert await keys(table, 10) == others[2:]
         await heartbeats.close()
 

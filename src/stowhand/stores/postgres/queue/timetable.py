@@ -82,7 +82,7 @@ class Timetable:
                 await self._producer.run(connection, "cron_note", (*noted, plain_array(new)))
                 await self._producer.run(connection, "wake", ())
         return [
-            LedgerEntry(mine=is_mine, job_id=ids.get((name, time)) or job_id, spec=spec)
+            LedgerEntry(is_own=is_mine, job_id=ids.get((name, time)) or job_id, spec=spec)
             for name, time, (is_mine, job_id, spec) in zip(names, times, entered, strict=True)
         ]
 

@@ -85,7 +85,7 @@ class Leaser(Generic[C]):
         """Look for foreign leases."""
         with self._context.translated():
             ((late, ends_in),) = await self._ask("foreign_leases", **self._context.leases(own_leases), slack=slack)
-        return Foreign(late=late, ends_in=ends_in)
+        return Foreign(has_expired=late, expires_in=ends_in)
 
     @reported
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:

@@ -42,7 +42,7 @@ class QueuePlan:
         """All leases but these; those of another boot are over."""
         now = tx.now.ticks
         late, first = tx.row("foreign", late=now - micros(slack), ours=as_json([one.job_id for one in ours]))
-        return Foreign(late=bool(late), ends_in=None if first is None else (first - now) / 1_000_000 + slack)
+        return Foreign(has_expired=bool(late), expires_in=None if first is None else (first - now) / 1_000_000 + slack)
 
     def find_stalled(self, tx: Transaction, slack: float) -> Sequence[Lease]:
         """By the ticks of this boot; those of another boot are over."""

@@ -122,7 +122,7 @@ class EmbeddedStore:
 
         def look(tx: Transaction) -> float | None:
             if question is not None:
-                self._foreign_leases.see(self._plan.find_foreign(tx, question.ours, question.slack).ends_in)
+                self._foreign_leases.see(self._plan.find_foreign(tx, question.ours, question.slack).expires_in)
             return claim.next_due(tx, tasks, queues)
 
         return await self._connections.read(look)

@@ -69,11 +69,11 @@ def _enter(tx: Transaction, tick: Tick) -> LedgerEntry:
     entry: dict[str, Any] = {"identifier": tick.identifier, "tick": to_micros(tick.at), "spec": tick.spec}
     earlier = tx.row("entered", **entry)
     if earlier is not None:
-        return LedgerEntry(mine=False, job_id=earlier[0], spec=earlier[1])
+        return LedgerEntry(is_own=False, job_id=earlier[0], spec=earlier[1])
     job_id = enqueue.add(tx, tick.job, built_in=True)
     tx.run("enter", job_id=job_id, backfilled=tick.backfilled, **entry)
     tx.run("ticked", **entry)
-    return LedgerEntry(mine=True, job_id=job_id, spec=tick.spec)
+    return LedgerEntry(is_own=True, job_id=job_id, spec=tick.spec)
 
 
 def _to_item(row: tuple[Any, ...]) -> KnownItem:

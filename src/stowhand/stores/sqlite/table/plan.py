@@ -100,7 +100,9 @@ class TablePlan:
         late = _late(tx, slack)
         ids = msgspec.json.encode([lease.job_id for lease in own_leases]).decode()
         has_late_lease, first_end = tx.read("foreign_leases", late=late, ours=ids).fetchone()
-        return Foreign(late=bool(has_late_lease), ends_in=None if first_end is None else (first_end - late) / SECOND)
+        return Foreign(
+            has_expired=bool(has_late_lease), expires_in=None if first_end is None else (first_end - late) / SECOND
+        )
 
     def find_stalled(self, tx: TableTransaction, slack: float) -> Sequence[Lease]:
         """Return stalled records of any holder: another program's records have no token."""
