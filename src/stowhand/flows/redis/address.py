@@ -1,4 +1,4 @@
-"""Where a Redis or Valkey is: its URL taken apart. The only place that decides what may be shown of it.
+"""Address of a Redis or Valkey server, read from its URL. Only this module decides which parts may be displayed.
 
 redis://[user:password@]host[:6379][/db]                      one server
 rediss://…                                                    the same over TLS
@@ -36,7 +36,7 @@ _LOOKS = (
 _OF_TLS = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname"})
 _OF_SENTINELS = frozenset({"sentinel_username", "sentinel_password"})
 _OF_SERVER = frozenset({"db", "username", "password"})
-# What one URL for several programs may say to other clients; ours decides these things itself.
+# Options for other clients that share the URL. They are ignored: the dialer sets these values itself.
 _OTHERS = frozenset(
     {"client_name", "decode_responses", "encoding", "health_check_interval", "max_connections", "protocol"}
     | {"retry_on_timeout", "socket_connect_timeout", "socket_keepalive", "socket_timeout"}
@@ -46,19 +46,19 @@ _PORT, _SENTINEL_PORT = 6379, 26379
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """How to connect, and ``str()``: what may be said about it. No secret is in its ``repr``."""
+    """Connection parameters. Neither ``str()`` nor ``repr()`` contains a secret."""
 
     kind: Kind
     hosts: tuple[tuple[str, int], ...] = ()
-    """Name and port of the server, of the sentinels, of the nodes; none for a socket."""
+    """Name and port of the server, or of each sentinel or node; empty for a socket."""
     path: str = ""
-    """The socket."""
+    """Path of the socket."""
     service: str = ""
-    """The primary's name among the sentinels."""
+    """Name of the primary, as the sentinels know it."""
     db: int = 0
     tls: bool = False
     tls_options: dict[str, str | bool] = field(default_factory=dict)
-    """As the driver calls them: ``ssl_ca_certs``, ``ssl_certfile``, ``ssl_keyfile``, ``ssl_cert_reqs``, …"""
+    """TLS options, under the driver's names: ``ssl_ca_certs``, ``ssl_certfile``, ``ssl_cert_reqs``, …"""
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
     sentinel_username: str | None = field(default=None, repr=False)
@@ -66,12 +66,12 @@ class Address:
 
     @property
     def clustered(self) -> bool:
-        """Is it a cluster, whose keys must lie in one slot?"""
+        """Whether it is a cluster. All keys of a flow must then be in one slot."""
         return self.kind == "cluster"
 
     @property
     def shown(self) -> str:
-        """For people: the URL without user, password and options."""
+        """The URL without user, password and options, for display."""
         if self.kind == "socket":
             return f"unix://{self.path}?db={self.db}"
         scheme = ("rediss" if self.tls else "redis") + ("" if self.kind == "server" else f"+{self.kind}")
@@ -83,7 +83,7 @@ class Address:
         return self.shown
 
     def scrub(self, text: str) -> str:
-        """``text`` without this address's secrets."""
+        """Replace this address's passwords in ``text`` with ``***``."""
         for secret in (self.password, self.sentinel_password):
             if secret:
                 text = text.replace(secret, "***")
@@ -91,19 +91,19 @@ class Address:
 
 
 def read_address(url: str) -> Address:
-    """The URL's parts. Raises ConfigurationError, which never repeats the URL: a password may stand anywhere in it."""
+    """Parse the URL. Raise ConfigurationError, which never repeats the URL: any part of it may contain a password."""
     try:
         parts = urlsplit(url.strip())
         scheme = parts.scheme.replace("valkey", "redis", 1)
         kind, tls = _KINDS[scheme]
-        given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+        options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
         if parts.fragment:
             raise ValueError
         hosts = () if kind == "socket" else _hosts(parts, _SENTINEL_PORT if kind == "sentinel" else _PORT)
     except (KeyError, ValueError):
         raise ConfigurationError(f"the Redis address cannot be read; {_LOOKS}") from None
-    _refuse_unknown(given, kind, tls)
-    service, db = _service_and_db(kind, parts.path, given)
+    _refuse_unknown(options, kind, tls)
+    service, db = _service_and_db(kind, parts.path, options)
     user, _, password = parts.netloc.rpartition("@")[0].partition(":")
     return Address(
         kind=kind,
@@ -112,16 +112,16 @@ def read_address(url: str) -> Address:
         service=service,
         db=db,
         tls=tls,
-        tls_options={name: _tls_option(name, value) for name, value in given.items() if name in _OF_TLS},
-        username=unquote(user) or given.get("username"),
-        password=unquote(password) or given.get("password"),
-        sentinel_username=given.get("sentinel_username"),
-        sentinel_password=given.get("sentinel_password"),
+        tls_options={name: _tls_option(name, value) for name, value in options.items() if name in _OF_TLS},
+        username=unquote(user) or options.get("username"),
+        password=unquote(password) or options.get("password"),
+        sentinel_username=options.get("sentinel_username"),
+        sentinel_password=options.get("sentinel_password"),
     )
 
 
 def check_hash_tag(address: Address, hash_tag: str | None) -> None:
-    """Raises ConfigurationError for a cluster without one: a script may only touch keys of one slot."""
+    """Raise ConfigurationError for a cluster without a hash tag: a script may only touch keys of one slot."""
     if address.clustered and hash_tag is None:
         raise ConfigurationError(
             f"{address}: in a cluster all keys of a flow must lie in one slot; give the flow a hash_tag, as"
@@ -130,33 +130,37 @@ def check_hash_tag(address: Address, hash_tag: str | None) -> None:
 
 
 def _hosts(parts: SplitResult, port: int) -> tuple[tuple[str, int], ...]:
-    """Raises ValueError."""
-    found = []
-    for one in parts.netloc.rpartition("@")[2].split(","):
-        place = urlsplit(f"//{one.strip()}")
-        found.append((place.hostname or "localhost", port if place.port is None else place.port))
-    return tuple(found)
+    """Return the hosts with their ports. Raise ValueError for a port that is no number."""
+    hosts = []
+    for text in parts.netloc.rpartition("@")[2].split(","):
+        host = urlsplit(f"//{text.strip()}")
+        hosts.append((host.hostname or "localhost", port if host.port is None else host.port))
+    return tuple(hosts)
 
 
-def _refuse_unknown(given: dict[str, str], kind: Kind, tls: bool) -> None:
-    known = _OF_SERVER | (_OF_TLS if tls else frozenset()) | (_OF_SENTINELS if kind == "sentinel" else frozenset())
-    unknown = sorted(given.keys() - known - _OTHERS)
+def _refuse_unknown(options: dict[str, str], kind: Kind, tls: bool) -> None:
+    known = _OF_SERVER
+    if tls:
+        known |= _OF_TLS
+    if kind == "sentinel":
+        known |= _OF_SENTINELS
+    unknown = sorted(options.keys() - known - _OTHERS)
     if unknown:
-        # Not named: it may be a piece of a password that has a '?' in it.
+        # The message does not name the option: it may be part of a password that contains a '?'.
         raise ConfigurationError(
             f"the Redis address has an option that is not known after the '?'; known here: {', '.join(sorted(known))}"
         )
 
 
-def _service_and_db(kind: Kind, path: str, given: dict[str, str]) -> tuple[str, int]:
-    words = [] if kind == "socket" else [unquote(word) for word in path.split("/") if word]
-    service = words.pop(0) if kind == "sentinel" and words else ""
+def _service_and_db(kind: Kind, path: str, options: dict[str, str]) -> tuple[str, int]:
+    segments = [] if kind == "socket" else [unquote(segment) for segment in path.split("/") if segment]
+    service = segments.pop(0) if kind == "sentinel" and segments else ""
     if kind == "sentinel" and not service:
         raise ConfigurationError(f"the Redis address names sentinels and no service; {_LOOKS}")
     if kind == "socket" and not path:
         raise ConfigurationError(f"the Redis address names no socket; {_LOOKS}")
-    number = given.get("db") or (words.pop(0) if words else "0")
-    if words or not number.isascii() or not number.isdigit():
+    number = options.get("db") or (segments.pop(0) if segments else "0")
+    if segments or not number.isascii() or not number.isdigit():
         raise ConfigurationError(f"the Redis address names a database that is no number; {_LOOKS}")
     if kind == "cluster" and int(number) != 0:
         raise ConfigurationError("a Redis cluster has one database, number 0; leave the number out of the address")

@@ -1,7 +1,7 @@
-"""Clients of one Redis: for a loop's calls, and for a call that waits. Nothing is repeated by the driver.
+"""Clients of one Redis server: one per event loop for normal calls, and one for each blocking call.
 
-Every answer is text. Bytes that are not UTF-8 (values of other applications) become lone surrogates, and the same bytes
-again when they are written.
+The driver repeats nothing. Every reply is text. Bytes that are not UTF-8 (values of other applications) become lone
+surrogates, and the same bytes again when they are written.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from stowhand.fork import call_in_children, replace_sockets
 CONNECT_TIMEOUT_SECONDS = 5.0
 """Seconds."""
 CALL_TIMEOUT_SECONDS = 5.0
-"""Seconds for the answer to a call; a call that waits has them on top of its own time."""
+"""Seconds to wait for a reply; for a blocking call, in addition to the seconds that it blocks."""
 
 MAX_CONCURRENT_CALLS = 20
-"""Calls of one loop at once, each on a connection of its own; more wait."""
+"""Concurrent calls of one loop, each on a connection of its own; further calls wait."""
 _MAX_CONNECTIONS = 2**31 - 1
-"""Connections: how many calls there are at once is decided here, and by who makes them."""
+"""Unlimited: the number of concurrent calls is limited here and by the callers, not by the driver."""
 
 Client: TypeAlias = redis.asyncio.Redis | redis.asyncio.RedisCluster
 
 
 class _DeadlineClient:
-    """Every answer by a deadline of ours. The driver's own (``socket_timeout``) loses a cancellation on Python 3.11."""
+    """Client with its own timeout for replies. The driver's ``socket_timeout`` loses a cancellation on Python 3.11."""
 
     deadline: float
     """Seconds."""
 
     gate: AbstractAsyncContextManager[Any] = nullcontext()
-    """So many calls at once."""
+    """Limits the number of concurrent calls."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         try:
@@ -69,24 +69,26 @@ class _DeadlineClient:
 
 
 def _is_demoted(error: redis.ResponseError) -> bool:
-    """It is a replica now. Its address may lead to the new primary, but connections that are open lead nowhere else.
+    """Return whether the server has become a replica.
 
-    An error inside a script is only a text to servers before 7.
+    Its address may lead to the new primary, but open connections still lead to the old one. Servers before version 7
+    report an error inside a script only as text.
     """
     return isinstance(error, redis.exceptions.ReadOnlyError) or "READONLY" in str(error)
 
 
 class _OneServer(_DeadlineClient, redis.asyncio.Redis):  # type: ignore[misc]
-    """One server, or the primary that sentinels name."""
+    """Client of one server, or of the primary that sentinels name."""
 
 
 class _Cluster(_DeadlineClient, redis.asyncio.RedisCluster):  # type: ignore[misc]
-    """All nodes."""
+    """Client of all nodes of a cluster."""
 
 
 def _connections(client: Client) -> list[Any]:
     if isinstance(client, redis.asyncio.RedisCluster):
-        return [one for node in client.nodes_manager.nodes_cache.values() for one in node._connections]  # noqa: SLF001
+        nodes = client.nodes_manager.nodes_cache.values()
+        return [connection for node in nodes for connection in node._connections]  # noqa: SLF001
     pool: Any = client.connection_pool
     return [*pool._available_connections, *pool._in_use_connections]  # noqa: SLF001
 
@@ -102,44 +104,50 @@ class Dialer:
         call_in_children(self)
 
     def calls(self) -> Client:
-        """The client of the running loop's calls: one, of which each call borrows a connection.
+        """Return the client for calls of the running loop; each call borrows a connection of it.
 
         A connection belongs to the loop that it was made on, and is closed at the latest when ``asyncio.run`` ends.
         """
         loop = asyncio.get_running_loop()
         if loop not in self._calls:
-            for ended in [one for one in self._calls if one.is_closed()]:
-                self._open.remove(self._calls.pop(ended)[0])
+            for closed_loop in [known for known in self._calls if known.is_closed()]:
+                self._open.remove(self._calls.pop(closed_loop)[0])
             client = self._client(CALL_TIMEOUT_SECONDS, asyncio.Semaphore(MAX_CONCURRENT_CALLS))
             self._calls[loop] = client, _closed_with_the_loop(client)
         return self._calls[loop][0]
 
     def blocking_call(self, longest: float) -> Client:
-        """A client of its own for a call that waits up to ``longest`` seconds.
+        """Return a separate client for a call that blocks for up to ``longest`` seconds.
 
-        A call that is cancelled takes its connection with it, and no other call: the next one has a new connection.
+        Canceling the call closes its connection. Other calls are not affected, and the next one connects again.
         """
         return self._client(longest + CALL_TIMEOUT_SECONDS)
 
     async def close(self) -> None:
-        """Close every connection. What still waits for an answer fails."""
-        for ended in [one for one in self._calls if one.is_closed()]:
-            self._open.remove(self._calls.pop(ended)[0])
-        clients, self._open, self._calls = [*self._open, *self._sentinels], [], {}
+        """Close every connection. Calls that still wait for a reply fail."""
+        for closed_loop in [known for known in self._calls if known.is_closed()]:
+            self._open.remove(self._calls.pop(closed_loop)[0])
+        clients = [*self._open, *self._sentinels]
+        self._open = []
+        self._calls = {}
         self._sentinels = []
         for client in clients:
             await client.aclose()
 
     def forked(self) -> None:
-        """In the child: what is open is the parent's; the next call connects."""
-        connections = [one for client in (*self._open, *self._sentinels) for one in _connections(client)]
-        writers = [one._writer for one in connections if one._writer is not None]  # noqa: SLF001
-        replace_sockets([one.get_extra_info("socket").fileno() for one in writers])
-        self._calls, self._open, self._sentinels = {}, [], []
+        """Drop the connections of the parent process after a fork; the next call in the child connects."""
+        clients = [*self._open, *self._sentinels]
+        connections = [connection for client in clients for connection in _connections(client)]
+        writers = [connection._writer for connection in connections if connection._writer is not None]  # noqa: SLF001
+        replace_sockets([writer.get_extra_info("socket").fileno() for writer in writers])
+        self._calls = {}
+        self._open = []
+        self._sentinels = []
 
     def _client(self, deadline: float, gate: AbstractAsyncContextManager[Any] | None = None) -> Client:
         client = self._new(self._options() | {"retry": Retry(NoBackoff(), 0)})
-        client.deadline, client.gate = deadline, gate or nullcontext()
+        client.deadline = deadline
+        client.gate = gate or nullcontext()
         self._open.append(client)
         return client
 
@@ -159,13 +167,13 @@ class Dialer:
         return _OneServer(host=host, port=port, db=address.db, **options)
 
     def _options(self) -> dict[str, Any]:
-        """The driver repeats nothing: whether a call may be repeated, only its caller knows."""
+        """Return the options of the driver's clients."""
         tls = {"ssl": True, **self._address.tls_options} if self._address.tls else {}
         return {
             "username": self._address.username,
             "password": self._address.password,
             "socket_connect_timeout": CONNECT_TIMEOUT_SECONDS,
-            "socket_timeout": None,  # see _InTime
+            "socket_timeout": None,  # see _DeadlineClient
             "decode_responses": True,
             "encoding_errors": "surrogateescape",
             "protocol": 2,
@@ -174,12 +182,15 @@ class Dialer:
         }
 
     def _of_sentinels(self) -> dict[str, Any]:
-        """The sentinels' own login: they are asked for an address, and never get the primary's password."""
+        """Return the login for the sentinels, which never receive the primary's password."""
         return {"username": self._address.sentinel_username, "password": self._address.sentinel_password}
 
 
 def _closed_with_the_loop(client: Client) -> AsyncGenerator[None, None]:
-    """An asynchronous generator that has begun: ``asyncio.run`` ends those that are open, while its loop still runs."""
+    """Return a started asynchronous generator that closes the client.
+
+    ``asyncio.run`` closes started generators while its loop still runs.
+    """
 
     async def until_the_end() -> AsyncGenerator[None, None]:
         try:
@@ -187,7 +198,7 @@ def _closed_with_the_loop(client: Client) -> AsyncGenerator[None, None]:
         finally:
             await client.aclose()
 
-    open_one = until_the_end()
-    with suppress(StopIteration):  # to its yield: nothing is awaited before that
-        open_one.__anext__().send(None)
-    return open_one
+    generator = until_the_end()
+    with suppress(StopIteration):  # runs up to its yield: nothing is awaited before that
+        generator.__anext__().send(None)
+    return generator

@@ -37,7 +37,7 @@ HIDDEN_FIELDS = (*NOTE_FIELDS, TRACE_PARENT)
 
 
 class RedisEngine:
-    """One flow at one address. Nothing is connected before it is used. Raises ConfigurationError."""
+    """Engine of one flow at one address. It connects on first use. Raises ConfigurationError."""
 
     sweep_interval = SWEEP_INTERVAL_SECONDS
     handles_child_end = False
@@ -55,12 +55,15 @@ class RedisEngine:
         self._jobs = RedisJobs(keys, inspector, server)
         self._parents = Parents(keys, inspector)
         self.create = grouped(self.create_many)
-        """In one script with concurrent creations. Raises OutcomeUnknown where a repeat is not answered."""
-        self.ids, self.read, self.failed = inspector.ids, inspector.read, inspector.failed
+        """Create a job in one script with concurrent creations. Raise OutcomeUnknown if a repeat gets no reply."""
+        self.ids = inspector.ids
+        self.read = inspector.read
+        self.failed = inspector.failed
         self.counts = inspector.counts
-        self.delete, self.cancel = self._jobs.delete, self._jobs.cancel
+        self.delete = self._jobs.delete
+        self.cancel = self._jobs.cancel
         self._bare: dict[str | None, Outcome] = {}
-        """Outcomes without attributes, by next queue: made once."""
+        """Outcomes without attributes by next queue, each encoded once."""
         self._reasons: dict[tuple[str, str], str] = {}
 
     @property
@@ -75,7 +78,7 @@ class RedisEngine:
         return [f"{self.description}: {finding}" for finding in findings]
 
     async def take(self) -> None:
-        """Done once while the engine is open."""
+        """Mark the queues as this flow's, once while the engine is open."""
         if not self._taken:
             await take_queues(self._keys, self._server)
             self._taken = True
@@ -88,40 +91,40 @@ class RedisEngine:
     # -- jobs
 
     async def create_many(self, jobs: Sequence[NewFlowJob]) -> Sequence[str]:
-        """Some hundreds in one script."""
+        """Create the jobs, up to 200 in one script."""
         await self.take()
         return await self._jobs.create(jobs)
 
     async def views(self, job_ids: Sequence[str]) -> Sequence[FlowJobView | None]:
-        """As their hashes say, one after the other. The classic layout does not record when a job ended."""
+        """Read the jobs one after the other. The classic layout does not record when a job ended."""
         jobs = [await self._inspector.find(job_id) for job_id in job_ids]
         return [None if job is None else view_of(self.shape, job[0].job_id, job[1]) for job in jobs]
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
-        """Some hundreds in a round trip."""
+        """Read a page of children, up to 200 in a round trip."""
         location = self._keys.location(job_id)
         keys = [] if location is None else await self._inspector.child_keys(location.hash, queue)
-        found = await self._inspector.children(keys[start : start + limit])
-        return [child if fields else child | LOST_CHILD for fields, child in found]
+        children = await self._inspector.children(keys[start : start + limit])
+        return [child if fields else child | LOST_CHILD for fields, child in children]
 
     async def retry(self, job_ids: Sequence[str]) -> Sequence[Answer]:
-        """One after the other, each in one script."""
-        self._taken = False  # it may have been long ago
+        """Retry the jobs one after the other, each in one script."""
+        self._taken = False  # another flow may have taken a queue since
         await self.take()
         return [await self._jobs.retry(job_id) for job_id in job_ids]
 
     async def pause(self, queue: FlowQueue) -> bool:
-        """A key that every claim looks at."""
+        """Set the key that every claim checks."""
         return await self._server.command("SET", self._keys.paused(queue.name), "1", "NX") is not None
 
     async def resume(self, queue: FlowQueue) -> bool:
-        """Idle workers claim again within a second."""
+        """Delete the key; idle workers claim again within a second."""
         return bool(await self._server.command("DEL", self._keys.paused(queue.name)))
 
-    # -- looking
+    # -- queues
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
-        """An atomic snapshot; up to ``limit`` of each state."""
+        """Return an atomic snapshot of up to ``limit`` jobs in each state."""
         return await self._inspector.positions(self.shape.find_queue(queue), limit)
 
     async def sweep(self) -> int:
@@ -133,13 +136,13 @@ class RedisEngine:
     # -- work
 
     def task(self, queue: FlowQueue) -> str:
-        """The queue's full name."""
+        """Return the queue's full name."""
         return queue.name
 
     def store(
         self, queue: FlowQueue, lock_time: float, wait_timeout: float, lease: float = DEFAULT_LEASE_SECONDS
     ) -> FlowStore:
-        """With connections of its own."""
+        """Return a store of the queue with its own connections."""
         seen = self._parents.seen(queue)
         attributes = seen.declared.attributes_to_get
         if attributes is not None:
@@ -156,7 +159,7 @@ class RedisEngine:
         )
 
     def job(self, queue: FlowQueue, ctx: Attempt[Any], record: Any) -> FlowJob:
-        """The claimed job. A parent's attributes are decoded only when they are needed."""
+        """Return the claimed job. A parent's attributes are decoded only when they are needed."""
         known: FlowRecord = record
         values = {} if queue.is_parent else requested_values(self._without_notes(queue, known.values))
         job_id = self._keys.public_id(queue, known.id)
@@ -177,20 +180,21 @@ class RedisEngine:
         )
 
     def _without_notes(self, queue: FlowQueue, values: dict[str, str | None]) -> dict[str, str | None]:
-        """Without our scripts' own fields and the trace context, unless requested by name: a function that returns all
-        its attributes must not write them.
+        """Remove the scripts' own fields and the trace context, unless the queue requests them by name.
+
+        A function that returns all its attributes must not write them.
         """
         requested = queue.declared.attributes_to_get or ()
         return {name: text for name, text in values.items() if name not in HIDDEN_FIELDS or name in requested}
 
     async def check_start(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
-        """``None``: a claimed job may run, since limiters are applied by the claim."""
+        """Return ``None``: the claim has applied the limiters, so the job may run."""
         return None
 
     async def complete(
         self, queue: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
     ) -> Outcome:
-        """The settlement's script stores the fields and moves the job on."""
+        """Return an outcome whose settlement script stores the fields and moves the job on."""
         if fields or current_traceparent() is not None:
             return self._ended(StepResult(fields=raw_values(fields), next=next_queue))
         if next_queue not in self._bare:
@@ -198,11 +202,11 @@ class RedisEngine:
         return self._bare[next_queue]
 
     def encode(self, result: object) -> str:
-        """It is text already (``complete``)."""
+        """Return the result, which ``complete`` has already encoded as text."""
         return str(result)
 
     def postpone(self, queue: FlowQueue, job: FlowJob, delay: float, reason: str) -> Outcome:
-        """The reason is passed to the store beside the settlement."""
+        """Snooze the job. The reason goes to the store beside the settlement, which has no field for it."""
         while len(self._reasons) >= MAX_REASONS:  # left by attempts that lost their lease and were never settled
             del self._reasons[next(iter(self._reasons))]
         self._reasons[job.ctx.lease.job_id, job.ctx.lease.token] = reason
@@ -218,10 +222,10 @@ class RedisEngine:
         return self._ended(end) if isinstance(end, StepResult) else end
 
     async def on_child_end(self, queue: FlowQueue, job: FlowJob) -> None:
-        """Nothing: the settlement of the last child wakes the parent."""
+        """Do nothing: the settlement of the last child wakes the parent."""
 
     def _ended(self, end: StepResult) -> Outcome:
-        """Encoded here, so that an unwritable end fails the job instead of dropping its results."""
+        """Encode the end now, so that an end that cannot be written fails the job instead of losing its results."""
         try:
             return Complete(encode_end(with_trace_context(end)))
         except ValueError as error:  # InvalidJob, and names that are not valid Unicode

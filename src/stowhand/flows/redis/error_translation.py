@@ -1,8 +1,8 @@
-"""What an error of Redis or of its connection means for the caller, as an exception of errors.py.
+"""Translation of errors of Redis and its connections into exceptions of errors.py.
 
-NoReply             it may have been done or not: the connection broke, or the deadline passed
-StoreUnreachable    definitely not done; the same call may succeed later (loading, failing over, busy)
-StoreError          definitely not done, and repeating is useless until an administrator acts
+NoReply             the call may have been executed or not: the connection broke, or the deadline passed
+StoreUnreachable    the call was not executed; it may succeed later (loading, failing over, busy)
+StoreError          the call was not executed, and repeating it is useless until an administrator acts
 ConfigurationError  while opening: the address, the login or the layout is wrong
 """
 
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 MAX_ATTEMPTS = 4
 RETRY_PAUSE_SECONDS = 0.05
-"""Seconds after the first try; twice as many after the second, and so on."""
+"""Seconds after the first attempt; twice as many after the second, and so on."""
 MAX_MESSAGE_BYTES = 300
-"""Bytes of the server's own words in an error of ours."""
+"""Bytes of the server's message that an error repeats."""
 
 
 class NoReply(StoreUnreachable):
@@ -34,17 +34,17 @@ class NoReply(StoreUnreachable):
 
 
 class _ErrorKind(NamedTuple):
-    """One kind of trouble."""
+    """Kind of error, and how to recognize it."""
 
     error: type[StoreError]
     advice: str = ""
-    """What the server's own words do not say."""
+    """What to do, added to the server's message."""
     codes: tuple[str, ...] = ()
-    """Words with which the server's answer begins."""
+    """Error codes, the first word of the server's reply."""
     pattern: str = ""
-    """Pattern of the text where it has no code: of servers from 6.2, or of the driver."""
+    """Pattern of the text of errors without a code, from servers since 6.2 or from the driver."""
     is_wrong_setup: bool = False
-    """While opening it is a mistake in the configuration, and not an outage."""
+    """Whether the error, while opening, is a mistake in the configuration and not an outage."""
 
 
 _ERROR_KINDS = (
@@ -115,26 +115,28 @@ _CODES_BY_CLASS: dict[type[Exception], str] = {
     redis_errors.ClusterDownError: "CLUSTERDOWN",
     redis_errors.SlotNotCoveredError: "CLUSTERDOWN",
 }
-"""Of classes for which the driver takes the code away from the text."""
+"""Codes of the exception classes whose text comes without the code."""
 _CODE_PATTERN = re.compile(r"^([A-Z]{3,})\b|: -([A-Z]{3,})\b")
 
 
 @contextmanager
 def translated(address: Address, *, opening: bool = False) -> Iterator[None]:
-    """Errors of the driver become ours, with a sentence that says what to do and no secret.
+    """Translate errors of the driver. The message says what to do and contains no secret.
 
-    Only while ``opening`` is a wrong address or login a ConfigurationError; later it is an outage, which may end.
-    Values that the driver cannot send are a bug: the error is raised as it is, and no loop repeats the call.
+    A wrong address or login is a ConfigurationError only while ``opening``; later it is an outage, which may end.
+    Values that the driver cannot send are a bug: the error is raised unchanged, and the call is not repeated.
     """
     try:
         yield
     except redis_errors.DataError:
         raise
     except (redis_errors.RedisError, redis_errors.RedisClusterException, OSError) as error:
-        meaning = _kind_of(error)
-        kind = ConfigurationError if opening and meaning.is_wrong_setup else meaning.error
-        message = " ".join(clean(address.scrub(_text(error)) or type(error).__name__, MAX_MESSAGE_BYTES).split())
-        raise kind(f"{address}: {message}" + (f"; {meaning.advice}" if meaning.advice else "")) from None
+        kind = _kind_of(error)
+        exception = ConfigurationError if opening and kind.is_wrong_setup else kind.error
+        text = address.scrub(_text(error)) or type(error).__name__
+        message = " ".join(clean(text, MAX_MESSAGE_BYTES).split())
+        advice = f"; {kind.advice}" if kind.advice else ""
+        raise exception(f"{address}: {message}{advice}") from None
 
 
 async def repeated(
@@ -145,9 +147,9 @@ async def repeated(
     unanswered: bool = False,
     opening: bool = False,
 ) -> T:
-    """What ``action`` gives, tried a few times while its trouble passes by itself. Raises what `translated` raises.
+    """Await ``action`` and return its result; repeat it a few times after temporary errors.
 
-    ``unanswered``: the action may be repeated even if it may have been done.
+    ``unanswered``: repeat it even if the server may have executed it. Raises what ``translated`` raises.
     """
     for attempt in range(1, MAX_ATTEMPTS):
         try:
@@ -163,13 +165,15 @@ async def repeated(
 
 def _kind_of(error: BaseException) -> _ErrorKind:
     text = _text(error)
-    found = _CODE_PATTERN.search(text)
-    of_class = next((code for kind, code in _CODES_BY_CLASS.items() if isinstance(error, kind)), None)
-    code = of_class or (found and (found[1] or found[2]))
-    by_code = (meaning for meaning in _ERROR_KINDS if code in meaning.codes)
-    by_pattern = (one for one in _ERROR_KINDS if one.pattern and re.search(one.pattern, text, re.IGNORECASE))
-    if (meaning := next(by_code, None) or next(by_pattern, None)) is not None:
-        return meaning
+    code = next((code for exception, code in _CODES_BY_CLASS.items() if isinstance(error, exception)), None)
+    if code is None and (match := _CODE_PATTERN.search(text)) is not None:
+        code = match[1] or match[2]
+    for kind in _ERROR_KINDS:
+        if code in kind.codes:
+            return kind
+    for kind in _ERROR_KINDS:
+        if kind.pattern and re.search(kind.pattern, text, re.IGNORECASE):
+            return kind
     if isinstance(error, redis_errors.AuthenticationError | redis_errors.AuthorizationError):
         return _ERROR_KINDS[0]
     if isinstance(error, redis_errors.TimeoutError | TimeoutError):
@@ -179,5 +183,5 @@ def _kind_of(error: BaseException) -> _ErrorKind:
 
 
 def _text(error: BaseException) -> str:
-    """Its words, without the list of the sentinels' clients and all their options."""
+    """Return the message without the driver's list of sentinel clients and their options."""
     return str(error).partition(" : <")[0]

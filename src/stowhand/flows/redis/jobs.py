@@ -1,4 +1,4 @@
-"""The jobs of a flow in Redis: created, deleted, put back and canceled; each change is whole, in one script."""
+"""Creation, deletion, retry and cancelation of a flow's jobs in Redis. Each change is one atomic script."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from stowhand.observe.propagation import TRACE_PARENT
 from stowhand.protocols.queue_store import ActionResult, Answer
 
 MAX_BATCH_JOBS = 200
-"""Jobs that one script creates; the server does nothing else meanwhile."""
+"""Jobs that one script creates; meanwhile the server serves no other client."""
 MAX_BATCH_CHARS = 512 * 1024
 """Characters of their values."""
 MAX_WAITING_JOBS = 1_000_000
-"""Jobs that may wait in the first queue where it does not say: they are in memory, and perhaps no worker serves it."""
+"""Default ``max_length`` of the first queue: jobs take memory, and perhaps no worker serves the queue."""
 MAX_CANCEL_ATTEMPTS = 40
-"""A job may move on between a look and the script that cancels it."""
+"""A job may move on between reading it and the script that cancels it."""
 _NOT_CANCELED = {
     Stage.COMPLETED: (ActionResult.REFUSED, "it has completed already"),
     Stage.FAILED: (ActionResult.REFUSED, "it has failed already; delete it, or retry it"),
@@ -44,41 +44,46 @@ _NOT_RETRIED = {
 
 
 class RedisJobs:
-    """Changes the jobs of one flow, children included."""
+    """Writer of the jobs of one flow, children included."""
 
     def __init__(self, keys: Keys, inspector: Inspector, server: Server) -> None:
-        self._keys, self._inspector, self._server = keys, inspector, server
+        self._keys = keys
+        self._inspector = inspector
+        self._server = server
         self._shape = keys.shape
         self._queues = {queue.name: QueueLocation(keys, queue) for queue in keys.shape.all_queues()}
         self._entry = self._queues[keys.shape.entry.name]
-        most = keys.shape.entry.declared.max_length
-        self._max_waiting = MAX_WAITING_JOBS if most is None else most
+        max_length = keys.shape.entry.declared.max_length
+        self._max_waiting = MAX_WAITING_JOBS if max_length is None else max_length
         self._life = round(keys.shape.key_life * 1000)
         self._places = msgspec.json.encode({queue.name: _place(queue) for queue in self._queues.values()}).decode()
 
     # -- create ----------------------------------------------------------------------------------
 
     async def create(self, jobs: Sequence[NewFlowJob]) -> list[str]:
-        """Keep them, and put them into the first queue, some hundreds in one step. Gives their ids.
+        """Store the jobs and add them to the first queue, up to 200 in one step. Return their ids.
 
-        A try whose reply was lost is repeated: a job that is there by then is left as it is. Raises StoreUnreachable
-        when nothing was written, OutcomeUnknown when that is not known, or some of them are there.
+        A call without a reply is repeated; the repeat does not change jobs that exist by then. Raises StoreUnreachable
+        if nothing was written, and OutcomeUnknown if that is not known or only some of the jobs were written.
         """
-        made: list[str] = []
+        created_ids: list[str] = []
         for batch in _batches([(self._keys.new_id(), job) for job in jobs]):
             try:
-                made += await self._create(batch)
+                created_ids += await self._create(batch)
             except StoreError as error:
-                if made:
+                if created_ids:
                     raise OutcomeUnknown(
-                        f"the first {len(made)} of {len(jobs)} jobs were created, then: {error}"
+                        f"the first {len(created_ids)} of {len(jobs)} jobs were created, then: {error}"
                     ) from error
                 raise
-        return made
+        return created_ids
 
     async def _create(self, batch: Sequence[tuple[str, NewFlowJob]]) -> Sequence[str]:
-        entry, is_lasting = self._entry.name, self._keys.is_lasting
-        keys = [self._keys.job(batch[0][0]), *([] if is_lasting else [self._keys.flow(entry)])]
+        entry = self._entry.name
+        is_lasting = self._keys.is_lasting
+        keys = [self._keys.job(batch[0][0])]
+        if not is_lasting:
+            keys.append(self._keys.flow(entry))
         args: list[Any] = [self._keys.jobs, self._life, "1" if is_lasting else "", self._shape.name]
         args += [self._keys.prefix, self._keys.root(entry), self._max_waiting, entry]
         for job_id, job in batch:
@@ -95,23 +100,23 @@ class RedisJobs:
                 raise
 
         try:
-            made, *ids = await self._server.ask(attempt)
+            created_count, *ids = await self._server.ask(attempt)
         except StoreError as error:
             if unanswered:
                 raise OutcomeUnknown(f"it is not known whether the jobs were created: {error}") from error
             raise
-        if made < 0:
+        if created_count < 0:
             raise QueueFull(
                 f"{self._server.address}: queue {entry!r} holds as many jobs as its max_length, {self._max_waiting}:"
                 " nothing was created. Start workers that serve it, or raise max_length"
             )
-        if not made:
-            await take_queues(self._keys, self._server)  # says whose it is by now
+        if not created_count:
+            await take_queues(self._keys, self._server)  # raises the error that names the flow that owns it now
             raise StoreUnreachable(f"{self._server.address}: queue {entry!r} has changed hands; try again")
         return list(ids)
 
     def _words(self, job_id: str, job: NewFlowJob) -> Iterator[Any]:
-        """As ``create.lua`` reads them."""
+        """Yield a job's arguments in the order in which ``create.lua`` reads them."""
         fields = dict(job.values)
         if job.correlation_id is not None:
             fields["correlationId"] = strict_json.encode(job.correlation_id, what="correlation_id")
@@ -134,14 +139,14 @@ class RedisJobs:
     # -- delete, retry, cancel -------------------------------------------------------------------
 
     async def delete(self, job_id: str) -> bool:
-        """Delete it, its children and its lookups. What runs is not interrupted, and leaves nothing behind."""
+        """Delete a job, its children and its lookups. A running job is not interrupted, but its result is not kept."""
         location = self._keys.location(job_id)
         if location is None or location.child is not None:
             return False
         return bool(await self._server.run("delete", (location.hash,), self._entry.text, location.listed, self._places))
 
     async def retry(self, job_id: str) -> Answer:
-        """To the end of the queue in which it failed or was lost, with all its retries and its life renewed."""
+        """Put a job at the end of the queue in which it failed or was lost, with all retries and a full lifetime."""
         job = await self._inspector.find(job_id)
         if job is None:
             return Answer(job_id, ActionResult.MISSING, "there is no such job, or it has expired")
@@ -158,17 +163,22 @@ class RedisJobs:
     async def _put_back(
         self, location: JobLocation, queue: QueueLocation, stored: StoredJob, *, is_lost: bool
     ) -> Answer:
-        """Unless it has changed since it was ``found``."""
+        """Put the job back, unless it has changed since ``stored`` was read."""
         raw = stored.raw
-        read = {"failed": raw.get("failed"), "failed_queue": raw.get("failedQueue"), "state": raw.get(STATE_FIELD)}
-        text = msgspec.json.encode({**read, "lost": is_lost}).decode()
+        expected = {
+            "failed": raw.get("failed"),
+            "failed_queue": raw.get("failedQueue"),
+            "state": raw.get(STATE_FIELD),
+            "lost": is_lost,
+        }
+        text = msgspec.json.encode(expected).decode()
         result = await self._server.run("retry", (location.hash,), queue.text, location.listed, text)
         if result == "retried":
             return Answer(location.job_id, ActionResult.DONE)
         return Answer(location.job_id, ActionResult.REFUSED, _NOT_RETRIED[result])
 
     async def cancel(self, job_id: str) -> Answer:
-        """At once if it waits; a running one is asked to stop. A repeat does the same again."""
+        """Cancel a waiting job at once; request a running one to stop. May be repeated."""
         for _ in range(MAX_CANCEL_ATTEMPTS):
             job = await self._inspector.find(job_id)
             if job is None:
@@ -192,23 +202,26 @@ def _batches(jobs: Sequence[tuple[str, NewFlowJob]]) -> Iterator[list[tuple[str,
     batch: list[tuple[str, NewFlowJob]] = []
     size = 0
     for entry in jobs:
-        more = sum(map(len, entry[1].values.values()))
-        if batch and (len(batch) == MAX_BATCH_JOBS or size + more > MAX_BATCH_CHARS):
+        entry_size = sum(map(len, entry[1].values.values()))
+        if batch and (len(batch) == MAX_BATCH_JOBS or size + entry_size > MAX_BATCH_CHARS):
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
         batch.append(entry)
-        size += more
+        size += entry_size
     if batch:
         yield batch
 
 
 def _may_be_in(location: JobLocation, queue: QueueLocation) -> bool:
-    """A child is in its own queue, any other job in a queue that is no child's."""
+    """Return whether the job can be in the queue: a child only in its own, any other job in none of a child."""
     return queue.flow_queue.parent is None if location.child is None else location.child.name == queue.name
 
 
 def _place(queue: QueueLocation) -> dict[str, Any]:
-    """A queue as ``delete.lua`` reads it."""
-    known = {name: queue.described[name] for name in ("root", "bases", "hashes", "limiter") if name in queue.described}
-    is_child = queue.flow_queue.parent is not None
-    return known | ({"named": queue.keys.child_hashes(queue.flow_queue)} if is_child else {})
+    """Return the description of a queue that ``delete.lua`` reads."""
+    names = ("root", "bases", "hashes", "limiter")
+    description = {name: queue.described[name] for name in names if name in queue.described}
+    if queue.flow_queue.parent is not None:
+        description["named"] = queue.keys.child_hashes(queue.flow_queue)
+    return description

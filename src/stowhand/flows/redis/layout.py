@@ -1,4 +1,4 @@
-"""Where a flow's jobs lie in Redis: the names of its keys, ids as people see them, queues as scripts know them. Pure.
+"""Layout of a flow in Redis: names of keys, public ids, and queues as scripts read them. No input or output.
 
                        classic                                  priority
     a job's hash       job:<flow>:<id>                          job:<id>          (its id begins with <flow>:)
@@ -6,15 +6,15 @@
     a queue's base     queue:<queue>                            queue:<queue>:<priority>
     its lists          <base>:waiting, <base>:processing
     its sorted sets    <base>:delayed, <base>:parked, <base>:unlocked           scores are milliseconds since the epoch
-    of a queue         those of its first priority: <base>:suspects, <base>:swept; classic: <base>:flow
-    on its way         <base>:moved                         taken from waiting for a worker that was idle
+    once per queue     at its first priority: <base>:suspects, <base>:swept; classic: <base>:flow
+    moved jobs         <base>:moved                         taken from waiting for a worker that was idle
     a lock             lock:<queue>:<id>                    classic: and lease:<token of its claim>
     the timekeeper     <root>:timer, <root>:bell, <base>:lent    (due.lua)
 
 With a hash tag every key begins with ``{tag}:``.
 
-The id of a job without a parent is the id in the lists. People see a child's as ``<parent>:<child>:<uuid>``, whatever
-the layout writes into the lists: so every id that is shown is accepted as an argument.
+The public id of a job without a parent is its id in the lists. The public id of a child is ``<parent>:<child>:<uuid>``
+in both layouts, whatever the lists contain. Arguments are always public ids.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from stowhand.flows.redis.values import children_again, readable
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout, Limiter
 
 FIRST_FIELDS = ("priority", "flowName", "correlationId", "delay")
-"""What a claim reads of every job, after the retries and resets of the queue."""
+"""Fields that a claim reads of every job, after the retries and resets of the queue."""
 
 
 class JobLocation(msgspec.Struct, frozen=True):
-    """Where one job lies."""
+    """Location of one job."""
 
     job_id: str
-    """As people see it."""
+    """The public id."""
     listed: str
-    """As it stands in lists."""
+    """The id in lists."""
     hash: str
     """The key of its hash."""
     child: FlowQueue | None = None
-    """The queue of a child; ``None``: the job has no parent."""
+    """The queue of a child; ``None`` for a job without a parent."""
 
 
 class Keys:
@@ -51,12 +51,15 @@ class Keys:
     def __init__(self, shape: FlowShape) -> None:
         self.shape = shape
         self.prefix = "" if shape.hash_tag is None else f"{{{shape.hash_tag}}}:"
-        """What every key begins with."""
+        """Prefix of every key."""
         self.new_uuid = Ids().new
-        """A uuid as text; later ones sort behind earlier ones."""
+        """Create a uuid as text; later ones sort behind earlier ones."""
         self.is_lasting = shape.layout is Layout.PRIORITY
-        """Every worker is ours: so a job's keys have no time to live before it has ended, and a lock lives as long as
-        the lease. Beside the original a job has one from its creation, and a lock lives as long as the lock time."""
+        """Whether no worker of the original implementation serves the flow.
+
+        Then a job's keys get a time to live only when it ends, and a lock lives as long as the lease. Otherwise a job
+        gets a time to live at its creation, and a lock lives for the lock time.
+        """
         self._own = f"{shape.name}:" if self.is_lasting else ""
         self.jobs = f"{self.prefix}job:" if self.is_lasting else f"{self.prefix}job:{shape.name}:"
         """The prefix of the hash keys of jobs without a parent; the id follows."""
@@ -67,42 +70,42 @@ class Keys:
     # -- jobs ------------------------------------------------------------------------------------
 
     def job(self, job_id: str) -> str:
-        """The hash of a job without a parent; in the priority layout of any job."""
+        """Return the key of the hash of a job without a parent; in the priority layout, of any job."""
         return f"{self.jobs}{job_id}"
 
     def hashes(self, queue: FlowQueue) -> str:
-        """The same for the jobs of this queue, as they stand in its lists."""
+        """Return the prefix of the hash keys of a queue's jobs; the id in its lists follows."""
         return self.jobs if queue.parent is None or self.is_lasting else self.child_hashes(queue)
 
     def child_hashes(self, child: FlowQueue) -> str:
-        """What the hash keys of a child's queue begin with; a uuid follows."""
+        """Return the prefix of the hash keys of a child's queue; a uuid follows."""
         return f"{self.prefix}job:{child.name}:"
 
     def child(self, queue: str, unique: str) -> tuple[str, str]:
-        """The child's id, as it stands in lists, and the key of its hash. ``unique``: a uuid7 as text."""
+        """Return the child's id in lists, and the key of its hash. ``unique``: a uuid7 as text."""
         full = f"{queue}:{unique}"
         return (full if self.is_lasting else unique), f"{self.prefix}job:{full}"
 
     def listed(self, child_hash: str) -> str:
-        """A child's id as it stands in lists, by the key of its hash."""
+        """Return a child's id in lists from the key of its hash."""
         return child_hash.removeprefix(self.jobs) if self.is_lasting else child_hash.rpartition(":")[2]
 
     def lookup(self, attribute: str, value: str) -> str:
-        """The list of ids with that value of a lookup attribute."""
+        """Return the key of the list of ids with that value of a lookup attribute."""
         return f"{self.prefix}job:{self.shape.name}:{attribute}:{value}"
 
     def key(self, key: str) -> str:
-        """List: the id of the job created with this key, as if looked up by an attribute without a name."""
+        """Return the key of a list with the id of the job created with this key: a lookup without a name."""
         return self.lookup("", key)
 
     def new_id(self) -> str:
-        """The id of a new job without a parent; ids grow with time."""
+        """Create the id of a new job without a parent; ids grow with time."""
         return f"{self._own}{self.new_uuid()}"
 
-    # -- ids that people see ---------------------------------------------------------------------
+    # -- public ids ------------------------------------------------------------------------------
 
     def location(self, job_id: str) -> JobLocation | None:
-        """``None``: no job of this flow has such an id."""
+        """Return the location of a job; ``None`` if no job of this flow can have the id."""
         for queue in self.children:
             unique = _behind(f"{queue.name}:", job_id)
             if unique is not None:
@@ -110,20 +113,20 @@ class Keys:
         return None if _behind(self._own, job_id) is None else JobLocation(job_id, job_id, self.job(job_id))
 
     def public_id(self, queue: FlowQueue, listed: str) -> str:
-        """The id that people see of one that stands in the lists of a queue."""
+        """Return the public id for an id in the lists of a queue."""
         return listed if queue.parent is None or self.is_lasting else f"{queue.name}:{listed}"
 
     def public_id_of_hash(self, key: str) -> str | None:
-        """The id that people see of the child with this hash; ``None``: it is no child of this flow."""
+        """Return the public id of the child with this hash; ``None`` if it is no child of this flow."""
         known = any(_behind(begin, key) is not None for begin in self._child_hashes)
         return key.removeprefix(f"{self.prefix}job:") if known else None
 
     def is_child(self, key: object) -> bool:
-        """Is that the key of a child's hash?"""
+        """Return whether ``key`` is the key of a child's hash."""
         return isinstance(key, str) and self.public_id_of_hash(key) is not None
 
     def listed_after(self, queue: FlowQueue, job_id: str) -> str | None:
-        """Where a range of the queue's ids in lists begins that is after this id; ``None``: none is after it."""
+        """Return the start of the range of the queue's ids behind this id; ``None`` if the range is empty."""
         begin = f"{queue.name}:" if queue.parent is not None and not self.is_lasting else ""
         if job_id.startswith(begin):
             return f"({job_id.removeprefix(begin)}"
@@ -132,39 +135,39 @@ class Keys:
     # -- queues ----------------------------------------------------------------------------------
 
     def base(self, queue: str, priority: int = 1) -> str:
-        """What the names of a queue's lists begin with."""
+        """Return the prefix of the names of a queue's lists."""
         return f"{self.prefix}queue:{queue}:{priority}" if self.is_lasting else f"{self.prefix}queue:{queue}"
 
     def bases(self, queue: FlowQueue) -> list[str]:
-        """The bases of each priority, the first served first."""
+        """Return the base of each priority, in the order of service."""
         return [self.base(queue.name, rank) for rank in range(1, queue.declared.priorities + 1)]
 
     def root(self, queue: str) -> str:
-        """What the names of that begin with which there is once, and not of each priority.
+        """Return the prefix of keys that exist once for each queue, and not for each priority.
 
-        It lies with the first: so the layouts have nothing in common, where both have a queue of one name.
+        It is the base of the first priority. So two layouts share no key, even if both have a queue of the same name.
         """
         return self.base(queue)
 
     def flow(self, queue: str) -> str:
-        """Text: the flow that the queue is of, in the classic layout."""
+        """Return the key of a text: the flow to which the queue belongs, in the classic layout."""
         return f"{self.root(queue)}:flow"
 
     def paused(self, queue: str) -> str:
-        """Text, there while the queue is paused."""
+        """Return the key of a text that exists while the queue is paused."""
         return f"{self.root(queue)}:paused"
 
     def bell(self, queue: str) -> str:
-        """List; a push wakes the timekeeper of the queue."""
+        """Return the key of a list; a push to it wakes the timekeeper of the queue."""
         return f"{self.root(queue)}:bell"
 
     def settled(self, digest: str) -> str:
-        """Mark: this call of ``settle`` was executed; its value is what became of each."""
+        """Return the key that marks a call of ``settle`` as executed; its value is the result for each job."""
         return f"{self.prefix}settled:{digest}"
 
 
 class QueueLocation:
-    """A queue and where it lies. Made once; ``text`` goes with every call of a script."""
+    """A queue with its keys. Every call of a script passes ``text``."""
 
     def __init__(self, keys: Keys, queue: FlowQueue) -> None:
         self.keys = keys
@@ -174,22 +177,22 @@ class QueueLocation:
         self._quoted = msgspec.json.encode(keys.shape.name).decode()
         requested = queue.declared.attributes_to_get
         self.requested = None if requested is None else tuple(dict.fromkeys(requested))
-        """Attributes that the worker function gets; ``None``: all."""
+        """Attributes that the worker function receives; ``None``: all."""
         self.first = (f"retries:{queue.name}", f"resets:{queue.name}", *FIRST_FIELDS)
-        """What a claim looks at itself."""
+        """Fields that the claim itself needs."""
         self.fields = None if self.requested is None else (*self.first, *self._group(), *self.requested)
         self.described = self._described()
         self.quoted = msgspec.json.encode(queue.name).decode()
-        """Its name as JSON text."""
+        """The queue's name as JSON text."""
         self.text = msgspec.json.encode(self.described).decode()
 
     @property
     def name(self) -> str:
-        """Of the queue, in full."""
+        """The queue's full name."""
         return self.flow_queue.name
 
     def flow_of(self, quoted: str | None) -> str:
-        """The flow's name of a job's hash, which is JSON text."""
+        """Return the flow of a job from its JSON text in the hash; this flow if the text names none."""
         flow = None if quoted == self._quoted else readable(quoted)
         return flow if isinstance(flow, str) else self.keys.shape.name
 
@@ -243,6 +246,6 @@ class QueueLocation:
 
 
 def _behind(begin: str, text: str) -> str | None:
-    """The last part of a name that begins so; ``None`` if it does not, or if more parts follow."""
+    """Return the rest of a text that begins with ``begin``; ``None`` without that prefix or with more parts."""
     rest = text.removeprefix(begin) if text.startswith(begin) else ""
     return rest if rest and ":" not in rest else None

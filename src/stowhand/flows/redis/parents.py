@@ -1,4 +1,4 @@
-"""A parent's runs: it fans out and is parked; woken by its last child, it gathers, or is parked again."""
+"""Runs of a parent: it fans out and is parked; when its last child wakes it, it gathers or is parked again."""
 
 from __future__ import annotations
 
@@ -36,28 +36,29 @@ from stowhand.jobs.lifecycle import Fail, Outcome
 from stowhand.protocols.flow_shape import FlowQueue
 
 MAX_GATHERED_CHILDREN = 20_000
-"""Children whose results are looked at to be put together: more would hardly fit in one attribute."""
+"""Children whose results are gathered: the results of more would rarely fit in one attribute."""
 EXPIRED_MESSAGE = "its hash expired"
 LOST_CHILD = {"done": True, "failed": True, "failedErrorMsg": EXPIRED_MESSAGE}
 
 
 class Parents:
-    """What parents do in one flow."""
+    """Steps of the parents of one flow: fan out and gather."""
 
     def __init__(self, keys: Keys, inspector: Inspector) -> None:
-        self._keys, self._inspector = keys, inspector
+        self._keys = keys
+        self._inspector = inspector
 
     def seen(self, queue: FlowQueue) -> FlowQueue:
-        """The queue as its store is to see it: of a parent only what it needs is fetched."""
+        """Return the queue for its store: a parent's queue requests only the attributes that ``step`` reads."""
         if not queue.is_parent:
             return queue
         name = queue.name
-        looked_at = (params_at(name), jobs_at(name), results_at(name), COMPLETED_QUEUE_FIELD, children_again(queue))
-        declared = msgspec.structs.replace(queue.declared, attributes_to_get=looked_at)
+        attributes = (params_at(name), jobs_at(name), results_at(name), COMPLETED_QUEUE_FIELD, children_again(queue))
+        declared = msgspec.structs.replace(queue.declared, attributes_to_get=attributes)
         return msgspec.structs.replace(queue, declared=declared)
 
     async def step(self, queue: FlowQueue, job: FlowJob) -> StepResult | Outcome:
-        """Fan out; or gather, when all children have ended; or wait on."""
+        """Fan out, gather if all children have ended, or keep waiting."""
         record: FlowRecord = job.ctx.record
         try:
             params, keys = requested_of(record, params_at(queue.name), jobs_at(queue.name))
@@ -76,47 +77,47 @@ class Parents:
 
     def _fan_out(self, queue: FlowQueue, job: FlowJob, params: object) -> StepResult:
         name = jobs_at(queue.name)
-        made = list(self._made(queue, job, checked_params(queue, job, params)))
-        listed = {name: strict_json.encode([key for key, _ in made], what=name, limit=MAX_CHILD_KEYS_BYTES)}
-        if made:
-            return StepResult(fields=raw_values(listed), children=[child for _, child in made])
-        return self._gathered(queue, job, [], listed)
+        new_children = list(self._made(queue, job, checked_params(queue, job, params)))
+        fields = {name: strict_json.encode([key for key, _ in new_children], what=name, limit=MAX_CHILD_KEYS_BYTES)}
+        if new_children:
+            return StepResult(fields=raw_values(fields), children=[child for _, child in new_children])
+        return self._gathered(queue, job, [], fields)
 
     def _made(self, queue: FlowQueue, job: FlowJob, params: list[Any]) -> Iterator[tuple[str, NewChild]]:
-        """With the keys of their hashes."""
-        for kind, given, priority in children_of(queue, job, params):
-            # By ``done`` its parent would take it for one that has ended.
-            texts = {name: strict_json.encode(value, what=name) for name, value in given.items() if name != "done"}
+        """Yield the new children with the keys of their hashes."""
+        for kind, values, priority in children_of(queue, job, params):
+            # Omit ``done``: with it, the parent would consider the child ended.
+            texts = {name: strict_json.encode(value, what=name) for name, value in values.items() if name != "done"}
             child_id, key = self._keys.child(kind.name, self._keys.new_uuid())
             yield key, NewChild(kind.name, child_id, raw_values(texts | self._facts(job, kind.name, priority)))
 
     def _facts(self, job: FlowJob, queue: str, priority: int) -> dict[str, str]:
         correlation_id = job.ctx.record.correlation_id
         # Another application may have written a value that is not JSON.
-        facts = {} if readable(correlation_id) is None else {"correlationId": correlation_id}
+        fields = {} if readable(correlation_id) is None else {"correlationId": correlation_id}
         if self._keys.is_lasting:
-            facts |= {"flowName": strict_json.encode(queue), "priority": str(priority)}
-        return facts
+            fields |= {"flowName": strict_json.encode(queue), "priority": str(priority)}
+        return fields
 
     async def _recreate_failed(self, queue: FlowQueue, job: FlowJob, hashes: list[str], params: object) -> StepResult:
-        """The parent was retried: its failed children begin again with their ids and parameters."""
-        made = list(self._made(queue, job, params if isinstance(params, list) else []))
-        check_unchanged(queue, len(hashes), len(made))
+        """Restart the failed children of a retried parent, with the same ids and parameters."""
+        new_children = list(self._made(queue, job, params if isinstance(params, list) else []))
+        check_unchanged(queue, len(hashes), len(new_children))
         ends = await self._inspector.ends(hashes)
         children = [
             msgspec.structs.replace(child, id=self._keys.listed(key))
-            for key, end, (_, child) in zip(hashes, ends, made, strict=True)
+            for key, end, (_, child) in zip(hashes, ends, new_children, strict=True)
             if _has_failed(end)
         ]
         return StepResult(children=children)
 
     async def _gather(self, queue: FlowQueue, job: FlowJob, hashes: list[str]) -> StepResult | Outcome:
-        """Those that failed among them, in the order in which they were created."""
+        """Gather the results of all children, including failed ones, in the order of creation."""
         results: list[dict[str, Any]] = []
         if queue.declared.gather and len(hashes) <= MAX_GATHERED_CHILDREN:
-            found = await self._inspector.children(hashes)
-            ends = [fields for fields, _ in found]
-            results = [child if fields else child | LOST_CHILD for fields, child in found]
+            children = await self._inspector.children(hashes)
+            ends = [fields for fields, _ in children]
+            results = [child if fields else child | LOST_CHILD for fields, child in children]
         else:
             ends = await self._inspector.ends(hashes)
         return self._refused(queue, hashes, ends) or self._gathered(queue, job, results, {})
@@ -124,41 +125,47 @@ class Parents:
     def _refused(
         self, queue: FlowQueue, hashes: Sequence[str], ends: Sequence[Mapping[str, str]]
     ) -> StepResult | Outcome | None:
-        """The parent waits on for children that have not ended; it fails if one has failed that must succeed."""
+        """Return a result that keeps the parent waiting, or a failure where a child that must succeed has failed."""
         if not all(has_ended(end) for end in ends):
             return StepResult(children=[])
         failed = [(key, end) for key, end in zip(hashes, ends, strict=True) if _has_failed(end)]
         if not failed or not queue.declared.children_must_succeed:
             return None
         key, end = failed[0]
-        why = readable(end.get("failedErrorMsg")) if end else EXPIRED_MESSAGE
-        return Fail(children_failed(len(failed), len(hashes), str(self._keys.public_id_of_hash(key)), why))
+        reason = readable(end.get("failedErrorMsg")) if end else EXPIRED_MESSAGE
+        return Fail(children_failed(len(failed), len(hashes), str(self._keys.public_id_of_hash(key)), reason))
 
     def _gathered(
         self, queue: FlowQueue, job: FlowJob, results: list[dict[str, Any]], also: Mapping[str, str]
     ) -> StepResult:
-        """The parent goes on. The attribute says that it has gathered, even where the results are read in pages."""
+        """Return a result with which the parent goes on.
+
+        The results attribute marks it as gathered, even if it contains no results because they must be read in pages.
+        """
         fields = {**also, results_at(queue.name): results_text(job, results)}
         return StepResult(fields=raw_values(fields), next=queue.declared.next_for(job.flow))
 
 
 def requested_of(record: FlowRecord, *names: str) -> tuple[Any, ...]:
-    """Attributes of a claimed job, decoded. Raises UndecodablePayload."""
+    """Return decoded attributes of a claimed job. Raise UndecodablePayload."""
     return tuple(requested_values({name: record.values.get(name) for name in names}).values())
 
 
 def raw_values(fields: Mapping[str, str]) -> dict[str, msgspec.Raw]:
-    """JSON texts, not read."""
+    """Wrap JSON texts as raw values, without decoding them."""
     return {name: msgspec.Raw(text.encode()) for name, text in fields.items()}
 
 
 def _has_failed(end: Mapping[str, str]) -> bool:
-    """Of a child that has ended. One that is gone has not succeeded."""
+    """Return whether an ended child has failed. A child whose hash does not exist counts as failed."""
     return not end or has_failed(end)
 
 
 def _has_come_again(queue: FlowQueue, record: FlowRecord) -> bool:
-    """It has gathered once, and another queue has led it back: what stands there is of that time."""
-    before = readable(record.values.get(COMPLETED_QUEUE_FIELD))
+    """Return whether the parent has gathered before and has come back from another queue.
+
+    Its list of children is then from the earlier run.
+    """
+    completed_queue = readable(record.values.get(COMPLETED_QUEUE_FIELD))
     has_gathered = record.values.get(results_at(queue.name)) is not None
-    return has_gathered and isinstance(before, str) and before != queue.name
+    return has_gathered and isinstance(completed_queue, str) and completed_queue != queue.name
