@@ -1,7 +1,7 @@
-"""A Redis or Valkey as the parts of a flow use it: calls are tried a few times; transitions are scripts, in ``lua/``.
+"""Server for the parts of a flow: repeats calls after temporary errors, and runs the scripts of ``lua/``.
 
-A script is called by the digest of its text; a server that does not know it (restarted, failed over, flushed) is sent
-the text. So nothing has to be loaded first, and every node of a cluster learns what it is asked for.
+A script is called by the digest of its text. A server that does not know it (restarted, failed over, flushed) receives
+the text. So no script is loaded in advance, and each node of a cluster receives only the scripts that it runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INCLUDE_PATTERN = re.compile(r"^-- with: (.+)$", re.MULTILINE)
 
 
 class Server:
-    """With connections of its owner's own. Every method raises what ``translated`` raises."""
+    """Server with its own connections. Every method raises what ``translated`` raises."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -38,23 +38,23 @@ class Server:
 
     @property
     def client(self) -> Client:
-        """Of the running loop's calls."""
+        """Client for calls of the running event loop."""
         return self.dialer.calls()
 
     async def ask(self, action: Callable[[], Awaitable[T]]) -> T:
-        """What ``action`` gives, which is repeated even if it may have been done."""
+        """Await ``action`` and return its result. It is repeated even if the server may have executed it."""
         return await repeated(action, self.address, self.clock, unanswered=True)
 
     async def command(self, *words: Any) -> Any:
-        """The reply to one command, which is repeated even if it may have been done."""
+        """Return the reply to one command. It is repeated even if the server may have executed it."""
         return await self.ask(lambda: self.client.execute_command(*words))
 
     async def run(self, name: str, keys: Sequence[str], *args: Any, unanswered: bool = False) -> Any:
-        """Execute a script. ``unanswered``: it is repeated even if it may have been done."""
+        """Execute a script. ``unanswered``: repeat it even if the server may have executed it."""
         return await repeated(lambda: self.run_once(name, keys, args), self.address, self.clock, unanswered=unanswered)
 
     async def run_once(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """Execute a script; raises what the driver raises. The first key says which node of a cluster."""
+        """Execute a script; raise what the driver raises. The first key selects the node of a cluster."""
         script = SCRIPTS[name]
         try:
             return await self.client.evalsha(script.sha, len(keys), *keys, *args)
@@ -63,10 +63,10 @@ class Server:
 
 
 async def take_queues(keys: Keys, server: Server) -> None:
-    """Mark every queue of the flow as its own. Raises ConfigurationError where one is another flow's.
+    """Mark every queue of the flow as its own. Raise ConfigurationError if one belongs to another flow.
 
-    Only in the classic layout: there an id in a list does not name its flow, and a worker of another flow would take it
-    for a deleted job.
+    The priority layout needs no marks. In the classic layout an id in a list does not name its flow, and a worker of
+    another flow would treat it as a deleted job.
     """
     if keys.is_lasting:
         return
@@ -74,17 +74,17 @@ async def take_queues(keys: Keys, server: Server) -> None:
     marks = [keys.flow(name) for name in queues]
     taken = await server.run("own", marks[:1], keys.shape.name, *marks, unanswered=True)
     if taken:
-        place, owner = taken
+        number, owner = taken
         raise ConfigurationError(
-            f"{server.address}: queue {queues[place - 1]!r} belongs to flow {owner!r}: in the classic layout two flows"
+            f"{server.address}: queue {queues[number - 1]!r} belongs to flow {owner!r}: in the classic layout two flows"
             f" that share a queue lose each other's jobs. Give flow {keys.shape.name!r} a queue of another name,"
             f" another database, or both layout='priority'; if there is no flow {owner!r} any more:"
-            f" DEL {marks[place - 1]}"
+            f" DEL {marks[number - 1]}"
         )
 
 
 class Script(msgspec.Struct, frozen=True):
-    """One of them."""
+    """A Lua script with its shared files, and the digest of its text."""
 
     name: str
     text: str
@@ -100,31 +100,34 @@ def _load() -> dict[str, Script]:
 
 
 def _script(name: str, texts: dict[str, str]) -> Script:
-    """``-- with: a b`` in a script puts the shared files ``_a.lua`` and ``_b.lua`` before it."""
-    named = _INCLUDE_PATTERN.search(texts[name])
-    parts = [texts[f"_{part}"] for part in named[1].split()] if named else []
-    text = "\n".join((*parts, texts[name]))
+    """Return a script. Its line ``-- with: a b`` includes the shared files ``_a.lua`` and ``_b.lua`` before it."""
+    match = _INCLUDE_PATTERN.search(texts[name])
+    includes = [texts[f"_{include}"] for include in match[1].split()] if match else []
+    text = "\n".join((*includes, texts[name]))
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 SCRIPTS: dict[str, Script] = _load()
-"""By name."""
+"""Scripts by name."""
 
 
 async def check_server(client: Client) -> list[str]:
-    """Sentences: what might lose jobs there, and what to do; of a cluster those of all primaries.
+    """Check the settings of a server, or of all primaries of a cluster.
 
-    Raises ConfigurationError for a server that is too old or a node of a cluster, and what the driver raises.
+    Return a sentence for each setting that may lose jobs, with its correction. Raise ConfigurationError for a server
+    that is too old or is a node of a cluster, and what the driver raises.
     """
     if not isinstance(client, redis.asyncio.RedisCluster):
         return await _look(client, {}, alone=True)
-    await client.ping()  # only now are its nodes known
-    found = [await _look(client, {"target_nodes": node}, alone=False) for node in client.get_primaries()]
-    return list(dict.fromkeys(finding for findings in found for finding in findings))
+    await client.ping()  # the client learns the nodes with its first call
+    warnings: list[str] = []
+    for node in client.get_primaries():
+        warnings += await _look(client, {"target_nodes": node}, alone=False)
+    return list(dict.fromkeys(warnings))
 
 
 async def _look(client: Client, target: dict[str, Any], *, alone: bool) -> list[str]:
-    """One server. ``alone``: it must not be a node of a cluster."""
+    """Check one server. ``alone``: it must not be a node of a cluster."""
     info = await _info(client, target)
     if info is None:
         return ["INFO is not permitted there: its version, eviction and persistence were not looked at"]
@@ -150,7 +153,7 @@ async def _look(client: Client, target: dict[str, Any], *, alone: bool) -> list[
 
 
 def _check_version(info: Mapping[str, Any]) -> None:
-    """Raises ConfigurationError. Valkey says what Redis it is alike; a version that is not known is new."""
+    """Raise ConfigurationError for an old version. Valkey reports a compatible Redis version; unknown ones are new."""
     version = str(info.get("redis_version", ""))
     numbers = tuple(int(word) for word in version.split(".") if word.isdigit())
     if numbers and numbers < MIN_VERSION:
@@ -160,7 +163,7 @@ def _check_version(info: Mapping[str, Any]) -> None:
 
 
 async def _info(client: Client, target: dict[str, Any]) -> Mapping[str, Any] | None:
-    """The reply to INFO; ``None``: the login lacks the permission, or a service hides this command."""
+    """Return the reply to INFO; ``None`` if the login lacks the permission or a service hides this command."""
     try:
         reply = await client.execute_command("INFO", **target)
     except redis_errors.ResponseError as error:
@@ -170,4 +173,4 @@ async def _info(client: Client, target: dict[str, Any]) -> Mapping[str, Any] | N
     if not isinstance(reply, dict):
         return {}
     first = next(iter(reply.values()), None)
-    return first if len(reply) == 1 and isinstance(first, dict) else reply  # a cluster's client answers by node
+    return first if len(reply) == 1 and isinstance(first, dict) else reply  # a cluster's client returns replies by node

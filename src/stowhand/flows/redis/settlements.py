@@ -1,4 +1,4 @@
-"""Settlements in batches: each batch is one script, and a settlement that cannot be written fails alone."""
+"""Settlements in batches. Each batch is one script; a settlement that cannot be written fails only its own job."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ Ended = tuple[Pair, Settlement]
 
 MAX_BATCH = 200
 MAX_BATCH_CHARS = 1024 * 1024
-"""Characters of a batch; one settlement that is larger goes alone."""
+"""Characters of a batch; a larger settlement is a batch of its own."""
 MAX_RESULT_BYTES = 64 * 1024 * 1024
-"""Bytes of one step's end: a parent may have thousands of children, each with parameters of its own."""
+"""Bytes of one step's result: a parent may have thousands of children, each with its own parameters."""
 MAX_CACHED_CHARS = 80
-"""Characters of an end that is remembered once it was read."""
+"""Characters of a result whose decoded form is cached."""
 MARK_LIFE_SECONDS = 100.0
-"""Seconds that the mark of a call is surely there after it was sent (its life is 120 s)."""
+"""Seconds after sending a call for which its mark certainly exists (its time to live is 120 s)."""
 
 
 class NewChild(msgspec.Struct, frozen=True):
     """A child to be created."""
 
     queue: str
-    """Its full name, ``parent:child``."""
+    """Full name of its queue, ``parent:child``."""
     id: str
-    """As it will stand in the lists of that queue."""
+    """Id in the lists of that queue."""
     fields: dict[str, msgspec.Raw]
 
 
 class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a step ended well; as JSON it is the result of the settlement."""
+    """Result of a successful step; as JSON it is the result of the settlement."""
 
     fields: dict[str, msgspec.Raw] = {}
     """Attributes to keep, each any JSON value."""
     next: str | None = None
-    """The queue that the job goes on to; ``None``: it is done."""
+    """The next queue of the job; ``None``: the job is complete."""
     children: list[NewChild] | None = None
-    """Given, even empty: the job is a parent and waits on, until all of its children have ended."""
+    """Children to create. With a list, even an empty one, the job is a parent that waits for its children."""
 
 
 _end_decoder = msgspec.json.Decoder(StepResult)
 
 
 def with_trace_context(end: StepResult) -> StepResult:
-    """The end with the attempt's trace context for the next step and the children. A context set by the user stays."""
+    """Add the attempt's trace context for the next step and the children. A context set by the user stays."""
     context = current_traceparent()
     if context is None or not (end.next or end.children):
         return end
@@ -71,7 +71,7 @@ def with_trace_context(end: StepResult) -> StepResult:
 
 
 def encode_end(end: StepResult) -> str:
-    """As the result of a settlement; every field of it has been checked. Raises InvalidJob: it is too much."""
+    """Encode a result whose fields have been checked. Raise InvalidJob if it is too large."""
     text = msgspec.json.encode(end)
     if len(text) > MAX_RESULT_BYTES:
         raise InvalidJob(f"the step's end: {len(text)} bytes, the limit is {MAX_RESULT_BYTES}")
@@ -79,7 +79,7 @@ def encode_end(end: StepResult) -> str:
 
 
 def decode_end(text: str) -> StepResult:
-    """The end that a settlement's result tells. Raises UndecodablePayload."""
+    """Decode the result of a settlement. Raise UndecodablePayload."""
     return _decoded_once(text) if len(text) < MAX_CACHED_CHARS else _decoded(text)
 
 
@@ -89,22 +89,25 @@ def _decoded(text: str) -> StepResult:
 
 
 _decoded_once = lru_cache(maxsize=256)(_decoded)
-"""Steps that leave little behind mostly leave the same."""
+"""Short results are mostly equal, so their decoded form is cached."""
 
 
 class Settlements:
-    """Of one queue. ``reasons``: why jobs wait, for which a settlement has no room; forgotten when that is recorded."""
+    """Settlements of one queue.
+
+    ``reasons``: why jobs wait, since a settlement has no field for it. A reason is deleted when it is recorded.
+    """
 
     def __init__(self, server: Server, queue: QueueLocation, reasons: dict[Pair, str]) -> None:
         self._server = server
         self._queue = queue
         self._by_name = {queue.name: queue for queue in queue.keys.shape.all_queues()}
         self._unanswered: dict[str, float] = {}
-        """Digest of a call without a reply -> when it was first sent."""
+        """Time at which a call without a reply was first sent, by the digest of the call."""
         self._reasons = reasons
 
     async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
-        """Replies in the order of the batch. A lease that is named twice is settled as it was named first."""
+        """Return the replies in the order of the batch. For a lease that occurs twice, the first settlement counts."""
         first: dict[Pair, Settlement] = {}
         for lease, settlement in batch:
             first.setdefault((lease.job_id, lease.token), settlement)
@@ -114,13 +117,13 @@ class Settlements:
         return [known[lease.job_id, lease.token] for lease, _ in batch]
 
     async def _send(self, part: list[Ended], *, repeat: bool) -> dict[Pair, Reply]:
-        going = [(pair, settlement, *self._encoded(pair, settlement)) for pair, settlement in part]
-        entries = [(_packed(pair[0]), pair[1], *words) for pair, _, _, words in going]
+        encoded = [(pair, settlement, *self._encoded(pair, settlement)) for pair, settlement in part]
+        entries = [(_packed(pair[0]), pair[1], *words) for pair, _, _, words in encoded]
         digest = digest_of([pair for pair, _ in part])
         sent_at = self._server.clock.monotonic()
         keys = (self._queue.root, self._queue.keys.settled(digest))
         try:
-            # One packed value: hundreds of arguments cost the driver more time than all the rest.
+            # One packed value: encoding hundreds of arguments would take the driver longer than the rest of the call.
             packed = msgspec.msgpack.encode(entries)
             before, marks = await self._server.run("settle", keys, self._queue.text, packed)
         except NoReply:
@@ -134,11 +137,11 @@ class Settlements:
             self._reasons.pop(pair, None)
         return {
             pair: _reply(mark, requested, written, settled_before=bool(before), missing=missing)
-            for (pair, requested, written, _), mark in zip(going, marks, strict=True)
+            for (pair, requested, written, _), mark in zip(encoded, marks, strict=True)
         }
 
     def _encoded(self, pair: Pair, settlement: Settlement) -> tuple[Settlement, Sequence[Any]]:
-        """What is to be written, and in the words of the script; what it cannot say fails the job, with the reason."""
+        """Return the settlement to write and the script's arguments; a failure if it cannot be encoded."""
         try:
             return settlement, self._words(pair, settlement)
         except (InvalidJob, UndecodablePayload, UnicodeError) as error:
@@ -147,7 +150,7 @@ class Settlements:
             return failed, ("fail", _quoted(reason))
 
     def _words(self, pair: Pair, settlement: Settlement) -> Sequence[Any]:
-        """One settlement in the words of the script. Raises InvalidJob for what it cannot say."""
+        """Return the script's arguments for a settlement. Raise InvalidJob for what the script does not support."""
         if settlement.then or settlement.payload is not None:
             raise InvalidJob("a job of a flow is followed by its next queue, and by nothing else")
         delay = max(round(settlement.delay * 1000), 0)
@@ -181,32 +184,33 @@ class Settlements:
         return name, queue.declared.priorities
 
     def _child(self, child: NewChild) -> Sequence[Any]:
-        under = self._by_name.get(child.queue)
-        if under is None or under.parent != self._queue.name:
+        queue = self._by_name.get(child.queue)
+        if queue is None or queue.parent != self._queue.name:
             raise InvalidJob(f"{child.queue!r} is no child of queue {self._queue.name!r}")
         priority = child.fields.get("priority")
-        rank = int(text) if priority is not None and (text := bytes(priority).decode()).isdigit() else 1
-        return child.id, child.queue, max(1, min(rank, under.declared.priorities)), _flat(child.fields)
+        text = "" if priority is None else bytes(priority).decode()
+        rank = int(text) if text.isdigit() else 1
+        return child.id, child.queue, max(1, min(rank, queue.declared.priorities)), _flat(child.fields)
 
 
 def _parts(entries: list[Ended]) -> list[list[Ended]]:
-    """Of bounded length, and always cut in the same places, so that a repeat is the same calls."""
+    """Split into parts of limited size. Equal batches have equal parts, so that a repeat makes the same calls."""
     parts: list[list[Ended]] = []
     size = MAX_BATCH_CHARS
     for pair, settlement in entries:
-        own = len(settlement.result or "") + len(settlement.error or "")
-        if not parts or size + own > MAX_BATCH_CHARS or len(parts[-1]) == MAX_BATCH:
+        entry_size = len(settlement.result or "") + len(settlement.error or "")
+        if not parts or size + entry_size > MAX_BATCH_CHARS or len(parts[-1]) == MAX_BATCH:
             parts.append([])
             size = 0
         parts[-1].append((pair, settlement))
-        size += own
+        size += entry_size
     return parts
 
 
 def _reply(
     mark: str, requested: Settlement, written: Settlement, *, settled_before: bool, missing: bool | None
 ) -> Reply:
-    """``missing``: it is a repeat, and the mark of an earlier call would still be there."""
+    """Translate a mark. ``missing``: ``None`` unless repeated; True if an earlier mark would still exist."""
     match mark:
         case "S" if written is not requested:
             return written
@@ -222,7 +226,7 @@ def _reply(
 
 
 def _packed(job_id: str) -> str | msgspec.Raw:
-    """A foreign id may contain bytes that are not UTF-8: it is written to MessagePack as raw text."""
+    """Return an id for MessagePack; as raw text if it is not ASCII, since a foreign id may not be UTF-8."""
     if job_id.isascii():
         return job_id
     raw = job_id.encode(errors="surrogateescape")
@@ -230,13 +234,13 @@ def _packed(job_id: str) -> str | msgspec.Raw:
 
 
 def digest_of(pairs: Sequence[Pair]) -> str:
-    """Of the leases that one call settles."""
+    """Return the digest of the leases that one call settles."""
     text = "\n".join(map(" ".join, pairs))
     return hashlib.sha1(text.encode(errors="surrogateescape"), usedforsecurity=False).hexdigest()
 
 
 def _flat(fields: dict[str, msgspec.Raw]) -> list[str]:
-    """Name, value, … as a hash is written; null is not kept. Raises UnicodeError."""
+    """Return name, value, … as a hash is written, without null values. Raise UnicodeError."""
     flat: list[str] = []
     for name, raw in fields.items():
         name.encode()

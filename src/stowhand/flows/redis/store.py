@@ -1,4 +1,4 @@
-"""Queues of a flow in Redis, as the store of a worker. Each operation is one script, which runs atomically."""
+"""Store of a worker for one queue of a flow in Redis. Each operation is one atomic script."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from stowhand.retry import constant
 LOCK_TIME_SECONDS = 180.0
 LEASE_SECONDS = 30.0
 LOCK_MARGIN_SECONDS = 2.0
-"""Seconds that a lock lives longer than the job may take, where it outlives its lease."""
+"""Seconds that a lock outlives the lock time, in the classic layout."""
 WAIT_TIMEOUT_SECONDS = 3.0
 PAUSED_REPLY = 2
-"""In the answer of ``claim.lua``."""
+"""Value of ``more`` in the reply of ``claim.lua`` for a paused queue."""
 _FIRST = 2 + len(FIRST_FIELDS)
 MAX_CLAIM = 200
-"""Jobs in one step: more, and the worker no longer works while the server does."""
+"""Jobs claimed by one script: with more, the worker would be idle while the server runs the script."""
 
 
 class FlowRecord(msgspec.Struct):
-    """A job of a flow as it was claimed."""
+    """A claimed job of a flow."""
 
     id: str
-    """As it is written in the lists."""
+    """Id in the lists."""
     flow: str
-    """The flow that it belongs to: queues may be shared."""
+    """Flow of the job; flows may share queues."""
     priority: int
     values: dict[str, str | None]
     """JSON text by attribute: the requested ones (``None``: the job lacks it), or all of the hash."""
@@ -50,26 +50,26 @@ class FlowRecord(msgspec.Struct):
     """JSON text."""
 
     def carried_along(self) -> dict[str, str]:
-        """The trace context and correlation id, where they are texts: other applications may have written any value."""
+        """Return the trace context and correlation id if they are texts: other applications may write any value."""
         known = {TRACE_PARENT: self.values.get(TRACE_PARENT), CORRELATION_ID: self.correlation_id}
         values = {name: readable(text) for name, text in known.items()}
         return {name: value for name, value in values.items() if isinstance(value, str)}
 
 
 class FlowStore:
-    """One queue of a flow. ``lock_time``, ``wait_timeout``, ``lease``: seconds. ``reasons``: by job id and token, why a
-    job waits.
+    """Store of one queue of a flow. ``lock_time``, ``wait_timeout`` and ``lease`` are seconds.
 
-    ``lease``: how long a worker that sends no heartbeat keeps its jobs. In the classic layout a lock lives for the
-    ``lock_time`` nevertheless, as workers of the original implementation expect.
+    ``lease``: how long a worker that sends no heartbeat keeps its jobs. In the classic layout a lock nevertheless lives
+    for the ``lock_time``, as workers of the original implementation expect. ``reasons``: why jobs wait, by job id and
+    token.
 
-    Claims come by priority; a claim's ``task`` is the queue's full name. Nothing is connected before it is used.
+    Jobs are claimed by priority; a claim's ``task`` is the queue's full name. The store connects on first use.
     """
 
     enclosing = None
     jobs = transactions = inspect = admin = operate = timetable = results = None
     schema = settings = connections = flows = notices = None
-    """Creating jobs, looking at them and retrying them are the flow's."""
+    """The flow itself creates, inspects and retries jobs."""
     capabilities = Capabilities(absent=dict.fromkeys(PART_NAMES, "jobs of a flow are made and looked at by its Flow"))
 
     def __init__(
@@ -92,42 +92,44 @@ class FlowStore:
         backoff = queue.declared.backoff
         self._lock = 0 if self.keys.is_lasting else round((lock_time + LOCK_MARGIN_SECONDS) * 1000)
         self.terms = Terms(lease=lease, backoff=backoff or constant(0.0))
-        """The flow's terms for its workers."""
-        self._dry = self._no_suspects = self._worked_off = False
-        """The last claim has answered the next question already."""
+        """Lease and backoff for workers."""
+        # What the last claim has shown, so that the next call needs no script.
+        self._dry = False
+        self._no_suspects = False
+        self._worked_off = False
 
     @property
     def description(self) -> str:
-        """Where it is, for people; without a password."""
+        """The server's address without a password, for display."""
         return str(self._server.address)
 
     async def open(self) -> None:
-        """Connect. Raises StoreUnreachable, and ConfigurationError where the address or the login is wrong, or a queue
-        is another flow's.
-        """
+        """Connect. Raise StoreUnreachable, or ConfigurationError if a queue belongs to another flow."""
         await self._server.ask(lambda: self._server.client.ping())
         await take_queues(self.keys, self._server)
         self._waiter.open()
 
     async def close(self) -> None:
-        """Let every connection go. A ``wait`` ends at once."""
+        """Close every connection. A running ``wait`` returns at once."""
         await self._waiter.close()
         await self._timekeeper.close()
         await self._server.dialer.close()
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[FlowRecord]]:
-        """Due jobs, each under its lock. A limiter's jobs beyond its reservoir are delayed on the way.
+        """Claim due jobs and lock them. Jobs beyond a limiter's reservoir are delayed instead.
 
-        StoreUnreachable after a lost reply: ``RedisHeartbeats.abandon`` hands back what the claim may have taken.
+        After a lost reply it raises StoreUnreachable; ``RedisHeartbeats.abandon`` returns the jobs that it may have
+        claimed to the queue.
         """
         if request.conditions or request.forbidden_flags:
             raise ConfigurationError("a queue takes no conditions, and a flow's no flags: jobs come as they stand")
         if request.suspects and self._no_suspects:
             self._no_suspects = False
             return []
-        was_woken, was_idle = self._waiter.was_woken and not request.suspects, self._waiter.was_idle
+        was_woken = self._waiter.was_woken and not request.suspects
+        was_idle = self._waiter.was_idle
         if self._worked_off and not request.suspects and not was_woken:
-            # A lone job has woken an idle worker, and was taken: should there be more, the next wait hears of it.
+            # One job woke the idle worker, and the last claim took it. If more jobs come, the next wait returns.
             self._worked_off = False
             self._dry = True
             self._no_suspects = True
@@ -142,19 +144,20 @@ class FlowStore:
         return claims
 
     async def _claim(self, request: ClaimRequest, *, was_woken: bool) -> list[Claim[FlowRecord]]:
-        """Page after page, until there are enough or there is nothing more."""
+        """Claim page after page, until the request is satisfied or no due job is left."""
         queue = self._queue
         claims: list[Claim[FlowRecord]] = []
         lease = max(1, round(request.lease * 1000))
         lock = self._lock and max(self._lock, lease)
-        apart, hint = "suspects" if request.suspects else "", "woken" if was_woken else ""
+        apart = "suspects" if request.suspects else ""
+        hint = "woken" if was_woken else ""
         while (room := min(request.limit - len(claims), MAX_CLAIM)) > 0:
             args = (queue.text, request.token, request.worker, room, lease, apart, lock, hint)
             try:
                 moment, more, timed, suspects, *rows = await self._server.run("claim", (queue.root,), *args)
             except StoreError as error:
                 if claims and not isinstance(error, NoReply):
-                    return claims  # nothing was taken this time; what was taken before is not to suffer for it
+                    return claims  # this page claimed nothing; the jobs of the pages before can run
                 raise
             claims += claims_of(queue, request.token, int(moment), rows)
             self._waiter.is_paused = more == PAUSED_REPLY
@@ -170,12 +173,13 @@ class FlowStore:
         return tasks is None or self._queue.name in tasks
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """Record how jobs left processing, and move them on: at most 200 in one step."""
+        """Record the outcomes of jobs and move the jobs on, at most 200 in one script."""
         return await self._settlements.settle(batch, repeat=repeat)
 
     async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
-        """Seconds until the earliest waiting job is due; asked after a claim that brought nothing: ``None``, since the
-        timekeeper wakes an idle worker.
+        """Return the seconds until the earliest delayed job is due.
+
+        After a claim without jobs it is ``None``: the timekeeper wakes an idle worker.
         """
         if self._dry or not self._is_among(tasks):
             self._dry = False
@@ -184,53 +188,54 @@ class FlowStore:
         return milliseconds / 1000 if milliseconds >= 0 else None
 
     def foreign(self) -> Foreign | None:
-        """``None``: dead workers are found by a heartbeat that sees a job twice without a lock."""
+        """Return ``None``: a heartbeat finds the jobs of lost workers, when it sees them without a lock twice."""
         return None
 
     async def wait(self, timeout: float) -> bool:
-        """True when something waits that the last claim has not seen; at the latest after the ``wait_timeout``."""
+        """Wait for a job that the last claim has not seen, for at most the ``wait_timeout``. True if there is one."""
         return await self._waiter.wait(timeout)
 
     @property
     def is_listening(self) -> bool:
-        """The last blocking call was answered, or none has been made yet."""
+        """Whether the last blocking call got a reply, or none has been made yet."""
         return self._waiter.is_listening
 
     def heartbeats(self) -> RedisHeartbeats:
-        """With a connection of its own."""
-        mine, queues = self._queue.name, self.keys.shape.all_queues()
-        others = [QueueLocation(self.keys, queue) for queue in queues if queue.name != mine]
+        """Return heartbeats with their own connection."""
+        queues = self.keys.shape.all_queues()
+        others = [QueueLocation(self.keys, queue) for queue in queues if queue.name != self._queue.name]
         return RedisHeartbeats(Server(self._server.address), self._queue, others, self._lock)
 
     async def sweep(self) -> Sequence[ResetJob]:
-        """One look at the queue, however short the last one is ago, as workers take once a second."""
-        found: list[ResetJob] = []
+        """Sweep the queue once now, however recent the last sweep is. Return the reset jobs."""
+        reset_jobs: list[ResetJob] = []
         start = 0
         while start >= 0:
             start, _, *swept = await self._server.run("sweep", (self._queue.root,), self._queue.text, start, "now")
-            found += resets_of(self._queue, swept, None)
-        return found
+            reset_jobs += resets_of(self._queue, swept, None)
+        return reset_jobs
 
 
 def claims_of(queue: QueueLocation, token: str, epoch: int, rows: Sequence[list[Any]]) -> list[Claim[FlowRecord]]:
-    """The answer of ``claim.lua``. ``epoch``: the moment of the claim, in microseconds.
+    """Convert the reply of ``claim.lua``. ``epoch``: the time of the claim, in microseconds.
 
-    Each job gets an epoch of its own, so that jobs that are handed back keep their order. The script takes longer than
-    a microsecond for each job, so the epochs of a later claim are greater.
+    Each job gets its own epoch, so that jobs that return to the queue keep their order. The script takes longer than a
+    microsecond for each job, so the epochs of a later claim are greater.
     """
-    return [_claim(queue, token, epoch + place, row) for place, row in enumerate(rows)]
+    return [_claim(queue, token, epoch + number, row) for number, row in enumerate(rows)]
 
 
 def _claim(queue: QueueLocation, token: str, epoch: int, row: list[Any]) -> Claim[FlowRecord]:
     rank, job_id = row.pop(), row.pop()
     if queue.requested is None:
         values: dict[str, str | None] = dict(zip(row[::2], row[1::2], strict=True))
-        facts = [values.get(name) for name in queue.first]
+        fields = [values.get(name) for name in queue.first]
     else:
-        facts = row[:_FIRST]
+        fields = row[:_FIRST]
         values = dict(zip(queue.requested, row[len(row) - len(queue.requested) :], strict=True))
-    retries, resets, priority, flow, correlation_id, _ = facts
-    attempts, most = _read_count(retries) + 1, queue.flow_queue.max_attempts
+    retries, resets, priority, flow, correlation_id, _ = fields
+    attempts = _read_count(retries) + 1
+    max_attempts = queue.flow_queue.max_attempts
     return Claim(
         lease=Lease(job_id, token, epoch),
         record=FlowRecord(
@@ -242,12 +247,12 @@ def _claim(queue: QueueLocation, token: str, epoch: int, row: list[Any]) -> Clai
             correlation_id=correlation_id,
         ),
         task=queue.name,
-        attempts=min(attempts, most),
-        max_attempts=most,
+        attempts=min(attempts, max_attempts),
+        max_attempts=max_attempts,
         resets=_read_count(resets),
     )
 
 
 def _read_count(text: str | None) -> int:
-    """0 for what is not a number of up to nine digits: other applications may have written any value."""
+    """Parse a count; 0 unless it is a number of up to nine digits: other applications may write any value."""
     return int(text) if text is not None and len(text) < 10 and text.isascii() and text.isdigit() else 0

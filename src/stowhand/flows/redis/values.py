@@ -1,4 +1,4 @@
-"""What stands in a job's hash: JSON text by name. Other applications may have written any value."""
+"""Values of a job's hash: JSON text by name. Other applications may write any value."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from stowhand.protocols.flow_shape import FlowQueue, FlowShape, Layout
 ENDED_AT_FIELD = "endedAtTimestamp"
 STATE_FIELD, PASSED_FIELD, KEY_FIELD = "flow:state", "flow:passed", "flow:key"
 NOTE_FIELDS = ("lookups:lists", "children:queues", STATE_FIELD, PASSED_FIELD, KEY_FIELD, "flow:cancel")
-"""Fields for our scripts: what ends with a job (``lua/_life.lua``), its state (``lua/_queue.lua``), its key, and the
-request to cancel it."""
+"""Fields that only the scripts use: keys to expire with a job (``lua/_life.lua``), its state (``lua/_queue.lua``), its
+key, and the request to cancel it."""
 COMPLETED_QUEUE_FIELD = "completed-queue"
 _STAGES = {stage.value for stage in Stage}
 _decode = msgspec.json.Decoder().decode
 
 
 def decoded(raw: Mapping[str, str]) -> dict[str, Any]:
-    """For people: every field but notes of the store's own, ``None`` where its text is no JSON."""
+    """Decode every field except the scripts' own; ``None`` for a text that is no JSON."""
     return {name: readable(text) for name, text in raw.items() if name not in NOTE_FIELDS}
 
 
 def readable(text: str | None) -> Any:
-    """The value; ``None`` where there is none, or its text is no JSON."""
+    """Decode a value; ``None`` if it is missing or its text is no JSON."""
     try:
         return None if text is None else strict_json.decode(text)
     except UndecodablePayload:
@@ -37,21 +37,21 @@ def readable(text: str | None) -> Any:
 
 
 class StoredJob(msgspec.Struct, frozen=True):
-    """A job's hash, and where the lists of its queue have it."""
+    """A job's hash, and its position in the lists."""
 
     raw: dict[str, str]
     queue: str
-    """The queue whose lists have it; empty: none has it."""
+    """The queue whose lists contain the job; empty if none does."""
     state: str
     ready_at: float | None
-    """When it may start, if it is delayed: epoch seconds."""
+    """Time at which a delayed job is ready, in epoch seconds."""
 
 
 def state_of(shape: FlowShape, stored: StoredJob) -> tuple[Stage, str | None]:
-    """The state of a job and its queue, as our scripts have written them.
+    """Return the state of a job and its queue, as the scripts have recorded them.
 
-    A job that no list has is never taken for completed, unless the original has moved it on (``classic``) and its queue
-    is declared to be the last one.
+    A job that no list contains does not count as completed without such a record. The exception is a job that the
+    original implementation has moved on (classic layout) and whose queue is declared to be the last one.
     """
     raw = stored.raw
     written, _, queue = (_text(raw, STATE_FIELD) or "").partition(":")
@@ -64,17 +64,17 @@ def state_of(shape: FlowShape, stored: StoredJob) -> tuple[Stage, str | None]:
     completed = _text(raw, COMPLETED_QUEUE_FIELD)
     if not written or (shape.layout is Layout.CLASSIC and completed != _text(raw, PASSED_FIELD)):
         return _moved_by_others(shape, completed)
-    declared = {each.name for each in shape.all_queues()}
+    declared = {flow_queue.name for flow_queue in shape.all_queues()}
     if written == Stage.COMPLETED or queue not in declared:
         return Stage(written), queue
     return Stage.LOST, queue
 
 
 def _moved_by_others(shape: FlowShape, completed: str | None) -> tuple[Stage, str | None]:
-    """No list has it."""
+    """Return the state and queue of a job that no list contains, from the last queue that it completed."""
     if completed is None:
         return Stage.LOST, shape.entry.name
-    queue = next((each for each in shape.all_queues() if each.name == completed), None)
+    queue = next((known for known in shape.all_queues() if known.name == completed), None)
     following = None if queue is None else queue.declared.next_for(shape.name)
     if queue is None or following is not None:
         return Stage.LOST, following
@@ -82,10 +82,10 @@ def _moved_by_others(shape: FlowShape, completed: str | None) -> tuple[Stage, st
 
 
 def view_of(shape: FlowShape, job_id: str, stored: StoredJob) -> FlowJobView:
-    """The job as its creator sees it."""
+    """Return the public view of a job."""
     stage, queue = state_of(shape, stored)
     known = decoded(stored.raw)
-    ended = known.get(ENDED_AT_FIELD)
+    ended_at = known.get(ENDED_AT_FIELD)
     failure = None
     if stage in (Stage.FAILED, Stage.CANCELED):
         failure = str(known.get("failedErrorMsg"))
@@ -99,7 +99,7 @@ def view_of(shape: FlowShape, job_id: str, stored: StoredJob) -> FlowJobView:
         failure=failure,
         created_at=created_at(job_id),
         ready_at=None if stored.ready_at is None else datetime.fromtimestamp(stored.ready_at, UTC),
-        ended_at=datetime.fromtimestamp(ended / 1000, UTC) if stage.has_ended and type(ended) is int else None,
+        ended_at=datetime.fromtimestamp(ended_at / 1000, UTC) if stage.has_ended and type(ended_at) is int else None,
     )
 
 
@@ -109,9 +109,9 @@ def _text(raw: Mapping[str, str], name: str) -> str | None:
 
 
 def requested_values(raw: Mapping[str, str | None]) -> dict[str, Any]:
-    """For a worker function: ``None`` for what is missing. Raises UndecodablePayload, which names the attribute.
+    """Decode attributes for a worker function; ``None`` if missing. Raise UndecodablePayload with the attribute's name.
 
-    What cannot be stored elsewhere (a NUL, a number too large for PostgreSQL) can be read here.
+    Values that other stores refuse (a NUL, a number too large for PostgreSQL) are valid here.
     """
     try:
         return {name: None if text is None else _decode(text) for name, text in raw.items()}
@@ -120,7 +120,7 @@ def requested_values(raw: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def _attribute(name: str, text: str) -> Any:
-    """Slowly, since one of them is no JSON."""
+    """Decode one attribute. This is slower, and only used to find the one that is no JSON."""
     try:
         return strict_json.decode(text)
     except UndecodablePayload as error:
@@ -128,15 +128,18 @@ def _attribute(name: str, text: str) -> Any:
 
 
 def has_ended(raw: Mapping[str, str]) -> bool:
-    """Of a child's hash. Early versions of the original wrote ``"true"`` with quotes; a hash that is gone has ended."""
+    """Return whether a child has ended; a child without a hash has.
+
+    Early versions of the original implementation wrote ``"true"`` with quotes.
+    """
     return not raw or raw.get("done") in ("true", '"true"')
 
 
 def has_failed(raw: Mapping[str, str]) -> bool:
-    """Of any hash, as above."""
+    """Return whether a job has failed. The value may have quotes, as in ``has_ended``."""
     return raw.get("failed") in ("true", '"true"')
 
 
 def children_again(queue: FlowQueue) -> str:
-    """The field that makes a retried parent make its failed children anew."""
+    """Return the field that makes a retried parent create its failed children again."""
     return f"children:{queue.name}:again"

@@ -1,16 +1,16 @@
-"""What wakes an idle worker: a job in a waiting list, or the moment at which a delayed job is ready.
+"""Wakeups of idle workers: by a job in a waiting list, or when a delayed job becomes ready.
 
-An idle worker blocks on the waiting lists. ``BLMOVE waiting moved LEFT RIGHT`` answers as soon as the list has a head,
-pushed by any program (the original implementation included), and it answers one caller: a new job wakes one idle
-worker, not all of them. A job in ``moved`` is not claimed yet. Any claim takes it first, so nothing is lost when the
-call is cut off, or the worker dies or freezes right then; if no claim comes within a second, the sweep puts it back,
-which wakes another worker. (Moved into ``processing`` it would look like a job whose worker has died.) Each list has a
-connection of its own, which is blocked.
+An idle worker blocks on the waiting lists. ``BLMOVE waiting moved LEFT RIGHT`` returns as soon as the list contains a
+job, pushed by any program (the original implementation included). It returns to one caller: a new job wakes one idle
+worker, not all of them. A job in ``moved`` is not claimed yet. Any claim takes it first, so no job is lost if the
+connection breaks or the worker dies. If no claim comes within a second, the sweep puts the job back, which wakes
+another worker. (In ``processing`` it would look like the job of a lost worker.) Each list has its own blocked
+connection.
 
-Workers that claim also take delayed jobs that are ready. If each idle worker set a timer, all would come for one job.
-So one worker of a queue, its timekeeper, keeps the time for all (``lua/due.lua``): it sleeps until the next job is
-ready, or until a push to the list ``bell`` reports an earlier one. If it dies, the next worker whose claim finds
-nothing takes its place; until then the sweep moves overdue jobs.
+Claims also take delayed jobs that are ready. If each idle worker set a timer, all of them would claim for one job. So
+one worker of a queue, its timekeeper, sets a timer for all (``lua/due.lua``). It sleeps until the next job is ready, or
+until a push to the list ``bell`` reports an earlier one. If it dies, the next worker whose claim finds no job takes its
+place; until then the sweep moves overdue jobs.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from stowhand.flows.redis.server import Server
 from stowhand.observe.propagation import bound_correlation_id
 
 MIN_BLOCK_SECONDS = 0.01
-"""Seconds; none would be for ever."""
+"""Minimum seconds of a blocking call: with 0 it would block forever."""
 PAUSED_POLL_SECONDS = 1.0
 """Seconds between two claims of a worker whose queue is paused."""
 MAX_MOVED_JOBS = 100
 MIN_IDLE_SECONDS = 0.005
-"""Seconds that a call blocks where nothing waits."""
+"""Seconds: a call that blocks for longer has found its list empty."""
 TIMEKEEPER_TERM_SECONDS = 4.0
-"""Seconds after which another one may keep the time, unless it has asked again."""
+"""Seconds after which another worker may become the timekeeper, unless this one renews its term."""
 MAX_SLEEP_SECONDS = 1.5
-"""Seconds between two questions while nothing is ready before."""
+"""Maximum seconds between two calls of ``due.lua``."""
 LISTEN_TIMEOUT_SECONDS = 30.0
-"""Seconds of one call that waits for the bell."""
+"""Seconds for which one call waits for a push to the bell."""
 HANDOVER_SECONDS = 0.002
-"""Seconds that an idle worker needs for what was lent to it."""
+"""Seconds that an idle worker needs to claim a job that became ready."""
 
 
 class ListWaiter:
-    """``longest``: seconds that one call blocks at most.
+    """Waiter on the lists of one queue. ``longest``: maximum seconds for which one call blocks.
 
-    A list that has jobs answers at once. So while the last claim was full (there may be more, and the worker knows) the
-    lists are not asked at all; and not between an answer and the claim that follows it.
+    A call on a list with jobs returns at once. So no call is made after a full claim (the worker claims again anyway),
+    or between a wakeup and the claim that follows it.
     """
 
     def __init__(self, server: Server, bases: Sequence[str], longest: float) -> None:
@@ -61,20 +61,20 @@ class ListWaiter:
         self._closing = asyncio.Event()
         self._clock = server.clock
         self.was_woken = False
-        """Something has come since the last claim."""
+        """Whether a job has come since the last claim."""
         self.was_idle = False
-        """It came to an idle worker: nothing else waited."""
+        """Whether the worker was idle when that job came: the lists were empty."""
         self.is_paused = False
-        """The last claim found the queue paused: its lists are not asked, since they may have jobs."""
+        """Whether the last claim found the queue paused. Then no call is made, since the lists may contain jobs."""
         self.is_listening = True
-        """No blocking call has failed since one was answered; a busy worker makes none, and that is no trouble."""
+        """Whether no blocking call has failed since the last reply. A busy worker makes no such calls."""
 
     def open(self) -> None:
-        """Waiting is possible (again)."""
+        """Allow waiting, also after ``close``."""
         self._closing.clear()
 
     def claimed(self, *, dry: bool) -> None:
-        """A claim has brought less than was asked for (``dry``), or all of it."""
+        """Note a claim. ``dry``: it returned fewer jobs than requested."""
         self.was_woken = self.was_idle = False
         if dry:
             self._dry.set()
@@ -82,27 +82,28 @@ class ListWaiter:
             self._dry.clear()
 
     async def wait(self, timeout: float) -> bool:
-        """True as soon as one of the lists has a head."""
+        """Wait until one of the lists contains a job. Return False at the timeout, or when the store closes."""
         if self.is_paused:
             return await self._first_of([self._passed(min(timeout, self._longest, PAUSED_POLL_SECONDS))])
-        ends = self._clock.monotonic() + min(timeout, self._longest)
-        if not await self._till_dry(ends):
+        deadline = self._clock.monotonic() + min(timeout, self._longest)
+        if not await self._till_dry(deadline):
             return False
-        began = self._clock.monotonic()
-        left = max(ends - began, MIN_BLOCK_SECONDS)
+        started_at = self._clock.monotonic()
+        left = max(deadline - started_at, MIN_BLOCK_SECONDS)
         if not await self._first_of([self._head(name, left) for name in self._bases]):
             return False
-        self.was_woken, self.was_idle = True, self._clock.monotonic() - began > MIN_IDLE_SECONDS
+        self.was_woken = True
+        self.was_idle = self._clock.monotonic() - started_at > MIN_IDLE_SECONDS
         self._dry.clear()
         return True
 
     async def close(self) -> None:
-        """End what waits, and let it go; what has come for it is for others. The dialer closes the connections."""
+        """Stop waiting, and put moved jobs back for other workers. The dialer closes the connections."""
         self._closing.set()
-        used, self._clients = self._clients, {}
+        clients, self._clients = self._clients, {}
         if self.is_listening:
-            with suppress(StoreError):  # the sweep does it too
-                for base, client in used.items():
+            with suppress(StoreError):  # otherwise the sweep puts them back
+                for base, client in clients.items():
                     await self._put_back(client, base)
 
     async def _put_back(self, client: Client, base: str) -> None:
@@ -111,11 +112,11 @@ class ListWaiter:
                 if await client.execute_command("LMOVE", f"{base}:moved", f"{base}:waiting", "RIGHT", "LEFT") is None:
                     return
 
-    async def _till_dry(self, ends: float) -> bool:
-        """There is a reason to ask, before the time is over."""
+    async def _till_dry(self, deadline: float) -> bool:
+        """Wait until a claim returns fewer jobs than requested. Return False at the deadline or on closing."""
         if self._dry.is_set():
             return not self._closing.is_set()
-        left = ends - self._clock.monotonic()
+        left = deadline - self._clock.monotonic()
         return await self._first_of([_set(self._dry), self._passed(left)]) and self._dry.is_set()
 
     async def _passed(self, seconds: float) -> bool:
@@ -123,24 +124,24 @@ class ListWaiter:
         return True
 
     async def _first_of(self, calls: Sequence[Coroutine[Any, Any, bool]]) -> bool:
-        """True with the first that is; False when none is, or when the store closes. The others are cut off."""
+        """Return True as soon as one call does; False if none does, or when the store closes. Cancel the others."""
         closing = asyncio.ensure_future(_set(self._closing))
         pending = {asyncio.ensure_future(call) for call in calls}
-        everything = {closing, *pending}
+        all_tasks = {closing, *pending}
         try:
             while pending and not self._closing.is_set():
                 done, _ = await asyncio.wait({closing, *pending}, return_when=asyncio.FIRST_COMPLETED)
                 pending -= done
-                if any(one.result() for one in done - {closing}):
+                if any(task.result() for task in done - {closing}):
                     return True
             return False
         finally:
-            for one in everything:
-                one.cancel()
-            await asyncio.gather(*everything, return_exceptions=True)
+            for task in all_tasks:
+                task.cancel()
+            await asyncio.gather(*all_tasks, return_exceptions=True)
 
     async def _head(self, base: str, longest: float) -> bool:
-        """Block until its list has one."""
+        """Block until the list of this base contains a job. Return False after ``longest`` seconds."""
         if base not in self._clients:
             self._clients[base] = self._server.dialer.blocking_call(self._longest)
         lists = (f"{base}:waiting", f"{base}:moved")
@@ -155,7 +156,7 @@ class ListWaiter:
 
 
 class Timekeeper:
-    """Of one queue; at rest until ``begin``."""
+    """Timekeeper of one queue; inactive until ``start``."""
 
     def __init__(self, server: Server, queue: QueueLocation) -> None:
         self._server = server
@@ -167,7 +168,7 @@ class Timekeeper:
         self._worker = ""
 
     def start(self, worker: str) -> None:
-        """Become the timekeeper, as the claim found none. Harmless while this is the timekeeper."""
+        """Become the timekeeper, since the claim found none. Has no effect if this already is the timekeeper."""
         if self._task is None or self._task.done():
             self._worker = worker
             with bound_correlation_id(None):
@@ -175,26 +176,29 @@ class Timekeeper:
 
     async def close(self) -> None:
         """Stop, so that another worker takes over; the dialer closes the connection."""
-        task, self._task, self._client = self._task, None, None
+        task, self._task = self._task, None
+        self._client = None
         if task is not None:
-            was_kept = not task.done()
+            was_running = not task.done()
             task.cancel()
             await asyncio.wait([task])
-            if was_kept:
-                with suppress(StoreError):  # else its term ends by itself
+            if was_running:
+                with suppress(StoreError):  # otherwise the term expires by itself
                     await self._ask(self._worker, 0.0)
 
     async def _keep(self, worker: str) -> None:
-        """Keep the time until another worker does, or the server does not answer: a later claim begins anew."""
+        """Be the timekeeper until another worker is, or the server does not answer. A later claim starts it again."""
         try:
             while True:
-                mine, due = await self._ask(worker)
-                if not mine:
+                is_timekeeper, due = await self._ask(worker)
+                if not is_timekeeper:
                     return
                 if due == 0:
                     await self._server.clock.sleep(HANDOVER_SECONDS)
+                elif due < 0:
+                    await self._sleep(MAX_SLEEP_SECONDS)
                 else:
-                    await self._sleep(MAX_SLEEP_SECONDS if due < 0 else min(due / 1000, MAX_SLEEP_SECONDS))
+                    await self._sleep(min(due / 1000, MAX_SLEEP_SECONDS))
         except StoreError:
             return
         finally:
@@ -204,12 +208,16 @@ class Timekeeper:
                 await asyncio.gather(ringing, return_exceptions=True)
 
     async def _ask(self, worker: str, term: float = TIMEKEEPER_TERM_SECONDS) -> tuple[int, int]:
+        """Return 1 if the worker is the timekeeper, else 0; and the milliseconds until the next job is ready, or -1."""
         args = (self._queue.text, worker, round(term * 1000))
-        mine, due = await self._server.run("due", (self._queue.root,), *args, unanswered=True)
-        return mine, due
+        is_timekeeper, due = await self._server.run("due", (self._queue.root,), *args, unanswered=True)
+        return is_timekeeper, due
 
     async def _sleep(self, seconds: float) -> None:
-        """Until the bell rings, and no longer; by a clock of our own: servers look at timeouts ten times a second."""
+        """Sleep until a push to the bell, for at most ``seconds``.
+
+        The sleep uses the local clock, since servers check timeouts only ten times a second.
+        """
         if self._ringing is None:
             self._ringing = asyncio.create_task(self._listen(), name=f"bell {self._queue.name}")
         alarm = asyncio.ensure_future(self._server.clock.sleep(seconds))
