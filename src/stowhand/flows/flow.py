@@ -1,4 +1,4 @@
-"""A flow: declared once; its jobs are created, found and worked on, in Redis or on any queue store."""
+"""A flow: its declaration, and the creation, inspection and execution of its jobs in Redis or on any queue store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 REDIS_SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
-"""What a URL of Redis begins with; a kind may follow, as in ``redis+cluster``."""
+"""Schemes of Redis URLs; a kind of deployment may follow, as in ``redis+cluster``."""
 URL_FORMS = "redis://, rediss://, unix:///, redis+sentinel://, redis+cluster://, postgresql://, sqlite:///"
 DEFAULT_CHILDREN_LIMIT, MAX_CHILDREN_LIMIT = 1000, 10_000
 LOCK_TIME_SECONDS = 180.0
@@ -45,13 +45,13 @@ WAIT_TIMEOUT_SECONDS = 3.0
 GRACE_SECONDS = 25.0
 MAX_SLOTS = 10_000
 MIN_LEASE_SECONDS = 2.0
-"""Seconds. A lease is no longer than the lock time, but never shorter than this: a process may be slow for a moment."""
+"""Seconds. A lease is at most as long as the lock time, but never shorter than this: a process may pause briefly."""
 RESULT_SPACING_SECONDS = 200e-6
-"""Seconds between two questions whether jobs have ended, for each job in the first: a job is several reads."""
+"""Seconds to wait after a poll for ended jobs, for each job in it: checking one job takes several reads."""
 
 
 class Flow:
-    """Jobs that pass queues one after another.
+    """Jobs that pass through a series of queues.
 
         flow = Flow("demo", "redis://localhost", queues=[
             Queue("first", next_queue="second", attributes_to_get=["userId"]),
@@ -66,9 +66,9 @@ class Flow:
             await flow.start_all()
 
     ``place``: ``redis://…`` (also rediss, unix, redis+sentinel, redis+cluster), ``postgresql://…``, ``sqlite:///…``,
-    or a queue store. ``correlate``: returns the correlation id of a new job where none is given; by default the id
-    bound at the moment, else a new one. ``traces``: make spans of jobs that are created and executed. Nothing connects
-    before it is used. Raises ConfigurationError.
+    or a queue store. ``correlate``: returns the correlation id of a new job created without one; by default the bound
+    id, else a new one. ``traces``: create spans for the creation and execution of jobs. The flow connects on first use.
+    Raises ConfigurationError.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Flow:
         return self.shape.name
 
     def _twin(self, place: str | QueueStore) -> Flow:
-        """The same flow with connections of its own, and without workers."""
+        """Return the same flow with its own connections and without workers."""
         shape = self.shape
         return Flow(
             shape.name,
@@ -131,7 +131,7 @@ class Flow:
         )
 
     def trace(self, traces: Traces) -> None:
-        """Make spans of jobs that are created and executed. Called before the flow starts; once is enough."""
+        """Create spans for the creation and execution of jobs. Call it before the flow starts. May be repeated."""
         if self.traces is None:
             self.traces = traces
             self.engine = traces.engine(self.engine)
@@ -140,13 +140,16 @@ class Flow:
     # -- connecting ------------------------------------------------------------------------------
 
     async def open(self, *, quiet: bool = False) -> None:
-        """Connect and check. ``quiet``: do not log the store's warnings. Raises StoreUnreachable, SchemaError."""
+        """Connect and check the store. Raise StoreUnreachable or SchemaError.
+
+        ``quiet``: do not log the store's warnings.
+        """
         if not self._opened:
             if self._logs and not self.events.wants(WorkerStarted):
                 configure_unless_configured()
                 LogListener(self.events)
             self._logs = False  # one listener, however often the flow is opened
-            # It may be opened by a job: its correlation id must not be bound in tasks that outlive the job.
+            # A job may open the flow: its correlation id must not be bound in tasks that outlive the job.
             with bound_correlation_id(None):
                 warnings = await self.engine.open()
             for text in () if quiet else warnings:
@@ -154,7 +157,7 @@ class Flow:
             self._opened = True
 
     async def close(self) -> None:
-        """Stop the workers, and close every connection. Harmless when repeated."""
+        """Stop the workers, and close every connection. May be repeated."""
         await self.halt()
         await self._polls.close()
         self._opened = False
@@ -180,11 +183,10 @@ class Flow:
         delay: Duration | None = None,
         key: str | None = None,
     ) -> str:
-        """Store a job, make it findable by its lookup attributes, and put it into the first queue; returns its id.
+        """Create a job in the first queue, indexed by its lookup attributes, and return its id.
 
-        Attributes are any JSON values; null ones are not stored. ``key``: if a job of the flow with this key has not
-        ended, nothing is created and that job's id is returned. Raises InvalidJob, StoreUnreachable,
-        OutcomeUnknown.
+        Attributes are any JSON values; null values are not stored. ``key``: if a job of the flow with this key has not
+        ended, create nothing and return that job's id. Raises InvalidJob, StoreUnreachable and OutcomeUnknown.
         """
         job = self._new(attributes, priority, correlation_id, delay, key)
         await self.open()
@@ -198,10 +200,10 @@ class Flow:
         correlation_id: str | None = None,
         delay: Duration | None = None,
     ) -> list[str]:
-        """Create many at once; returns their ids in order. All are checked before the first is written."""
-        made = [self._new(attributes, priority, correlation_id, delay) for attributes in jobs]
+        """Create several jobs and return their ids in order. All jobs are checked before the first is written."""
+        new_jobs = [self._new(attributes, priority, correlation_id, delay) for attributes in jobs]
         await self.open()
-        return list(await self.engine.create_many(made)) if made else []
+        return list(await self.engine.create_many(new_jobs)) if new_jobs else []
 
     def _new(
         self,
@@ -215,21 +217,22 @@ class Flow:
         return new_job(self.shape, attributes, priority=priority, correlation_id=known, delay=delay, key=key)
 
     async def delete_job(self, job_id: str) -> bool:
-        """Delete it, its children and its lookups; ``False``: there was none. A running job is not interrupted.
+        """Delete a job, its children and its lookups. Return ``False`` if it does not exist.
 
-        A child is deleted with its parent, and not by itself: its parent would take a missing result for a failure.
+        A running job is not interrupted. A child cannot be deleted without its parent, which would treat the missing
+        result as a failure.
         """
         await self.open()
         return await self.engine.delete(read_id(job_id))
 
     async def get_jobs(self, job_ids: Sequence[str], *, resolve_children: bool = False) -> list[dict[str, Any] | None]:
-        """All attributes of each, in the order given; ``None`` for one that does not exist (any more)."""
+        """Return all attributes of each job, in the order of ``job_ids``; ``None`` for a job that does not exist."""
         ids = read_ids(job_ids)
         await self.open()
         return list(await self.engine.read(ids, resolve_children=resolve_children)) if ids else []
 
     async def get_job(self, job_id: str) -> FlowJobView | None:
-        """A job's state, queue, times and failure; ``None``: it does not exist (any more)."""
+        """Return a job's state, queue, times and failure; ``None`` if it does not exist."""
         await self.open()
         (view,) = await self.engine.views([read_id(job_id)])
         return view
@@ -237,10 +240,10 @@ class Flow:
     async def result(self, job_id: str, timeout: Duration | None = None) -> dict[str, Any]:
         """Wait until the job has ended, and return all its attributes.
 
-        The store is asked once for all callers that wait: after a tenth of the time that each has waited, at least
-        10 ms and at most 500 ms; and at once after a settlement in this process, and after a commit on SQLite.
+        One poll of the store serves all waiting callers. The interval is a tenth of the time that a caller has waited,
+        from 10 ms to 500 ms. A settlement in this process, or a commit on SQLite, starts a poll at once.
 
-        Raises FlowJobFailed where it has failed, was canceled or does not exist, and TimeoutError after ``timeout``.
+        Raises FlowJobFailed if the job has failed, was canceled or does not exist, and TimeoutError after ``timeout``.
         """
         name = read_id(job_id)
         async with asyncio.timeout(None if timeout is None else seconds(timeout)):
@@ -256,14 +259,14 @@ class Flow:
         return SharedPoll(self._ended, SystemClock(), spacing=RESULT_SPACING_SECONDS, hear=self.engine.hear)
 
     async def _ended(self, job_ids: Sequence[str]) -> dict[str, FlowJobView | None]:
-        """Those of them that have ended, or do not exist."""
+        """Return those of the jobs that have ended or do not exist."""
         views = zip(job_ids, await self.engine.views(job_ids), strict=True)
         return {job_id: view for job_id, view in views if view is None or view.state.has_ended}
 
     async def get_children(
         self, job_id: str, queue: str, *, start: int = 0, limit: int = DEFAULT_CHILDREN_LIMIT
     ) -> list[dict[str, Any]]:
-        """A page of the attributes of a parent's children, in the order in which they were made; empty: no more."""
+        """Return a page of the attributes of a parent's children in the order of creation; empty after the last one."""
         if not self.shape.find_queue(queue).is_parent:
             raise ConfigurationError(f"queue {queue!r} has no children")
         if type(start) is not int or type(limit) is not int or start < 0 or not 1 <= limit <= MAX_CHILDREN_LIMIT:
@@ -272,7 +275,7 @@ class Flow:
         return list(await self.engine.children(read_id(job_id), queue, start, limit))
 
     async def get_jobs_by_key(self, key: str, value: object, resolve_children: bool = False) -> list[dict[str, Any]]:
-        """The jobs with that value of a lookup attribute (a text or a number), oldest first."""
+        """Return the jobs with that value of a lookup attribute (a text or a number), oldest first."""
         if key not in self.shape.lookup_attributes:
             known = ", ".join(self.shape.lookup_attributes) or "none"
             raise ConfigurationError(f"flow {self.name!r}: {key!r} is no lookup attribute; it has: {known}")
@@ -288,24 +291,25 @@ class Flow:
         return list(await self.engine.retry(ids))
 
     async def cancel_job(self, job_id: str) -> Answer:
-        """Cancel a job: at once if it waits. A running one is asked to stop, and does not go on to another queue.
+        """Cancel a waiting job at once. Request a running job to stop; it does not go on to another queue.
 
-        What completes its last queue, or fails, meanwhile is recorded so. A parent's children are not canceled with it.
+        A job that meanwhile completes its last queue, or fails, is recorded as such. Children are not canceled with
+        their parent.
         """
         await self.open()
         return await self.engine.cancel(read_id(job_id))
 
     async def pause(self, queue: str) -> bool:
-        """Stop all processes from claiming jobs of a queue until ``resume``; ``False``: it was paused already.
+        """Stop all processes from claiming jobs of a queue until ``resume``. Return ``False`` if it was paused already.
 
-        Running jobs go on, and jobs still arrive. Raises ConfigurationError for an unknown queue.
+        Running jobs continue, and new jobs are accepted. Raises ConfigurationError for an unknown queue.
         """
         flow_queue = self.shape.find_queue(queue)
         await self.open()
         return await self.engine.pause(flow_queue)
 
     async def resume(self, queue: str) -> bool:
-        """Let jobs of a queue be claimed again, in all processes; ``False``: it was not paused."""
+        """Allow all processes to claim jobs of a queue again. Return ``False`` if it was not paused."""
         flow_queue = self.shape.find_queue(queue)
         await self.open()
         return await self.engine.resume(flow_queue)
@@ -325,11 +329,11 @@ class Flow:
     ) -> FlowWorker:
         """Create a worker with ``count`` slots for a queue; ``start_all`` or its own ``start`` starts it.
 
-        ``function(job)``, asynchronous or not, returns the attributes to keep: a dict, in which ``next_queue`` chooses
-        where the job goes, or nothing. ``lock_time``: seconds that one execution may take. ``wait_timeout``: seconds
-        that an idle worker blocks before it looks again. ``grace``: seconds that running jobs have when it is stopped.
-        ``lease``: seconds after which the jobs of a worker that sends no heartbeat are taken back; at most the
-        ``lock_time``, but no less than 2 s.
+        ``function(job)``, asynchronous or not, returns nothing or a dict of the attributes to keep, in which
+        ``next_queue`` selects the next queue. ``lock_time``: maximum seconds of one execution. ``wait_timeout``:
+        seconds for which an idle worker blocks before it claims again. ``grace``: seconds that running jobs have to end
+        when the worker stops. ``lease``: seconds after which the jobs of a worker without a heartbeat are reset; at
+        most the ``lock_time``, and at least 2 s.
         """
         flow_queue = self.shape.find_queue(queue)
         if flow_queue.is_parent:
@@ -342,8 +346,8 @@ class Flow:
             raise ConfigurationError(f"workers of {queue!r}: {problem}")
         kind = ChildHandler if flow_queue.parent is not None and self.engine.handles_child_end else StepHandler
         lock = _positive("lock_time", lock_time)
-        made = partial(kind, self.engine, flow_queue, function, lock)
-        return self._add(flow_queue, made, count, lock, wait_timeout, grace, lease)
+        make_handler = partial(kind, self.engine, flow_queue, function, lock)
+        return self._add(flow_queue, make_handler, count, lock, wait_timeout, grace, lease)
 
     def create_parent_workers(
         self,
@@ -355,12 +359,13 @@ class Flow:
         grace: Duration = GRACE_SECONDS,
         lease: Duration = DEFAULT_LEASE_SECONDS,
     ) -> FlowWorker:
-        """Create a worker for a parent's queue, which fans out and gathers. A parent that waits occupies no slot."""
+        """Create a worker for a parent's queue, which fans out and gathers. A waiting parent occupies no slot."""
         flow_queue = self.shape.find_queue(queue)
         if not flow_queue.is_parent:
             raise ConfigurationError(f"queue {queue!r} has no children; use create_workers")
-        made = partial(StepHandler, self.engine, flow_queue)
-        return self._add(flow_queue, made, count, _positive("lock_time", lock_time), wait_timeout, grace, lease)
+        make_handler = partial(StepHandler, self.engine, flow_queue)
+        lock = _positive("lock_time", lock_time)
+        return self._add(flow_queue, make_handler, count, lock, wait_timeout, grace, lease)
 
     def create_child_workers(
         self,
@@ -407,13 +412,13 @@ class Flow:
 
     @property
     def grace(self) -> float:
-        """Seconds that running jobs have when all workers are stopped: the longest grace of them."""
+        """Seconds that running jobs have to end when all workers stop: the longest grace of a worker."""
         return max((worker.grace for worker in self.workers), default=GRACE_SECONDS)
 
     async def start_all(self) -> None:
-        """Connect, and start every worker. Raises ConfigurationError where a queue belongs to another flow."""
+        """Connect, and start every worker. Raise ConfigurationError if a queue belongs to another flow."""
         await self.open()
-        with suppress(StoreError):  # every worker does it too, and waits until an outage ends
+        with suppress(StoreError):  # every worker takes its queue too, and waits until an outage ends
             await self.engine.take()
         for worker in self.workers:
             worker.start()
@@ -430,7 +435,7 @@ class Flow:
         await asyncio.gather(*(worker.ended() for worker in self.workers))
 
     async def run(self) -> None:
-        """Start all workers, and work until ``stop``: a routine for ``run_all(flow)``, which stops it at a signal.
+        """Start all workers, and run them until ``stop``. ``run_all(flow)`` calls this, and ``stop`` at a signal.
 
         Raises the error that ended a worker.
         """
@@ -449,7 +454,7 @@ class Flow:
                 raise worker.error
 
     def stop(self, *, now: bool = False) -> None:
-        """End ``run``; ``now``: hand running jobs back instead of waiting for them."""
+        """Stop ``run``. ``now``: return running jobs to the queue instead of waiting for them."""
         self._now = self._now or now
         self._stop.set()
         for worker in self.workers:
@@ -457,7 +462,10 @@ class Flow:
 
 
 class FlowSync:
-    """``flow.sync``: for scripts, Django views, tests. One thread with its own connections serves all callers."""
+    """Synchronous flow (``flow.sync``) for scripts, Django views and tests.
+
+    One thread with its own connections serves all callers.
+    """
 
     opened = "flow"
 
@@ -472,7 +480,7 @@ class FlowSync:
             await flow.close()
 
     def wait_for(self, ask: Callable[[Flow], Awaitable[R]], instead: str) -> R:
-        """Returns or raises what ``ask`` does. Raises Misuse in a running event loop: await ``instead`` there."""
+        """Return or raise what ``ask`` does. Raise Misuse in a running event loop, which must await ``instead``."""
 
         async def call() -> R:
             if self._flow is None:
@@ -482,7 +490,7 @@ class FlowSync:
         return self._portal.run(call, instead)
 
     def close(self) -> None:
-        """Close the connections. Harmless when repeated; also done at the end of the program."""
+        """Close the connections. May be repeated; the end of the program closes them too."""
         self._portal.close()
 
     create_job = SyncMethod(Flow.create_job)
@@ -500,7 +508,7 @@ class FlowSync:
 
 
 def _engine_at(place: str | QueueStore, shape: FlowShape) -> Engine:
-    """The engine for a URL or a store, not connected yet. Raises ConfigurationError."""
+    """Return the engine for a URL or a store, not connected yet. Raise ConfigurationError."""
     if isinstance(place, str) and place.partition(":")[0].partition("+")[0] in REDIS_SCHEMES:
         try:
             from stowhand.flows.redis import RedisEngine
@@ -517,10 +525,10 @@ def _engine_at(place: str | QueueStore, shape: FlowShape) -> Engine:
     return QueueEngine(place, shape)
 
 
-def _positive(field: str, given: Duration) -> float:
-    value = _read(field, given)
+def _positive(field: str, duration: Duration) -> float:
+    value = _read(field, duration)
     if not 0 < value <= DEFAULT_KEY_LIFE_SECONDS:
-        raise ConfigurationError(f"{field}: {given!r} given; give more than 0 s and at most a day")
+        raise ConfigurationError(f"{field}: {duration!r} given; give more than 0 s and at most a day")
     return value
 
 

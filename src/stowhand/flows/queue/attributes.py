@@ -1,6 +1,6 @@
-"""The attributes of a job from its newest step, as Redis has them in the job's hash.
+"""Attributes of a job, read from its newest step. They equal those in a job's hash in Redis.
 
-A long list of children's parameters is stored apart, so that not every step of the job carries it.
+A long list of children's parameters is stored separately, so that not every step of the job contains it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DECODE_ERRORS = (UndecodablePayload, msgspec.DecodeError)
 
 
 def show(shape: FlowShape, job: Job, step: Step) -> dict[str, Any]:
-    """Every attribute that the step carries, decoded, and the job's state. What cannot be decoded is ``None``."""
+    """Return the decoded attributes of a step, and the job's state. A value that cannot be decoded is ``None``."""
     attributes = {"id": step.id} | {name: _value(step, name) for name in step.names}
     attributes |= visible_fields(shape, own_fields(step, job.priority))
     queue = queue_of(job.task)
@@ -49,7 +49,7 @@ def show(shape: FlowShape, job: Job, step: Step) -> dict[str, Any]:
 
 
 def stage_of(job: Job) -> Stage:
-    """The stage of a step's job; whether a delayed one is ready is decided by this machine's clock."""
+    """Return the stage of a step's job. The local clock decides whether a delayed job is ready."""
     if job.state in _STAGES:
         return _STAGES[job.state]
     if job.run_at <= wall_clock():
@@ -58,13 +58,13 @@ def stage_of(job: Job) -> Stage:
 
 
 def failure(reason: str, queue: str | None = None) -> dict[str, Any]:
-    """The attributes of a job that has failed."""
+    """Return the attributes of a failed job."""
     queue_field = {} if queue is None else {"failedQueue": queue}
     return {"done": True, "failed": True, **queue_field, "failedErrorMsg": reason}
 
 
 def child_attributes(shape: FlowShape, names: Sequence[str], jobs: Sequence[Job | None]) -> list[dict[str, Any]]:
-    """The attributes of children, in their order."""
+    """Return the attributes of children, in the order of ``names``."""
     return [_child(shape, name, job) for name, job in zip(names, jobs, strict=True)]
 
 
@@ -78,7 +78,7 @@ def _child(shape: FlowShape, name: str, job: Job | None) -> dict[str, Any]:
 
 
 def children_ids(values: dict[str, Any]) -> dict[str, list[str]]:
-    """Ids of the children, by the attribute that lists them."""
+    """Return the ids of children by the attribute that lists them."""
     return {
         name: listed_ids(value)
         for name, value in values.items()
@@ -102,30 +102,36 @@ def _value(step: Step, name: str) -> Any:
 
 
 def _retries(job: Job) -> int:
-    """The running or last attempt is not counted as a retry of a later one."""
+    """Return the number of retries: attempts before a running or final one, or all attempts of a waiting job."""
     return job.attempts if job.state in (State.QUEUED, State.ERRORED) else job.attempts - 1
 
 
 MAX_INLINE_CHARS = 64 * 1024
-"""Characters of the JSON text."""
+"""Characters of the JSON text; longer lists are stored separately."""
 
 
 def split_long_lists(
     fields: Mapping[str, str],
 ) -> tuple[Mapping[str, str], dict[str, str], tuple[tuple[str, str], ...]]:
-    """The fields that the step carries; the list ids of the others, by attribute; and these lists: (id, text)."""
+    """Separate long lists from the fields that the step contains.
+
+    Return the fields of the step, the ids of the lists by attribute, and the lists as (id, text).
+    """
     long = [name for name, text in fields.items() if len(text) > MAX_INLINE_CHARS and lists_children(name)]
     if not long:
         return fields, {}, ()
-    apart = {name: str(uuid.uuid4()) for name in long}
-    rest = {name: text for name, text in fields.items() if name not in apart}
-    return rest, apart, tuple((list_id, fields[name]) for name, list_id in apart.items())
+    list_ids = {name: str(uuid.uuid4()) for name in long}
+    step_fields = {name: text for name, text in fields.items() if name not in list_ids}
+    return step_fields, list_ids, tuple((list_id, fields[name]) for name, list_id in list_ids.items())
 
 
 async def read_lists(
     tables: FlowTables, apart: Mapping[str, str], names: Iterable[str] | None = None
 ) -> dict[str, Any]:
-    """Decoded, by attribute; ``names``: only these. A list whose job was deleted is ``None``."""
+    """Return the separate lists, decoded, by attribute. A list whose job was deleted is ``None``.
+
+    ``apart``: ids of lists by attribute. ``names``: read only these attributes.
+    """
     requested = apart if names is None else {name: apart[name] for name in names if name in apart}
     texts = {name: await tables.kept(list_id) for name, list_id in requested.items()}
     return {name: None if text is None else msgspec.json.decode(text) for name, text in texts.items()}

@@ -47,11 +47,11 @@ from stowhand.worker.heartbeat_thread import HeartbeatThread
 MAX_PLAIN_VALUE_CHARS = 200
 """Characters of a lookup value that is stored as it is; longer ones are hashed."""
 OUTAGE_PAUSE_SECONDS = 2.0
-"""Seconds until a step is tried again that could not start because the store did not answer."""
+"""Seconds until the next attempt of a step that could not start because the store did not answer."""
 
 
 class QueueEngine:
-    """``Engine`` on a URL, or on a store that the application opens and closes."""
+    """Engine of a flow at a URL, or on a store that the application opens and closes."""
 
     sweep_interval = WorkerOptions().sweep_interval
     handles_child_end = True
@@ -70,10 +70,10 @@ class QueueEngine:
         self.hear = None if store.results is None else store.results.hear
         self._ids = Ids()
         self.create = grouped(self.create_many)
-        """Its row, its lookups and its first step, in one transaction."""
+        """Create a job with its lookups and first step, in one transaction."""
         self._listener = SharedListener(store)
         self._is_there = grouped(self._are_there)
-        """Was the job created, and not deleted?"""
+        """Check whether the job was created and has not been deleted."""
         self._children = Parents(shape, self._tables, self._ids)
         self._heartbeats = HeartbeatThread("stowhand sweep", store.heartbeats)
 
@@ -83,7 +83,7 @@ class QueueEngine:
         return self._store.description
 
     async def open(self) -> Sequence[str]:
-        """Connect, and install the schema if it is missing. Returns warnings."""
+        """Connect, and install the schema if it is missing. Return warnings."""
         await open_installed(self._store)
         if self._tables.keeps:
             return []
@@ -95,10 +95,10 @@ class QueueEngine:
         return [f"flow {self.shape.name!r}: {self.description} keeps no history, so a finished job is gone at once"]
 
     async def take(self) -> None:
-        """Nothing: task names contain the flow and the queue, so no other flow has them."""
+        """Do nothing: task names contain the flow and the queue, so no other flow uses them."""
 
     async def close(self) -> None:
-        """Close what was opened here."""
+        """Close the connections, and the store if the engine has opened it."""
         await self._listener.close()
         await self._children.close()
         await self._heartbeats.close()
@@ -131,30 +131,31 @@ class QueueEngine:
         """Delete a job with its children. Running steps end without effect."""
         if ":" in job_id or not is_storable(job_id):
             return False
-        (found,) = await self.read([job_id], resolve_children=False)
-        children = [name for names in children_ids(found or {}).values() for name in names]
+        (attributes,) = await self.read([job_id], resolve_children=False)
+        children = [name for names in children_ids(attributes or {}).values() for name in names]
         keys = [self._key(name) for name in (job_id, *children)]
         return await self._tables.delete(self.shape.name, job_id, keys)
 
     async def ids(self, attribute: str, value: str) -> Sequence[str]:
-        """Oldest first: ids sort by time."""
+        """Return the ids of jobs with that value of a lookup attribute, oldest first: ids sort by time."""
         return await self._tables.ids(self.shape.name, attribute, _lookup_value(value))
 
     async def read(self, job_ids: Sequence[str], *, resolve_children: bool) -> Sequence[dict[str, Any] | None]:
-        """Read the newest step of each job."""
-        jobs = await self._existing(job_ids)
-        shown = [
-            None if job is None else await self._attributes(name, job) for name, job in zip(job_ids, jobs, strict=True)
+        """Return the attributes of each job from its newest step."""
+        steps = await self._existing(job_ids)
+        jobs = [
+            None if step is None else await self._attributes(name, step)
+            for name, step in zip(job_ids, steps, strict=True)
         ]
         if resolve_children:
-            for job in shown:
+            for job in jobs:
                 for attribute, names in children_ids(job or {}).items():
-                    found = await self.read(names, resolve_children=True)
-                    job[attribute] = [child for child in found if child is not None]  # type: ignore[index]
-        return shown
+                    children = await self.read(names, resolve_children=True)
+                    job[attribute] = [child for child in children if child is not None]  # type: ignore[index]
+        return jobs
 
     async def views(self, job_ids: Sequence[str]) -> Sequence[FlowJobView | None]:
-        """Read the newest step of each job."""
+        """Return the view of each job from its newest step."""
         jobs = zip(job_ids, await self._existing(job_ids), strict=True)
         return [None if job is None else await self._view(job_id, job) for job_id, job in jobs]
 
@@ -172,14 +173,14 @@ class QueueEngine:
         )
 
     async def children(self, job_id: str, queue: str, start: int, limit: int) -> Sequence[dict[str, Any]]:
-        """Read the newest step of each job."""
+        """Return a page of the attributes of a parent's children."""
         (parent,) = await self._existing([job_id])
         step = None if parent is None else step_of(parent)
         names = [] if step is None else step.children(queue, start, limit)
         return child_attributes(self.shape, names, await self._existing(names))
 
     async def _existing(self, job_ids: Sequence[str]) -> list[Job | None]:
-        """The newest step of each; ``None`` where it belongs to another flow, or its job was deleted."""
+        """Return the newest step of each job; ``None`` if it belongs to another flow or was deleted."""
         jobs = await self._tables.latest([self._key(job_id) for job_id in job_ids])
         roots = [None if job is None else self._root(job, job_id) for job, job_id in zip(jobs, job_ids, strict=True)]
         existing = await self._tables.exists([root for root in roots if root is not None])
@@ -220,10 +221,9 @@ class QueueEngine:
             if waiting is None or not waiting.awaits(job_id):
                 return Answer(job_id, ActionResult.REFUSED, "its parent has gone on without it")
         answer = await self._store.admin.retry(job.id)
-        reason = (
-            f"there is no job {job_id}" if answer.result is ActionResult.MISSING else answer.reason
-        )  # it names the step
-        return Answer(job_id, answer.result, reason)
+        if answer.result is ActionResult.MISSING:  # the store's answer names the step, not the job
+            return Answer(job_id, answer.result, f"there is no job {job_id}")
+        return Answer(job_id, answer.result, answer.reason)
 
     async def cancel(self, job_id: str) -> Answer:
         """Cancel the newest step, as ``stowhand jobs cancel`` does."""
@@ -250,7 +250,7 @@ class QueueEngine:
     async def failed(self, queue: str | None, *, after: str | None, limit: int) -> Sequence[str]:
         """Return the ids of failed jobs of a queue, or of all queues, children included."""
         queues = self.shape.all_queues() if queue is None else [self.shape.find_queue(queue)]
-        tasks = [task_of(self.shape.name, each) for each in queues]
+        tasks = [task_of(self.shape.name, flow_queue) for flow_queue in queues]
         keys = await self._tables.failed(tasks, self._key(after) if after else "", limit)
         return [id_of(key) for key in keys]
 
@@ -259,51 +259,51 @@ class QueueEngine:
         return [job_id in existing for job_id in job_ids]
 
     def _key(self, job_id: str) -> str:
-        """The key of the job's steps; for an id that no store could hold, a key that no job has."""
+        """Return the key of the job's steps; for an id that stores cannot store, a key that no job has."""
         return key_of(self.shape.name, job_id if is_storable(job_id) else "?")
 
     async def pause(self, queue: FlowQueue) -> bool:
-        """The pause of its task, as ``stowhand serials pause --task`` writes it."""
+        """Pause the queue's task, as ``stowhand serials pause --task`` does."""
         return (await self._store.operate.pause_task(self.task(queue))).changed
 
     async def resume(self, queue: FlowQueue) -> bool:
-        """Workers are woken."""
+        """Resume the queue's task, and wake its workers."""
         return (await self._store.operate.resume_task(self.task(queue))).changed
 
-    # -- looking
+    # -- queues
 
     async def counts(self) -> Sequence[QueueCount]:
-        """Every queue at every priority, and undeclared priorities at which there are jobs."""
+        """Count the jobs of every queue at every priority, including undeclared priorities of existing jobs."""
         tasks = {task_of(self.shape.name, queue): queue for queue in self.shape.all_queues()}
         numbers: dict[tuple[str, int], dict[str, int]] = {
             (queue.name, priority): {"failed": 0}
             for queue in tasks.values()
             for priority in range(1, queue.declared.priorities + 1)
         }
-        for each in await self._tables.tally(list(tasks)):
-            place = numbers.setdefault((tasks[each.task].name, each.priority), {"failed": 0})
-            place[each.state.value] = each.number
+        for row in await self._tables.tally(list(tasks)):
+            states = numbers.setdefault((tasks[row.task].name, row.priority), {"failed": 0})
+            states[row.state.value] = row.number
         pauses = await self._store.inspect.pauses()
         paused = {queue.name for task, queue in tasks.items() if task in pauses.tasks}
         return [
-            QueueCount(queue=name, priority=priority, paused=name in paused, **numbers)
-            for (name, priority), numbers in numbers.items()
+            QueueCount(queue=name, priority=priority, paused=name in paused, **states)
+            for (name, priority), states in numbers.items()
         ]
 
     async def positions(self, queue: str, limit: int) -> Sequence[Position]:
-        """The next jobs of a queue, and those that run. Counted for each state by itself."""
+        """Return the next and the running jobs of a queue. Positions count within each state."""
         flow_queue = self.shape.find_queue(queue)
         numbers = {state: count(1) for state in StepState}
         return [
             Position(
-                job_id=id_of(each.key),
+                job_id=id_of(row.key),
                 queue=flow_queue.name,
-                priority=each.priority,
-                state=each.state.value,
-                position=next(numbers[each.state]),
-                ready_at=each.ready_at,
+                priority=row.priority,
+                state=row.state.value,
+                position=next(numbers[row.state]),
+                ready_at=row.ready_at,
             )
-            for each in await self._tables.in_queue(task_of(self.shape.name, flow_queue), limit)
+            for row in await self._tables.in_queue(task_of(self.shape.name, flow_queue), limit)
         ]
 
     async def sweep(self) -> int:
@@ -314,21 +314,21 @@ class QueueEngine:
     # -- work
 
     def task(self, queue: FlowQueue) -> str:
-        """``<flow>/<queue>``."""
+        """Return the task name, ``<flow>/<queue>``."""
         return task_of(self.shape.name, queue)
 
     def store(
         self, queue: FlowQueue, lock_time: float, wait_timeout: float, lease: float = DEFAULT_LEASE_SECONDS
     ) -> Store[Any]:
-        """A view of the one store, which wakes its workers: ``wait_timeout`` is not used."""
+        """Return a view of the shared store. It wakes workers itself, so ``wait_timeout`` is not used."""
         return FlowQueueStore(self._store, self._listener, self.task(queue), Terms(lease=lease))
 
     def job(self, queue: FlowQueue, ctx: Attempt[Any], record: Any) -> StepJob:
-        """The claimed job."""
+        """Return the claimed job."""
         return read_job(self.shape, queue, ctx, record)
 
     async def check_start(self, queue: FlowQueue, job: FlowJob) -> Outcome | None:
-        """A deleted job is completed without effect; a limiter or a store that does not answer delays the job."""
+        """Complete a deleted job without effect; delay the job for its limiter, or if the store does not answer."""
         step = _step_job(job)
         try:
             if not await self._is_there(step.step.root):
@@ -360,12 +360,11 @@ class QueueEngine:
     async def complete(
         self, queue: FlowQueue, job: FlowJob, fields: Mapping[str, str], next_queue: str | None
     ) -> Outcome:
-        """The settlement of this step enqueues the next one; the results of the last step become the job's result."""
+        """Enqueue the next step with this settlement. The results of the last step become the job's result."""
         before = _step_job(job).step
         if next_queue is None:
-            return size_failure(before.with_results(fields, queue.name, {}).text()) or Complete(
-                raw_values(fields) or None
-            )
+            too_large = size_failure(before.with_results(fields, queue.name, {}).text())
+            return too_large or Complete(raw_values(fields) or None)
         following = next(
             (queue for queue in self.shape.all_queues() if queue.name == next_queue and queue.parent is None), None
         )
@@ -394,7 +393,7 @@ class QueueEngine:
         return Snooze(delay)
 
     async def parent(self, queue: FlowQueue, job: FlowJob) -> Outcome:
-        """Fan out; or gather, and go on."""
+        """Fan out, or gather and complete the step."""
         parent = _step_job(job)
         try:
             if parent.step.waits_for is None:
@@ -427,7 +426,7 @@ class QueueEngine:
 
 
 def _lookup_value(value: str) -> str:
-    """A lookup value as it is stored: indexes refuse long texts, and stores control characters."""
+    """Return a lookup value for storage. Long texts and control characters, which stores refuse, are hashed."""
     if len(value) <= MAX_PLAIN_VALUE_CHARS and value.isprintable():
         return value
     return f"sha256:{hashlib.sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()}"
