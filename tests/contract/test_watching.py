@@ -95,7 +95,7 @@ async def test_each_state_is_counted_exactly_up_to_a_number(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, most: int, far: int
 ) -> None:
     """Also where so many are errored or canceled that they are passed over."""
-    monkeypatch.setattr(counts, "FAR", far)
+    monkeypatch.setattr(counts, "MAX_INDEX_ROWS", far)
     expected = {}
     for times, state in enumerate(State, start=2):
         for _ in range(times):
@@ -111,7 +111,7 @@ async def test_beyond_a_number_of_a_task_there_are_more_and_other_tasks_are_exac
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, far: int
 ) -> None:
     """Whether what waits is few enough to be counted at once or not."""
-    monkeypatch.setattr(counts, "FAR", far)
+    monkeypatch.setattr(counts, "MAX_INDEX_ROWS", far)
     for number in range(6):
         await harness.add("many", priority=number % 3)
     for _ in range(3):
@@ -134,7 +134,7 @@ async def test_beyond_a_number_of_a_task_there_are_more_and_other_tasks_are_exac
 async def test_what_waits_in_queues_is_counted_up_to_a_bound(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counts, "FAR", 2)
+    monkeypatch.setattr(counts, "MAX_INDEX_ROWS", 2)
     for _ in range(3):
         await harness.add(serial="q")
     figures = await harness.store.inspect.figures(10)

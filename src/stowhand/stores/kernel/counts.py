@@ -17,19 +17,19 @@ from stowhand.protocols.counts import (
 )
 from stowhand.protocols.operator import BacklogRow
 from stowhand.protocols.throughput import MAX_TASKS_PER_MINUTE
-from stowhand.stores.kernel.known_tasks import COUNTED_FOR, known_queues, known_tasks, named_queues
+from stowhand.stores.kernel.known_tasks import RECENT_TASK_SECONDS, known_queues, known_tasks, named_queues
 from stowhand.stores.kernel.question import Engine, Query, Question, Row, count_some, read_now
 from stowhand.stores.kernel.workers import list_workers
 
-EVERY = 2**62
+UNLIMITED_COUNT = 2**62
 """More jobs than there can be."""
-FAR = MAX_EXACT_COUNT_FOR_METRICS
+MAX_INDEX_ROWS = MAX_EXACT_COUNT_FOR_METRICS
 """Entries of an index that are read to tell apart what it holds."""
 _QUEUE = f"coalesce(queue, '{DEFAULT_QUEUE}')"
 _DUE = "count(*) FILTER (WHERE run_at <= :now) AS due"
 _READY = f"SELECT task, count(*), {_DUE} FROM {{ready}} GROUP BY task"
 _QUEUED = f"SELECT task, queue, count(*), {_DUE} FROM {{queued}} GROUP BY queue, task"
-NEAR = 20
+FULL_COUNT_FACTOR = 20
 """Times ``most``: of more jobs the first of each level are counted, of fewer all of them."""
 # Groups of all are read in the order of the index, which takes a third of the time.
 _SERIAL = {
@@ -79,7 +79,7 @@ def count_states(most: int = MAX_EXACT_COUNT) -> Question[dict[State, BoundedCou
         (State.ERRORED, State.QUEUED, errored, ("{ready}", "{queued}", "{serial}", "{suspects}"), "{live}"),
         (State.CANCELED, State.COMPLETED, canceled, ("{past}",), "{past}"),
     ):
-        far = max(most, FAR)
+        far = max(most, MAX_INDEX_ROWS)
         counts[few] = number = yield from count_some(some_of, far)
         if number > far:
             counts[many] = yield from count_some(f"{table} WHERE state = '{many}'", most)
@@ -111,7 +111,7 @@ def read_figures(engine: Engine, most: int) -> Question[Figures]:
 def list_tasks(engine: Engine) -> Question[Sequence[BacklogRow]]:
     """By name."""
     live = yield from _count_live(MAX_EXACT_COUNT, of_serials=False)
-    since = (yield from read_now(engine)) - timedelta(seconds=COUNTED_FOR)
+    since = (yield from read_now(engine)) - timedelta(seconds=RECENT_TASK_SECONDS)
     text = "SELECT DISTINCT task FROM {throughput} WHERE seconds = 60 AND begins > :since"
     counted = [task for (task,) in (yield Query(text, {"since": since}))]
     workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
@@ -164,7 +164,7 @@ def _count_live(most: int, *, of_serials: bool = True) -> Question[dict[str, Nam
 
 def _add_ready(tallies: Mapping[str, NameCounts], most: int) -> Question[None]:
     """What waits without a serial key: up to ``most`` of each task and queue."""
-    near = min(NEAR * most, FAR)
+    near = min(FULL_COUNT_FACTOR * most, MAX_INDEX_ROWS)
     for source, all_of, levels in (
         ("{ready}", _READY, _levels("ready", "task")),
         ("{queued}", _QUEUED, _levels("queued", "queue", "task")),
@@ -198,9 +198,9 @@ FROM levels
 
 def _add_serial(tallies: Mapping[str, NameCounts], columns: Sequence[str]) -> Question[None]:
     """What waits in serial keys, of which there may be as many as jobs: up to a million in all."""
-    is_cut = (yield from count_some("{serial}", FAR)) > FAR
+    is_cut = (yield from count_some("{serial}", MAX_INDEX_ROWS)) > MAX_INDEX_ROWS
     for column in columns:
-        rows = yield Query(_FIRST_SERIAL % column if is_cut else _SERIAL[column], {"most": FAR})
+        rows = yield Query(_FIRST_SERIAL % column if is_cut else _SERIAL[column], {"most": MAX_INDEX_ROWS})
         _add(tallies[column], "waiting", [(name, number) for name, number, _ in rows], is_cut=is_cut)
         _add(tallies[column], "due", [(name, number) for name, _, number in rows], is_cut=is_cut)
 
@@ -216,9 +216,11 @@ def _add_suspects(tallies: Mapping[str, NameCounts], most: int) -> Question[None
 def _add_troubled(tallies: Mapping[str, NameCounts]) -> Question[None]:
     """What waits for another attempt, and what has failed."""
     for state in (State.ERRORED, State.FAILED):
-        rows = yield Query(_TROUBLED, {"state": state.value, "most": FAR + 1})
+        rows = yield Query(_TROUBLED, {"state": state.value, "most": MAX_INDEX_ROWS + 1})
         for place, name in enumerate(("task", "queue")):
-            _add(tallies[name], state.value, [(row[place], row[2]) for row in rows], is_cut=_total(rows) > FAR)
+            _add(
+                tallies[name], state.value, [(row[place], row[2]) for row in rows], is_cut=_total(rows) > MAX_INDEX_ROWS
+            )
 
 
 def _add(tallies: NameCounts, part: str, rows: Iterable[Row], *, is_cut: bool) -> None:

@@ -36,9 +36,9 @@ FILLINGS = (
     ),
     *("find", "has_flag", "is_forbidden", "lease_until", "on_failure_task", "byte_order"),
 )
-_TEXTS = 500
+MAX_CACHED_STATEMENTS = 500
 """Statements that are kept: those of a filter differ by what is asked."""
-_PLACE = re.compile(r"(?P<column>\w+) IN :(?P<list>\w+)|:(?P<value>\w+)|\{(?P<filling>\w+)\}")
+_PLACEHOLDER = re.compile(r"(?P<column>\w+) IN :(?P<list>\w+)|:(?P<value>\w+)|\{(?P<filling>\w+)\}")
 
 
 class Dialect:
@@ -51,11 +51,11 @@ class Dialect:
         self._fillings = {name: fillings[name] for name in FILLINGS}
         self._value = value
         self._is_one_of = is_one_of
-        self.statement = lru_cache(_TEXTS)(self._translate)
+        self.statement = lru_cache(MAX_CACHED_STATEMENTS)(self._translate)
         """The text for the engine."""
 
     def _translate(self, text: str) -> str:
-        return _PLACE.sub(self._place, text)
+        return _PLACEHOLDER.sub(self._place, text)
 
     def _place(self, place: re.Match[str]) -> str:
         if place["list"]:

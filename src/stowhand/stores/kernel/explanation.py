@@ -77,16 +77,16 @@ def _count_ahead(job: Job, scope: ClaimScope | None) -> Question[int]:
     if scope is None:
         return 0
     if job.serial is not None:
-        name, asked = "serial", " AND serial = :serial"
+        name, conditions = "serial", " AND serial = :serial"
     elif job.queue == DEFAULT_QUEUE:
-        name, asked = "ready_by_place", ""
+        name, conditions = "ready_by_place", ""
     else:
-        name, asked = "queued_by_place", " AND queue = :queue"
+        name, conditions = "queued_by_place", " AND queue = :queue"
     if scope.tasks is not None:
-        asked += " AND task IN :tasks"
+        conditions += " AND task IN :tasks"
     if scope.forbidden:
-        asked += " AND NOT {is_forbidden}"
+        conditions += " AND NOT {is_forbidden}"
     values = {name: getattr(job, name) for name in ("serial", "queue", "priority", "run_at", "id")}
     values |= {"tasks": list(scope.tasks or ()), "forbidden": list(scope.forbidden), "most": MAX_JOBS_AHEAD + 1}
-    ((ahead,),) = yield Query(_AHEAD % (name, asked), values)
+    ((ahead,),) = yield Query(_AHEAD % (name, conditions), values)
     return int(ahead)

@@ -29,11 +29,11 @@ def group_failures(engine: Engine) -> Question[Sequence[Failures]]:
     errors: dict[int, str | None] = dict((yield Query(text, {"ids": [row[3] for row in rows]})))
     is_full = sum(row[2] for row in rows) == MAX_EXAMINED_FAILURES
     is_cut = is_full and (yield from count_some("{failed}", MAX_EXAMINED_FAILURES)) > MAX_EXAMINED_FAILURES
-    found = [
+    groups = [
         Failures(
             *(task, error_class, jobs, latest, engine.read_moment(at), errors.get(latest)),
             *(engine.read_moment(since), is_cut),
         )
         for task, error_class, jobs, latest, at, since in rows
     ]
-    return sorted(found, key=lambda one: (one.jobs, one.latest_at, one.latest), reverse=True)
+    return sorted(groups, key=lambda group: (group.jobs, group.latest_at, group.latest), reverse=True)

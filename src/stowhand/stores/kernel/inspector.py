@@ -21,7 +21,14 @@ from stowhand.protocols.queue_store import NEWEST_JOBS, Failures, JobFilter
 from stowhand.protocols.search import ALL_JOBS, EMPTY_RESULT, Search, SearchResult
 from stowhand.protocols.throughput import Period
 from stowhand.protocols.validation import validate_filter, validate_id, validate_search, validate_step
-from stowhand.stores.kernel.counts import EVERY, count_states, list_pauses, list_queues, list_tasks, read_figures
+from stowhand.stores.kernel.counts import (
+    UNLIMITED_COUNT,
+    count_states,
+    list_pauses,
+    list_queues,
+    list_tasks,
+    read_figures,
+)
 from stowhand.stores.kernel.due import find_overdue, oldest_due
 from stowhand.stores.kernel.explanation import explain_job
 from stowhand.stores.kernel.failures import group_failures
@@ -58,7 +65,7 @@ class Inspector:
 
     async def counts(self) -> dict[State, int]:
         """Every state is a key."""
-        amounts = await self._engine.answer(lambda: count_states(EVERY), is_long=True)
+        amounts = await self._engine.answer(lambda: count_states(UNLIMITED_COUNT), is_long=True)
         return {state: amount.number for state, amount in amounts.items()}
 
     async def amounts(self) -> dict[State, BoundedCount]:

@@ -10,7 +10,7 @@ from stowhand.protocols.counts import LiveCounts, Pauses
 from stowhand.protocols.operator import MAX_SHOWN_WORKERS, BacklogRow, WorkerRow
 from stowhand.protocols.throughput import HOUR_SECONDS, MAX_TASKS_PER_MINUTE, OTHER_TASKS
 
-COUNTED_FOR = HOUR_SECONDS
+RECENT_TASK_SECONDS = HOUR_SECONDS
 """Seconds within which a task had jobs that is known for them alone."""
 
 
@@ -20,7 +20,7 @@ def known_tasks(
     """By name. ``standing``: live jobs of the tasks with the most, and of the others together; ``counted``: tasks of
     which some ended lately."""
     alive = [row.description for row in workers if row.is_alive]
-    live = {one.name: one for one in standing}
+    live = {counts.name: counts for counts in standing}
     names = {*live, *counted, *pauses.tasks, *(task for card in alive for task in card.tasks or ())} - {
         None,
         OTHER_TASKS,
@@ -40,7 +40,7 @@ def known_queues(
 ) -> list[BacklogRow]:
     """Queues by name. ``standing``: live jobs of those with the most; ``declared``: queues of the tasks of workers."""
     alive = [row.description for row in workers if row.is_alive]
-    live = {one.name: one for one in standing}
+    live = {counts.name: counts for counts in standing}
     names = {*live, *named_queues(declared, workers, pauses)} - {None}
     rows = []
     for name in sorted(filter(None, names))[:MAX_TASKS_PER_MINUTE]:

@@ -13,7 +13,7 @@ from stowhand.stores.kernel.columns import JOB
 from stowhand.stores.kernel.question import Engine, Query, Question
 
 TABLES = {"live": LIVE_STATES, "past": HISTORY_STATES}
-ENDED = {"live": "coalesce(finished_at, created_at)", "past": "finished_at"}
+END_TIMES = {"live": "coalesce(finished_at, created_at)", "past": "finished_at"}
 """When a job ended; of one that has not: when it was enqueued."""
 _CONDITIONS = {
     "task": "task = :task",
@@ -27,7 +27,7 @@ _CONDITIONS = {
 
 def conditions(wanted: JobFilter | Search, table: str, worker: str) -> str:
     """What is asked, each after an AND. ``worker``: the column that is compared with the filter's."""
-    values, ended = values_of(wanted), ENDED[table]
+    values, ended = values_of(wanted), END_TIMES[table]
     texts = _CONDITIONS | {"since": f"{ended} >= :since", "until": f"{ended} < :until", "worker": f"{worker} = :worker"}
     found = [text for name, text in texts.items() if values.get(name) is not None]
     return "".join(f" AND {text}" for text in ("state IN :states", *found))

@@ -25,15 +25,15 @@ from stowhand.protocols.operator import (
 )
 
 NOTHING_PAUSED = Pauses()
-HAVE_IT = "start a worker that has it (--task and --exclude-task leave tasks out), or correct the name"
-START_ONE = "start one that has the task: stowhand worker MODULE:APP, or --tasks FOLDER"
-SHOWN = 5
+UNKNOWN_TASK_FIX = "start a worker that has it (--task and --exclude-task leave tasks out), or correct the name"
+NO_WORKER_FIX = "start one that has the task: stowhand worker MODULE:APP, or --tasks FOLDER"
+MAX_WORKERS_PER_REASON = 5
 """Workers named in one sentence, at most."""
-ERROR_WIDTH = 300
+MAX_ERROR_CHARACTERS = 300
 """Characters of an error."""
-OVERDUE = "a limiter, a flags function or pre_claim of its workers may hold it up; else restart one, and report it"
-CHILDREN = "stowhand flows show, with the id in its key, names the children that have not ended"
-ENDED = "which has ended: if its worker is dead, another one takes the job back in some seconds"
+OVERDUE_FIX = "a limiter, a flags function or pre_claim of its workers may hold it up; else restart one, and report it"
+CHILDREN_FIX = "stowhand flows show, with the id in its key, names the children that have not ended"
+EXPIRED_LEASE_TEXT = "which has ended: if its worker is dead, another one takes the job back in some seconds"
 """Of a lease."""
 
 
@@ -119,7 +119,7 @@ def _running(facts: Facts) -> Iterator[Reason]:
     job, until = facts.job, facts.lease_until
     lease = f", under a lease until {_say(until)}" if until is not None else ""
     if until is not None and until < facts.now:
-        lease += f", {ENDED}"
+        lease += f", {EXPIRED_LEASE_TEXT}"
     yield Reason("running", f"it is running on {job.worker}, since {_say(job.started_at)}{lease}")
     if job.cancel_requested:
         yield Reason("cancel_asked", "it was asked to cancel: its worker will stop it")
@@ -159,7 +159,7 @@ def _waiting(facts: Facts) -> Iterator[Reason]:
     is_parked = PARKED_FLAG in job.flags and is_step(job.task, job.key)
     if not is_due and is_parked:
         parked = "it is the parent of a flow and waits for its children: the end of the last one wakes it"
-        yield Reason("waits_for_children", f"{parked}; it looks by itself at {_say(job.run_at)}", CHILDREN)
+        yield Reason("waits_for_children", f"{parked}; it looks by itself at {_say(job.run_at)}", CHILDREN_FIX)
     elif not is_due and job.state is State.ERRORED:
         ended = f"attempt {job.attempts} of {job.max_attempts} failed{_error(job)}"
         failed = f"{ended}; the next one is due at {_say(job.run_at)}"
@@ -203,7 +203,7 @@ def _serial(facts: Facts) -> Iterator[Reason]:
             f"its serial key {serial!r} is held by job {holder.job_id}, since {_say(holder.since)}, on {holder.worker}"
         )
         if holder.lease_until is not None and holder.lease_until < facts.now:
-            held += f", under a lease {ENDED}"
+            held += f", under a lease {EXPIRED_LEASE_TEXT}"
         stuck = f"if that job is stuck: stowhand jobs cancel {holder.job_id}"
         yield Reason("serial_held", held, stuck)
 
@@ -215,14 +215,14 @@ def _workers(facts: Facts) -> Iterator[Reason]:
     known = "workers over HTTP are not listed"
     if not working:
         text = "every worker that is alive is stopping" if alive else "no worker is alive"
-        yield Reason("no_worker", f"{text} ({known})", START_ONE)
+        yield Reason("no_worker", f"{text} ({known})", NO_WORKER_FIX)
     elif not any(_has(card, task) for card in working):
         count = f"none of the {len(working)} workers" if len(working) > 1 else "the one worker that is"
         which = f"{count} alive has the task {task!r}" if len(working) > 1 else f"{count} alive has no task {task!r}"
         yield Reason(
             "unknown_task",
             f"{which} ({known})",
-            HAVE_IT,
+            UNKNOWN_TASK_FIX,
         )
     elif not any(_has(card, task) and facts.job.queue in card.queues for card in working):
         yield Reason(
@@ -252,8 +252,13 @@ def _flags(facts: Facts) -> Iterator[Reason]:
 
 
 def _forbidding(cards: Sequence[WorkerDescription], flags: Sequence[str]) -> str:
-    shown = [f"{card.name}: {', '.join(sorted({*flags} & {*(card.forbidden_flags or ())}))}" for card in cards[:SHOWN]]
-    return "; ".join(shown) + (f" and {len(cards) - SHOWN} more" if len(cards) > SHOWN else "")
+    shown = [
+        f"{card.name}: {', '.join(sorted({*flags} & {*(card.forbidden_flags or ())}))}"
+        for card in cards[:MAX_WORKERS_PER_REASON]
+    ]
+    return "; ".join(shown) + (
+        f" and {len(cards) - MAX_WORKERS_PER_REASON} more" if len(cards) > MAX_WORKERS_PER_REASON else ""
+    )
 
 
 def _slots(facts: Facts) -> Iterator[Reason]:
@@ -276,7 +281,7 @@ def _overdue(facts: Facts) -> Iterator[Reason]:
     if free and late > OVERDUE_SECONDS:
         slots = f"{free} of {sum(card.concurrency for card in able)} slots that could take it are free"
         what = f"it has been due for {format_duration(late // 1)} while {slots}, and the store knows no reason"
-        yield Reason("overdue", what, OVERDUE)
+        yield Reason("overdue", what, OVERDUE_FIX)
 
 
 def _free_slots(facts: Facts, able: Sequence[WorkerDescription]) -> int:
@@ -308,7 +313,7 @@ def _forbids(card: WorkerDescription, job: Job) -> bool:
 def _error(job: Job) -> str:
     """The first line of its last error."""
     line = (job.last_error or "").strip().partition("\n")[0]
-    return f": {line[:ERROR_WIDTH]}{'…' if len(line) > ERROR_WIDTH else ''}" if line else ""
+    return f": {line[:MAX_ERROR_CHARACTERS]}{'…' if len(line) > MAX_ERROR_CHARACTERS else ''}" if line else ""
 
 
 def _line(facts: Facts) -> str:

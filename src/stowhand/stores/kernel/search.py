@@ -24,9 +24,9 @@ from stowhand.stores.kernel.lists import TABLES, conditions, values_of
 from stowhand.stores.kernel.question import Engine, Query, Question, Row, count_some
 from stowhand.stores.kernel.search_progress import Part, SearchProgress
 
-LONGEST_PIECE = 50_000
+MAX_PIECE_ROWS = 50_000
 """Rows."""
-SHARE = 6
+REMAINING_TIME_DIVISOR = 6
 """A piece takes as much of the time that is left, about."""
 _PIECE = "SELECT count(*), min(id) FROM (SELECT id FROM {%s} WHERE id < :below ORDER BY id DESC LIMIT :rows) AS piece"
 # Those that wait, and among suspects, running and failed jobs those of the queue.
@@ -52,8 +52,8 @@ def search(engine: Engine, wanted: Search) -> Question[SearchResult]:
         started = stopwatch()
         piece = yield from searcher.look(part, rows)
         progress.add(piece.jobs, piece.rows, piece.end)
-        fitting = rows * part.budget / SHARE / max(stopwatch() - started, 1e-6)
-        rows = int(min(max(fitting, FIRST_PAGE_ROWS), 2 * rows, LONGEST_PIECE))
+        fitting = rows * part.budget / REMAINING_TIME_DIVISOR / max(stopwatch() - started, 1e-6)
+        rows = int(min(max(fitting, FIRST_PAGE_ROWS), 2 * rows, MAX_PIECE_ROWS))
     if progress.is_complete:
         return progress.found(BoundedCount())
     return progress.found((yield from searcher.count_all()))

@@ -23,25 +23,25 @@ def list_serials(engine: Engine, *, is_paused: bool) -> Question[Sequence[Serial
     paused = yield from list_paused(engine)
     if is_paused and not paused:
         return []
-    found = {name: SerialRow(name, since, None, 0, 0, 0, 0) for name, since in paused.items()}
+    serials = {name: SerialRow(name, since, None, 0, 0, 0, 0) for name, since in paused.items()}
 
     def change(name: str, **numbers: object) -> None:
-        if name in found or not is_paused:
-            row = found.get(name) or SerialRow(name, None, None, 0, 0, 0, 0)
-            found[name] = msgspec.structs.replace(row, **numbers)
+        if name in serials or not is_paused:
+            row = serials.get(name) or SerialRow(name, None, None, 0, 0, 0, 0)
+            serials[name] = msgspec.structs.replace(row, **numbers)
 
     of_paused = " AND serial IN :serials" if is_paused else ""
     for index in ("serial", "suspects"):
         for name, waiting, due, since in (yield Query(_WAITING % (index, of_paused), {"serials": [*paused]})):
-            before = found.get(name)
-            moments = [] if since is None else [engine.read_moment(since)]
+            before = serials.get(name)
+            due_times = [] if since is None else [engine.read_moment(since)]
             if before is not None:
                 waiting, due = waiting + before.waiting, due + before.due
-                moments += [] if before.due_since is None else [before.due_since]
-            change(name, waiting=waiting, due=due, due_since=min(moments, default=None))
+                due_times += [] if before.due_since is None else [before.due_since]
+            change(name, waiting=waiting, due=due, due_since=min(due_times, default=None))
     for name, running, held_by in (yield Query(_RUNNING)):
         change(name, running=running, held_by=held_by)
     for name, failed in (yield Query(NEWEST_FAILED, {"most": MAX_EXAMINED_FAILURES})):
         if name is not None:
             change(name, failed=failed)
-    return [found[name] for name in sorted(found)]
+    return [serials[name] for name in sorted(serials)]

@@ -12,7 +12,7 @@ from stowhand.stores.kernel.columns import HEAD
 from stowhand.stores.kernel.question import Engine, Query, Question
 from stowhand.stores.kernel.search import read_head
 
-_CARDS = """
+_DESCRIPTIONS = """
 SELECT name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, app_version, abandoned_threads, blocked,
     queues, excluded_queues, started_at, seen_at, :now
 FROM {workers}
@@ -29,8 +29,8 @@ SELECT id, worker, jobs FROM (
 
 def list_workers(engine: Engine) -> Question[Sequence[WorkerRow]]:
     """By name."""
-    rows = yield Query(_CARDS)
-    found = []
+    rows = yield Query(_DESCRIPTIONS)
+    descriptions = []
     for row in rows:
         name, host, pid, version, tasks, concurrency, stopping, flags, app_version, threads, blocked, *others = row
         only, excluded, *moments = others
@@ -39,8 +39,8 @@ def list_workers(engine: Engine) -> Question[Sequence[WorkerRow]]:
             *(engine.read_names(flags), app_version, threads, bool(blocked)),
             queues=Queues(engine.read_names(only), engine.read_names(excluded) or ()),
         )
-        found.append(worker_row(card, *map(engine.read_moment, moments)))
-    return sorted(found, key=lambda row: row.description.name)
+        descriptions.append(worker_row(card, *map(engine.read_moment, moments)))
+    return sorted(descriptions, key=lambda row: row.description.name)
 
 
 def list_held(engine: Engine, each: int) -> Question[Sequence[HeldJobs]]:
@@ -49,19 +49,19 @@ def list_held(engine: Engine, each: int) -> Question[Sequence[HeldJobs]]:
     # Not joined: without statistics, a planner may read all live jobs for each of these.
     rows = yield Query(f"SELECT {HEAD} FROM {{live_jobs}} WHERE id IN :ids", {"ids": [job_id for job_id, *_ in held]})
     jobs = {row[0]: read_head(engine, row) for row in rows}
-    found: dict[str, tuple[int, list[Job]]] = {}
+    jobs_by_worker: dict[str, tuple[int, list[Job]]] = {}
     for job_id, worker, number in held:
         if job_id in jobs:  # else it has ended meanwhile
-            found.setdefault(worker or "", (number, []))[1].append(jobs[job_id])
-    least = sum(number for number, _ in found.values()) >= MAX_EXACT_COUNT
+            jobs_by_worker.setdefault(worker or "", (number, []))[1].append(jobs[job_id])
+    is_cut = sum(number for number, _ in jobs_by_worker.values()) >= MAX_EXACT_COUNT
     return [
-        HeldJobs(worker=worker, jobs=BoundedCount(number, least), longest=jobs)
-        for worker, (number, jobs) in sorted(found.items())
+        HeldJobs(worker=worker, jobs=BoundedCount(number, is_cut), longest=jobs)
+        for worker, (number, jobs) in sorted(jobs_by_worker.items())
     ]
 
 
 def list_app_versions(engine: Engine) -> Question[Sequence[AppVersion]]:
     """By time."""
     rows = yield Query("SELECT version, since FROM {app_versions}")
-    found = [AppVersion(version, engine.read_moment(since)) for version, since in rows]
-    return sorted(found, key=lambda one: (one.since, one.version))
+    versions = [AppVersion(version, engine.read_moment(since)) for version, since in rows]
+    return sorted(versions, key=lambda one: (one.since, one.version))
