@@ -1,13 +1,13 @@
-"""Reads, written once for all engines: what is asked, in SQL that each engine understands, and what the rows mean.
+"""Reads, written once for all engines: SQL that each engine understands, and the conversion of its rows.
 
-inspector     what people ask of a store
-lists, search, counts, due, serial keys, workers, failures, throughput, explanation      questions: generators of
+inspector     overviews, lists and searches for people
+lists, search, counts, due, serials, workers, failures, throughput, explanation      questions: generators of
 queries (question.py)
-reasons       why a job does not run, judged by what an explanation has found
-known_tasks   which tasks there are, and who has them
+reasons       why a job does not run, derived from the state that an explanation has read
+known_tasks   the known tasks and queues, and the workers that serve them
 search_progress      the parts of a search
-steps         what people ask of the steps of flows
-columns       which columns a job is made of
-dialect       how the SQL written here becomes an engine's
-results       the poll that callers who wait for results share
+steps         overviews of the steps of flows
+columns       the columns of a job
+dialect       the translation of this SQL for an engine
+results       the shared poll of callers that wait for results
 """

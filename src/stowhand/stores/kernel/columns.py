@@ -1,4 +1,4 @@
-"""Which columns a job is made of. The views of live jobs and of the history have them, in this order."""
+"""The columns of a job. The views of live jobs and of the history have them in this order."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from stowhand.protocols.search import TITLE_LIMIT
 
 COLUMNS = tuple(field.name for field in FIELDS)
 KEPT = tuple(field.name for field in FIELDS if field.kept)
-"""What the history copies from the table of live jobs as it is."""
+"""Columns that the history copies unchanged from the table of live jobs."""
 DETAILS = tuple(field.name for field in OPTIONS if field.name != "key")
-"""What an enqueue sets, and a repeat of its key sets anew, besides task, payload and time."""
+"""Columns besides task, payload and time that an enqueue sets. Another enqueue with the key replaces them."""
 
 
 def named(names: Iterable[str], table: str = "") -> str:
-    """These columns, of a table by its name in the statement."""
+    """Return these columns as a list in SQL. ``table``: the name of their table in the statement."""
     return ", ".join(f"{table}.{name}" if table else name for name in names)
 
 
 def select(instead: Mapping[str, str]) -> str:
-    """The columns as a SELECT names them. ``instead``: expressions for some of them."""
+    """Return the columns as the list of a SELECT. ``instead``: expressions that replace some of them."""
     return ", ".join(f"{instead[name]} AS {name}" if name in instead else name for name in COLUMNS)
 
 
 JOB = select({})
 HEAD = select({"payload": "''", "result": "NULL", "last_error": f"substr(last_error, 1, {TITLE_LIMIT})"})
-"""As searches and overviews show a job: without payload and result, and of the last error its first characters."""
+"""Columns for searches and overviews: no payload, no result, and the first characters of the last error."""

@@ -1,4 +1,4 @@
-"""How many jobs there are: counted by indexes, exact up to a limit, and beyond it only that there are more."""
+"""Counts of jobs, read from indexes. They are exact up to a limit; beyond it only "more than" is known."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from stowhand.stores.kernel.question import Engine, Query, Question, Row, count_
 from stowhand.stores.kernel.workers import list_workers
 
 UNLIMITED_COUNT = 2**62
-"""More jobs than there can be."""
+"""A limit that no number of jobs reaches."""
 MAX_INDEX_ROWS = MAX_EXACT_COUNT_FOR_METRICS
-"""Entries of an index that are read to tell apart what it holds."""
+"""Entries of an index that are read to group the jobs in it."""
 _QUEUE = f"coalesce(queue, '{DEFAULT_QUEUE}')"
 _DUE = "count(*) FILTER (WHERE run_at <= :now) AS due"
 _READY = f"SELECT task, count(*), {_DUE} FROM {{ready}} GROUP BY task"
 _QUEUED = f"SELECT task, queue, count(*), {_DUE} FROM {{queued}} GROUP BY queue, task"
 FULL_COUNT_FACTOR = 20
-"""Times ``most``: of more jobs the first of each level are counted, of fewer all of them."""
-# Groups of all are read in the order of the index, which takes a third of the time.
+"""Multiple of ``most``: up to so many jobs are all counted; of more, only the first of each level are counted."""
+# Grouping first in the order of the index takes a third of the time.
 _SERIAL = {
     "task": f"""
         SELECT task, CAST(sum(jobs) AS bigint), CAST(sum(due) AS bigint) FROM (
@@ -69,7 +69,7 @@ SELECT task, serial, queue, worker, count(*) FROM (
 
 
 def count_states(most: int = MAX_EXACT_COUNT) -> Question[dict[State, BoundedCount]]:
-    """Jobs by state, exact up to ``most``."""
+    """Count jobs by state, exact up to ``most``."""
     errored, canceled = "{troubled} AND state = 'errored'", "{canceled}"
     counts = {
         State.PROCESSING: (yield from count_some("{running}", most)),
@@ -84,7 +84,7 @@ def count_states(most: int = MAX_EXACT_COUNT) -> Question[dict[State, BoundedCou
         if number > far:
             counts[many] = yield from count_some(f"{table} WHERE state = '{many}'", most)
             continue
-        # What has no index of its own is all but the few that have one.
+        # A state without an index of its own: subtract the jobs of the rare state from all jobs.
         counts[many] = -number
         for source in all_of:
             counts[many] += yield from count_some(source, most + number)
@@ -92,7 +92,7 @@ def count_states(most: int = MAX_EXACT_COUNT) -> Question[dict[State, BoundedCou
 
 
 def read_figures(engine: Engine, most: int) -> Question[Figures]:
-    """By indexes. An empty queue that is known is listed, too: as metrics, no row would mean an unknown number."""
+    """Count live jobs by indexes. Known empty queues are included: in metrics, a missing row means unknown."""
     live = yield from _count_live(most)
     workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
     for queue in named_queues((yield from _declared_queues()), workers, pauses):
@@ -131,7 +131,7 @@ def _declared_queues() -> Question[list[str]]:
 
 
 def list_pauses(engine: Engine) -> Question[Pauses]:
-    """Tasks and queues, each by name."""
+    """Return the paused tasks and queues, each ordered by name."""
     pauses: dict[str, dict[str, datetime]] = {"task": {}, "queue": {}}
     for kind, name, since in sorted((yield Query("SELECT kind, name, since FROM {pauses}"))):
         pauses[kind][name] = engine.read_moment(since)
@@ -139,14 +139,16 @@ def list_pauses(engine: Engine) -> Question[Pauses]:
 
 
 def list_paused(engine: Engine) -> Question[Mapping[str, datetime]]:
-    """Serial keys by name."""
+    """Return the paused serial keys, ordered by name, with the time of each pause."""
     rows = yield Query("SELECT serial, since FROM {paused_serials} AS paused")
     return {serial: engine.read_moment(since) for serial, since in sorted(rows)}
 
 
 def _count_live(most: int, *, of_serials: bool = True) -> Question[dict[str, NameCounts]]:
-    """Live jobs by task, serial key, queue and worker. ``of_serials`` false: what waits or failed is not counted by
-    key."""
+    """Count live jobs by task, serial key, queue and worker.
+
+    ``of_serials`` false: waiting and failed jobs are not counted by serial key.
+    """
     tallies = {name: NameCounts(most) for name in ("task", "serial", "queue", "worker")}
     yield from _add_ready(tallies, most)
     yield from _add_serial(tallies, ("task", "queue", "serial") if of_serials else ("task", "queue"))
@@ -163,7 +165,7 @@ def _count_live(most: int, *, of_serials: bool = True) -> Question[dict[str, Nam
 
 
 def _add_ready(tallies: Mapping[str, NameCounts], most: int) -> Question[None]:
-    """What waits without a serial key: up to ``most`` of each task and queue."""
+    """Count waiting jobs without a serial key, up to ``most`` of each task and queue."""
     near = min(FULL_COUNT_FACTOR * most, MAX_INDEX_ROWS)
     for source, all_of, levels in (
         ("{ready}", _READY, _levels("ready", "task")),
@@ -177,8 +179,10 @@ def _add_ready(tallies: Mapping[str, NameCounts], most: int) -> Question[None]:
 
 
 def _levels(source: str, *names: str) -> str:
-    """Counts by these names, the last one first. Each (queue, task, priority) is visited: what is not due, and of other
-    tasks, costs one step."""
+    """Return SQL that counts jobs by these names, the last name first.
+
+    It visits each (queue, task, priority) once, so jobs that are not due cost one step for each of these.
+    """
     columns = [*names, "priority"]
     level = f"{{{source}}} AND " + " AND ".join(f"{column} = levels.{column}" for column in columns)
     of_job = ", ".join(f"job.{column}" for column in columns)
@@ -197,7 +201,7 @@ FROM levels
 
 
 def _add_serial(tallies: Mapping[str, NameCounts], columns: Sequence[str]) -> Question[None]:
-    """What waits in serial keys, of which there may be as many as jobs: up to a million in all."""
+    """Count waiting jobs with a serial key: at most a million in all, as each job may have a key of its own."""
     is_cut = (yield from count_some("{serial}", MAX_INDEX_ROWS)) > MAX_INDEX_ROWS
     for column in columns:
         rows = yield Query(_FIRST_SERIAL % column if is_cut else _SERIAL[column], {"most": MAX_INDEX_ROWS})
@@ -214,7 +218,7 @@ def _add_suspects(tallies: Mapping[str, NameCounts], most: int) -> Question[None
 
 
 def _add_troubled(tallies: Mapping[str, NameCounts]) -> Question[None]:
-    """What waits for another attempt, and what has failed."""
+    """Count errored and failed jobs."""
     for state in (State.ERRORED, State.FAILED):
         rows = yield Query(_TROUBLED, {"state": state.value, "most": MAX_INDEX_ROWS + 1})
         for place, name in enumerate(("task", "queue")):
@@ -224,7 +228,7 @@ def _add_troubled(tallies: Mapping[str, NameCounts]) -> Question[None]:
 
 
 def _add(tallies: NameCounts, part: str, rows: Iterable[Row], *, is_cut: bool) -> None:
-    """``is_cut``: there are more, whose names are not known."""
+    """Add counts of one part. ``is_cut``: there are more jobs, whose names are not known."""
     for name, number in rows:
         if name is not None:
             tallies.add(name, part, number)

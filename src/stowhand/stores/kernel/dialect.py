@@ -1,13 +1,13 @@
-"""How SQL of this room becomes an engine's.
+"""Translation of the SQL in this package for an engine.
 
 :name           a value
 task IN :tasks  the value is a list
-{live_jobs}     what the engine has under this name: a table, a view, an expression
+{live_jobs}     the engine's filling of this name: a table, a view or an expression
 
-``FROM {running}`` reads what an index holds: the engine's filling is a table with the condition of the index, so that
+``FROM {running}`` reads the jobs in an index. The engine's filling is a table with the condition of the index, so
 further conditions follow with AND. ``FROM some AS here {next_ready}`` joins each row with a ``job``: the first of the
-next priority or task, by a step in an index; ``{next_queued}`` and ``{next_serial}``: of the next priority, task or
-queue, or serial key.
+next priority or task, by one step in an index. ``{next_queued}`` steps to the next priority, task or queue, and
+``{next_serial}`` to the next priority, task or serial key.
 Names that the fillings must have: ``FILLINGS``.
 """
 
@@ -37,22 +37,26 @@ FILLINGS = (
     *("find", "has_flag", "is_forbidden", "lease_until", "on_failure_task", "byte_order"),
 )
 MAX_CACHED_STATEMENTS = 500
-"""Statements that are kept: those of a filter differ by what is asked."""
+"""Translated statements in the cache. Filters produce a statement for each combination of conditions."""
 _PLACEHOLDER = re.compile(r"(?P<column>\w+) IN :(?P<list>\w+)|:(?P<value>\w+)|\{(?P<filling>\w+)\}")
 
 
 class Dialect:
-    """Of one engine."""
+    """Translator of statements for one engine."""
 
     def __init__(
         self, fillings: Mapping[str, str], value: Callable[[str], str], is_one_of: Callable[[str, str], str]
     ) -> None:
-        """``value``: a place by its name; ``is_one_of``: a column's value is in the list of that name."""
+        """Take the engine's fillings and its notation of values.
+
+        ``value`` returns the placeholder of a named value. ``is_one_of`` returns the condition that a column's value is
+        in the named list.
+        """
         self._fillings = {name: fillings[name] for name in FILLINGS}
         self._value = value
         self._is_one_of = is_one_of
         self.statement = lru_cache(MAX_CACHED_STATEMENTS)(self._translate)
-        """The text for the engine."""
+        """Return a statement's text for the engine."""
 
     def _translate(self, text: str) -> str:
         return _PLACEHOLDER.sub(self._place, text)

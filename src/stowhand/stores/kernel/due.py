@@ -1,4 +1,4 @@
-"""Jobs that are due, and wait."""
+"""Due jobs that wait for a worker."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import timedelta
 from stowhand.protocols.operator import MAX_OVERDUE_JOBS
 from stowhand.stores.kernel.question import Engine, Query, Question, read_now
 
-# The first job of each queue, task and priority (of each serial key, too) is the oldest of it, so that a backlog costs
-# a few steps; beyond two thousand of them it is what those say.
+# The first job of each queue, task and priority (and of each serial key) is its oldest, so a backlog costs a few steps.
+# Each walk ends after two thousand of them; the answer is then that of the jobs visited.
 HEADS = """
 WITH RECURSIVE free (task, priority, run_at, id, number) AS (
     SELECT * FROM (SELECT task, priority, run_at, id, 1 FROM {ready} ORDER BY task, priority, run_at LIMIT 1) AS first
@@ -53,15 +53,20 @@ _UNHELD = "AND (serial IS NULL OR serial NOT IN (SELECT serial FROM {running} AN
 
 
 def oldest_due(engine: Engine) -> Question[dict[str, float]]:
-    """Seconds by queue for which the job that is due longest could have run: what is paused waits for something else.
-    Queues without such a job are left out."""
+    """Return the seconds for which the longest due job of each queue could have run.
+
+    Paused jobs do not count. Queues without a due job are left out.
+    """
     now = yield from read_now(engine)
     rows = yield Query(_OLDEST, {"before": now})
     return {queue: max((now - engine.read_moment(run_at)).total_seconds(), 0.0) for queue, run_at in sorted(rows)}
 
 
 def find_overdue(engine: Engine, tasks: Sequence[str] | None, seconds: float) -> Question[Sequence[int]]:
-    """Ids of jobs that no pause and no serial key holds up, the oldest first. ``None``: of any task."""
+    """Return ids of due jobs that neither a pause nor a serial key blocks, the oldest first.
+
+    ``tasks``: ``None`` means any task. ``seconds``: for how long the jobs are due at least.
+    """
     before = (yield from read_now(engine)) - timedelta(seconds=seconds)
     of_tasks = "" if tasks is None else " AND task IN :tasks"
     values = {"before": before, "tasks": [] if tasks is None else [*tasks], "most": MAX_OVERDUE_JOBS}

@@ -1,4 +1,4 @@
-"""What is known of a job and its surroundings: why it does not run."""
+"""The state of a job and its surroundings, from which the reasons why it does not run follow."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _JOB = f"SELECT {JOB} FROM {{live_jobs}} WHERE id = :id UNION ALL SELECT {JOB} F
 _LEASE = "SELECT {lease_until}, expires_at, {on_failure_task} FROM {live} WHERE id = :id"
 _PAUSED = "SELECT since FROM {paused_serials} AS paused WHERE serial = :serial"
 _HOLDER = "SELECT id, worker, started_at, {lease_until} FROM {running} AND serial = :serial AND id <> :id LIMIT 1"
-# The priority is said twice: SQLite's search uses the first column alone.
+# The priority is compared twice: SQLite's search in the index uses only the first column of the row comparison.
 _AHEAD = """
 SELECT count(*) FROM (
     SELECT 1 FROM {%s} AND priority <= :priority AND (priority, run_at, id) < (:priority, :run_at, :id)
         AND run_at <= :now%s LIMIT :most
 ) AS counted
 """
-# Of each worker how many it holds, and the one that it has held longest.
+# For each worker: the number of jobs it holds, and the one it has held longest.
 _BUSY = """
 SELECT worker, jobs, id, task, started_at FROM (
     SELECT worker, id, task, started_at, count(*) OVER (PARTITION BY worker) AS jobs,
@@ -33,14 +33,14 @@ SELECT worker, jobs, id, task, started_at FROM (
 
 
 def explain_job(engine: Engine, job_id: int) -> Question[Explanation | None]:
-    """From several statements, a moment apart: for people, who need no snapshot."""
+    """Explain why a job is in its state. The statements do not share a snapshot, which people do not need."""
     rows = yield Query(_JOB, {"id": job_id})
     if not rows:
         return None
     job = engine.read_job(rows[0])
     now = yield from read_now(engine)
     leases = yield Query(_LEASE, {"id": job.id})
-    if not leases:  # it is over
+    if not leases:  # the job is in the history
         return explain(Facts(job=job, now=now))
     ((lease_until, expires_at, on_failure),) = leases
     paused = yield Query(_PAUSED, {"serial": job.serial})
@@ -73,7 +73,7 @@ def _holder(engine: Engine, job: Job) -> Question[Holder | None]:
 
 
 def _count_ahead(job: Job, scope: ClaimScope | None) -> Question[int]:
-    """How many are taken before it by workers with these tasks that leave these flags alone."""
+    """Count the due jobs that workers of this scope claim before the job."""
     if scope is None:
         return 0
     if job.serial is not None:

@@ -23,7 +23,7 @@ SELECT task, error_class, jobs, id, finished_at, since FROM (
 
 
 def group_failures(engine: Engine) -> Question[Sequence[Failures]]:
-    """Of the newest, by the last entry of each; the largest groups first."""
+    """Group the newest failed jobs by task and the error class of the last attempt, the largest groups first."""
     rows = yield Query(_GROUPS, {"most": MAX_EXAMINED_FAILURES})
     text = "SELECT id, last_error FROM {live_jobs} WHERE id IN :ids"
     errors: dict[int, str | None] = dict((yield Query(text, {"ids": [row[3] for row in rows]})))

@@ -1,4 +1,4 @@
-"""What people ask of a store."""
+"""Overviews, lists and searches for people."""
 
 from __future__ import annotations
 
@@ -42,56 +42,56 @@ from stowhand.stores.periods import periods
 
 
 class Inspector:
-    """Looks at jobs, serial keys and workers."""
+    """Reader of jobs, serial keys and workers."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     async def list(self, wanted: JobFilter = NEWEST_JOBS) -> Sequence[Job]:
-        """In id order, rising or falling."""
+        """Return the jobs that match the filter, in ascending or descending order of their ids."""
         valid = validate_filter(wanted)
         return await self._engine.answer(lambda: list_jobs(self._engine, valid))
 
     async def search(self, wanted: Search = ALL_JOBS) -> SearchResult:
-        """Piece by piece, beside all other reads."""
+        """Search piece by piece, without delaying other reads."""
         valid = validate_search(wanted)
         if valid is None:
             return EMPTY_RESULT
         return await self._engine.answer(lambda: search(self._engine, valid), is_long=True)
 
     async def failures(self) -> Sequence[Failures]:
-        """By the last entry of each."""
+        """Group failed jobs by task and the error class of the last attempt."""
         return await self._engine.answer(lambda: group_failures(self._engine), is_long=True)
 
     async def counts(self) -> dict[State, int]:
-        """Every state is a key."""
+        """Count jobs by state, without a limit. Every state is a key."""
         amounts = await self._engine.answer(lambda: count_states(UNLIMITED_COUNT), is_long=True)
         return {state: amount.number for state, amount in amounts.items()}
 
     async def amounts(self) -> dict[State, BoundedCount]:
-        """Every state is a key."""
+        """Count jobs by state, up to a limit. Every state is a key."""
         return await self._engine.answer(count_states, is_long=True)
 
     async def oldest_due(self) -> Mapping[str, float]:
-        """Seconds by queue for which the job that is due longest could have run."""
+        """Return the seconds for which the longest due job of each queue could have run."""
         return await self._engine.answer(lambda: oldest_due(self._engine))
 
     async def overdue(self, tasks: Sequence[str] | None, seconds: float = OVERDUE_SECONDS) -> Sequence[int]:
-        """Ids, the oldest first."""
+        """Return ids of overdue jobs, the oldest first."""
         return await self._engine.answer(lambda: find_overdue(self._engine, tasks, seconds))
 
     async def serials(self, *, paused: bool = False) -> Sequence[SerialRow]:
-        """By name."""
+        """Return the serial keys with live jobs or a pause, ordered by name."""
         return await self._engine.answer(lambda: list_serials(self._engine, is_paused=paused), is_long=True)
 
     async def figures(self, most: int = MAX_EXACT_COUNT) -> Figures:
-        """By indexes."""
+        """Count live jobs by state, task, serial key, queue and worker, up to ``most`` each."""
         return await self._engine.answer(lambda: read_figures(self._engine, most), is_long=True)
 
     async def throughput(
         self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None, by_task: bool = True
     ) -> Sequence[Period]:
-        """What ended in that time, by time and task."""
+        """Count attempts and jobs that ended in this time, by period and task."""
         length = validate_step(since, until, step)
         rows = await self._engine.answer(
             lambda: read_throughput(self._engine, since, until, task, by_task=by_task), is_long=True
@@ -99,30 +99,30 @@ class Inspector:
         return periods(rows, length, by_task=by_task)
 
     async def pauses(self) -> Pauses:
-        """By name."""
+        """Return the paused tasks and queues, each ordered by name."""
         return await self._engine.answer(lambda: list_pauses(self._engine))
 
     async def tasks(self) -> Sequence[BacklogRow]:
-        """By name."""
+        """Return the known tasks, ordered by name."""
         return await self._engine.answer(lambda: list_tasks(self._engine), is_long=True)
 
     async def queues(self) -> Sequence[BacklogRow]:
-        """By name."""
+        """Return the known queues, ordered by name."""
         return await self._engine.answer(lambda: list_queues(self._engine), is_long=True)
 
     async def explain(self, job_id: int) -> Explanation | None:
-        """Why it is not running."""
+        """Return the reasons why the job is not running; ``None`` without such a job."""
         valid = validate_id(job_id)
         return await self._engine.answer(lambda: explain_job(self._engine, valid))
 
     async def workers(self) -> Sequence[WorkerRow]:
-        """By name."""
+        """Return the workers, ordered by name."""
         return await self._engine.answer(lambda: list_workers(self._engine))
 
     async def held(self, each: int = MAX_SHOWN_HELD_JOBS) -> Sequence[HeldJobs]:
-        """By worker."""
+        """Return the jobs that each worker holds, ordered by worker. ``each``: maximum number of jobs per worker."""
         return await self._engine.answer(lambda: list_held(self._engine, each))
 
     async def app_versions(self) -> Sequence[AppVersion]:
-        """By time."""
+        """Return the versions of the application, ordered by time."""
         return await self._engine.answer(lambda: list_app_versions(self._engine))

@@ -1,4 +1,4 @@
-"""Which tasks and queues are known, and which workers serve them."""
+"""The known tasks and queues, and the workers that serve them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from stowhand.protocols.operator import MAX_SHOWN_WORKERS, BacklogRow, WorkerRow
 from stowhand.protocols.throughput import HOUR_SECONDS, MAX_TASKS_PER_MINUTE, OTHER_TASKS
 
 RECENT_TASK_SECONDS = HOUR_SECONDS
-"""Seconds within which a task had jobs that is known for them alone."""
+"""A task without live jobs and workers stays known for so long after its last job."""
 
 
 def known_tasks(
     standing: Sequence[LiveCounts], counted: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses
 ) -> list[BacklogRow]:
-    """By name. ``standing``: live jobs of the tasks with the most, and of the others together; ``counted``: tasks of
-    which some ended lately."""
+    """Return the known tasks, ordered by name.
+
+    ``standing``: live jobs of the tasks with the most jobs, and of all others together. ``counted``: tasks whose
+    jobs ended recently.
+    """
     alive = [row.description for row in workers if row.is_alive]
     live = {counts.name: counts for counts in standing}
     names = {*live, *counted, *pauses.tasks, *(task for card in alive for task in card.tasks or ())} - {
@@ -27,7 +30,7 @@ def known_tasks(
     }
     others = live.get(None, LiveCounts(name=None))
     if others.waiting.number or others.processing.number or others.failed.number:
-        names &= live.keys()  # of which of the others there are jobs is not known
+        names &= live.keys()  # which of the other tasks have jobs is not known
     rows = []
     for name in sorted(filter(None, names))[:MAX_TASKS_PER_MINUTE]:
         serving = [card.name for card in alive if card.tasks is None or name in card.tasks]
@@ -38,7 +41,10 @@ def known_tasks(
 def known_queues(
     standing: Sequence[LiveCounts], declared: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses
 ) -> list[BacklogRow]:
-    """Queues by name. ``standing``: live jobs of those with the most; ``declared``: queues of the tasks of workers."""
+    """Return the known queues, ordered by name.
+
+    ``standing``: live jobs of the queues with the most jobs. ``declared``: queues that workers have declared for tasks.
+    """
     alive = [row.description for row in workers if row.is_alive]
     live = {counts.name: counts for counts in standing}
     names = {*live, *named_queues(declared, workers, pauses)} - {None}
@@ -63,6 +69,6 @@ def _row(name: str, live: LiveCounts, paused: Mapping[str, datetime], workers: S
 
 
 def named_queues(declared: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses) -> set[str]:
-    """Queues that are known without jobs: of tasks, of workers that are alive, paused ones, and ``default``."""
+    """Return the queues that are known without jobs: those of tasks and live workers, paused ones, and ``default``."""
     served = (name for row in workers if row.is_alive for name in row.description.queues.only or ())
     return {DEFAULT_QUEUE, *declared, *served, *pauses.queues}

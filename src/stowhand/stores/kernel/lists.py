@@ -1,4 +1,4 @@
-"""Jobs by a filter."""
+"""Lists of the jobs that match a filter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stowhand.stores.kernel.question import Engine, Query, Question
 
 TABLES = {"live": LIVE_STATES, "past": HISTORY_STATES}
 END_TIMES = {"live": "coalesce(finished_at, created_at)", "past": "finished_at"}
-"""When a job ended; of one that has not: when it was enqueued."""
+"""The time at which a job ended, by table; for a job that has not ended, the time of its enqueue."""
 _CONDITIONS = {
     "task": "task = :task",
     "queue": "queue = :queue",
@@ -26,7 +26,7 @@ _CONDITIONS = {
 
 
 def conditions(wanted: JobFilter | Search, table: str, worker: str) -> str:
-    """What is asked, each after an AND. ``worker``: the column that is compared with the filter's."""
+    """Return the conditions of the filter, each after an AND. ``worker``: the column compared with its worker."""
     values, ended = values_of(wanted), END_TIMES[table]
     texts = _CONDITIONS | {"since": f"{ended} >= :since", "until": f"{ended} < :until", "worker": f"{worker} = :worker"}
     found = [text for name, text in texts.items() if values.get(name) is not None]
@@ -34,12 +34,15 @@ def conditions(wanted: JobFilter | Search, table: str, worker: str) -> str:
 
 
 def values_of(wanted: JobFilter | Search) -> dict[str, object]:
-    """By the names in the conditions."""
+    """Return the values of the filter by their names in the conditions."""
     return msgspec.structs.asdict(wanted)
 
 
 def list_jobs(engine: Engine, wanted: JobFilter) -> Question[Sequence[Job]]:
-    """In the order of ids. One statement, so that a job which moves to the history meanwhile is seen once."""
+    """Return the jobs in the order of their ids.
+
+    One statement reads both tables, so a job that moves to the history meanwhile is listed once.
+    """
     states = wanted.states or LIVE_STATES
     order, beyond = ("id DESC", "id < :after") if wanted.newest_first else ("id", "id > :after")
     parts = [

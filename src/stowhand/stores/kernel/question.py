@@ -1,7 +1,6 @@
-"""A question is a generator: it yields queries, is sent the rows of each, and returns its answer.
+"""Questions: generators that yield queries, receive the rows of each, and return the answer.
 
-So it knows neither whether an engine waits for rows on a thread or on an event loop, nor in what transaction they are
-read.
+A question does not depend on whether the engine reads on a thread or on an event loop, nor on its transaction.
 """
 
 from __future__ import annotations
@@ -33,26 +32,26 @@ Question = Generator[Query, list[Row], T]
 
 
 class Engine(Protocol):
-    """How a store asks, and what its columns mean."""
+    """The part of a store that runs the queries of questions and converts its columns."""
 
     async def answer(self, ask: Callable[[], Question[T]], *, is_long: bool = False) -> T:
-        """Return the answer of the question that ``ask`` begins; it may be begun again.
+        """Return the answer of the question that ``ask`` starts. The engine may start it again.
 
-        ``is_long``: it may read many rows, and must not delay others.
+        ``is_long``: the question may read many rows and must not delay others.
         """
 
     def read_job(self, row: Row) -> Job:
-        """A row of the columns of a job (``columns.COLUMNS``)."""
+        """Convert a row with the columns of a job (``columns.COLUMNS``)."""
 
     def read_moment(self, value: Any) -> datetime:
-        """A value of a column of times."""
+        """Convert a value of a time column."""
 
     def read_names(self, value: Any) -> tuple[str, ...] | None:
-        """A value of a column of lists of texts."""
+        """Convert a value of a column that holds a list of texts."""
 
 
 def read_now(engine: Engine) -> Question[datetime]:
-    """The store's time."""
+    """Read the store's time."""
     ((now,),) = yield Query("SELECT :now")
     return engine.read_moment(now)
 

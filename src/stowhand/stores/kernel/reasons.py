@@ -1,4 +1,4 @@
-"""Why does a job not run?"""
+"""The reasons why a job does not run."""
 
 from __future__ import annotations
 
@@ -28,13 +28,10 @@ NOTHING_PAUSED = Pauses()
 UNKNOWN_TASK_FIX = "start a worker that has it (--task and --exclude-task leave tasks out), or correct the name"
 NO_WORKER_FIX = "start one that has the task: stowhand worker MODULE:APP, or --tasks FOLDER"
 MAX_WORKERS_PER_REASON = 5
-"""Workers named in one sentence, at most."""
 MAX_ERROR_CHARACTERS = 300
-"""Characters of an error."""
 OVERDUE_FIX = "a limiter, a flags function or pre_claim of its workers may hold it up; else restart one, and report it"
 CHILDREN_FIX = "stowhand flows show, with the id in its key, names the children that have not ended"
 EXPIRED_LEASE_TEXT = "which has ended: if its worker is dead, another one takes the job back in some seconds"
-"""Of a lease."""
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -47,7 +44,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Busy(msgspec.Struct, frozen=True):
-    """What a worker holds: how many jobs, and the one that it has held longest."""
+    """The number of jobs that a worker holds, and the one it has held longest."""
 
     jobs: int
     oldest: int
@@ -56,42 +53,46 @@ class Busy(msgspec.Struct, frozen=True):
 
 
 class ClaimScope(msgspec.Struct, frozen=True):
-    """What the workers that could claim a job claim."""
+    """Tasks and flags of the jobs that the possible workers of one job claim."""
 
     tasks: tuple[str, ...] | None
-    """``None``: any."""
+    """``None``: any task."""
     forbidden: tuple[str, ...]
     """Flags that every one of them forbids."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a job and its surroundings at one moment of the store's clock."""
+    """The state of a job and its surroundings at one time of the store's clock."""
 
     job: Job
     now: datetime
     lease_until: datetime | None = None
-    """Of a running job."""
+    """Set for a running job."""
     paused_since: datetime | None = None
-    """Its serial key is paused."""
+    """The time since which its serial key is paused."""
     pauses: Pauses = Pauses()
-    """Its task or queue may be paused."""
+    """All paused tasks and queues."""
     holder: Holder | None = None
-    """Of its serial key, unless that is the job itself."""
+    """The holder of its serial key, unless the job itself holds it."""
     ahead: int = 0
-    """Due jobs that its workers claim before it (``claim_scope``), in its serial key, or of those without one; at most
-    ``MOST_AHEAD`` + 1."""
+    """The number of due jobs that its workers claim before it (``claim_scope``), at most ``MOST_AHEAD`` + 1.
+
+    They share its serial key, or have none if it has none.
+    """
     workers: Sequence[WorkerRow] = ()
     busy: Mapping[str, Busy] = {}
-    """By worker."""
+    """The jobs held by each worker, by its name."""
     expires_at: datetime | None = None
-    """Of a job that no worker has claimed yet."""
+    """Set for a job that no worker has claimed yet."""
     on_failure: str | None = None
-    """The task of the job that tells of its failure."""
+    """The task of the job that reports its failure."""
 
 
 def claim_scope(job: Job, workers: Sequence[WorkerRow], pauses: Pauses = NOTHING_PAUSED) -> ClaimScope | None:
-    """Of the workers that could claim this job, without paused tasks; ``None``: there are none, so nothing is claimed
-    before it."""
+    """Return the scope of the workers that could claim this job, without paused tasks.
+
+    ``None``: no worker could claim it, so no job is claimed before it.
+    """
     able = _able(job, workers)
     if not able:
         return None
@@ -103,7 +104,7 @@ def claim_scope(job: Job, workers: Sequence[WorkerRow], pauses: Pauses = NOTHING
 
 
 def explain(facts: Facts) -> Explanation:
-    """All reasons, the most important first. There is always one."""
+    """Return all reasons, the most important first. There is at least one."""
     job = facts.job
     match job.state:
         case State.PROCESSING:
@@ -126,7 +127,7 @@ def _running(facts: Facts) -> Iterator[Reason]:
 
 
 def _later(facts: Facts) -> Iterator[Reason]:
-    """What was asked for when it was enqueued, and is still to come, or has come of its failure."""
+    """Yield the effects of ``expires`` and ``on_failure`` that are pending or have happened."""
     is_told = facts.on_failure is not None and NOT_ENQUEUED_PREFIX not in (facts.job.last_error or "")
     if facts.job.state is State.FAILED and is_told:
         yield Reason("told", f"a job of {facts.on_failure!r} was enqueued, which tells of its failure")
@@ -233,7 +234,7 @@ def _workers(facts: Facts) -> Iterator[Reason]:
 
 
 def _flags(facts: Facts) -> Iterator[Reason]:
-    """Which workers forbid one of its flags."""
+    """Yield which workers forbid one of its flags."""
     flags = tuple(flag for flag in without_carried(facts.job.flags) if flag != PARKED_FLAG)
     if not flags:
         return
@@ -262,7 +263,7 @@ def _forbidding(cards: Sequence[WorkerDescription], flags: Sequence[str]) -> str
 
 
 def _slots(facts: Facts) -> Iterator[Reason]:
-    """All that could take it are busy."""
+    """Yield a reason if every worker that could claim the job is busy."""
     able = _able(facts.job, facts.workers)
     held = [facts.busy[card.name] for card in able if card.name in facts.busy]
     if not able or _free_slots(facts, able):
@@ -275,7 +276,7 @@ def _slots(facts: Facts) -> Iterator[Reason]:
 
 
 def _overdue(facts: Facts) -> Iterator[Reason]:
-    """Nothing that the store knows holds it up, and yet no free slot takes it."""
+    """Yield a reason if no known obstacle blocks the job and free slots do not claim it."""
     able = _able(facts.job, facts.workers)
     late, free = (facts.now - facts.job.run_at).total_seconds(), _free_slots(facts, able)
     if free and late > OVERDUE_SECONDS:
@@ -294,7 +295,7 @@ def _working(workers: Sequence[WorkerRow]) -> list[WorkerDescription]:
 
 
 def _able(job: Job, workers: Sequence[WorkerRow]) -> list[WorkerDescription]:
-    """Those that have its task, serve its queue, and forbid none of its flags, as far as is known."""
+    """Return the workers that have its task, serve its queue, and are not known to forbid one of its flags."""
     return [
         card
         for card in _working(workers)
@@ -311,7 +312,7 @@ def _forbids(card: WorkerDescription, job: Job) -> bool:
 
 
 def _error(job: Job) -> str:
-    """The first line of its last error."""
+    """Return the first line of its last error after a colon, or an empty text."""
     line = (job.last_error or "").strip().partition("\n")[0]
     return f": {line[:MAX_ERROR_CHARACTERS]}{'…' if len(line) > MAX_ERROR_CHARACTERS else ''}" if line else ""
 

@@ -1,7 +1,7 @@
-"""Callers that wait for results share one poll: one question to the store is about all of them that are due.
+"""The shared poll of callers that wait for results: one request to the store covers every handle that is due.
 
-A handle is asked about after a tenth of the time it has waited, within limits. While the store is away the question is
-repeated: the timeout of each caller decides how long.
+The pause before the next request about a handle is a tenth of the time it has waited, within limits. While the store is
+unreachable, the poll repeats the request until the timeout of each caller.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ P = TypeVar("P", bound="SharedPoll[Any, Any]")
 MIN_PAUSE_SECONDS = 0.01
 MAX_PAUSE_SECONDS = 0.5
 PAUSE_SHARE = 0.1
-"""Of the time that a handle has waited: the pause before the next question about it."""
+"""The pause before the next request about a handle, as a share of the time it has waited."""
 SPACING_SECONDS = 20e-6
-"""Between two questions, for each handle in the first: a question about ten thousand costs the store some work."""
+"""Pause after a request for each handle in it, as a request about ten thousand handles loads the store."""
 CANCEL_AGAIN_SECONDS = 0.1
 
 
 class Handle(Generic[A]):
-    """What some callers wait for."""
+    """The subject of a wait, with the callers that share it."""
 
     __slots__ = ("callers", "due", "pause", "since")
 
     def __init__(self) -> None:
         self.callers: dict[asyncio.Future[A], Callable[[A], bool]] = {}
-        """Each with a function that returns whether an answer ends its wait."""
+        """Each caller has a function that returns whether an answer ends its wait."""
         self.since = 0.0
-        """When the last of them came."""
+        """The time at which the newest caller arrived."""
         self.due = inf
         self.pause = 0.0
-        """Seconds before ``due`` that the last question was sent."""
+        """Seconds between the last request and ``due``."""
 
     def ask_by(self, due: float, pause: float) -> None:
-        """Unless it is due earlier: callers that come again and again do not postpone the question."""
+        """Set the due time, unless it is due earlier: repeated calls do not postpone the request."""
         if due < self.due:
             self.due, self.pause = due, pause
 
     def asked(self, now: float, min_pause: float) -> None:
-        """A question about it is sent."""
+        """Set the next due time after a request is sent."""
         self.pause = min(max(PAUSE_SHARE * (now - self.since), min_pause), MAX_PAUSE_SECONDS)
         self.due = now + self.pause
 
 
 class SharedPoll(Generic[K, A]):
-    """The poll of one store on one loop. It runs while somebody waits."""
+    """The poll of one store on one event loop. It runs while a caller waits."""
 
     def __init__(
         self,
@@ -67,8 +67,10 @@ class SharedPoll(Generic[K, A]):
         spacing: float = SPACING_SECONDS,
         hear: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        """``ask``: returns the answers that there are. ``spacing``: seconds after a question, for each handle in it.
-        ``hear``: returns after a commit that may have ended a job; it is called again at once.
+        """Take the functions that read from the store.
+
+        ``ask`` returns the available answers. ``spacing``: seconds of pause after a request for each handle in it.
+        ``hear`` returns after a commit that may have ended a job; the poll calls it again at once.
         """
         self._ask = ask
         self._clock = clock
@@ -77,16 +79,18 @@ class SharedPoll(Generic[K, A]):
         self._hear = hear
         self._handles: dict[K, Handle[A]] = {}
         self._next = 0.0
-        """When the poll, which sleeps, is to look again."""
+        """The time at which the sleeping poll continues."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._outage = exponential(base=0.1, cap=5.0, jitter=0.2)
         self._loop = asyncio.get_running_loop()
 
     async def answer(self, key: K, ends: Callable[[A], bool] = lambda _: True, *, age: float | None = None) -> A:
-        """Wait for the first answer that ``ends`` the wait. ``age``: seconds since it was last known to be open.
+        """Wait for the first answer that ``ends`` the wait.
 
-        Raises StoreError where the store refuses to answer, or is closed meanwhile.
+        ``age``: seconds since the subject was last known to be open.
+
+        Raise StoreError if the store refuses to answer, or is closed meanwhile.
         """
         now = self._clock.monotonic()
         pause = 0.0 if age is None else max(self._min_pause - age, 0.0)
@@ -104,7 +108,7 @@ class SharedPoll(Generic[K, A]):
                 del self._handles[key]
 
     def ask_now(self, keys: Iterable[K] | None = None) -> None:
-        """Ask at once about these, as far as somebody waits for them; ``None``: about all. On the loop of the poll."""
+        """Request these handles at once if a caller waits for them; ``None``: all. Call it on the loop of the poll."""
         if not self._handles:
             return
         now = self._clock.monotonic()
@@ -115,7 +119,7 @@ class SharedPoll(Generic[K, A]):
 
     @property
     def is_waiting(self) -> bool:
-        """Somebody waits. From any thread."""
+        """Whether a caller waits. Safe from any thread."""
         return bool(self._handles)
 
     async def close(self) -> None:
@@ -127,7 +131,7 @@ class SharedPoll(Generic[K, A]):
 
     def _look_by(self, time: float) -> None:
         if self._task is None:
-            # In a context of its own: it is no part of the request or the span of the caller that waits first.
+            # Use a new context: the poll does not belong to the request or the span of the first caller.
             self._task = self._loop.create_task(self._run(), name="stowhand results", context=Context())
         elif time < self._next:
             self._changed.set()
@@ -136,11 +140,11 @@ class SharedPoll(Generic[K, A]):
         hearing = None if self._hear is None else asyncio.ensure_future(self._listen(self._hear))
         try:
             await self._poll()
-        except Exception as error:  # noqa: BLE001 - boundary: each that waits raises it
+        except Exception as error:  # noqa: BLE001 - boundary: each waiting caller raises it
             self._fail(error)
         finally:
             if self._task is asyncio.current_task():
-                self._task = None  # before anything is awaited: a caller that comes now starts another one
+                self._task = None  # before any await: a caller that arrives now starts another task
             if hearing is not None:
                 await _ended(hearing)
 
@@ -160,14 +164,14 @@ class SharedPoll(Generic[K, A]):
                 pause = self._outage(failures)
             else:
                 failures = 0
-                # A slow store is not asked for more than half of the time.
+                # Requests take at most half of the time of a slow store.
                 pause = max(self._spacing * len(keys), self._clock.monotonic() - now)
             await self._clock.sleep(pause)
 
     def _take(self, now: float) -> list[K]:
-        """Those that are due, or due after at most half of their pause: so handles come to share questions.
+        """Return the handles that are due, or due within half of their pause, so that handles share requests.
 
-        What comes while the question is on its way is due after it.
+        A handle that arrives during the request is due after it.
         """
         keys = []
         for key, handle in self._handles.items():
@@ -177,7 +181,7 @@ class SharedPoll(Generic[K, A]):
         return keys
 
     async def _sleep(self, seconds: float) -> None:
-        """Until there is a handle that is due earlier, or so long."""
+        """Sleep until a handle is due earlier, at most for these seconds."""
         timer = self._clock.call_later(seconds, self._changed.set)
         try:
             await self._changed.wait()
@@ -205,7 +209,7 @@ class SharedPoll(Generic[K, A]):
             for caller in handle.callers:
                 if not caller.done():
                     caller.set_exception(error)
-                    caller.exception()  # seen: who is cancelled in this very moment raises nothing
+                    caller.exception()  # marks it as retrieved: a caller that is being cancelled raises nothing
 
 
 class LoopPolls(Generic[P]):
@@ -215,23 +219,23 @@ class LoopPolls(Generic[P]):
         self._polls: dict[asyncio.AbstractEventLoop, P] = {}
 
     def here(self, make: Callable[[], P]) -> P:
-        """The poll of the running loop; ``make`` is called where there is none yet."""
+        """Return the poll of the running loop. ``make`` creates the first one."""
         loop = asyncio.get_running_loop()
         if loop not in self._polls:
-            for closed in [one for one in self._polls if one.is_closed()]:
+            for closed in [known for known in self._polls if known.is_closed()]:
                 del self._polls[closed]
             self._polls[loop] = make()
         return self._polls[loop]
 
     def ask_now(self, keys: Sequence[object] | None = None) -> None:
-        """Ask at once about these, on every loop on which a caller waits; ``None``: about all. From any thread."""
+        """Request these at once on every loop with a waiting caller; ``None``: all. Safe from any thread."""
         for loop, poll in list(self._polls.items()):
             if poll.is_waiting:
                 with suppress(RuntimeError):  # the loop that waits is closed
                     loop.call_soon_threadsafe(poll.ask_now, keys)
 
     def leave(self) -> None:
-        """End the waits of every loop: the store is not asked about these jobs any more."""
+        """End the waits of every loop. The store gets no more requests about these jobs."""
         polls, self._polls = self._polls, {}
         for loop, poll in polls.items():
             if loop.is_running():
@@ -252,7 +256,7 @@ class ResultPoll(SharedPoll[int, JobStanding]):
         self.results = results
 
     async def end(self, job_id: int, revision: int, *, age: float | None = None) -> JobStanding:
-        """Wait for how the job, as it was at this revision, ended. Otherwise as ``answer``."""
+        """Wait for the outcome of the job at this revision. ``age`` and errors are those of ``answer``."""
         return await self.answer(job_id, lambda standing: standing.ends(revision), age=age)
 
     async def _standings(self, job_ids: Sequence[int]) -> dict[int, JobStanding]:
@@ -260,7 +264,7 @@ class ResultPoll(SharedPoll[int, JobStanding]):
 
 
 async def _ended(task: asyncio.Future[None]) -> None:
-    """Cancel it until it has ended: up to Python 3.11 ``wait_for``, which drivers use, may swallow a cancellation."""
+    """Cancel the task until it has ended: up to Python 3.11, ``wait_for`` in a driver may swallow a cancellation."""
     while not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=CANCEL_AGAIN_SECONDS)

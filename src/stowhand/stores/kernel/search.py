@@ -1,4 +1,4 @@
-"""Searches piece by piece: first where a piece ends, by the order of an index alone, then what is wanted of it."""
+"""Searches piece by piece: find the end of a piece by the order of an index, then read the matching jobs in it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ from stowhand.stores.kernel.question import Engine, Query, Question, Row, count_
 from stowhand.stores.kernel.search_progress import Part, SearchProgress
 
 MAX_PIECE_ROWS = 50_000
-"""Rows."""
 REMAINING_TIME_DIVISOR = 6
-"""A piece takes as much of the time that is left, about."""
+"""A piece takes about the remaining time divided by this number."""
 _PIECE = "SELECT count(*), min(id) FROM (SELECT id FROM {%s} WHERE id < :below ORDER BY id DESC LIMIT :rows) AS piece"
-# Those that wait, and among suspects, running and failed jobs those of the queue.
+# Waiting jobs of a serial key, and all suspects, running and failed jobs.
 _OF_QUEUE = " UNION ALL ".join(
     f"SELECT * FROM (SELECT id, serial FROM {{{index}}}{condition} LIMIT :most) AS {index}"
     for index, condition in {"serial": " AND serial = :serial", "suspects": "", "running": "", "failed": ""}.items()
@@ -37,7 +36,7 @@ _OF_QUEUE = " UNION ALL ".join(
 
 
 class Piece(msgspec.Struct):
-    """Jobs found among some rows, the number of these rows, and where they end; ``None``: no row follows."""
+    """Matching jobs among some rows, the number of these rows, and their end position (``None``: no row follows)."""
 
     jobs: Sequence[Job]
     rows: int
@@ -60,13 +59,13 @@ def search(engine: Engine, wanted: Search) -> Question[SearchResult]:
 
 
 def read_head(engine: Engine, row: Row) -> Job:
-    """A job as searches and overviews show it."""
+    """Convert a row of ``HEAD``, with the title of the last error."""
     job = engine.read_job(row)
     return job if job.last_error is None else msgspec.structs.replace(job, last_error=first_line(job.last_error))
 
 
 class _Searcher:
-    """Looks at the pieces of one search."""
+    """Reader of the pieces of one search."""
 
     def __init__(self, engine: Engine, wanted: Search) -> None:
         self._engine = engine
@@ -74,7 +73,7 @@ class _Searcher:
         self._values = {**values_of(wanted), "states": sorted(state.value for state in wanted.requested_states)}
 
     def look(self, part: Part, rows: int) -> Question[Piece]:
-        """Look at about so many rows."""
+        """Search about this number of rows."""
         if self._wanted.is_indexed:
             return (yield from self._by_index(part, rows))
         if part.place.in_history:
@@ -82,8 +81,8 @@ class _Searcher:
         ids = yield from self._few_ids()
         if ids is None:
             return (yield from self._by_id(part, rows))
-        ids = sorted((one for one in ids if one < part.place.id), reverse=True)
-        return (yield from self._among(part, [(one, None) for one in ids], is_last=True))
+        ids = sorted((job_id for job_id in ids if job_id < part.place.id), reverse=True)
+        return (yield from self._among(part, [(job_id, None) for job_id in ids], is_last=True))
 
     def count_all(self) -> Question[BoundedCount]:
         """Count the rows that the whole search examines, up to a limit."""
@@ -97,16 +96,23 @@ class _Searcher:
         return BoundedCount.up_to(MAX_EXACT_COUNT, number)
 
     def _few_ids(self) -> Question[list[int] | None]:
-        """The live jobs of a key, or of a serial key that has few: by ids, they may lie behind millions of others."""
+        """Return the ids of the live jobs of a key, or of a serial key with few jobs.
+
+        A search by ids could find them only after millions of others.
+        """
         if self._wanted.key is not None:
             rows = yield Query("SELECT id FROM {live} WHERE key = :key", self._values)
-            return [one for (one,) in rows]
+            return [job_id for (job_id,) in rows]
         if self._wanted.serial is None:
             return None
         rows = yield Query(
             f"SELECT * FROM ({_OF_QUEUE}) AS few LIMIT :most", {**self._values, "most": MAX_EXACT_COUNT + 1}
         )
-        return None if len(rows) > MAX_EXACT_COUNT else [one for one, serial in rows if serial == self._wanted.serial]
+        return (
+            None
+            if len(rows) > MAX_EXACT_COUNT
+            else [job_id for job_id, serial in rows if serial == self._wanted.serial]
+        )
 
     def _by_id(self, part: Part, rows: int) -> Question[Piece]:
         """Search one table by descending ids."""
@@ -126,7 +132,7 @@ class _Searcher:
         return Piece(jobs, count, SearchPosition(in_history=place.in_history, id=first) if first else None)
 
     def _by_index(self, part: Part, rows: int) -> Question[Piece]:
-        """Search only the jobs in the one state that is wanted."""
+        """Search only the jobs in the one requested state."""
         values = {"below": part.place.id, "rows": rows}
         if self._wanted.by_failure:
             found = (yield from self._failed(part.place, values))[:rows]
@@ -136,7 +142,7 @@ class _Searcher:
         return (yield from self._among(part, places, is_last=len(found) < rows))
 
     def _failed(self, place: SearchPosition, values: Mapping[str, object]) -> Question[list[Row]]:
-        """By the time at which they failed. Of many that failed at one moment, those below an id are found by it."""
+        """Return failed jobs by the time of their failure. Among jobs of the same time, the id decides."""
         text = "SELECT id, finished_at FROM {failed}%s ORDER BY finished_at DESC, id DESC LIMIT :rows"
         if place.failed_at is None or place.failed_at == MAX_INT64:
             return (yield Query(text % "", values))
@@ -145,7 +151,7 @@ class _Searcher:
         return same + (yield Query(text % " AND finished_at < :at", values))
 
     def _among(self, part: Part, places: Sequence[tuple[int, int | None]], *, is_last: bool) -> Question[Piece]:
-        """Search live jobs that an index has given. ``is_last``: no others follow them."""
+        """Search live jobs that were read from an index. ``is_last``: no others follow them."""
         text = f"SELECT {HEAD} FROM {{live_jobs}} WHERE id IN :ids{conditions(self._wanted, 'live', 'last_worker')}"
         order = {job_id: number for number, (job_id, _) in enumerate(places, 1)}
         rows = yield Query(text, {**self._values, "ids": list(order)})

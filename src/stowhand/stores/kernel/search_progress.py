@@ -26,13 +26,13 @@ class Part(msgspec.Struct, frozen=True):
     states: tuple[State, ...]
     place: SearchPosition
     limit: int
-    """Jobs wanted."""
+    """Maximum number of jobs."""
     budget: float
     """Seconds."""
 
 
 class SearchProgress:
-    """Progress of one search, which asks for the next part, examines it, and adds what it found."""
+    """Progress of one search, which requests the next part, examines it, and adds the matching jobs."""
 
     def __init__(self, wanted: Search) -> None:
         self._wanted = wanted
@@ -55,7 +55,7 @@ class SearchProgress:
         return Part(states, self._next, self._wanted.limit - len(self._jobs), max(seconds, 0.0))
 
     def add(self, jobs: Sequence[Job], examined: int, end: SearchPosition | None) -> None:
-        """Add what a part has: jobs, the number of examined rows, and where it stopped (``None``: no row is left)."""
+        """Add the result of a part: jobs, number of examined rows, and end position (``None``: no row is left)."""
         in_history = self._next is not None and self._next.in_history
         if end is None and not in_history and self._wanted.requested_states & set(HISTORY_STATES):
             end = SearchPosition(in_history=True)
@@ -66,7 +66,7 @@ class SearchProgress:
 
     @property
     def is_complete(self) -> bool:
-        """No row is left to examine."""
+        """Whether no row is left to examine."""
         return self._next is None
 
     def found(self, all_rows: BoundedCount) -> SearchResult:

@@ -1,4 +1,4 @@
-"""Serial keys: what waits, runs and has failed in each."""
+"""Serial keys, with their waiting, running and failed jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RUNNING = "SELECT serial, count(*), max(id) FROM {running} AND serial IS NOT NU
 
 
 def list_serials(engine: Engine, *, is_paused: bool) -> Question[Sequence[SerialRow]]:
-    """By name. ``is_paused``: only those, of which there are few: what waits is not read of the others."""
+    """Return the serial keys, ordered by name. ``is_paused``: read and return only paused keys."""
     paused = yield from list_paused(engine)
     if is_paused and not paused:
         return []

@@ -1,4 +1,4 @@
-"""Steps of flows as people see them: counted, in the order of their queue, and those that have failed."""
+"""Overviews of the steps of flows: counts, steps in the order of their queue, and failed steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COUNTS = " UNION ALL ".join(
     f"SELECT '{index}', task, priority, count(*), {counts} FROM {{{index}}} AND task IN :tasks GROUP BY task, priority"
     for index, counts in {"ready": _WAITS, "suspects": _WAITS, "running": "0, 0", "failed": "0, 0"}.items()
 )
-# Written so that no planner takes the index of keys, in which the steps of all tasks are.
+# This form keeps planners from using the index of keys, which holds the steps of all tasks.
 _OF_TASK = "AND task = :task AND coalesce(key, '') <> ''"
 _RUNNING = f"SELECT key, priority FROM {{running}} {_OF_TASK} ORDER BY started_at, id LIMIT :limit"
 _WAITING, _DELAYED = (
@@ -37,15 +37,15 @@ class FlowSteps:
         self._engine = engine
 
     async def tally(self, tasks: Sequence[str]) -> Sequence[StepCount]:
-        """By task, priority and state."""
+        """Count the live steps by task, priority and state."""
         return await self._engine.answer(lambda: _count(tasks))
 
     async def in_queue(self, task: str, limit: int) -> Sequence[PlacedStep]:
-        """First those that run, then those that are due, then the others."""
+        """Return the steps of a task: running ones first, then due ones, then the others."""
         return await self._engine.answer(lambda: _place(self._engine, task, limit))
 
     async def failed(self, tasks: Sequence[str], after: str, limit: int) -> Sequence[str]:
-        """In key order."""
+        """Return the keys of failed steps after a key, in key order."""
         return await self._engine.answer(lambda: _list_failed(tasks, after, limit))
 
 

@@ -1,4 +1,4 @@
-"""What ended, by time and task."""
+"""Counts of ended attempts and jobs, by time and task."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SELECT begins, task, CAST(tally AS text) FROM {%s}
 WHERE seconds = :seconds AND begins > :since AND begins < :until
 """
 _EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
-"""Nothing ended before."""
+"""No job ended before this time."""
 _numbers = msgspec.json.Decoder(dict[str, int])
 
 
 def read_throughput(
     engine: Engine, since: datetime, until: datetime, task: str | None, *, by_task: bool
 ) -> Question[list[Row]]:
-    """Rows that lie in that time, in whole or in part; ``None``: of any task."""
+    """Return the rows that overlap this time. ``task``: ``None`` means any task."""
     source = "throughput" if by_task or task is not None else "total_throughput"
     text = _ROWS % source + ("" if task is None else "AND task = :task")
     rows: list[Row] = []

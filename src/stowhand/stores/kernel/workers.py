@@ -1,4 +1,4 @@
-"""Workers, and what they hold."""
+"""Workers and the jobs they hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SELECT name, host, pid, version, tasks, concurrency, stopping, forbidden_flags, 
     queues, excluded_queues, started_at, seen_at, :now
 FROM {workers}
 """
-# Of each worker what it has held longest, of some thousand jobs that run.
+# For each worker the jobs it has held longest, among the first ten thousand running jobs.
 _HELD = """
 SELECT id, worker, jobs FROM (
     SELECT id, worker, count(*) OVER (PARTITION BY worker) AS jobs,
@@ -28,7 +28,7 @@ SELECT id, worker, jobs FROM (
 
 
 def list_workers(engine: Engine) -> Question[Sequence[WorkerRow]]:
-    """By name."""
+    """Return the workers, ordered by name."""
     rows = yield Query(_DESCRIPTIONS)
     descriptions = []
     for row in rows:
@@ -44,14 +44,14 @@ def list_workers(engine: Engine) -> Question[Sequence[WorkerRow]]:
 
 
 def list_held(engine: Engine, each: int) -> Question[Sequence[HeldJobs]]:
-    """By worker."""
+    """Return the jobs that each worker holds, ordered by worker. ``each``: maximum number of jobs per worker."""
     held = yield Query(_HELD, {"each": each, "most": MAX_EXACT_COUNT})
-    # Not joined: without statistics, a planner may read all live jobs for each of these.
+    # This is no join: without statistics, a planner may read all live jobs for each row.
     rows = yield Query(f"SELECT {HEAD} FROM {{live_jobs}} WHERE id IN :ids", {"ids": [job_id for job_id, *_ in held]})
     jobs = {row[0]: read_head(engine, row) for row in rows}
     jobs_by_worker: dict[str, tuple[int, list[Job]]] = {}
     for job_id, worker, number in held:
-        if job_id in jobs:  # else it has ended meanwhile
+        if job_id in jobs:  # otherwise the job has ended meanwhile
             jobs_by_worker.setdefault(worker or "", (number, []))[1].append(jobs[job_id])
     is_cut = sum(number for number, _ in jobs_by_worker.values()) >= MAX_EXACT_COUNT
     return [
@@ -61,7 +61,7 @@ def list_held(engine: Engine, each: int) -> Question[Sequence[HeldJobs]]:
 
 
 def list_app_versions(engine: Engine) -> Question[Sequence[AppVersion]]:
-    """By time."""
+    """Return the versions of the application, ordered by time."""
     rows = yield Query("SELECT version, since FROM {app_versions}")
     versions = [AppVersion(version, engine.read_moment(since)) for version, since in rows]
-    return sorted(versions, key=lambda one: (one.since, one.version))
+    return sorted(versions, key=lambda row: (row.since, row.version))
