@@ -75,7 +75,7 @@ async def test_a_purge_goes_through_many_pages(harness: StoreHarness, monkeypatc
     from stowhand.stores.sqlite.queue import operations as of_sqlite
 
     for module in (operations, of_sqlite):
-        monkeypatch.setattr(module, "PURGE_AT_ONCE", 3)
+        monkeypatch.setattr(module, "MAX_ROWS_PER_PURGE", 3)
     for state in OVER:
         for _ in range(7):
             await harness.in_state(state)
@@ -91,7 +91,7 @@ async def test_two_purges_at_once_delete_each_job_once(harness: StoreHarness, mo
     from stowhand.stores.sqlite.queue import operations as of_sqlite
 
     for module in (operations, of_sqlite):
-        monkeypatch.setattr(module, "PURGE_AT_ONCE", 2)
+        monkeypatch.setattr(module, "MAX_ROWS_PER_PURGE", 2)
     for _ in range(5):
         await harness.in_state(State.COMPLETED)
         await harness.in_state(State.FAILED)

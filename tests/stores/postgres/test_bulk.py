@@ -10,7 +10,7 @@ import pytest
 from stowhand.errors import InvalidJob
 from stowhand.jobs.job import NewJob
 from stowhand.stores.postgres.queue import PostgresStore
-from stowhand.stores.postgres.queue.producer import CHUNK
+from stowhand.stores.postgres.queue.producer import MAX_JOBS_PER_CHUNK
 
 
 class SourceFailedError(Exception):
@@ -27,7 +27,7 @@ async def one_by_one(jobs: Iterator[NewJob]) -> AsyncIterator[NewJob]:
         yield job
 
 
-@pytest.mark.parametrize("after", [0, 1, CHUNK, CHUNK + 1, 3 * CHUNK - 1])
+@pytest.mark.parametrize("after", [0, 1, MAX_JOBS_PER_CHUNK, MAX_JOBS_PER_CHUNK + 1, 3 * MAX_JOBS_PER_CHUNK - 1])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_source_that_fails_while_a_part_is_on_its_way_leaves_nothing(
     store: PostgresStore, sql: Any, run: Any, after: int, asynchronous: bool
@@ -48,7 +48,7 @@ def test_a_part_that_is_refused_while_the_next_one_fails_in_the_making_leaves_no
 ) -> None:
     def source() -> Iterator[NewJob]:
         yield NewJob(task="x" * 129)  # refused by the server: nobody has checked it before
-        yield from failing_source(CHUNK + 5)
+        yield from failing_source(MAX_JOBS_PER_CHUNK + 5)
 
     async def story() -> None:
         with pytest.raises((SourceFailedError, InvalidJob)):
@@ -62,11 +62,12 @@ def test_a_part_that_is_refused_while_the_next_one_fails_in_the_making_leaves_no
 def test_ids_are_in_the_order_given_across_parts(store: PostgresStore, sql: Any, run: Any) -> None:
     async def story() -> list[int]:
         ids = await store.jobs.enqueue_many(
-            NewJob(task="t", payload=str(n), key=str(n) if n % 7 == 0 else None) for n in range(2 * CHUNK + 3)
+            NewJob(task="t", payload=str(n), key=str(n) if n % 7 == 0 else None)
+            for n in range(2 * MAX_JOBS_PER_CHUNK + 3)
         )
         await store.close()
         return ids
 
     ids = run(story())
     payloads = dict(sql("select id, payload::text::int from stowhand.live"))
-    assert [payloads[one] for one in ids] == list(range(2 * CHUNK + 3))
+    assert [payloads[one] for one in ids] == list(range(2 * MAX_JOBS_PER_CHUNK + 3))

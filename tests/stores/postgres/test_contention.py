@@ -118,7 +118,7 @@ def test_fifty_sessions_of_the_unsafe_mode_share_one_row(postgres_url: str, sql:
 def test_a_job_that_somebody_holds_is_refused_and_the_others_of_the_call_are_canceled(
     postgres_url: str, sql: Sql, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.stores.postgres.queue.administrator.AT_ONCE", 3)
+    monkeypatch.setattr("stowhand.stores.postgres.queue.administrator.MAX_JOBS_PER_TRANSACTION", 3)
     sql("alter function stowhand.cancel set lock_timeout = '50ms'")
 
     async def cancel() -> list[Answer]:

@@ -19,11 +19,11 @@ from stowhand.protocols.store import Foreign, StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.idle_announcement import (
-    MANY,
+    BUSY_CLAIMS,
+    BUSY_JOBS,
+    BUSY_RECLAIM_SECONDS,
     RECLAIM_DELAYS_SECONDS,
-    SOON,
-    STREAK,
-    WINDOW,
+    WINDOW_SECONDS,
     IdleAnnouncement,
 )
 from stowhand.stores.postgres.queue.new_jobs import plain_values_of
@@ -56,28 +56,28 @@ def test_whoever_waits_is_to_sleep_until_claims_say_otherwise() -> None:
 
 def test_who_gets_many_jobs_stays_awake_and_looks_again_soon() -> None:
     announcement = IdleAnnouncement({})
-    announcement.claimed(MANY, 10.0)
+    announcement.claimed(BUSY_JOBS, 10.0)
     announcement.claimed(0, 10.1)
     assert not should_sleep(announcement)
-    assert announcement.next_look() == 10.1 + SOON
+    assert announcement.next_look() == 10.1 + BUSY_RECLAIM_SECONDS
     assert not announcement.look(10.1)
-    assert announcement.look(10.1 + SOON)
+    assert announcement.look(10.1 + BUSY_RECLAIM_SECONDS)
     assert announcement.next_look() == float("inf"), "a look is looked once"
 
 
 def test_who_gets_no_more_jobs_falls_asleep() -> None:
     announcement = IdleAnnouncement({})
-    announcement.claimed(MANY, 10.0)
-    announcement.claimed(0, 10.0 + WINDOW)
+    announcement.claimed(BUSY_JOBS, 10.0)
+    announcement.claimed(0, 10.0 + WINDOW_SECONDS)
     assert not should_sleep(announcement)
-    announcement.claimed(0, 10.0 + 3 * WINDOW)
+    announcement.claimed(0, 10.0 + 3 * WINDOW_SECONDS)
     assert should_sleep(announcement)
     assert announcement.next_look() == float("inf")
 
 
 def test_who_never_comes_to_an_end_is_awake_however_slow_it_is() -> None:
     announcement = IdleAnnouncement({})
-    for second in range(STREAK):
+    for second in range(BUSY_CLAIMS):
         assert should_sleep(announcement)
         announcement.claimed(1, float(second))
     assert not should_sleep(announcement)
@@ -95,7 +95,7 @@ def test_a_job_now_and_then_wakes_nobody_up_for_good() -> None:
 
 def test_many_notifications_that_bring_nothing_are_not_wanted_for_a_while() -> None:
     announcement = IdleAnnouncement({})
-    for number in range(MANY):
+    for number in range(BUSY_JOBS):
         assert should_sleep(announcement)
         announcement.woken(10.0 + number / 1000)
         announcement.claimed(0, 10.0 + number / 1000)
@@ -207,7 +207,7 @@ def test_whose_connection_breaks_while_it_works_can_be_seen_to_sleep_later(
     async def story() -> None:
         with listening(postgres_url) as bystander:
             async with asleep(store) as waiting:
-                announcement_of(store).claimed(MANY, 0.0)
+                announcement_of(store).claimed(BUSY_JOBS, 0.0)
                 assert cut_off(bystander, "stowhand:listen%") == 1
                 assert await asyncio.wait_for(waiting, 20) is True
                 announcement_of(store).claimed(0, 10.0)
@@ -223,11 +223,11 @@ def test_whose_connection_breaks_while_it_works_can_be_seen_to_sleep_later(
 def test_notifications_without_end_that_bring_nothing_keep_nobody_busy(
     store: PostgresStore, sql: Sql, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.stores.postgres.queue.idle_announcement.WINDOW", 60.0)  # a slow machine
+    monkeypatch.setattr("stowhand.stores.postgres.queue.idle_announcement.WINDOW_SECONDS", 60.0)  # a slow machine
 
     async def story() -> None:
         async with asleep(store) as waiting:
-            for _ in range(10 * MANY):
+            for _ in range(10 * BUSY_JOBS):
                 sql("select stowhand.add_job('t', run_at := now() + interval '1 day')")
                 assert await asyncio.wait_for(waiting, 20) is True
                 waiting = asyncio.create_task(store.wait(30.0))
@@ -249,10 +249,10 @@ def test_who_works_is_not_woken_and_is_again_when_the_work_is_done(
     async def story() -> None:
         with listening(postgres_url) as bystander:
             async with asleep(store) as waiting:
-                await store.jobs.enqueue_many(JOB for _ in range(2 * MANY))
+                await store.jobs.enqueue_many(JOB for _ in range(2 * BUSY_JOBS))
                 assert await asyncio.wait_for(waiting, 20) is True
                 waiting = asyncio.create_task(store.wait(30.0))
-                assert len(await claim(store, 2 * MANY)) == 2 * MANY
+                assert len(await claim(store, 2 * BUSY_JOBS)) == 2 * BUSY_JOBS
                 while sleeps(store):  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
                 heard(bystander)
@@ -309,7 +309,7 @@ def test_no_job_waits_for_the_poll_however_they_come(
         ids = []
         for _ in range(12):
             ids += [(await store.jobs.enqueue(JOB)).id for _ in range(dice.choice([1, 3, 80]))]
-            await asyncio.sleep(dice.choice([0.0, 0.001, 0.01, 0.06, WINDOW, 2 * WINDOW]))
+            await asyncio.sleep(dice.choice([0.0, 0.001, 0.01, 0.06, WINDOW_SECONDS, 2 * WINDOW_SECONDS]))
         return ids
 
     async def story() -> None:
@@ -336,7 +336,7 @@ def test_no_job_waits_for_the_poll_however_they_come(
 def test_one_question_serves_an_idle_worker(
     store: PostgresStore, sql: Sql, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.stores.postgres.queue.claims._FRESH", 100.0)
+    monkeypatch.setattr("stowhand.stores.postgres.queue.claims._ANSWER_SECONDS", 100.0)
 
     async def story() -> None:
         async with asleep(store):
@@ -360,7 +360,7 @@ def test_after_a_claim_that_was_not_filled_one_question_serves_too(
     store: PostgresStore, sql: Sql, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that comes alone costs two questions, not four; and the next one is not kept waiting behind them."""
-    monkeypatch.setattr("stowhand.stores.postgres.queue.claims._FRESH", 100.0)
+    monkeypatch.setattr("stowhand.stores.postgres.queue.claims._ANSWER_SECONDS", 100.0)
 
     async def story() -> None:
         async with asleep(store) as waiting:

@@ -7,7 +7,7 @@ from typing import Any
 
 from stowhand.jobs.job import NewJob
 from stowhand.stores.postgres.queue import PostgresStore
-from stowhand.stores.postgres.queue.claims import SLOW, ScanCursor
+from stowhand.stores.postgres.queue.claims import SLOW_CLAIM_SECONDS, ScanCursor
 from tests.stores.postgres.verbs import claim
 
 HERE = (0, datetime(2030, 1, 1, tzinfo=UTC), 7)
@@ -16,7 +16,7 @@ THERE = (0, datetime(2030, 1, 1, tzinfo=UTC), 9)
 
 def test_a_quick_claim_leaves_no_cursor() -> None:
     cursor = ScanCursor()
-    cursor.note(None, HERE, jobs=1, took=SLOW / 2, now=1.0)
+    cursor.note(None, HERE, jobs=1, took=SLOW_CLAIM_SECONDS / 2, now=1.0)
     assert cursor.start(1.0) is None
 
 

@@ -24,7 +24,7 @@ ERRORED = Settlement(State.ERRORED, AttemptOutcome.RETRY, delay=7.0, error="x")
 def test_claims_agree_with_a_look_at_every_row(
     path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(claim, "RECHECKS", 2)  # so that a claim needs several transactions
+    monkeypatch.setattr(claim, "MAX_RECHECKS_PER_TRANSACTION", 2)  # so that a claim needs several transactions
     chance = random.Random(seed)
     now = datetime(2030, 1, 1, tzinfo=UTC)
 

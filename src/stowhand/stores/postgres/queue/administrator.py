@@ -22,7 +22,7 @@ from stowhand.stores.postgres.queue.context import PostgresContext, RowLocked
 from stowhand.stores.postgres.queue.producer import Producer
 from stowhand.stores.postgres.queue.rows import Row, read_job
 
-AT_ONCE = 500
+MAX_JOBS_PER_TRANSACTION = 500
 """Jobs that are acted on in one transaction: some tens of milliseconds, so that nothing waits long for their locks."""
 
 
@@ -48,15 +48,15 @@ class Administrator:
 
     async def remove_key(self, key: str) -> Answer:
         """Delete the job that holds the key; a running one loses it and will not run again."""
-        ((job_id, done, why),) = await self._rows("remove_key", (validate_key(key),))
+        ((job_id, done, reason),) = await self._rows("remove_key", (validate_key(key),))
         if done == ActionResult.MISSING:
             return Answer(None, ActionResult.MISSING, f"no live job has the key {key!r}")
-        return Answer(job_id, ActionResult(done), why)
+        return Answer(job_id, ActionResult(done), reason)
 
     async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
         """All or, if another transaction keeps one of them locked, none."""
-        given = (plain_array(validate_ids(job_ids)), self._context.now())
-        return [row[0] for row in await self._rows("retry_failed", given, row="one of the jobs")]
+        values = (plain_array(validate_ids(job_ids)), self._context.now())
+        return [row[0] for row in await self._rows("retry_failed", values, row="one of the jobs")]
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
         """As if a worker had completed them."""
@@ -89,8 +89,8 @@ class Administrator:
         return await self._act_on_all("remove_jobs", job_ids)
 
     async def _act(self, name: str, job_id: int, values: Sequence[object]) -> Answer:
-        ((done, why),) = await self._rows(name, values)
-        return _answer(job_id, done, why)
+        ((done, reason),) = await self._rows(name, values)
+        return _answer(job_id, done, reason)
 
     async def _rows(self, name: str, values: Values, *, row: str = "the job") -> list[Row]:
         with self._context.translated():
@@ -105,23 +105,23 @@ class Administrator:
     async def _act_on_all(self, name: str, job_ids: Sequence[int], *values: object) -> list[Answer]:
         answers: list[Answer] = []
         ids = validate_ids(job_ids)
-        for start in range(0, len(ids), AT_ONCE):
-            answers += await self._act_on_page(name, ids[start : start + AT_ONCE], values)
+        for start in range(0, len(ids), MAX_JOBS_PER_TRANSACTION):
+            answers += await self._act_on_page(name, ids[start : start + MAX_JOBS_PER_TRANSACTION], values)
         return answers
 
     async def _act_on_page(self, name: str, ids: Sequence[int], values: tuple[object, ...]) -> list[Answer]:
         """In one transaction; each by itself where another transaction holds one of them."""
         try:
             with self._context.translated():
-                found = await self._context.ask("inspect", name, (plain_array(ids), *values))
+                rows = await self._context.ask("inspect", name, (plain_array(ids), *values))
         except RowLocked as error:
             if len(ids) == 1:
                 return [Answer(ids[0], ActionResult.REFUSED, str(error))]
             alone = [await self._act_on_page(name, [job_id], values) for job_id in ids]
-            return [one for answers in alone for one in answers]
-        return [_answer(*row) for row in found]
+            return [answer for answers in alone for answer in answers]
+        return [_answer(*row) for row in rows]
 
 
-def _answer(job_id: int, done: str, why: str) -> Answer:
+def _answer(job_id: int, done: str, reason: str) -> Answer:
     """What an acting statement replied about one job."""
-    return Answer(job_id, ActionResult(done), f"there is no job {job_id}" if done == ActionResult.MISSING else why)
+    return Answer(job_id, ActionResult(done), f"there is no job {job_id}" if done == ActionResult.MISSING else reason)

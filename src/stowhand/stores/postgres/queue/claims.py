@@ -36,20 +36,20 @@ from stowhand.stores.postgres.shared.listener import Listener
 Position = tuple[int, datetime, int]
 """A place in the order (priority, run_at, id)."""
 
-SLOW = 0.010
-SLOW_PER_JOB = 0.000_1
+SLOW_CLAIM_SECONDS = 0.010
+SLOW_CLAIM_SECONDS_PER_JOB = 0.000_1
 """Seconds beyond which a claim from the beginning counts as slow; well above what one on a sound table takes."""
-SHARE = 9.0
+CURSOR_TIME_FACTOR = 9.0
 """Time in which claims start behind a cursor, for each second that one from the beginning took."""
-_UNFINISHED = 0
+_UNFINISHED_ID = 0
 """The id of the row that means: the walk over busy serial keys was cut short; ask again."""
-_NOTHING = -1
+_NO_JOB_ID = -1
 """The id of the row that means: nothing; it says when to ask again."""
-_FRESH = 0.1
+_ANSWER_SECONDS = 0.1
 """Seconds for which such an answer holds."""
-_ROUNDS = 60
-_TASK_SETS = 16
-_ORDER = itemgetter(*map(CLAIMED.index, ("priority", "run_at", "id")))
+_MAX_ROUNDS = 60
+_MAX_CURSORS = 16
+_POSITION_OF = itemgetter(*map(CLAIMED.index, ("priority", "run_at", "id")))
 """Of a claimed row: priority, run_at, id."""
 _SERIAL, _LAST_ERROR = CLAIMED.index("serial"), CLAIMED.index("last_error")
 _DUE, _SUSPECTS, _NOW = map(CLAIMED.index, ("run_at", "resets", "started_at"))
@@ -115,28 +115,28 @@ class Claims:
         self._idle = self._unfilled = False
 
     async def _poll(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
-        asked = self._foreign_leases.take()
+        question = self._foreign_leases.take()
         values = (
-            *self._about_foreign(asked),
+            *self._about_foreign(question),
             *(request.worker, request.token, request.limit, request.lease),
             *(_listed(request.tasks), list(request.forbidden_flags) or None, self._context.now()),
             *queue_values(request.queues),
         )
         statement = self._context.statements["poll"]
         with self._context.translated():
-            there = None
+            polled_rows = None
             try:
                 if self._idle and self._polls_there:
-                    there = await self._listener.ask(statement, values)
-                found = there if there is not None else await self._link.rows(statement, values)
+                    polled_rows = await self._listener.ask(statement, values)
+                found = polled_rows if polled_rows is not None else await self._link.rows(statement, values)
             except psycopg.Error as error:
                 if postgres_errors.concerns_call(error):
                     raise
                 return await self._claim(request)
-        if found[0][0] == _NOTHING:
+        if found[0][0] == _NO_JOB_ID:
             *answer, foreign, listens = found[0]
             due, suspects, now = answer[_DUE], answer[_SUSPECTS], answer[_NOW]
-            if there is not None:
+            if polled_rows is not None:
                 self._listener.proven(listens=listens)
             moments = TimestampCache()
             wait = None if due is None else max((moments[due] - moments[now]).total_seconds(), 0.0)
@@ -145,26 +145,26 @@ class Claims:
                 late, ends_in = foreign
                 self._foreign_leases.see(ends_in, none_late=not late)
             return []
-        if found[0][0] == _UNFINISHED:
+        if found[0][0] == _UNFINISHED_ID:
             return await self._claim(request)
-        found.sort(key=_ORDER)
+        found.sort(key=_POSITION_OF)
         return read_claims([row[:-2] for row in found], request.worker, request.token)
 
     async def _claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         cursor = self._cursor_for(request)
-        for _ in range(_ROUNDS):
-            began = stopwatch()
-            start = cursor.start(began) if cursor is not None else None
-            found = await self._ask(request, start)
-            if found and found[0][0] == _UNFINISHED:
+        for _ in range(_MAX_ROUNDS):
+            started = stopwatch()
+            start = cursor.start(started) if cursor is not None else None
+            rows = await self._ask(request, start)
+            if rows and rows[0][0] == _UNFINISHED_ID:
                 continue
-            found.sort(key=_ORDER)
+            rows.sort(key=_POSITION_OF)
             ended = stopwatch()
             if cursor is not None and cursor.note(
-                start, _last_free(found), jobs=len(found), took=ended - began, now=ended
+                start, _last_free(rows), jobs=len(rows), took=ended - started, now=ended
             ):
                 continue
-            return read_claims(found, request.worker, request.token)
+            return read_claims(rows, request.worker, request.token)
         return []
 
     async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
@@ -172,11 +172,11 @@ class Claims:
         if self._answered(tasks, queues):
             due, self._answer = self._answer.due, _NO_ANSWER
             return due
-        asked = self._foreign_leases.take()
-        values = (_listed(tasks), self._context.now(), *queue_values(queues), *self._about_foreign(asked))
+        question = self._foreign_leases.take()
+        values = (_listed(tasks), self._context.now(), *queue_values(queues), *self._about_foreign(question))
         with self._context.translated():
             ((due, ends_in),) = await self._link.rows(self._context.statements["next_due"], values)
-        if asked is not None:
+        if question is not None:
             self._foreign_leases.see(ends_in)
         return None if due is None else float(due)
 
@@ -188,15 +188,18 @@ class Claims:
         """Close the connection."""
         await self._link.close()
 
-    def _about_foreign(self, asked: ForeignLeaseQuestion | None) -> tuple[object, ...]:
+    def _about_foreign(self, question: ForeignLeaseQuestion | None) -> tuple[object, ...]:
         """Parameters for ``foreign_leases``; the first says whether to call it."""
-        if asked is None:
+        if question is None:
             return (False, None, None, None)
-        return (True, plain_array(lease.job_id for lease in asked.ours), asked.slack, self._context.now())
+        return (True, plain_array(lease.job_id for lease in question.ours), question.slack, self._context.now())
 
     def _answered(self, tasks: tuple[str, ...] | None, queues: Queues) -> bool:
         """The last poll has just answered for these tasks and queues."""
-        return (self._answer.tasks, self._answer.queues) == (tasks, queues) and stopwatch() - self._answer.at < _FRESH
+        return (self._answer.tasks, self._answer.queues) == (
+            tasks,
+            queues,
+        ) and stopwatch() - self._answer.at < _ANSWER_SECONDS
 
     def _starts_behind(self, request: ClaimRequest) -> bool:
         """The way from the beginning is long at present, and a poll goes it."""
@@ -209,7 +212,7 @@ class Claims:
         if request.suspects or request.forbidden_flags or self._context.now() is not None:
             return None
         key = (request.tasks, request.queues)
-        if len(self._scan_cursors) >= _TASK_SETS and key not in self._scan_cursors:
+        if len(self._scan_cursors) >= _MAX_CURSORS and key not in self._scan_cursors:
             self._scan_cursors.clear()
         return self._scan_cursors.setdefault(key, ScanCursor())
 
@@ -221,17 +224,19 @@ class Claims:
             except psycopg.Error as error:
                 if postgres_errors.concerns_call(error):
                     raise
-            found = await self._rows(request, start, is_apart=True)
-        claimed = [row for row in found if row[0] >= 0]
-        refused = {str(-row[0]): clean(row[_LAST_ERROR], REASON_LIMIT) for row in found if row[0] < 0}
+            rows = await self._rows(request, start, is_apart=True)
+        claimed = [row for row in rows if row[0] >= 0]
+        refused = {str(-row[0]): clean(row[_LAST_ERROR], REASON_LIMIT) for row in rows if row[0] < 0}
         is_store_at_fault = len(refused) > 1 and not claimed
-        for key, why in refused.items():
-            self._passed.refused(key, why, report=not is_store_at_fault)
+        for key, reason in refused.items():
+            self._passed.refused(key, reason, report=not is_store_at_fault)
         if is_store_at_fault:
             # If it is not, the next claim finds what comes after them.
-            key, why = next(iter(refused.items()))
-            raise StoreError(f"{self._context.address}: none of {len(refused)} jobs can be claimed: job {key}: {why}")
-        return claimed if claimed or not refused else [(_UNFINISHED,)]
+            key, reason = next(iter(refused.items()))
+            raise StoreError(
+                f"{self._context.address}: none of {len(refused)} jobs can be claimed: job {key}: {reason}"
+            )
+        return claimed if claimed or not refused else [(_UNFINISHED_ID,)]
 
     async def _rows(self, request: ClaimRequest, start: Position | None, *, is_apart: bool) -> list[Row]:
         values = (
@@ -288,8 +293,8 @@ class ScanCursor:
                 return jobs == 0
             self._position = last
             return False
-        if took > SLOW + SLOW_PER_JOB * jobs and last is not None:
-            self._position, self._rescan_at = last, now + SHARE * took
+        if took > SLOW_CLAIM_SECONDS + SLOW_CLAIM_SECONDS_PER_JOB * jobs and last is not None:
+            self._position, self._rescan_at = last, now + CURSOR_TIME_FACTOR * took
         else:
             self._position = None
             self._rescan_at = 0.0
@@ -305,10 +310,10 @@ def queue_values(queues: Queues) -> tuple[list[str] | None, list[str] | None]:
     return _listed(queues.only), list(queues.excluded) or None
 
 
-def _last_free(found: Sequence[Row]) -> Position | None:
+def _last_free(rows: Sequence[Row]) -> Position | None:
     """The position of the last job without a serial key: cursors are about those."""
-    for row in reversed(found):
+    for row in reversed(rows):
         if row[_SERIAL] is None:
-            priority, run_at, job_id = _ORDER(row)
+            priority, run_at, job_id = _POSITION_OF(row)
             return priority, TimestampCache()[run_at], job_id
     return None

@@ -118,11 +118,11 @@ class PostgresContext:
         """
         given = self.options.pool_size
         if isinstance(self.pool, BorrowedPool):
-            if (most := self.pool.size) > slots:
+            if (max_size := self.pool.size) > slots:
                 return None
             return (
-                f"pool: max_size {most}, and {slots} jobs at once, beside which there is something to enqueue. A job"
-                f" that finds none free waits, 5 minutes at most, and then goes back unspent; give it"
+                f"pool: max_size {max_size}, and {slots} jobs at once, beside which there is something to enqueue. A"
+                f" job that finds none free waits, 5 minutes at most, and then goes back unspent; give it"
                 f" max_size={slots + 1} or more"
             )
         if given is None:
@@ -223,13 +223,13 @@ def fillings_of(schema: str) -> dict[str, str]:
 
 
 ROLES = ("enqueuer", "worker", "reader", "admin")
-_LONGEST = 63 - len("_enqueuer")
+_MAX_ROLE_PREFIX_BYTES = 63 - len("_enqueuer")
 
 
 def role_names(schema: str) -> dict[str, str]:
     """``{"worker": "stowhand_worker", …}``. They belong to the whole server, so their names begin with the schema's."""
     first = schema
-    if len(schema.encode()) > _LONGEST:
+    if len(schema.encode()) > _MAX_ROLE_PREFIX_BYTES:
         first = f"stowhand_{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
     return {role: f"{first}_{role}" for role in ROLES}
 

@@ -22,7 +22,7 @@ from stowhand.stores.postgres.queue.new_jobs import bulk_values_of_each
 from stowhand.stores.postgres.queue.reader import Reader
 from stowhand.stores.postgres.queue.rows import read_job
 
-CHUNK = 1000
+MAX_JOBS_PER_STATEMENT = 1000
 """Jobs in one statement."""
 
 
@@ -40,7 +40,8 @@ class PostgresFlowTables(FlowSteps):
         plain = [job for job in jobs if job.key is None]
         keyed = sorted((job for job in jobs if job.key is not None), key=lambda job: str(job.key))
         calls = [
-            ("flow_create", self._call(flow, plain[start : start + CHUNK])) for start in range(0, len(plain), CHUNK)
+            ("flow_create", self._call(flow, plain[start : start + MAX_JOBS_PER_STATEMENT]))
+            for start in range(0, len(plain), MAX_JOBS_PER_STATEMENT)
         ]
         calls += _keeping(plain)
         unanswered = False
@@ -49,12 +50,12 @@ class PostgresFlowTables(FlowSteps):
                 holders = await self._create(calls, flow, keyed)
             except (psycopg.Error, TimeoutError, UnicodeError, OverflowError, StoreUnreachable) as error:
                 unanswered = unanswered or postgres_errors.is_connection_lost(error)
-                passes = (
+                is_temporary = (
                     isinstance(error, StoreUnreachable)
                     or postgres_errors.is_connection_lost(error)
                     or postgres_errors.is_transient(error)
                 )
-                if attempt == MAX_TRANSIENT_ATTEMPTS or not passes:
+                if attempt == MAX_TRANSIENT_ATTEMPTS or not is_temporary:
                     raise self._error_for(error, unanswered) from None
                 await self._clock.sleep(TRANSIENT_PAUSE_SECONDS * attempt)
             else:
@@ -67,8 +68,8 @@ class PostgresFlowTables(FlowSteps):
 
     async def kept(self, list_id: str) -> str | None:
         """One of them."""
-        found = await self._rows("flow_kept", list_id)
-        return found[0][0] if found else None
+        matches = await self._rows("flow_kept", list_id)
+        return matches[0][0] if matches else None
 
     async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:
         """In id order."""
@@ -86,8 +87,8 @@ class PostgresFlowTables(FlowSteps):
 
     async def delete(self, flow: str, job_id: str, keys: Sequence[str]) -> bool:
         """In one transaction."""
-        ((found,),) = await self._rows("flow_delete", flow, job_id, text_array(keys))
-        return bool(found)
+        ((is_deleted,),) = await self._rows("flow_delete", flow, job_id, text_array(keys))
+        return bool(is_deleted)
 
     async def wake(self, key: str) -> ParentWakeup:
         """Make it due."""

@@ -205,8 +205,8 @@ def _table(table: str, tables: Tables, schema: str) -> str:
     return f"{quote_identifier(schema)}.{_name(table, tables)}"
 
 
-def _some(found: Sequence[object]) -> str:
-    return ", ".join(map(str, found))
+def _some(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))
 
 
 async def _run(connection: Session, statements: Statements, *names: str) -> None:

@@ -15,13 +15,13 @@ from stowhand.clock import SystemClock
 from stowhand.stores.database.link import Connection, rows
 from stowhand.stores.postgres.shared.listener import Announcement
 
-STREAK = 5
+BUSY_CLAIMS = 5
 """Claims in a row that found jobs: there is more than this worker can do."""
-WINDOW = 0.25
+WINDOW_SECONDS = 0.25
 """Seconds."""
-MANY = 250
+BUSY_JOBS = 250
 """Jobs or wake-ups in the last one or two windows. A worker that gets as many claims again soon, not notified."""
-SOON = 0.005
+BUSY_RECLAIM_SECONDS = 0.005
 """Seconds until a busy worker claims again."""
 RECLAIM_DELAYS_SECONDS = (0.05, 1.0)
 """Times after the announcement at which an idle worker claims again.
@@ -82,28 +82,28 @@ class IdleAnnouncement(Announcement):
         busy = self._count(jobs, now)
         if jobs:
             self._streak += 1
-            if busy or self._streak >= STREAK:
+            if busy or self._streak >= BUSY_CLAIMS:
                 self.should_sleep = False
                 self._looks = []
         else:
             self._streak = 0
             if not self.should_sleep:
                 self.should_sleep = not busy
-                self._looks = [now + SOON] if busy else []
+                self._looks = [now + BUSY_RECLAIM_SECONDS] if busy else []
 
     def woken(self, now: float) -> None:
         """By a notification. Many of them count as many jobs, even if they bring none (they may not be due)."""
         if self._count(1, now):
             self.should_sleep = False
 
-    def _count(self, things: int, now: float) -> bool:
+    def _count(self, number: int, now: float) -> bool:
         """Counts, and says whether there were many of late."""
-        if now - self._since > WINDOW:
-            self._before = self._recent if now - self._since < 2 * WINDOW else 0
+        if now - self._since > WINDOW_SECONDS:
+            self._before = self._recent if now - self._since < 2 * WINDOW_SECONDS else 0
             self._recent = 0
             self._since = now
-        self._recent += things
-        return self._recent + self._before >= MANY
+        self._recent += number
+        return self._recent + self._before >= BUSY_JOBS
 
     def fell_asleep(self, now: float) -> None:
         """Enqueues can see it from now on."""

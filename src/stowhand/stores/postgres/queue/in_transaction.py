@@ -67,8 +67,8 @@ class InTransaction:
 
     def text_of(self, job: NewJob) -> str:
         """The job as JSON; ``now``: the frozen time of a test."""
-        given, now = limits.check_options(self._context.options.whole(job)), self._context.now()
-        whole = given if now is None else msgspec.to_builtins(given) | {"now": now}
+        checked, now = limits.check_options(self._context.options.whole(job)), self._context.now()
+        whole = checked if now is None else msgspec.to_builtins(checked) | {"now": now}
         return msgspec.json.encode(whole).decode()
 
     async def _awaited(self, answer: Awaitable[str], job: NewJob) -> Job:

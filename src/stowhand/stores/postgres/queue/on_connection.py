@@ -23,10 +23,10 @@ from stowhand.stores.postgres.queue.installer import Installer
 from stowhand.stores.postgres.queue.rows import Row, read_job, read_try
 from stowhand.stores.postgres.queue.settlements import QueuePlan
 
-_FILLED = """
+_NONEMPTY_TABLES = """
 select format('%%I.%%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = %s and c.relkind = 'r' and c.relname <> all (%s) and pg_relation_size(c.oid) > 0"""
-_KEPT = ["applied_migrations", "settings", "workers", "app_versions"]
+_KEPT_TABLES = ["applied_migrations", "settings", "workers", "app_versions"]
 """The first two are filled by migrations. A worker that goes on would miss its own row."""
 
 
@@ -47,8 +47,8 @@ class PostgresOnConnection:
         return made
 
     def get(self, job_id: int) -> Job | None:
-        found = self._rows("get", (validate_id(job_id),))
-        return read_job(found[0]) if found else None
+        rows = self._rows("get", (validate_id(job_id),))
+        return read_job(rows[0]) if rows else None
 
     def tries(self, job_id: int) -> Sequence[FailedAttempt]:
         return [read_try(row) for row in self._rows("tries", (validate_id(job_id),))]
@@ -77,7 +77,7 @@ class PostgresOnConnection:
         return int(count)
 
     def empty(self) -> None:
-        if tables := [name for (name,) in self._run(_FILLED.encode(), (self._context.schema, _KEPT))]:
+        if tables := [name for (name,) in self._run(_NONEMPTY_TABLES.encode(), (self._context.schema, _KEPT_TABLES))]:
             self._cursor().execute(f"truncate {', '.join(tables)} cascade".replace("%", "%%"), ())
 
     def install(self) -> None:

@@ -18,7 +18,7 @@ from stowhand.protocols.operator import (
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import Row
 
-PURGE_AT_ONCE = 5000
+MAX_ROWS_PER_PURGE = 5000
 """Rows looked at in one transaction: some tens of milliseconds, so that nothing waits long for their locks."""
 
 
@@ -70,13 +70,13 @@ class Operator:
         completed = canceled = failed = 0
         after = 0 if ages.completed is not None or ages.canceled is not None else None
         while after is not None:
-            page = (ages.completed, ages.canceled, after, PURGE_AT_ONCE, now)
+            page = (ages.completed, ages.canceled, after, MAX_ROWS_PER_PURGE, now)
             ((some, others, after),) = await self._ask("purge_history", *page)
             completed, canceled = completed + some, canceled + others
-        gone = PURGE_AT_ONCE if ages.failed is not None else 0
-        while gone == PURGE_AT_ONCE:
-            ((gone,),) = await self._ask("purge_failed", ages.failed, PURGE_AT_ONCE, now)
-            failed += gone
+        deleted = MAX_ROWS_PER_PURGE if ages.failed is not None else 0
+        while deleted == MAX_ROWS_PER_PURGE:
+            ((deleted,),) = await self._ask("purge_failed", ages.failed, MAX_ROWS_PER_PURGE, now)
+            failed += deleted
         return PurgeResult(completed=completed, failed=failed, canceled=canceled)
 
     async def _ask(self, name: str, *values: object) -> list[Row]:

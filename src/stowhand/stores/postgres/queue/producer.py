@@ -31,8 +31,8 @@ from stowhand.stores.postgres.queue.new_jobs import (
 )
 from stowhand.stores.postgres.queue.rows import read_job, read_try
 
-CHUNK = 1000
-_OF_LOCKS = (
+MAX_JOBS_PER_CHUNK = 1000
+_LOCK_ERRORS = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.SerializationFailure,
     psycopg.errors.LockNotAvailable,
@@ -87,8 +87,8 @@ class Producer:
             async with self._context.pool.connection("enqueue") as connection:
                 if not (jobs := board()):
                     return []
-                found = await self.run(connection, *self._call_of_plain(jobs))
-            return [new_job(*pair) for pair in zip(jobs, found, strict=True)]
+                rows = await self.run(connection, *self._call_of_plain(jobs))
+            return [new_job(*pair) for pair in zip(jobs, rows, strict=True)]
 
         try:
             return await retry_transient(write, self._clock)
@@ -148,16 +148,16 @@ class Producer:
         name, values = call_of_each(jobs, self._context.now())
         statement = self._context.statements[name]
         try:
-            found = await retry_transient(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
+            new_rows = await retry_transient(lambda: self._context.pool.rows("enqueue", statement, values), self._clock)
         except (psycopg.Error, TimeoutError, UnicodeError, OverflowError) as error:
             raise self._error_for(error, None) from None
-        return [read_job(row) for row in found]
+        return [read_job(row) for row in new_rows]
 
     async def get(self, job_id: int) -> Job | None:
         """Live, or in the history."""
         with self._context.translated():
-            found = await self._context.ask("inspect", "get", (validate_id(job_id),))
-        return read_job(found[0]) if found else None
+            rows = await self._context.ask("inspect", "get", (validate_id(job_id),))
+        return read_job(rows[0]) if rows else None
 
     async def tries(self, job_id: int) -> Sequence[FailedAttempt]:
         """In the order in which they ended."""
@@ -231,7 +231,7 @@ def _is_divisible(error: Exception) -> bool:
     a trigger waits for. A server that is away, full or shutting down refuses them all."""
     if isinstance(error, StoreError) or postgres_errors.is_connection_lost(error):
         return False
-    return isinstance(error, _OF_LOCKS) or not postgres_errors.is_transient(error)
+    return isinstance(error, _LOCK_ERRORS) or not postgres_errors.is_transient(error)
 
 
 async def _chunks(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterator[list[NewJob]]:
@@ -239,13 +239,13 @@ async def _chunks(jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> AsyncIterat
     if isinstance(jobs, AsyncIterable):
         async for job in jobs:
             chunk.append(job)
-            if len(chunk) == CHUNK:
+            if len(chunk) == MAX_JOBS_PER_CHUNK:
                 yield chunk
                 chunk = []
     else:
         for job in jobs:
             chunk.append(job)
-            if len(chunk) == CHUNK:
+            if len(chunk) == MAX_JOBS_PER_CHUNK:
                 yield chunk
                 chunk = []
     if chunk:

@@ -20,7 +20,7 @@ from stowhand.stores.database.statements import plain_array, text_array
 from stowhand.stores.postgres.queue.claims import queue_values
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.new_jobs import call_of, call_of_each
-from stowhand.stores.postgres.queue.producer import CHUNK
+from stowhand.stores.postgres.queue.producer import MAX_JOBS_PER_CHUNK
 from stowhand.stores.postgres.queue.rows import pairs, read_claims
 from stowhand.stores.postgres.shared.plan import Query
 from stowhand.stores.postgres.shared.settler import Settler
@@ -86,8 +86,10 @@ class Settlements:
             await self._rows(connection, *call_of(jobs[0], self._context.now()))
             return
         in_order = sorted(jobs, key=lambda job: job.key or "")  # as one statement would lock them
-        for start in range(0, len(in_order), CHUNK):
-            await self._rows(connection, *call_of_each(in_order[start : start + CHUNK], self._context.now()))
+        for start in range(0, len(in_order), MAX_JOBS_PER_CHUNK):
+            await self._rows(
+                connection, *call_of_each(in_order[start : start + MAX_JOBS_PER_CHUNK], self._context.now())
+            )
 
     async def _rows(self, connection: Connection, name: str, values: Sequence[object]) -> list[Row]:
         return await rows(connection, self._context.statements[name], values, self._context.dialer.prepared or None)
@@ -95,7 +97,7 @@ class Settlements:
 
 CONTINUED = "continued"
 """In the place of ``completed``, of a step of a flow whose job goes on (``way_back`` in settle.sql)."""
-_FOUND: dict[str, Verdict] = {"busy": Verdict.BUSY, "lost": Verdict.LOST}
+_VERDICTS: dict[str, Verdict] = {"busy": Verdict.BUSY, "lost": Verdict.LOST}
 
 
 class QueuePlan:
@@ -146,13 +148,13 @@ class QueuePlan:
 
     def look(self, entries: Sequence[Entry]) -> Query[tuple[Pair, Reply | None]]:
         """The history is looked at too."""
-        asked = {pair(entry): entry[1] for entry in entries}
+        settlements = {pair(entry): entry[1] for entry in entries}
 
         def read(row: Row) -> tuple[Pair, Reply | None]:
             job_id, token, found, state = row
             if found == "settled":
-                return (job_id, token), recorded_before(asked[job_id, token], State(state))
-            return (job_id, token), _FOUND.get(found)
+                return (job_id, token), recorded_before(settlements[job_id, token], State(state))
+            return (job_id, token), _VERDICTS.get(found)
 
         values = self._context.values(**self._context.leases([lease for lease, _ in entries]))
         return Query(self._context.statement("look"), values, read)

@@ -30,8 +30,8 @@ from stowhand.stores.postgres.queue.settlements import Settlements
 from stowhand.stores.postgres.queue.timetable import Timetable
 from stowhand.stores.postgres.shared.listener import Listener
 
-_DEFAULTS = StoreOptions()
-_BEHIND_POOLER = "behind a pooler no notification arrives: give a direct address of the database (--listen-url)"
+_DEFAULT_OPTIONS = StoreOptions()
+_POOLER_WARNING = "behind a pooler no notification arrives: give a direct address of the database (--listen-url)"
 
 
 class PostgresStore:
@@ -40,14 +40,14 @@ class PostgresStore:
     terms = None
     enclosing = None
 
-    def __init__(self, url: str, options: StoreOptions = _DEFAULTS) -> None:
+    def __init__(self, url: str, options: StoreOptions = _DEFAULT_OPTIONS) -> None:
         context = PostgresContext(url, options)
         self._context = context
         self.notices = Notices()
         self._settlements = Settlements(context)
         self.capabilities = Capabilities(has_queues=True, settle_and_claim=self._settlements.settle_and_claim)
         announcement = IdleAnnouncement(context.statements)
-        behind_pooler = _BEHIND_POOLER if options.listen_url is None else None
+        behind_pooler = _POOLER_WARNING if options.listen_url is None else None
         self._listener = Listener(
             context.listen_dialer,
             lambda: context.role("listen"),

@@ -37,10 +37,10 @@ class Timetable:
         """What was known of them before, or is stored now."""
         if not items:
             return []
-        given = validate_items(items)
-        names, specs = (text_array(item[place] for item in given) for place in range(2))
-        found = await self._rows("cron_register", names, specs, self._context.now())
-        return [KnownItem(*row) for row in found]
+        checked = validate_items(items)
+        names, specs = (text_array(item[place] for item in checked) for place in range(2))
+        rows = await self._rows("cron_register", names, specs, self._context.now())
+        return [KnownItem(*row) for row in rows]
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[LedgerEntry]:
         """In one transaction; once more after a deadlock. A repeat after a lost reply finds the ticks in the ledger."""

@@ -31,7 +31,7 @@ from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 T = TypeVar("T")
-AT_ONCE = 200
+MAX_JOBS_PER_TRANSACTION = 200
 """Jobs in one transaction: more are acted on in several, so that other writers get their turn."""
 Pair = tuple[int, str | None]
 """A job and its token, if it is held."""
@@ -96,16 +96,20 @@ class Administrator:
         """Reset what these workers hold now, dead or alive."""
         names = as_json(validate_workers(workers))
         tokens = dict(await self._connections.read(lambda tx: tx.rows("held_by_workers", workers=names)))
-        return await self._act(list(tokens), lambda tx, ids: take_back(tx, [(one, tokens[one]) for one in ids]))
+        return await self._act(
+            list(tokens), lambda tx, ids: take_back(tx, [(job_id, tokens[job_id]) for job_id in ids])
+        )
 
     async def _act(
         self, job_ids: Sequence[int], act: Callable[[Transaction, Sequence[int]], Sequence[T]]
     ) -> Sequence[T]:
         done: list[T] = []
         ids = validate_ids(job_ids)
-        for start in range(0, len(ids), AT_ONCE):
+        for start in range(0, len(ids), MAX_JOBS_PER_TRANSACTION):
 
-            def page(tx: Transaction, ids: Sequence[int] = ids[start : start + AT_ONCE]) -> Sequence[T]:
+            def page(
+                tx: Transaction, ids: Sequence[int] = ids[start : start + MAX_JOBS_PER_TRANSACTION]
+            ) -> Sequence[T]:
                 return act(tx, ids)
 
             done += await self._connections.write(page, wakes=True)
@@ -181,9 +185,9 @@ def fail(tx: Transaction, job_ids: Sequence[int], reason: str) -> list[Job]:
 
 def reschedule(tx: Transaction, job_ids: Sequence[int], to: Reschedule) -> list[Job]:
     """The given details; the state follows from the numbers. An expired lease is reset first, as the sweep would."""
-    found = _actionable(tx, job_ids)
-    taken = take_back(tx, found, tells=False)
-    ids = [job_id for job_id, _ in found]
+    pairs = _actionable(tx, job_ids)
+    taken = take_back(tx, pairs, tells=False)
+    ids = [job_id for job_id, _ in pairs]
     numbers = {"attempts": to.attempts, "max_attempts": to.max_attempts}
     if died := [job.id for job in taken if job.state is State.FAILED]:
         tx.run("untell_revived", ids=as_json(died), **numbers)
@@ -231,10 +235,10 @@ def _state(tx: Transaction, job_id: int) -> State | None:
     return None if row is None else State(row[0])
 
 
-def _refusal(doing: str, job_id: int, state: State | None) -> Answer | None:
+def _refusal(operation: str, job_id: int, state: State | None) -> Answer | None:
     """Why a job in this state (``None``: there is no such job) is left as it is; ``None``: it may be acted on."""
     if state is None:
         return Answer(job_id, ActionResult.MISSING, f"there is no job {job_id}")
-    why = _REFUSALS.get((doing, state))
+    reason = _REFUSALS.get((operation, state))
     done = ActionResult.UNCHANGED if state is State.CANCELED else ActionResult.REFUSED
-    return None if why is None else Answer(job_id, done, why)
+    return None if reason is None else Answer(job_id, done, reason)

@@ -33,8 +33,8 @@ class AfterCommit:
         if caller is None:
             return self._at_once(connection, job)
         held = _HeldJob(self._connection, job)
-        heard: Awaitable[None] | None = caller.add_pending(held)
-        return held.job if heard is None else _after(heard, held.job)
+        committed: Awaitable[None] | None = caller.add_pending(held)
+        return held.job if committed is None else _after(committed, held.job)
 
     def _at_once(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         commit = getattr(connection, "commit", None)
@@ -64,15 +64,15 @@ class _HeldJob:
 
     def _look_ahead(self) -> Job:
         """Return the job as it would be now: it may be another that holds its key."""
-        found: list[Job] = []
+        jobs: list[Job] = []
 
         def add_in_vain(tx: Transaction) -> None:
-            found.append(_add(tx, self._new, self._id))
+            jobs.append(_add(tx, self._new, self._id))
             raise _Undone
 
         with suppress(_Undone):
             self._connection.write(add_in_vain)
-        return found[0]
+        return jobs[0]
 
 
 class _Undone(Exception):
@@ -92,7 +92,7 @@ def _add(tx: Transaction, job: NewJob, job_id: int | None = None) -> Job:
         return enqueue.find(tx, enqueue.add(tx, job, job_id=job_id), job)
 
 
-async def _after(heard: Awaitable[None] | None, job: Job) -> Job:
-    if heard is not None:
-        await heard
+async def _after(committed: Awaitable[None] | None, job: Job) -> Job:
+    if committed is not None:
+        await committed
     return job

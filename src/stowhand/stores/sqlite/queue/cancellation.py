@@ -5,7 +5,7 @@ from __future__ import annotations
 from stowhand.jobs.job import EXPIRED_ERROR
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
-EXPIRED_AT_ONCE = 500
+MAX_EXPIRED_PER_TRANSACTION = 500
 """Jobs that are canceled in one transaction, so that other writers get their turn."""
 
 
@@ -20,7 +20,7 @@ def cancel_waiting(tx: Transaction, job_id: int, why: str | None = None) -> None
 def expire(tx: Transaction) -> int:
     """Cancel a page of jobs that were not claimed in time. Return how many."""
     tx.run("claimed_in_time")
-    expired = tx.column("expired", limit=EXPIRED_AT_ONCE)
+    expired = tx.column("expired", limit=MAX_EXPIRED_PER_TRANSACTION)
     for job_id in expired:
         cancel_waiting(tx, job_id, EXPIRED_ERROR)
     return len(expired)

@@ -30,11 +30,11 @@ from stowhand.stores.sqlite.queue.transaction import Transaction
 Candidate = tuple[int, int, int, str | None]
 """(priority, run_at, id, serial): the order in which jobs are claimed."""
 
-BELOW_ALL = -(2**31) - 1
+BELOW_ALL_PRIORITIES = -(2**31) - 1
 """A priority that comes before any."""
 
 ABANDONED = 1
-RECHECKS = 500
+MAX_RECHECKS_PER_TRANSACTION = 500
 """Heads looked at again in one transaction: a few milliseconds, so that other writers wait no longer."""
 MAX_ROUNDS = 60
 """Choices in one transaction, while each job that was chosen is refused."""
@@ -201,7 +201,7 @@ def _due(tx: Transaction, stream: Stream, forbidden: str | None) -> Iterator[Can
 
 def _levels(tx: Transaction, stream: Stream) -> Iterator[tuple[int, int]]:
     """The priorities of a stream, each with the moment at which its first job is due."""
-    priority = BELOW_ALL
+    priority = BELOW_ALL_PRIORITIES
     while level := tx.row("next_level" + stream.suffix, **stream.values, priority=priority):
         priority = level[0]
         yield level
@@ -219,18 +219,18 @@ def _heads(tx: Transaction, stream: Stream, forbidden: str | None) -> Iterator[C
 
 def refresh_heads(tx: Transaction) -> bool:
     """Look again at heads whose time has come, a bounded number; False when there may be more."""
-    stale = tx.rows("heads_to_recheck", limit=RECHECKS)
+    stale = tx.rows("heads_to_recheck", limit=MAX_RECHECKS_PER_TRANSACTION)
     for serial, task, queue in stale:
         _refresh_head(tx, {"serial": serial, "task": task, "queue": queue})
-    return len(stale) < RECHECKS
+    return len(stale) < MAX_RECHECKS_PER_TRANSACTION
 
 
 def _refresh_head(tx: Transaction, head: dict[str, str]) -> None:
-    priority, run_at, job_id, recheck_at = BELOW_ALL, None, None, None
+    priority, run_at, job_id, recheck_at = BELOW_ALL_PRIORITIES, None, None, None
     while job_id is None and (level := tx.row("next_serial_level", **head, priority=priority)):
-        priority, at, found = level
+        priority, at, head_id = level
         if at <= tx.now.wall:
-            run_at, job_id = at, found
+            run_at, job_id = at, head_id
         else:
             recheck_at = at if recheck_at is None else min(recheck_at, at)
     if job_id is None and recheck_at is None:
@@ -245,17 +245,17 @@ def next_due(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues) -> 
     else holds it up; or any job expires."""
     paused = read_pauses(tx)
     queues = queues.without(paused.queues)
-    moments = [due for stream in _free_streams(tx, tasks, queues, paused) for _, due in _levels(tx, stream)]
+    times = [due for stream in _free_streams(tx, tasks, queues, paused) for _, due in _levels(tx, stream)]
     filters = _filters(tasks, queues)
-    moments += [known for known in tx.column("first_head", **filters) if known is not None]
+    times += [known for known in tx.column("first_head", **filters) if known is not None]
     for serial, task, queue in tx.run("unknown_heads", **filters):
-        priority = BELOW_ALL
+        priority = BELOW_ALL_PRIORITIES
         while level := tx.row("next_serial_level", serial=serial, task=task, queue=queue, priority=priority):
             priority = level[0]
-            moments.append(level[1])
-    moments += [suspect for suspect in tx.column("first_suspect", **filters) if suspect is not None]
-    moments += tx.column("next_expiry")
-    return max(min(moments) - tx.now.wall, 0) / 1_000_000 if moments else None
+            times.append(level[1])
+    times += [suspect for suspect in tx.column("first_suspect", **filters) if suspect is not None]
+    times += tx.column("next_expiry")
+    return max(min(times) - tx.now.wall, 0) / 1_000_000 if times else None
 
 
 def _to_claim(row: tuple[Any, ...], token: str) -> Claim[Job]:

@@ -34,7 +34,7 @@ from stowhand.stores.sqlite.queue.transaction import Transaction
 
 T = TypeVar("T")
 Work = Callable[[Transaction], T]
-STEPS = 100_000
+PROGRESS_CHECK_INSTRUCTIONS = 100_000
 """Instructions of SQLite's virtual machine (some milliseconds) between two checks whether the caller still waits."""
 
 
@@ -178,15 +178,15 @@ class FileConnections(Connections):
 
         Raises StoreTooSlow where the store is only read, and this took too long.
         """
-        over = threading.Event()
+        is_over = threading.Event()
 
         def counted(tx: Transaction) -> T:
-            ends = stopwatch() + self._options.read_timeout if self._options.read_only else inf
-            tx.raw.set_progress_handler(lambda: over.is_set() or stopwatch() > ends, STEPS)
+            ends_at = stopwatch() + self._options.read_timeout if self._options.read_only else inf
+            tx.raw.set_progress_handler(lambda: is_over.is_set() or stopwatch() > ends_at, PROGRESS_CHECK_INSTRUCTIONS)
             try:
                 return work(tx)
             except sqlite3.OperationalError as error:
-                if stopwatch() > ends and is_interrupted(error):
+                if stopwatch() > ends_at and is_interrupted(error):
                     raise StoreTooSlow(
                         f"{self.path}: no answer within {self._options.read_timeout:g} s, which is what a question may"
                         " take here"
@@ -198,7 +198,7 @@ class FileConnections(Connections):
         try:
             return await self._threads.run(self._counter, lambda: self._counter.read(counted))
         finally:
-            over.set()
+            is_over.set()
 
     async def on_writer(self, call: Callable[[], T]) -> T:
         """On the writer's thread."""

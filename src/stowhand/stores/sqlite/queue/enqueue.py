@@ -11,7 +11,7 @@ from stowhand.jobs.fields import OPTIONS
 from stowhand.jobs.job import DEFAULT_MAX_ATTEMPTS, EXPIRED_ERROR, Job, KeyMode, NewJob, State
 from stowhand.stores.sqlite.queue.cancellation import cancel_waiting
 from stowhand.stores.sqlite.queue.moment import to_datetime
-from stowhand.stores.sqlite.queue.rows import INSERTED, LATEST, check_size, to_job, to_row
+from stowhand.stores.sqlite.queue.rows import INSERTED, MAX_TIME_MICROS, check_size, to_job, to_row
 from stowhand.stores.sqlite.queue.transaction import SQL, Transaction
 
 _TASK = INSERTED.index("task")
@@ -96,7 +96,7 @@ def _insert_keyed(tx: Transaction, row: tuple[object, ...], job: NewJob, job_id:
 
 def _take_for_period(tx: Transaction, job_id: int, job: NewJob) -> None:
     if job.unique_period is not None:
-        until = min(tx.now.after(job.unique_period), LATEST)
+        until = min(tx.now.after(job.unique_period), MAX_TIME_MICROS)
         tx.run("take_key", key=job.key, id=job_id, until=until)
 
 
@@ -126,15 +126,15 @@ def _insert_many(tx: Transaction, jobs: Sequence[NewJob]) -> list[int]:
 def _replace(
     tx: Transaction, job_id: int, row: tuple[Any, ...], run_at: int | None, old: str | None, *, repeats: bool
 ) -> None:
-    given = dict(zip(INSERTED, row, strict=True))
-    run_at = given["run_at"] if run_at is None else run_at
-    if given["expires_at"] is not None:
-        given["expires_at"] += run_at - given["run_at"]
-    given |= {"id": job_id, "run_at": run_at, "repeats": repeats}
+    values = dict(zip(INSERTED, row, strict=True))
+    run_at = values["run_at"] if run_at is None else run_at
+    if values["expires_at"] is not None:
+        values["expires_at"] += run_at - values["run_at"]
+    values |= {"id": job_id, "run_at": run_at, "repeats": repeats}
     if old is not None:
-        both = given["payload"] = _appended(old, str(given["payload"]))
+        both = values["payload"] = _appended(old, str(values["payload"]))
         check_size(both)
-    tx.run("replace", **given)
+    tx.run("replace", **values)
 
 
 def _appended(old: str, new: str) -> str:

@@ -24,7 +24,7 @@ from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction
 from stowhand.stores.verdicts import continues
 
-LEAVE_NONE = (State.COMPLETED, State.QUEUED)
+STATES_WITHOUT_ENTRY = (State.COMPLETED, State.QUEUED)
 """Settlements of attempts that worked, or that were not spent."""
 
 
@@ -88,7 +88,9 @@ def settle(tx: Transaction, held: Held, settlement: Settlement) -> State:
         result=settlement.result,
         payload=settlement.payload if settlement.state in STATES_WITH_PAYLOAD else None,
         settled_token=held.token,
-        outcome=None if settlement.state in LEAVE_NONE else attempt_end(settlement.state, settlement.error_class),
+        outcome=None
+        if settlement.state in STATES_WITHOUT_ENTRY
+        else attempt_end(settlement.state, settlement.error_class),
         error_class=settlement.error_class,
     )
     _write(tx, held, ending)
@@ -133,15 +135,15 @@ def keep_tries(
 def _write(tx: Transaction, held: Held, ending: Ending, *, tells: bool = True) -> None:
     if ending.outcome is not None:
         keep_tries(tx, [held.id], ending.outcome, ending.error_class, ending.error)
-    given = msgspec.structs.asdict(ending) | {"id": held.id, "token": held.token, "state": ending.state.value}
+    values = msgspec.structs.asdict(ending) | {"id": held.id, "token": held.token, "state": ending.state.value}
     if ending.state in (State.COMPLETED, State.CANCELED):
         if ending.state is State.CANCELED:
             tx.run("free_key", id=held.id)
         if tx.keeps:
-            tx.run("archive", **given)
+            tx.run("archive", **values)
         check_written(tx.run("delete_one", id=held.id))
     else:
         finished_at = tx.now.wall if ending.state is State.FAILED else None
-        check_written(tx.run("back_or_failed", finished_at=finished_at, **given))
+        check_written(tx.run("back_or_failed", finished_at=finished_at, **values))
         if finished_at is not None and tells:
             tell(tx, ending.error_class)

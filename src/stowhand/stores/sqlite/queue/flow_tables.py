@@ -59,8 +59,8 @@ class SqliteFlowTables(FlowSteps):
 
     async def kept(self, list_id: str) -> str | None:
         """One of them."""
-        found = await self._connections.column("kept", id=list_id)
-        return found[0] if found else None
+        matches = await self._connections.column("kept", id=list_id)
+        return matches[0] if matches else None
 
     async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:
         """In id order."""
@@ -93,9 +93,9 @@ class SqliteFlowTables(FlowSteps):
             self._connections.wake.ring()
         return woken
 
-    async def spend(self, asked: RateLimitRequest) -> float:
+    async def spend(self, request: RateLimitRequest) -> float:
         """By this machine's clock."""
-        return await self._connections.write(lambda tx: _spend(tx, asked))
+        return await self._connections.write(lambda tx: _spend(tx, request))
 
 
 def prune(tx: Transaction, *, age: float) -> bool:
@@ -150,13 +150,13 @@ def _wake(tx: Transaction, key: str) -> ParentWakeup:
     return ParentWakeup.WOKEN
 
 
-def _spend(tx: Transaction, asked: RateLimitRequest) -> float:
-    of = {"limiter": asked.limiter, "part": asked.part}
-    before = RateLimitReply(*(tx.row("limit", **of) or (0, 0, 0)))
-    forgiven = tx.now.wall - micros(asked.interval + WAITER_TIMEOUT_SECONDS)
-    came_back = asked.holder in tx.column("forgive", holder=asked.holder, forgiven=forgiven, **of)
-    spent = spend(tx.now.wall / 1_000_000, before, asked, came_back=came_back)
+def _spend(tx: Transaction, request: RateLimitRequest) -> float:
+    key = {"limiter": request.limiter, "part": request.part}
+    before = RateLimitReply(*(tx.row("limit", **key) or (0, 0, 0)))
+    forgiven = tx.now.wall - micros(request.interval + WAITER_TIMEOUT_SECONDS)
+    came_back = request.holder in tx.column("forgive", holder=request.holder, forgiven=forgiven, **key)
+    spent = spend(tx.now.wall / 1_000_000, before, request, came_back=came_back)
     if spent.wait > 0:
-        tx.run("note_wait", holder=asked.holder, ready_at=tx.now.after(spent.wait), **of)
-    tx.run("note_limit", slot=spent.slot, calls=spent.calls, waiting=spent.following, **of)
+        tx.run("note_wait", holder=request.holder, ready_at=tx.now.after(spent.wait), **key)
+    tx.run("note_limit", slot=spent.slot, calls=spent.calls, waiting=spent.following, **key)
     return spent.wait

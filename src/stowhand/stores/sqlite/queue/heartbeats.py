@@ -91,8 +91,8 @@ class SqliteHeartbeats(Leaser[Transaction]):
 
     async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
         """On a connection that waits for no other writer."""
-        given = as_json([(note.lease.job_id, note.lease.token, note.done, note.text) for note in notes])
-        self._impatient.write(lambda tx: tx.run("keep_progress", notes=given))
+        entries = as_json([(note.lease.job_id, note.lease.token, note.done, note.text) for note in notes])
+        self._impatient.write(lambda tx: tx.run("keep_progress", notes=entries))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -147,12 +147,12 @@ class SqliteHeartbeats(Leaser[Transaction]):
             if not self._connection.write(lambda tx: flow_tables.prune(tx, age=age)):
                 return
 
-    def _prune(self, what: str, age: float) -> None:
+    def _prune(self, kind: str, age: float) -> None:
         def is_old(tx: Transaction) -> bool:
-            return tx.row(f"is_{what}_old", before=tx.now.wall - micros(age)) is not None
+            return tx.row(f"is_{kind}_old", before=tx.now.wall - micros(age)) is not None
 
         def prune(tx: Transaction) -> None:
-            tx.run(f"prune_{what}", before=tx.now.wall - micros(age), limit=PRUNE_AT_ONCE)
+            tx.run(f"prune_{kind}", before=tx.now.wall - micros(age), limit=PRUNE_AT_ONCE)
 
         stop = stopwatch() + PRUNE_FOR
         while stopwatch() < stop and self._connection.read(is_old):

@@ -34,8 +34,8 @@ def enqueue_in(connection: object, job: NewJob, begun: Begun, path: Path | None 
             _check_file(file, path)
         return _explained(raw, job, begun, path or Path(file or _IN_MEMORY))
 
-    made: Job | Awaitable[Job] = caller_to(SQLITE, connection).run(work)
-    return made
+    job_or_awaitable: Job | Awaitable[Job] = caller_to(SQLITE, connection).run(work)
+    return job_or_awaitable
 
 
 def _explained(raw: sqlite3.Connection, job: NewJob, begun: Begun, path: Path) -> Job:
@@ -52,8 +52,8 @@ def _explained(raw: sqlite3.Connection, job: NewJob, begun: Begun, path: Path) -
 
 
 def _enqueue(raw: sqlite3.Connection, job: NewJob, begun: Begun, path: Path) -> Job:
-    began = not raw.in_transaction
-    if began:
+    starts_transaction = not raw.in_transaction
+    if starts_transaction:
         _begin(raw, path)
     raw.execute("SAVEPOINT stowhand_enqueue")
     try:
@@ -64,7 +64,7 @@ def _enqueue(raw: sqlite3.Connection, job: NewJob, begun: Begun, path: Path) -> 
         if raw.in_transaction:
             raw.execute("ROLLBACK TO stowhand_enqueue")
             raw.execute("RELEASE stowhand_enqueue")
-            if began:
+            if starts_transaction:
                 raw.execute("ROLLBACK")
         raise
     raw.execute("RELEASE stowhand_enqueue")
@@ -85,8 +85,8 @@ def _begin(raw: sqlite3.Connection, path: Path) -> None:
 
 def _file_of(raw: sqlite3.Connection) -> str:
     """Empty for a database in memory."""
-    named = raw.execute("PRAGMA database_list").fetchall()
-    return next((file for _, schema_name, file in named if schema_name == "main"), "")
+    databases = raw.execute("PRAGMA database_list").fetchall()
+    return next((file for _, schema_name, file in databases if schema_name == "main"), "")
 
 
 def _check_file(file: str, path: Path) -> None:

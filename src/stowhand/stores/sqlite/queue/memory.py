@@ -35,7 +35,7 @@ NAME = "memory"
 
 _WAITS = "NEW.state IN ('queued', 'errored')"
 _FREES_QUEUE = "OLD.state = 'processing' AND OLD.serial IS NOT NULL"
-_CLAIMABLE = (
+_CLAIMABLE_EVENTS = (
     f"INSERT ON stowhand_jobs WHEN {_WAITS}",
     f"UPDATE OF state, run_at ON stowhand_jobs WHEN {_WAITS} OR ({_FREES_QUEUE} AND NEW.state = 'failed')",
     # The worker that runs the job looks for the request when it is woken.
@@ -195,7 +195,7 @@ def _connect() -> sqlite3.Connection:
 
 def _create_triggers(raw: sqlite3.Connection) -> None:
     # Temporary ones belong to the connection: the schema stays that of a file.
-    for number, event in enumerate(_CLAIMABLE):
+    for number, event in enumerate(_CLAIMABLE_EVENTS):
         raw.execute(
             f"CREATE TEMP TRIGGER IF NOT EXISTS claimable_{number} AFTER {event} BEGIN SELECT stowhand_claimable(); END"
         )

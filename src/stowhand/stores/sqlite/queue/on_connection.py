@@ -30,9 +30,9 @@ class SqliteOnConnection:
         self._now = moment.clock(options.pinned)
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job:
-        made = enqueue_in(connection, self._options.whole(job), self._begun)
-        assert isinstance(made, Job)  # no library that lends its connection here is awaited
-        return made
+        enqueued = enqueue_in(connection, self._options.whole(job), self._begun)
+        assert isinstance(enqueued, Job)  # no library that lends its connection here is awaited
+        return enqueued
 
     def get(self, job_id: int) -> Job | None:
         with self._transaction() as tx:

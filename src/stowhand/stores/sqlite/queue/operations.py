@@ -18,9 +18,9 @@ from stowhand.stores.sqlite.queue.connections import Connections
 from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
-PURGE_AT_ONCE = 2000
+MAX_ROWS_PER_PURGE = 2000
 """Rows deleted in one transaction: well under 50 ms, so that other writers get their turn."""
-BELOW_ALL = -(2**63)
+BEFORE_ALL_TIMES = -(2**63)
 """A moment before any."""
 
 
@@ -67,26 +67,26 @@ class Operator:
     async def _count(self, state: State, age: float) -> int:
         def count(tx: Transaction) -> int:
             before = tx.now.wall - micros(age)
-            wanted = {"state": state.value, "before": before, "limit": MAX_PURGE_COUNT + 1}
-            (number,) = tx.row(f"purgeable_{_place(state)}", **wanted)
+            values = {"state": state.value, "before": before, "limit": MAX_PURGE_COUNT + 1}
+            (number,) = tx.row(f"purgeable_{_place(state)}", **values)
             return int(number)
 
         return await self._connections.read(count)
 
     async def _purge(self, state: State, age: float) -> int:
-        total, since = 0, BELOW_ALL
+        total, since = 0, BEFORE_ALL_TIMES
         while True:
 
             def purge(tx: Transaction, since: int = since) -> list[int]:
                 before = tx.now.wall - micros(age)
-                page = {"state": state.value, "since": since, "before": before, "limit": PURGE_AT_ONCE}
+                page = {"state": state.value, "since": since, "before": before, "limit": MAX_ROWS_PER_PURGE}
                 return tx.column(f"purge_{_place(state)}", **page)
 
-            gone = await self._connections.write(purge)
-            total += len(gone)
-            if len(gone) < PURGE_AT_ONCE:
+            finish_times = await self._connections.write(purge)
+            total += len(finish_times)
+            if len(finish_times) < MAX_ROWS_PER_PURGE:
                 return total
-            since = max(gone)
+            since = max(finish_times)
 
 
 def _place(state: State) -> str:

@@ -69,11 +69,11 @@ class Producer:
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """Commit them in one transaction."""
         spool = Spool()
-        for job in (wanted := [self._options.whole(job) for job in jobs]):
+        for job in (whole_jobs := [self._options.whole(job) for job in jobs]):
             spool.put(job)
 
         def add(tx: Transaction) -> list[Job]:
-            return [enqueue.find(tx, job_id, job) for job_id, job in zip(_add_many(tx, spool), wanted, strict=True)]
+            return [enqueue.find(tx, job_id, job) for job_id, job in zip(_add_many(tx, spool), whole_jobs, strict=True)]
 
         return await self._connections.write(add, wakes=True)
 

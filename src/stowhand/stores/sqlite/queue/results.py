@@ -13,7 +13,7 @@ from stowhand.stores.sqlite.queue.moment import to_datetime
 from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
-LOOK_SECONDS = 10.0
+COMMIT_WAIT_SECONDS = 10.0
 """Of one wait for a commit."""
 
 
@@ -45,15 +45,15 @@ class Results:
 
 async def _hear(wake: Wake) -> None:
     """Until another connection has committed."""
-    while not await wake.wait(LOOK_SECONDS):
+    while not await wake.wait(COMMIT_WAIT_SECONDS):
         pass
 
 
 def _standings(tx: Transaction, job_ids: Sequence[int]) -> list[JobStanding]:
-    found = tx.rows("standings", ids=as_json(job_ids))
+    job_rows = tx.rows("standings", ids=as_json(job_ids))
     last = None
     standings = []
-    for row in found:
+    for row in job_rows:
         job_id, state, attempts, resets, last_error, result, started_at, finished_at, revision, replaced = row
         if state is None:
             last = last or tx.row("last_id") or (0,)

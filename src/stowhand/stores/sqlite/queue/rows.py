@@ -19,17 +19,17 @@ from stowhand.stores.sqlite.queue.moment import Moment, micros, to_datetime, to_
 PAYLOAD_LIMIT = 1024 * 1024
 """Bytes of JSON text."""
 
-LATEST = 253402300799999999
+MAX_TIME_MICROS = 253402300799999999
 """The last microsecond of the year 9999."""
 JobRow = tuple[Any, ...]
 """The columns of the views, in their order."""
 
-_WRITTEN = ("max_attempts", "flags", "queue")
+_CONVERTED = ("max_attempts", "flags", "queue")
 """Details that are written otherwise than they are given."""
-_GIVEN = ("task", "payload", "key", *(name for name in DETAILS if name not in _WRITTEN))
-INSERTED = (*_GIVEN, "run_at", *_WRITTEN, "on_failure", "expires_at", "created_at", "updated_at")
+_UNCONVERTED = ("task", "payload", "key", *(name for name in DETAILS if name not in _CONVERTED))
+INSERTED = (*_UNCONVERTED, "run_at", *_CONVERTED, "on_failure", "expires_at", "created_at", "updated_at")
 """The columns of ``to_row``."""
-_given = attrgetter(*_GIVEN)
+_unconverted_values = attrgetter(*_UNCONVERTED)
 _STATES = {state.value: state for state in State}
 _flags = msgspec.json.Decoder(tuple[str, ...])
 _json = msgspec.json.Encoder()
@@ -38,10 +38,10 @@ _json = msgspec.json.Encoder()
 def to_job(row: JobRow) -> Job:
     """A row without its lease."""
     values = list(row)
-    for place, read in _READ:
+    for place, read in _CONVERSIONS:
         if (value := values[place]) is not None:
             values[place] = read(value)
-    values[_FLAGS] = values[_FLAGS] or ()
+    values[_FLAGS_POSITION] = values[_FLAGS_POSITION] or ()
     return Job(*_in_order(values))
 
 
@@ -74,8 +74,8 @@ _READERS: dict[Kind, Callable[[Any], Any]] = {
     Kind.TRUTH: bool,
     Kind.NAMES: _read_flags,
 }
-_READ = [(place, _READERS[field.kind]) for place, field in enumerate(FIELDS) if field.kind in _READERS]
-_FLAGS = COLUMNS.index("flags")
+_CONVERSIONS = [(place, _READERS[field.kind]) for place, field in enumerate(FIELDS) if field.kind in _READERS]
+_FLAGS_POSITION = COLUMNS.index("flags")
 _in_order = itemgetter(*map(COLUMNS.index, Job.__struct_encode_fields__))
 
 
@@ -85,9 +85,9 @@ def to_row(job: NewJob, now: Moment) -> tuple[Any, ...]:
     due = to_micros(job.run_at) if job.run_at is not None else now.after(job.delay) if job.delay else now.wall
     flags = as_json(tuple(dict.fromkeys(job.flags))) if job.flags else None
     attempts = DEFAULT_MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
-    expires_at = None if job.expires is None else min(due + micros(job.expires), LATEST)
+    expires_at = None if job.expires is None else min(due + micros(job.expires), MAX_TIME_MICROS)
     on_failure = None if job.on_failure is None else as_json(job.on_failure)
-    return (*_given(job), due, attempts, flags, job.queue, on_failure, expires_at, now.wall, now.wall)
+    return (*_unconverted_values(job), due, attempts, flags, job.queue, on_failure, expires_at, now.wall, now.wall)
 
 
 def check(job: NewJob) -> NewJob:

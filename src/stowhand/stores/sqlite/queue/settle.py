@@ -27,8 +27,8 @@ def settle(tx: Transaction, batch: Batch, *, repeat: bool) -> list[Reply]:
     """Replies in the order of the batch."""
     settled = _complete_plain_ones(tx, batch)
     return [
-        Verdict.SETTLED if at in settled else settle_one(tx, lease, settlement, repeat=repeat)
-        for at, (lease, settlement) in enumerate(batch)
+        Verdict.SETTLED if position in settled else settle_one(tx, lease, settlement, repeat=repeat)
+        for position, (lease, settlement) in enumerate(batch)
     ]
 
 
@@ -50,11 +50,11 @@ def _complete_plain_ones(tx: Transaction, batch: Batch) -> set[int]:
 
     Of no job, it shows whether any could be written. An id that occurs twice sends them all the slow way, one by one.
     """
-    plain = {lease.job_id: at for at, (lease, what) in enumerate(batch) if _is_plain(what)}
+    plain = {lease.job_id: position for position, (lease, settlement) in enumerate(batch) if _is_plain(settlement)}
     if (batch and len(plain) < 2) or len({lease.job_id for lease, _ in batch}) < len(batch):
         return set()
-    chosen = (batch[at] for at in plain.values())
-    settled = as_json([(lease.job_id, lease.token, what.result) for lease, what in chosen])
+    chosen = (batch[position] for position in plain.values())
+    settled = as_json([(lease.job_id, lease.token, settlement.result) for lease, settlement in chosen])
     done = tx.column("complete" if tx.keeps else "held_of", settled=settled)
     check_written(tx.run("delete", ids=as_json(done)), len(done))
     return {plain[job_id] for job_id in done}

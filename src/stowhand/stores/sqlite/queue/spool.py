@@ -16,9 +16,9 @@ import msgspec
 from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.jobs.limits import refuse_repeated_key
 
-CHUNK = 2000
+MAX_JOBS_PER_CHUNK = 2000
 """Jobs in memory at a time while reading back."""
-KEPT = 5000
+MAX_JOBS_IN_MEMORY = 5000
 """So many stay in memory; only more than that is worth a file."""
 _LENGTH = struct.Struct("<I")
 
@@ -35,7 +35,7 @@ class Spool:
     def put(self, job: NewJob) -> None:
         """Raises InvalidJob for a key that was given before."""
         refuse_repeated_key(job, self._keys)
-        if len(self._kept) < KEPT:
+        if len(self._kept) < MAX_JOBS_IN_MEMORY:
             self._kept.append(job)
             return
         if self._file is None:
@@ -46,8 +46,8 @@ class Spool:
 
     def chunks(self) -> Iterator[list[NewJob]]:
         """Everything, in the order in which it was put."""
-        for start in range(0, len(self._kept), CHUNK):
-            yield self._kept[start : start + CHUNK]
+        for start in range(0, len(self._kept), MAX_JOBS_PER_CHUNK):
+            yield self._kept[start : start + MAX_JOBS_PER_CHUNK]
         if self._file is not None:
             self._file.seek(0)
             yield from _read(self._file)
@@ -63,7 +63,7 @@ def _read(file: IO[bytes]) -> Iterator[list[NewJob]]:
     chunk: list[NewJob] = []
     while head := file.read(_LENGTH.size):
         chunk.append(decoder.decode(file.read(_LENGTH.unpack(head)[0])))
-        if len(chunk) == CHUNK:
+        if len(chunk) == MAX_JOBS_PER_CHUNK:
             yield chunk
             chunk = []
     if chunk:

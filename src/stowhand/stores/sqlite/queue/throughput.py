@@ -12,7 +12,7 @@ from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
-AT_ONCE = 60
+MAX_MINUTES_PER_TRANSACTION = 60
 """Minutes that are added up in one transaction, at most."""
 _numbers = msgspec.json.Decoder(dict[str, int])
 
@@ -35,9 +35,9 @@ def is_foldable(tx: Transaction) -> bool:
 
 def fold(tx: Transaction) -> None:
     """Add up closed minutes, and old minutes into hours: some of them."""
-    for begins in _closed(tx, AT_ONCE):
+    for begins in _closed(tx, MAX_MINUTES_PER_TRANSACTION):
         _regroup(tx, begins, MINUTE_SECONDS)
-    for begins in _old_hours(tx, AT_ONCE * MINUTE_SECONDS // HOUR_SECONDS):
+    for begins in _old_hours(tx, MAX_MINUTES_PER_TRANSACTION * MINUTE_SECONDS // HOUR_SECONDS):
         _regroup(tx, begins, HOUR_SECONDS)
 
 
