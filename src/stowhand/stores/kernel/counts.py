@@ -109,7 +109,7 @@ def read_figures(engine: Engine, most: int) -> Question[Figures]:
 
 
 def list_tasks(engine: Engine) -> Question[Sequence[BacklogRow]]:
-    """By name."""
+    """Return the known tasks, ordered by name."""
     live = yield from _count_live(MAX_EXACT_COUNT, of_serials=False)
     since = (yield from read_now(engine)) - timedelta(seconds=RECENT_TASK_SECONDS)
     text = "SELECT DISTINCT task FROM {throughput} WHERE seconds = 60 AND begins > :since"
@@ -119,7 +119,7 @@ def list_tasks(engine: Engine) -> Question[Sequence[BacklogRow]]:
 
 
 def list_queues(engine: Engine) -> Question[Sequence[BacklogRow]]:
-    """By name."""
+    """Return the known queues, ordered by name."""
     live = yield from _count_live(MAX_EXACT_COUNT, of_serials=False)
     declared = yield from _declared_queues()
     workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))

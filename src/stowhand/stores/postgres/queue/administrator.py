@@ -1,4 +1,4 @@
-"""Acts on jobs, on one or on many at once, by the schema's administration functions."""
+"""Actions on one job or on many, by the schema's administration functions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from stowhand.stores.postgres.queue.producer import Producer
 from stowhand.stores.postgres.queue.rows import Row, read_job
 
 MAX_JOBS_PER_TRANSACTION = 500
-"""Jobs that are acted on in one transaction: some tens of milliseconds, so that nothing waits long for their locks."""
+"""One transaction with so many jobs takes some tens of milliseconds, so others wait only briefly for their locks."""
 
 
 class Administrator:
-    """A call that gives jobs is one statement: all of it, or nothing. One that gives answers acts on job by job."""
+    """Actions on jobs. A call that returns jobs is atomic; a call that returns answers decides job by job."""
 
     def __init__(self, context: PostgresContext, producer: Producer) -> None:
         self._context = context
@@ -35,15 +35,15 @@ class Administrator:
         self._clock = SystemClock()
 
     async def retry(self, job_id: int) -> Answer:
-        """Due now, attempts and resets 0."""
+        """Make the job due now, with 0 attempts and 0 resets."""
         return await self._act("retry", job_id, (validate_id(job_id), self._context.now()))
 
     async def cancel(self, job_id: int) -> Answer:
-        """At once; a running job is asked to stop."""
+        """Cancel the job at once; request cancellation of a running job."""
         return await self._act("cancel", job_id, (validate_id(job_id), self._context.keep, self._context.now()))
 
     async def remove(self, job_id: int) -> Answer:
-        """Delete, unless it runs or is completed."""
+        """Delete the job, unless it is running or completed."""
         return await self._act("remove", job_id, (validate_id(job_id),))
 
     async def remove_key(self, key: str) -> Answer:
@@ -54,38 +54,38 @@ class Administrator:
         return Answer(job_id, ActionResult(done), reason)
 
     async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
-        """All or, if another transaction keeps one of them locked, none."""
+        """Retry all failed ones of these jobs. If another transaction locks one of them, retry none."""
         values = (plain_array(validate_ids(job_ids)), self._context.now())
         return [row[0] for row in await self._rows("retry_failed", values, row="one of the jobs")]
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
-        """As if a worker had completed them."""
+        """Complete these jobs as a worker would."""
         return await self._jobs("complete_jobs", plain_array(validate_ids(job_ids)), self._context.keep)
 
     async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
-        """For good."""
+        """Fail these jobs permanently."""
         return await self._jobs("permanently_fail_jobs", plain_array(validate_ids(job_ids)), validate_reason(reason))
 
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
-        """Set what is given of run time, priority, attempts and queue."""
+        """Set the passed values of run time, priority, attempts and queue."""
         to = validate_reschedule(to)
         details = (to.run_at, to.priority, to.attempts, to.max_attempts, to.queue)
         return await self._jobs("reschedule_jobs", plain_array(validate_ids(job_ids)), *details, self._context.keep)
 
     async def force_unlock_workers(self, workers: Sequence[str]) -> Sequence[Job]:
-        """Take back what these workers hold."""
+        """Reset the jobs that these workers hold."""
         return await self._jobs("force_unlock_workers", text_array(validate_workers(workers)), self._context.keep)
 
     async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
-        """Due now, attempts and resets 0."""
+        """Make the job due now, with 0 attempts and 0 resets."""
         return await self._act_on_all("retry_jobs", job_ids, self._context.now())
 
     async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
-        """At once; running jobs are asked to stop."""
+        """Cancel the jobs at once; request cancellation of running jobs."""
         return await self._act_on_all("cancel_jobs", job_ids, self._context.keep, self._context.now())
 
     async def remove_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
-        """Delete, unless they run or are completed."""
+        """Delete the jobs, unless they are running or completed."""
         return await self._act_on_all("remove_jobs", job_ids)
 
     async def _act(self, name: str, job_id: int, values: Sequence[object]) -> Answer:
@@ -97,10 +97,11 @@ class Administrator:
             return await self._context.ask("inspect", name, values, row=row)
 
     async def _jobs(self, name: str, *values: object) -> Sequence[Job]:
-        given, locked = (*values, self._context.now()), "one of the jobs (nothing was changed)"
+        arguments = (*values, self._context.now())
+        locked = "one of the jobs (nothing was changed)"
         with self._context.translated():
-            found = await retry_transient(lambda: self._context.ask("inspect", name, given, row=locked), self._clock)
-        return [read_job(row) for row in found]
+            rows = await retry_transient(lambda: self._context.ask("inspect", name, arguments, row=locked), self._clock)
+        return [read_job(row) for row in rows]
 
     async def _act_on_all(self, name: str, job_ids: Sequence[int], *values: object) -> list[Answer]:
         answers: list[Answer] = []
@@ -110,7 +111,7 @@ class Administrator:
         return answers
 
     async def _act_on_page(self, name: str, ids: Sequence[int], values: tuple[object, ...]) -> list[Answer]:
-        """In one transaction; each by itself where another transaction holds one of them."""
+        """Act in one transaction. If another transaction locks one of the jobs, act on each by itself."""
         try:
             with self._context.translated():
                 rows = await self._context.ask("inspect", name, (plain_array(ids), *values))
@@ -123,5 +124,5 @@ class Administrator:
 
 
 def _answer(job_id: int, done: str, reason: str) -> Answer:
-    """What an acting statement replied about one job."""
+    """Return the answer of an acting statement about one job."""
     return Answer(job_id, ActionResult(done), f"there is no job {job_id}" if done == ActionResult.MISSING else reason)

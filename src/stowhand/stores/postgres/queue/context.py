@@ -26,9 +26,9 @@ from stowhand.stores.postgres.queue.rows import column_fillings, pairs
 from stowhand.stores.postgres.shared.plan import translating
 
 QUOTES = "$stowhand$"
-"""Around the bodies of functions, where the schema's name contains the usual ones."""
+"""Quotes around the bodies of functions if the schema's name contains the usual ones."""
 NAME_LIMIT = 63
-"""Bytes of an identifier in PostgreSQL."""
+"""Maximum number of bytes of an identifier in PostgreSQL."""
 
 # Without statistics (right after a burst) the planner would read or sort the whole table for each claim; a function's
 # own settings need no session state and hold behind a pooler. JIT would cost more than any of these statements.
@@ -36,7 +36,7 @@ _INDEX_PLANS = (
     "set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off "
     "set enable_mergejoin = off set plan_cache_mode = force_generic_plan set jit = off"
 )
-# Grants decide who may call a function (functions/grants.sql); what it does, it does as the schema's owner.
+# Grants decide which login may call a function (functions/grants.sql). It runs with the rights of the schema's owner.
 _DEFINER = "security definer set search_path = pg_catalog, pg_temp"
 
 
@@ -45,13 +45,12 @@ class RowLocked(StoreUnreachable):
 
 
 class PostgresContext:
-    """One schema in one database: at the application's pool if there is one, else at the URL."""
+    """One schema in one database, reached by the application's pool if there is one, else by the URL."""
 
     def __init__(self, url: str, options: StoreOptions) -> None:
         self.options = options
         self.schema = _checked(options.schema)
         self.pool: Pool | BorrowedPool
-        """The pool is the application's."""
         within = options.read_timeout if options.read_only else None
         if options.pool is not None:
             self.pool = BorrowedPool(options.pool, prepared=options.prepared_statements, read_timeout_seconds=within)
@@ -60,7 +59,7 @@ class PostgresContext:
         else:
             self.address = Address(url)
             self.dialer = Dialer(self.address, options.prepared_statements, within)
-            # The last of the reserved ones is the pool's own.
+            # One of the reserved connections belongs to the pool itself.
             self.pool = Pool(
                 self.dialer, (options.pool_size or DEFAULT_POOL_SIZE) - RESERVED_CONNECTIONS + 1, self.role
             )
@@ -68,53 +67,53 @@ class PostgresContext:
         self.listen_dialer = Dialer(Address(listen_at), self.dialer.prepared, within) if listen_at else self.dialer
         self.channel = channel_of(self.schema)
         self.keep = options.history is not None
-        """Completed and canceled jobs are kept in the history."""
+        """Whether completed and canceled jobs are kept in the history."""
         self.fillings = fillings_of(self.schema)
         self.statements = load_statements(
             files("stowhand.stores.postgres.queue") / "statements.sql",
-            # A % in the schema's name is no placeholder of the driver's.
+            # Double a % in the schema's name, which the driver would read as a placeholder.
             {name: text.replace("%", "%%") for name, text in self.fillings.items()} | column_fillings(),
         )
         self.worker = ""
-        """The worker that claims through this store: part of the names of its connections."""
+        """The name of the worker that claims through this store, which is part of the names of its connections."""
         self.heartbeat_timeout_seconds = STATEMENT_DEADLINE_SECONDS
-        """Seconds that a heartbeat waits for an answer: a connection that died silently must not cost a lease."""
+        """Seconds that a heartbeat waits for a reply, so that a silently lost connection does not cost a lease."""
         self.changed_claim_reason = "its lease is another one now"
 
     @property
     def place(self) -> str:
-        """Where the schema is, for errors."""
+        """Schema and address, for error messages."""
         return f"schema {self.schema!r} at {self.address}"
 
     def statement(self, name: str) -> bytes:
-        """By its name in statements.sql."""
+        """Return a statement by its name in statements.sql."""
         return self.statements[name]
 
     def values(self, **values: object) -> Mapping[str, object]:
-        """Parameters of a statement that has them by name."""
+        """Return the parameters of a statement with named parameters."""
         return values | {"keep": self.keep, "now": self.now()}
 
     def leases(self, leases: Sequence[Lease]) -> dict[str, Any]:
-        """Each once, in id order: that is the order of locking."""
+        """Return each lease once, in the order of ids, which is the order of locking."""
         ids, tokens = pairs(sorted(set(leases), key=lambda lease: lease.job_id))
         return {"ids": ids, "tokens": tokens}
 
     def job_id(self, key: int) -> JobId:
-        """Itself."""
+        """Return the id that a key of this table means: the key itself."""
         return key
 
     def now(self) -> datetime | None:
-        """The frozen time of a test, else None: the server's clock."""
+        """Return the frozen time of a test. ``None`` means the server's clock."""
         return self.options.pinned() if self.options.pinned is not None else None
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
-        """A connection for statements of an application's own, committed at the end of the block."""
+        """Lend a connection for the application's statements; commit at the end of the block."""
         return self.pool.lend("task")
 
     def seat(self, slots: int) -> str | None:
-        """Let the pool have a connection for each slot. Returns a warning where it was given fewer.
+        """Let the pool have a connection for each slot. Return a warning if its size is set to fewer.
 
-        Raises ConfigurationError where tasks would have none.
+        Raise ConfigurationError if no connection would be left for tasks.
         """
         given = self.options.pool_size
         if isinstance(self.pool, BorrowedPool):
@@ -133,13 +132,13 @@ class PostgresContext:
         return pool_shortage(f"pool_size={given}", given, slots)
 
     def role(self, role: str) -> str:
-        """The application_name of a connection."""
+        """Return the application_name of a connection."""
         return f"stowhand:{role}:{self.worker}" if self.worker else f"stowhand:{role}"
 
     async def ask(self, role: str, name: str, values: Values = (), *, row: str = "the job") -> list[Row]:
-        """Run one statement on a connection of the pool. ``row``: what it may have to lock, for the error.
+        """Run one statement on a connection of the pool. ``row``: the row it may lock, for the error.
 
-        Raises what psycopg raises, but RowLocked, which is not tried again, where another transaction holds the lock.
+        Raise the errors of psycopg, but RowLocked, which is not retried, if another transaction holds the lock.
         """
         try:
             return await self.pool.rows(role, self.statements[name], values)
@@ -147,11 +146,11 @@ class PostgresContext:
             raise RowLocked(f"{self.address}: an open transaction holds {row}; try again when it has ended") from None
 
     def translated(self) -> AbstractContextManager[None]:
-        """Turns the driver's errors into the package's. Errors about values are left to the caller that sent them."""
+        """Translate the driver's errors in the block. Errors about values are left to the caller that sent them."""
         return translating(self.translate)
 
     def translate(self, error: BaseException) -> StoreError:
-        """The package's error for a driver's error."""
+        """Return the package's error for a driver's error."""
         text = self.address.message(error)
         if postgres_errors.is_pooler_error(error):
             return StoreError(
@@ -195,7 +194,7 @@ def _checked(schema: str) -> str:
 
 
 def channel_of(schema: str) -> str:
-    """The channel on which enqueues notify."""
+    """Return the channel on which enqueues notify."""
     channel = f"{schema}:wake"
     if len(channel.encode()) > NAME_LIMIT:
         channel = f"stowhand:{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
@@ -203,7 +202,7 @@ def channel_of(schema: str) -> str:
 
 
 def fillings_of(schema: str) -> dict[str, str]:
-    """What the {braces} of all texts are filled with, for a schema of this name."""
+    """Return the fillings of the {braces} in all texts, for a schema of this name."""
     channel = channel_of(schema)
     quoted = quote_identifier(schema)
     return {
@@ -227,7 +226,7 @@ _MAX_ROLE_PREFIX_BYTES = 63 - len("_enqueuer")
 
 
 def role_names(schema: str) -> dict[str, str]:
-    """``{"worker": "stowhand_worker", …}``. They belong to the whole server, so their names begin with the schema's."""
+    """Return ``{"worker": "stowhand_worker", …}``. Roles are shared by the server, so names begin with the schema's."""
     first = schema
     if len(schema.encode()) > _MAX_ROLE_PREFIX_BYTES:
         first = f"stowhand_{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
@@ -235,7 +234,7 @@ def role_names(schema: str) -> dict[str, str]:
 
 
 def role_fillings(schema: str) -> dict[str, str]:
-    """For statements: ``{worker}`` is the identifier, ``{worker_text}`` the literal."""
+    """Return fillings of statements: ``{worker}`` is the identifier, ``{worker_text}`` the literal."""
     names = role_names(schema)
     return {role: quote_identifier(name) for role, name in names.items()} | {
         f"{role}_text": quote_text(name) for role, name in names.items()

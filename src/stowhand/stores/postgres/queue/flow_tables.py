@@ -1,4 +1,4 @@
-"""What flows keep in the schema: the functions of functions/flows.sql, for Python."""
+"""The tables of flows in the schema: the functions of functions/flows.sql, for Python."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from stowhand.stores.postgres.queue.reader import Reader
 from stowhand.stores.postgres.queue.rows import read_job
 
 MAX_JOBS_PER_STATEMENT = 1000
-"""Jobs in one statement."""
 
 
 class PostgresFlowTables(FlowSteps):
-    """Each call is one statement, on a connection of the pool; many jobs are created by several, in one transaction."""
+    """Tables of flows. Each call is one statement; many jobs take several, in one transaction."""
 
     def __init__(self, context: PostgresContext) -> None:
         super().__init__(Reader(context))
@@ -36,7 +35,7 @@ class PostgresFlowTables(FlowSteps):
         self.keeps = context.keep
 
     async def create(self, flow: str, jobs: Sequence[NewFlow]) -> Sequence[str]:
-        """All or none. The ids are the caller's, so what had no reply is repeated; what exists already stays."""
+        """Create all jobs or none. A repeat is safe: the caller chooses the ids, and existing jobs stay."""
         plain = [job for job in jobs if job.key is None]
         keyed = sorted((job for job in jobs if job.key is not None), key=lambda job: str(job.key))
         calls = [
@@ -60,43 +59,43 @@ class PostgresFlowTables(FlowSteps):
                 await self._clock.sleep(TRANSIENT_PAUSE_SECONDS * attempt)
             else:
                 return [holders.get(job.id, job.id) for job in jobs]
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
-        """For as long as the job is known."""
+        """Store lists for as long as the job is known."""
         await self._rows("flow_keep", *_lists([(job_id, *each) for each in lists]))
 
     async def kept(self, list_id: str) -> str | None:
-        """One of them."""
+        """Return the content of a stored list; ``None`` if it is absent."""
         matches = await self._rows("flow_kept", list_id)
         return matches[0][0] if matches else None
 
     async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:
-        """In id order."""
+        """Return the ids of the jobs with this attribute, in id order."""
         return [job_id for (job_id,) in await self._rows("flow_ids", flow, attribute, value)]
 
     async def exists(self, ids: Sequence[str]) -> set[str]:
-        """Those that are there."""
+        """Return those of the ids that exist."""
         return {job_id for (job_id,) in await self._rows("flow_exists", text_array(ids))}
 
     async def latest(self, keys: Sequence[str]) -> Sequence[Job | None]:
-        """In the order of the keys."""
+        """Return the newest job of each key, in the order of the keys."""
         jobs = map(read_job, await self._rows("flow_latest", text_array(keys)))
         by_key = {job.key: job for job in jobs}
         return [by_key.get(key) for key in keys]
 
     async def delete(self, flow: str, job_id: str, keys: Sequence[str]) -> bool:
-        """In one transaction."""
+        """Delete the job and its steps in one transaction."""
         ((is_deleted,),) = await self._rows("flow_delete", flow, job_id, text_array(keys))
         return bool(is_deleted)
 
     async def wake(self, key: str) -> ParentWakeup:
-        """Make it due."""
+        """Make the parked parent due if its children have ended."""
         ((woken,),) = await self._rows("flow_wake", key, self._context.now())
         return ParentWakeup(woken)
 
     async def spend(self, spending: RateLimitRequest) -> float:
-        """By the server's clock."""
+        """Use the rate limiter. Return the seconds to wait, by the server's clock."""
         values = (
             *(spending.limiter, spending.part, spending.holder),
             *(spending.reservoir, spending.interval, self._context.now()),
@@ -105,17 +104,20 @@ class PostgresFlowTables(FlowSteps):
         return float(wait)
 
     def _call(self, flow: str, jobs: Sequence[NewFlow]) -> tuple[object, ...]:
-        found = [(job.id, *lookup) for job in jobs for lookup in job.lookups]
+        entries = [(job.id, *lookup) for job in jobs for lookup in job.lookups]
         return (
             *(flow, text_array(job.id for job in jobs)),
-            *(text_array(entry[place] for entry in found) for place in range(3)),
+            *(text_array(entry[place] for entry in entries) for place in range(3)),
             *bulk_values_of_each([limits.check(job.step) for job in jobs], self._context.now()),
         )
 
     async def _create(
         self, calls: Sequence[tuple[str, tuple[object, ...]]], flow: str, keyed: Sequence[NewFlow]
     ) -> dict[str, str]:
-        """In one transaction. ``keyed`` are in the order of their keys; returns their ids, or those of the holders."""
+        """Create the jobs in one transaction. Return the ids of ``keyed`` jobs, or of the jobs that hold their keys.
+
+        ``keyed`` jobs are in the order of their keys.
+        """
         holders: dict[str, str] = {}
         async with (
             self._context.pool.connection("flow") as connection,

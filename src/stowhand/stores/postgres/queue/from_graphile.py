@@ -1,10 +1,10 @@
-"""Moves the jobs of a graphile-worker schema into ours, in one transaction.
+"""The move of the jobs of a graphile-worker schema into ours, in one transaction.
 
-look    what is there, and what forbids to move it; changes nothing
-move    lock their tables, look once more, rename their schema, install ours, copy
+look    read the contents and the obstacles to a move; change nothing
+move    lock their tables, look again, rename their schema, install ours, copy
 
-Their schema stays under another name. There are two layouts: until 0.13 a job's row has the names of its task and
-queue, later it has their ids.
+Their schema stays under another name. There are two layouts. Until 0.13, a job's row has the names of its task and
+queue; later it has their ids.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from stowhand.stores.postgres.queue.installer import Installer
 KEPT_SUFFIX = "_before_stowhand"
 MAX_NAME_BYTES = 63
 NEEDED_COLUMNS = {"key", "flags", "revision", "locked_at", "locked_by"}
-"""Of their jobs: version 0.12 has them all."""
+"""Columns that their jobs must have; version 0.12 has all of them."""
 IDS = {"id": "id,", "id_value": "j.id,", "overriding": "overriding system value"}
 NO_IDS = dict.fromkeys(IDS, "")
 
 Tables = Mapping[str, Sequence[str]]
-"""Columns of their tables, by name."""
+"""Columns of their tables, by table name."""
 Statements = Mapping[str, bytes]
 
 
 class GraphileContents(msgspec.Struct, frozen=True, kw_only=True):
-    """What a schema of theirs holds, and what forbids to move it."""
+    """Contents of a graphile-worker schema, and the obstacles to a move."""
 
     jobs: int
     failed: int
     retried: int
-    """Waiting jobs that have been tried."""
+    """Waiting jobs with an earlier attempt."""
     keys: int
     queued: int
     """Jobs that have a named queue."""
@@ -50,27 +50,27 @@ class GraphileContents(msgspec.Struct, frozen=True, kw_only=True):
     """Known items of crontabs."""
     keeps_ids: bool = True
     problems: Sequence[str] = ()
-    """Sentences with what to do; empty: it can be moved."""
+    """Sentences that include the fix. Empty if the schema can be moved."""
 
 
 class GraphileImport:
-    """The move of one schema of theirs."""
+    """The move of one graphile-worker schema."""
 
     def __init__(self, context: PostgresContext, installer: Installer, theirs: str) -> None:
         self._context = context
         self._installer = installer
         self.theirs = theirs
         self.kept = theirs.encode()[: MAX_NAME_BYTES - len(KEPT_SUFFIX)].decode(errors="ignore") + KEPT_SUFFIX
-        """The name that their schema gets."""
+        """The new name of their schema."""
 
     async def look(self) -> GraphileContents:
-        """Find out what would be moved. Raises SchemaError where there is no schema of theirs that can be read."""
+        """Return what would be moved. Raise SchemaError if there is no readable graphile-worker schema."""
         with self._context.translated(), self._owning():
             async with self._context.pool.connection("schema") as connection, connection.transaction():
                 return await self._look(connection, await self._tables(connection))
 
     async def move(self, *, roles: bool = False) -> GraphileContents:
-        """Move it; return what was moved. Raises SchemaError, with all problems; then nothing has changed."""
+        """Move the schema and return what was moved. Raise SchemaError with all problems; then nothing has changed."""
         contents: GraphileContents | None = None
         tables: Tables = {}
 
@@ -96,7 +96,7 @@ class GraphileImport:
         return contents
 
     async def _tables(self, connection: Session) -> Tables:
-        """Their tables and columns. Raises SchemaError where they are not graphile-worker's, or too old."""
+        """Return their tables and columns. Raise SchemaError if they are not graphile-worker's, or too old."""
         found: Tables = dict(await _answer(connection, self._statements({}, self.theirs)["tables"]))
         jobs = found.get(_name("jobs", found))
         if jobs is None or "migrations" not in found:
@@ -111,7 +111,7 @@ class GraphileImport:
         return found
 
     def _statements(self, tables: Tables, schema: str, ids: Mapping[str, str] = NO_IDS) -> Statements:
-        """For their tables in a schema of this name."""
+        """Return the statements for their tables in a schema of this name."""
         fillings = {"task": "j.task_identifier", "queue": "j.queue_name", "joins": ""}
         if "task_identifier" not in tables.get(_name("jobs", tables), ()):
             fillings = {
@@ -133,7 +133,7 @@ class GraphileImport:
 
     @contextmanager
     def _owning(self) -> Iterator[None]:
-        """Row security hides all their jobs from other logins, and only the owner renames a schema."""
+        """Explain a lack of rights. Row security hides their jobs, and only the owner can rename a schema."""
         try:
             yield
         except (psycopg.errors.InsufficientPrivilege, StoreRefused) as error:
@@ -197,7 +197,7 @@ class GraphileImport:
 
 
 def _name(table: str, tables: Tables) -> str:
-    """Of one of their tables in this layout; the first name is that of versions until 0.15."""
+    """Return the name of one of their tables in this layout. Before 0.16 the names begin with ``_private_``."""
     return f"_private_{table}" if "_private_jobs" in tables else table
 
 
@@ -215,7 +215,7 @@ async def _run(connection: Session, statements: Statements, *names: str) -> None
 
 
 async def _answer(connection: Session, statement: bytes) -> list[Row]:
-    """Without a deadline: a large table is read as a whole."""
+    """Read without a timeout, as a large table may be read as a whole."""
     cursor = connection.reader()
     await cursor.execute(statement)
     return await cursor.fetchall()

@@ -1,4 +1,4 @@
-"""Reads the SQL files beside this one that make the schema, and the functions in them, one by one."""
+"""Readers of the SQL files that create the schema, and of the functions in them."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ FUNCTIONS = (
     *("shared_name",),
     *("finish", "grants"),
 )
-"""In this order: SQL functions are checked when they are made."""
+"""Files in the order of creation: PostgreSQL checks the body of an SQL function when it is created."""
 
 
 _FREE = "j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2"
 CONDITIONS = {"in_default": f"j.queue is null and {_FREE}", "in_other_queue": f"j.queue is not null and {_FREE}"}
-"""Of the indexes live_by_task and live_by_queue, for a job ``j``: what waits without a serial key."""
+"""Conditions of the indexes live_by_task and live_by_queue, for a waiting job ``j`` without a serial key."""
 PAYLOADS = ("json default '{}'", "jsonb", "text")
-"""Of ``add_job``, which is made for each."""
+"""Types of the payload of ``add_job``; there is one function for each."""
 
 
 def sources(functions: list[str]) -> list[tuple[str, str]]:
-    """Names and bodies of all functions in these texts, as the catalog has them."""
+    """Return the names and bodies of all functions in these texts, as in the catalog."""
     return [(name, body) for text in functions for name, _, body in _FUNCTION.findall(text)]
 
 
 def digest(body: str) -> str:
-    """Of a function's body; PostgreSQL computes the same."""
+    """Return the digest of a function's body. PostgreSQL computes the same."""
     return hashlib.sha256(body.encode()).hexdigest()
 
 
 def read_functions(fillings: dict[str, str], names: Sequence[str] = FUNCTIONS) -> list[str]:
-    """The texts of the functions, with the schema's name filled in."""
+    """Return the texts of the functions, with the schema's name filled in."""
     folder = _HERE / "functions"
     return [
         filled(
@@ -59,13 +59,13 @@ def read_functions(fillings: dict[str, str], names: Sequence[str] = FUNCTIONS) -
 
 
 def read_text(name: str, fillings: dict[str, str]) -> str:
-    """Another file of this folder, filled in."""
+    """Return the text of another file in this folder, filled in."""
     return filled((_HERE / name).read_text("utf-8"), fillings)
 
 
 def filled(text: str, fillings: dict[str, str]) -> str:
-    """A text of SQL with its {places} filled.
+    """Return a text of SQL with its {braces} filled.
 
-    A body is between $$ and $$; where the schema's name contains that, between QUOTES, which no name contains.
+    A body is quoted with $$. If the schema's name contains $$, it is quoted with QUOTES, which no name contains.
     """
     return fill(text.replace("$$", QUOTES) if "$$" in fillings["schema"] else text, fillings)

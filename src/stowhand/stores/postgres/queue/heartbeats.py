@@ -1,4 +1,4 @@
-"""The queue's heartbeats: beside leases, its schema's upkeep and the list of workers."""
+"""The queue's heartbeats: leases, maintenance of the schema, and the list of workers."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from stowhand.stores.postgres.shared.leaser import Leaser
 
 
 class PostgresHeartbeats(Leaser[PostgresContext]):
-    """A token that has been abandoned is kept in the schema."""
+    """Heartbeats of the queue. The schema keeps abandoned tokens."""
 
     _has_declared = False
 
     async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
-        """Those that were asked to cancel."""
+        """Return the leases whose jobs have a cancellation request."""
         with self._context.translated():
             rows = await self._ask("find_canceled", **self._context.leases(leases))
         return frozenset((self._context.job_id(key), token) for key, token in rows)
 
     async def abandon(self, token: str) -> bool:
-        """Give back what this claim holds, and let it claim no more. False: some of it is locked, and still held."""
+        """Return the jobs of this claim to the queue and forbid it to claim more. False: locked jobs are still held."""
         with self._context.translated():
             try:
                 ((done,),) = await self._ask("abandon", token=token)
             except psycopg.Error as error:
                 if postgres_errors.concerns_call(error):
                     raise
-                return True  # what it holds comes back when its leases end; there is no use in asking again
+                return True  # the jobs return when their leases expire; a repeat would fail again
         return bool(done)
 
     async def check(self) -> None:
-        """Raises SchemaTooNew once a newer, breaking migration has been applied."""
+        """Raise SchemaTooNew after a newer, breaking migration was applied."""
         ((newest,),) = await self._rows("newest_breaking")
         self._leave_behind(newest)
 
     async def maintain(self) -> None:
-        """Makes days of the history ahead and drops old ones, and rows of serial keys that no job needs.
+        """Create coming days of the history, drop old ones, and delete rows of unused serial keys.
 
-        Raises StoreError when one of these could not be done; the others are done. Beats wait for it: it has no more
-        patience than they have, and a server that is slow goes on with what was given up.
+        Raise StoreError if one of these failed; the others are done. Heartbeats wait for this call, so it has their
+        timeout. A slow server continues the statement after the timeout.
         """
         options = self._context.options
         values = self._context.values(history=options.history, failed_retention=options.failed_retention)
@@ -65,7 +65,7 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
             raise StoreError(f"{self._context.address}: not everything could be kept in order: {problem}")
 
     async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
-        """In one transaction."""
+        """Store the progress of jobs in one transaction."""
         by_id = sorted(notes, key=lambda note: note.lease.job_id)
         ids, tokens = pairs([note.lease for note in by_id])
         values = self._context.values(
@@ -78,7 +78,7 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
             await self._link.rows(self._context.statement("keep_progress"), values, lambda: within)
 
     async def worker_seen(self, card: WorkerDescription, task_queues: Mapping[str, str]) -> None:
-        """An entry in the list of workers. Raises SchemaTooNew as ``check`` does: an idle worker asks nothing else."""
+        """Update the worker's entry. Raise SchemaTooNew as ``check`` does: an idle worker makes no other call."""
         if not self._has_declared:
             await self.declare_queues(task_queues)
             self._has_declared = True
@@ -92,17 +92,17 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
         self._leave_behind(newest)
 
     async def declare_queues(self, task_queues: Mapping[str, str]) -> None:
-        """Keep the queues of tasks."""
+        """Store the queues of tasks."""
         if task_queues:
             await self._rows("declare_queues", task_queues=msgspec.json.encode(task_queues).decode())
 
     async def worker_gone(self, name: str) -> None:
-        """Out of the list of workers."""
+        """Remove the worker from the list."""
         await self._rows("worker_gone", name=name)
 
     async def write_throughput(self, writer: str, minutes: Sequence[TaskMinute]) -> Collection[tuple[int, str]]:
-        """Write what a worker counted."""
-        rows = [{"minute": one.minute, "task": one.task, "tally": one.tally.numbers()} for one in minutes]
+        """Write the counts of a worker. Return the (minute, task) pairs that were not written."""
+        rows = [{"minute": row.minute, "task": row.task, "tally": row.tally.numbers()} for row in minutes]
         return await self._rows("write_throughput", writer=writer, rows=msgspec.json.encode(rows).decode())
 
     def _leave_behind(self, newest: int) -> None:

@@ -1,10 +1,10 @@
-"""Announces whether this worker is idle, so that an enqueue notifies only while one is: a NOTIFY takes a lock that
-all commits share.
+"""Announcements of whether this worker is idle. An enqueue notifies only while a worker is idle, because a NOTIFY takes
+a lock that all commits share.
 
-An idle worker holds a shared lock on its listening connection (statement ``fall_asleep``), which ends with it. It
-claims once more after it has taken the lock. An enqueue tries that lock; if it gets it, no worker is idle. What remains
-is an enqueue that tried just before and commits just after: so an idle worker claims again a little later, twice.
-Beyond that there are polls.
+An idle worker holds a shared lock on its listening connection (statement ``fall_asleep``); the lock ends with the
+connection. The worker claims once more after it has taken the lock. An enqueue tries that lock; if it succeeds, no
+worker is idle. An enqueue may try the lock just before the worker takes it, and commit after the worker's claim.
+Therefore an idle worker claims twice more a little later. After that, it polls.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from stowhand.stores.database.link import Connection, rows
 from stowhand.stores.postgres.shared.listener import Announcement
 
 BUSY_CLAIMS = 5
-"""Claims in a row that found jobs: there is more than this worker can do."""
+"""After so many claims in a row that return jobs, the worker is busy."""
 WINDOW_SECONDS = 0.25
-"""Seconds."""
 BUSY_JOBS = 250
-"""Jobs or wake-ups in the last one or two windows. A worker that gets as many claims again soon, not notified."""
+"""With so many jobs or wake-ups in the last one or two windows, a worker claims again soon without notifications."""
 BUSY_RECLAIM_SECONDS = 0.005
-"""Seconds until a busy worker claims again."""
 RECLAIM_DELAYS_SECONDS = (0.05, 1.0)
 """Times after the announcement at which an idle worker claims again.
 
@@ -31,28 +29,28 @@ A due job that a claim passes over is rechecked by the worker itself, on every s
 
 
 class IdleAnnouncement(Announcement):
-    """Shows whether the worker is idle. When it changes depends on the time and on what claims found."""
+    """Announcement of whether the worker is idle, derived from the time and the results of claims."""
 
     def __init__(self, statements: Mapping[str, bytes]) -> None:
         super().__init__()
         self._statements = statements
         self._clock = SystemClock()
         self.should_sleep = True
-        """It should be announced as idle."""
+        """Whether the worker should be announced as idle."""
         self.asleep = False
-        """It is announced: enqueues can see it."""
+        """Whether the worker is announced as idle: enqueues notify."""
         self._looks: list[float] = []
         self._streak = self._recent = self._before = 0
         self._since = float("-inf")
         self._claims = False
 
     async def begin(self, connection: Connection) -> None:
-        """Idle, unless claims say otherwise."""
+        """Announce the worker as idle on a new connection, unless its claims show that it is busy."""
         if self.should_sleep:
             await self._fall_asleep(connection)
 
     async def update(self, connection: Connection) -> bool:
-        """True when it is announced as idle only since now: until then no enqueue had to notify it."""
+        """Update the announcement. Return True if the worker became idle: earlier enqueues may not have notified it."""
         if self.should_sleep and not self.asleep:
             await self._fall_asleep(connection)
             return True
@@ -62,7 +60,7 @@ class IdleAnnouncement(Announcement):
         return False
 
     def end(self) -> None:
-        """The lock is gone with the connection."""
+        """Record that the lock ended with the connection."""
         self.asleep = False
 
     async def _fall_asleep(self, connection: Connection) -> None:
@@ -70,7 +68,7 @@ class IdleAnnouncement(Announcement):
         self.fell_asleep(self._clock.monotonic())
 
     def claimed(self, jobs: int, now: float | None = None) -> None:
-        """A claim found so many: a worker that gets many need not be notified."""
+        """Record the number of jobs of a claim. A worker that gets many jobs needs no notifications."""
         self._claimed(jobs, self._clock.monotonic() if now is None else now)
         if self.should_sleep is not self.asleep or not jobs:
             self.changed.set()
@@ -92,12 +90,12 @@ class IdleAnnouncement(Announcement):
                 self._looks = [now + BUSY_RECLAIM_SECONDS] if busy else []
 
     def woken(self, now: float) -> None:
-        """By a notification. Many of them count as many jobs, even if they bring none (they may not be due)."""
+        """Record a wake-up by a notification. It counts as a job, even if no job is due."""
         if self._count(1, now):
             self.should_sleep = False
 
     def _count(self, number: int, now: float) -> bool:
-        """Counts, and says whether there were many of late."""
+        """Add to the count of the window. Return whether the recent count is high."""
         if now - self._since > WINDOW_SECONDS:
             self._before = self._recent if now - self._since < 2 * WINDOW_SECONDS else 0
             self._recent = 0
@@ -106,16 +104,16 @@ class IdleAnnouncement(Announcement):
         return self._recent + self._before >= BUSY_JOBS
 
     def fell_asleep(self, now: float) -> None:
-        """Enqueues can see it from now on."""
+        """Record that the worker is announced as idle from now on."""
         self.asleep = True
         self._looks = [now + seconds for seconds in RECLAIM_DELAYS_SECONDS] if self._claims else []
 
     def next_look(self) -> float:
-        """When to claim again without a notification."""
+        """Return the time of the next claim without a notification."""
         return self._looks[0] if self._looks else float("inf")
 
     def look(self, now: float) -> bool:
-        """True once for each of those times that has come."""
+        """Return True once for each of these times that has passed."""
         if not self._looks or self._looks[0] > now:
             return False
         del self._looks[0]

@@ -1,4 +1,4 @@
-"""Enqueueing inside a transaction that a caller holds; never committed here.
+"""Enqueues inside a transaction of the caller, which is never committed here.
 
 Every driver and library passes one text to the SQL function ``enqueue_text`` (functions/enqueue.sql), and one back.
 """
@@ -28,22 +28,23 @@ _ledger_reader = msgspec.json.Decoder(list[Applied])
 
 
 class InTransaction:
-    """Puts jobs into the transactions of callers."""
+    """Producer in the transactions of callers."""
 
     def __init__(self, context: PostgresContext) -> None:
         self._context = context
         self.function = f"{context.fillings['schema']}.enqueue_text"
-        # A caller calls a function of one text: here an empty one is appended to the ledger.
+        # A caller calls a function of one text; this form appends an empty text to the ledger.
         self._ledger = f"""(
             select coalesce(pg_catalog.json_agg(pg_catalog.json_build_array(
                 m.id, m.breaking, pg_catalog.to_jsonb(m)->>'fingerprint')), '[]')::text
             from {context.fillings["schema"]}.applied_migrations m) || pg_catalog.lower"""
         self._is_checked = False
-        """The schema suits this version: asked once, in the transaction of the first caller."""
+        """Whether the schema was checked, once, in the transaction of the first caller."""
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
-        """In the transaction of this connection. Raises SchemaError, and ConfigurationError where its owner could not
-        commit it.
+        """Enqueue in the transaction of this connection.
+
+        Raise SchemaError, and ConfigurationError if the owner of the connection could not commit.
         """
         caller = caller_to(POSTGRES, connection)
         with self._errors_of(job):
@@ -66,7 +67,7 @@ class InTransaction:
         self._is_checked = True
 
     def text_of(self, job: NewJob) -> str:
-        """The job as JSON; ``now``: the frozen time of a test."""
+        """Return the job as JSON, with the frozen time of a test as ``now``."""
         checked, now = limits.check_options(self._context.options.whole(job)), self._context.now()
         whole = checked if now is None else msgspec.to_builtins(checked) | {"now": now}
         return msgspec.json.encode(whole).decode()
@@ -76,7 +77,7 @@ class InTransaction:
             return _reader.decode(await answer)
 
     def _check_place(self, connection: object) -> None:
-        """Every driver here knows where it is, without a question to the server."""
+        """Raise ConfigurationError for a connection to another database. Drivers know this without a request."""
         info: Any = getattr(connection, "info", None) or asyncpg_address(connection)
         name = self._context.address.other_name(info) if info is not None else None
         if name is not None:
@@ -87,7 +88,7 @@ class InTransaction:
 
     @contextmanager
     def _errors_of(self, job: NewJob) -> Iterator[None]:
-        """A cut there is not ambiguous: the caller has not committed. What is not of the job is the caller's own."""
+        """Translate errors about the job. Others are the caller's, who has not committed yet."""
         try:
             yield
         except Exception as error:

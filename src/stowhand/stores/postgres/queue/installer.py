@@ -1,15 +1,15 @@
-"""The schema's installation, in one transaction.
+"""Installation of the schema, in one transaction.
 
 migrations/   tables, types, indexes, views: numbered, forward only, each applied once (stores/database/migrations.py)
-functions/    the protocol: always the newest text, created anew by every installation. One whose result changes is
-              dropped by a migration first
-roles.sql     the four roles, made where asked for; functions/grants.sql says what they may do
-settings      what is stored in the schema and filled into the functions' texts
+functions/    the protocol: every installation creates the newest text again. A migration first drops a function
+              whose result type changes
+roles.sql     the four roles, created on request; functions/grants.sql holds their rights
+settings      values stored in the schema and filled into the functions' texts
 
-Another program that takes the schema for its own (one of the same name) replaces functions and alters types; so may a
-person. Functions are compared by their source. Views, types, columns, constraints and indexes are compared with those
-of a schema that is made in a transaction and rolled back with it; where the login may not make one, they are not.
-What else is there is not reported: an index or a function of a user's own is no fault.
+Another program with the same schema name, or a person, may replace functions and alter types. Functions are compared by
+their source. Views, types, columns, constraints and indexes are compared with those of a schema that is created in a
+transaction and rolled back. They are not compared if the login may not create a schema. Additional objects are not
+reported, as a user's own index or function is no fault.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from stowhand.stores.postgres.queue.context import PostgresContext, fillings_of
 from stowhand.stores.postgres.queue.function_texts import MIGRATIONS, digest, filled, read_functions, read_text, sources
 
 Step = Callable[[Session], Awaitable[None]]
-"""What runs in a transaction of the installer's."""
+"""Work in a transaction of the installer."""
 
 
 def status_of(
     applied: Iterable[Applied], context: PostgresContext, migrations: Migrations = MIGRATIONS
 ) -> SchemaStatus:
-    """Compare the rows of a ledger with the migrations of this version. Raises SchemaError."""
+    """Compare the rows of a ledger with the migrations of this version. Raise SchemaError."""
     removal = f"remove it (drop schema {context.fillings['schema']} cascade)"
     return migrations.status(applied, context.place, removal)
 
@@ -50,7 +50,7 @@ def check_status(status: SchemaStatus, context: PostgresContext, migrations: Mig
 
 
 class Installer:
-    """Installs, compares and removes the schema."""
+    """Installer of the schema, which also compares and removes it."""
 
     def __init__(
         self,
@@ -58,22 +58,22 @@ class Installer:
         connect: Callable[[], AbstractAsyncContextManager[Session]] | None = None,
         migrations: Migrations = MIGRATIONS,
     ) -> None:
-        """``connect``: gives the connection to work on; ``None``: one of the pool."""
+        """``connect`` opens the connection to work on; ``None`` means one of the pool."""
         self._context = context
         self._connect = connect or (lambda: context.pool.connection("schema"))
         self._migrations = migrations
 
     async def install(self, *, roles: bool = False) -> SchemaStatus:
-        """Installs what is missing. The lock comes first of all: concurrent ``create … if not exists`` do collide.
+        """Install the missing parts. Take the lock first, as concurrent ``create … if not exists`` statements collide.
 
-        ``roles``: make the four roles, and grant them what each may do. Raises SchemaError.
+        ``roles``: create the four roles and grant their rights. Raise SchemaError.
         """
         async with self._locked() as connection:
             await _run(connection, await self._script(connection, roles=roles, anyway=True))
         return await self.status()
 
     async def install_between(self, before: Step, after: Step, *, roles: bool = False) -> None:
-        """Install in one transaction with what comes before and after. Of an absent or a current schema."""
+        """Install in one transaction with the steps before and after. The schema must be absent or current."""
         async with self._locked() as connection:
             await before(connection)
             await _run(connection, await self._script(connection, roles=roles, anyway=True))
@@ -81,42 +81,42 @@ class Installer:
             await after(connection)
 
     async def status(self) -> SchemaStatus:
-        """What is there."""
+        """Return the status of the installed schema."""
         async with self._connection() as connection:
             return await self.status_on(connection)
 
     async def status_on(self, connection: Session) -> SchemaStatus:
-        """What is there, as this connection sees it. Raises SchemaError."""
+        """Return the status of the installed schema, read on this connection. Raise SchemaError."""
         return status_of(await self._applied(connection), self._context, self._migrations)
 
     async def plan(self, *, roles: bool = False) -> str:
-        """The statements that ``install`` would run, as a script for a login that may run them."""
+        """Return the statements of ``install`` as a script for a login with the rights to run them."""
         altered = bool(await self.foreign_changes())
         async with self._connection() as connection:
             texts = await self._script(connection, roles=roles, anyway=altered)
         return "\n".join(["begin;", self._text("lock_schema"), *texts, "commit;"]) if texts else ""
 
     async def find_damage(self) -> None:
-        """``None``: the server looks after its files."""
+        """Return ``None``: the server checks its own files."""
 
     async def uninstall(self) -> None:
-        """Everything of ours is in the schema."""
+        """Drop the schema, which holds everything of ours."""
         async with self._locked() as connection:
             await self._ask(connection, "drop_schema")
 
     async def check(self) -> None:
-        """Raises SchemaError when this version cannot work with what is there."""
+        """Raise SchemaError if this version cannot work with the installed schema."""
         check_status(await self.status(), self._context, self._migrations)
 
     async def default_max_attempts(self) -> int:
-        """Of a job that is enqueued without one. Raises SchemaError."""
+        """Return ``max_attempts`` of a job that is enqueued without a value. Raise SchemaError."""
         await self.check()
         async with self._connection() as connection:
             ((attempts,),) = await self._ask(connection, "settings")
             return int(attempts)
 
     async def set_default_max_attempts(self, attempts: int) -> None:
-        """From now on, in functions and table. Raises SchemaError, InvalidJob for an impossible number."""
+        """Set the default for new jobs, in functions and table. Raise SchemaError or InvalidJob."""
         limits.check_max_attempts(attempts)
         await self.check()
         table = f"alter table {self._context.fillings['schema']}.live"
@@ -131,7 +131,7 @@ class Installer:
             await _run(connection, await self._functions(connection))
 
     async def foreign_changes(self) -> list[str]:
-        """What is not as this version makes it; empty for a schema of another number."""
+        """Return differences from the schema of this version; none for a schema of another number."""
         async with self._connection() as connection:
             if (await self.status_on(connection)).installed != self._migrations.newest:
                 return []
@@ -149,13 +149,13 @@ class Installer:
 
     @asynccontextmanager
     async def _locked(self) -> AsyncIterator[Session]:
-        """In a transaction, beside no other that works on the schema."""
+        """Open a transaction that excludes all others that work on the schema."""
         async with self._connection() as connection, connection.transaction():
             await self._ask(connection, "lock_schema")
             yield connection
 
     async def _script(self, connection: Session, *, roles: bool, anyway: bool) -> list[str]:
-        """What to run here and now, in order. ``anyway``: the functions too, if nothing is missing."""
+        """Return the texts to run, in order. ``anyway``: include the functions even if nothing is missing."""
         status = await self.status_on(connection)
         self._migrations.refuse_newer(status, self._context.place)
         if status.installed is not None and status.installed > status.expected:
@@ -166,7 +166,7 @@ class Installer:
         if not (missing or roles or anyway):
             return []
         texts = [read_text("roles.sql", self._context.fillings)] if roles else []
-        # An existing schema is used: creating it may be forbidden.
+        # Use an existing schema, as the login may not be allowed to create one.
         texts += [] if await self._is_true(connection, "has_schema") else [self._text("create_schema")]
         texts += [self._text("let_roles_in")] if roles else []
         texts += await self._act_as_owner(connection)
@@ -184,17 +184,17 @@ class Installer:
         return [filled(migration.text, self._context.fillings) for migration in migrations]
 
     async def _functions(self, connection: Session, *, is_installed: bool = True) -> list[str]:
-        """Their texts, with the schema's own settings; with the package's where no schema is installed."""
+        """Return the functions' texts with the schema's settings, or with the defaults if no schema is installed."""
         ((attempts,),) = await self._ask(connection, "settings") if is_installed else [(DEFAULT_MAX_ATTEMPTS,)]
         return read_functions(self._context.fillings | {"max_attempts": str(attempts)})
 
     def _drop_strays(self, functions: list[str]) -> str:
-        """A function of one of our names that is none of these is left from another version, with other arguments."""
+        """Return a text that drops functions with our names but other arguments, which another version left."""
         known = ", ".join(f"({quote_text(name)}, '{digest(body)}')" for name, body in sources(functions))
         return read_text("strays.sql", self._context.fillings | {"functions": known})
 
     def _text(self, name: str) -> str:
-        """A statement without values, as part of a script, in which % is just a character."""
+        """Return a statement without values as part of a script, in which % is an ordinary character."""
         return self._context.statements[name].decode().replace("%%", "%") + ";\n"
 
     def _note(self, migration: Migration) -> str:
@@ -203,12 +203,12 @@ class Installer:
         return f"insert into {table} (id, breaking, fingerprint) values {values};\n"
 
     async def _act_as_owner(self, connection: Session) -> list[str]:
-        """An administrator's upgrade must not leave functions that run with an administrator's rights."""
+        """Return texts that switch to the owner, so that no function runs with an administrator's rights."""
         owners = await self._ask(connection, "owner_to_be")
         return [f"set local role {quote_identifier(owner)};\n" for (owner,) in owners]
 
     async def _applied(self, connection: Session) -> list[Row]:
-        """The ledger's rows; empty when nothing is there."""
+        """Return the ledger's rows; none if no schema is installed."""
         ((ours, theirs, live, nulls),) = await self._ask(connection, "standing")
         if not nulls:
             raise ConfigurationError(
@@ -244,7 +244,7 @@ _SHARED_NAME = "shared_name"
 
 
 async def altered_functions(connection: Session, context: PostgresContext, functions: list[str]) -> list[str]:
-    """One message for each function of ours that differs from ``functions``, the texts of this version."""
+    """Return a message for each function of ours that differs from ``functions``, the texts of this version."""
     found = {(name, body) for name, body in await rows(connection, context.statements["function_digests"], ())}
     ours = {(name, digest(body)) for name, body in sources(functions)}
     names = {name for name, _ in ours}
@@ -257,7 +257,7 @@ async def altered_functions(connection: Session, context: PostgresContext, funct
 
 
 async def altered_relations(connection: Session, context: PostgresContext, migrations: Migrations) -> list[str]:
-    """One message for each table, view or type of ours that differs."""
+    """Return a message for each table, view or type of ours that differs."""
     scratch = fillings_of(f"stowhand_compared_{uuid.uuid4().hex}")
     expected: list[Row] = []
     found: dict[str, str] = {}
@@ -280,7 +280,7 @@ def _tables(fillings: dict[str, str], migrations: Migrations) -> Iterator[str]:
 
 
 async def _shape(connection: Session, context: PostgresContext, fillings: dict[str, str]) -> list[Row]:
-    """(what, definition) of everything, with names as they read inside the schema."""
+    """Return (name, definition) of every object, with names as seen inside the schema."""
     await connection.execute(f"set local search_path = {fillings['schema']}".encode())
     return await rows(connection, context.statements["shape"], ())
 

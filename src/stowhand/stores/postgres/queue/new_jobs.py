@@ -1,4 +1,4 @@
-"""How new jobs travel: a job becomes the values of a statement, and its answer becomes a job."""
+"""Conversion of new jobs to the values of statements, and of their rows to jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _QUEUE = DETAILS.index("queue")
 
 
 def is_plain(job: NewJob) -> bool:
-    """Nothing about it needs the schema's own checks: no key, no escape in its payload, no limit near."""
+    """Whether the job needs none of the schema's checks: no key, no escape in its payload, values far from limits."""
     return (
         job.key is None
         and (not job.flags or _are_short(job.flags))
@@ -47,7 +47,7 @@ def _are_short(flags: tuple[str, ...]) -> bool:
 
 
 def call_of(job: NewJob, now: datetime | None) -> tuple[str, tuple[object, ...]]:
-    """The statement for any job, and its values."""
+    """Return the name of the statement for any job, and its values."""
     if has_rules(job):
         job = limits.check_options(job)
     on_failure = None if job.on_failure is None else msgspec.json.encode(job.on_failure).decode()
@@ -55,18 +55,18 @@ def call_of(job: NewJob, now: datetime | None) -> tuple[str, tuple[object, ...]]
 
 
 def call_of_each(jobs: Sequence[NewJob], now: datetime | None) -> tuple[str, tuple[object, ...]]:
-    """The same for several, in the order given."""
+    """Return the name of the statement for several jobs, in this order, and its values."""
     checked = [limits.check_options(job) for job in jobs]
     return "enqueue_jobs", (msgspec.json.encode(checked).decode(), now)
 
 
 def has_rules(job: NewJob) -> bool:
-    """There is something about it that ``enqueue_many`` does not take, beside a key."""
+    """Whether the job has options besides a key that ``enqueue_many`` does not accept."""
     return job.on_failure is not None or job.expires is not None or job.unique_period is not None
 
 
 def plain_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
-    """The values of the statement ``enqueue_plain``, for a job that names its queue."""
+    """Return the values of the statement ``enqueue_plain``, for a job that names its queue."""
     details = _detail_values(job)
     if job.queue == DEFAULT_QUEUE:
         details[_QUEUE] = None
@@ -74,7 +74,7 @@ def plain_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
 
 
 def built_in_values_of(job: NewJob, now: datetime | None) -> tuple[object, ...]:
-    """The values of the statement ``enqueue_built_in``, with which those of ``enqueue`` begin."""
+    """Return the values of the statement ``enqueue_built_in``; those of ``enqueue`` begin with them."""
     return (
         *(job.task, job.payload, job.run_at, job.delay, job.key, job.key_mode.value),
         *_detail_values(job),
@@ -89,12 +89,12 @@ def _detail_values(job: NewJob) -> list[object]:
 
 
 def bulk_values(jobs: Sequence[NewJob], now: datetime | None) -> tuple[object, ...]:
-    """The values of the statements ``enqueue_many`` and ``enqueue_group``, for jobs without keys."""
+    """Return the values of the statements ``enqueue_many`` and ``enqueue_group``, for jobs without keys."""
     return (*_arrays(jobs), now)
 
 
 def bulk_values_of_each(jobs: Sequence[NewJob], now: datetime | None) -> tuple[object, ...]:
-    """The last values of the statement ``flow_create``."""
+    """Return the last values of the statement ``flow_create``."""
     tasks, payloads, serials, run_ats, delays, max_attempts, priorities, flags, max_resets, _ = _arrays(jobs)
     keys = _unless_default([job.key for job in jobs], None, text_array)
     modes = _unless_default([job.key_mode for job in jobs], KeyMode.REPLACE, text_array)
@@ -105,7 +105,7 @@ def bulk_values_of_each(jobs: Sequence[NewJob], now: datetime | None) -> tuple[o
 
 
 def _arrays(jobs: Sequence[NewJob]) -> tuple[str | None, ...]:
-    """A few arrays. What is the same default for all jobs does not travel."""
+    """Return an array for each column. A column with the default for all jobs is not sent."""
     tasks = {task: quoted(task) for task in {job.task for job in jobs}}
     return (
         "{" + ",".join([tasks[job.task] for job in jobs]) + "}",
@@ -126,13 +126,13 @@ def _unless_default(values: list[T], default: T, write: Callable[[list[T]], str]
 
 
 def _queues(values: list[str | None]) -> str | None:
-    """Empty: all in ``default``, which saves the server its search for the queues of tasks."""
+    """Return the array of queues. It is empty if all jobs are in ``default``, which saves the server a search."""
     is_all_default = values.count(DEFAULT_QUEUE) == len(values)
     return "{}" if is_all_default else _unless_default(values, None, text_array)
 
 
 def moments(values: Sequence[datetime | None]) -> str:
-    """An array literal of points in time."""
+    """Return an array literal of times."""
     return plain_array([None if value is None else f'"{value.astimezone(UTC).isoformat()}"' for value in values])
 
 
@@ -142,10 +142,10 @@ def _flags(values: Sequence[tuple[str, ...]]) -> str:
 
 
 def new_job(job: NewJob, row: Row) -> Job:
-    """The job, from one row of ``enqueue_plain`` or ``enqueue_group``: the rest is what was given, or a default.
+    """Return the job from one row of ``enqueue_plain`` or ``enqueue_group``, and the new job's values.
 
-    A run time that is the moment of its creation is left out: reading it twice would cost as much as the rest.
-    The details are written out: by a dictionary of them the call takes three times as long.
+    A run time equal to the creation time is not sent, as reading it twice would cost as much as the rest.
+    The details are written out, as a call with a dictionary takes three times as long.
     """
     id_, run_at, created_at, max_attempts, queue, _ = row
     return Job(

@@ -1,4 +1,4 @@
-"""The queue on a connection of another library's: its statements, by whichever driver's cursor."""
+"""The queue on a connection of another library: its statements, run by a cursor of any driver."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ _NONEMPTY_TABLES = """
 select format('%%I.%%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = %s and c.relkind = 'r' and c.relname <> all (%s) and pg_relation_size(c.oid) > 0"""
 _KEPT_TABLES = ["applied_migrations", "settings", "workers", "app_versions"]
-"""The first two are filled by migrations. A worker that goes on would miss its own row."""
+"""Migrations fill the first two tables. A running worker needs its row in the others."""
 
 
 class PostgresOnConnection:
-    """``cursor``: gives one that is used for one statement, within the owner's transaction. ``raw``: gives the driver's
-    connection, for work that runs an event loop, in which its library may refuse to give a cursor."""
+    """The queue in the transaction of a connection's owner.
+
+    ``cursor`` returns a cursor for one statement. ``raw`` returns the driver's connection for work on an event loop, in
+    which the library may refuse to return a cursor.
+    """
 
     def __init__(self, cursor: Callable[[], Cursor], raw: Callable[[], Any], options: StoreOptions) -> None:
         self._cursor = cursor
@@ -42,9 +45,9 @@ class PostgresOnConnection:
         self._in_transaction = InTransaction(self._context)
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job:
-        made = self._in_transaction.enqueue_in(connection, job)
-        assert isinstance(made, Job)  # no library that lends its connection here is awaited
-        return made
+        enqueued = self._in_transaction.enqueue_in(connection, job)
+        assert isinstance(enqueued, Job)  # no library that lends its connection here is asynchronous
+        return enqueued
 
     def get(self, job_id: int) -> Job | None:
         rows = self._rows("get", (validate_id(job_id),))
@@ -110,7 +113,7 @@ class PostgresOnConnection:
 
 
 class _Lent:
-    """The owner's connection as the installer works on one; its calls return at once. The transaction is not ours."""
+    """The owner's connection, as a session for the installer. Its calls block. The transaction is the owner's."""
 
     needs_transaction = False
 
@@ -122,7 +125,7 @@ class _Lent:
         return self
 
     def prepare_setting(self, should_prepare: bool | None) -> None:
-        """Never: the driver may know of no preparing."""
+        """Do nothing: the driver may not prepare statements."""
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         return nullcontext()
@@ -130,7 +133,7 @@ class _Lent:
     async def execute(self, statement: bytes, values: Sequence[object] | None = None, *, prepare: None = None) -> None:
         self._cursor = self._raw.cursor()
         text = statement.decode()
-        # Without values a % is a %, as the installer has it. psycopg2 refuses a text of comments alone.
+        # Without values, a % is an ordinary character, as the installer expects. psycopg2 refuses a text of comments.
         if any(line and not line.startswith("--") for line in map(str.strip, text.splitlines())):
             self._cursor.execute(text, values)
 

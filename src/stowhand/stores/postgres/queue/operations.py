@@ -1,4 +1,4 @@
-"""Pauses serial keys, tasks and queues, and purges."""
+"""Pauses of serial keys, tasks and queues, and purges."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import Row
 
 MAX_ROWS_PER_PURGE = 5000
-"""Rows looked at in one transaction: some tens of milliseconds, so that nothing waits long for their locks."""
+"""One transaction with so many rows takes some tens of milliseconds, so others wait only briefly for their locks."""
 
 
 class Operator:
-    """Every call is a transaction of its own; a purge is one for each page."""
+    """Operator of pauses and purges. Every call is one transaction; a purge is one for each page."""
 
     def __init__(self, context: PostgresContext) -> None:
         self._context = context
 
     async def pause_serial(self, name: str) -> SerialChange:
-        """A running job goes on."""
+        """Pause the serial key; a running job continues."""
         ((changed,),) = await self._ask("pause_serial", read_serial(name), self._context.now())
         return SerialChange(name, changed)
 
     async def resume_serial(self, name: str) -> SerialChange:
-        """Workers are woken."""
+        """Resume the serial key and wake workers."""
         ((changed,),) = await self._ask("resume_serial", read_serial(name), self._context.now())
         return SerialChange(name, changed)
 
     async def pause_task(self, name: str) -> TaskChange:
-        """Whatever the serial key; a running job goes on."""
+        """Pause the task for every serial key; a running job continues."""
         ((changed,),) = await self._ask("pause_task", read_task(name), self._context.now())
         return TaskChange(name, changed)
 
     async def resume_task(self, name: str) -> TaskChange:
-        """Workers are woken."""
+        """Resume the task and wake workers."""
         ((changed,),) = await self._ask("resume_task", read_task(name), self._context.now())
         return TaskChange(name, changed)
 
     async def pause_queue(self, name: str) -> QueueChange:
-        """Whatever the task and the serial key; a running job goes on."""
+        """Pause the queue for every task and serial key; a running job continues."""
         ((changed,),) = await self._ask("pause_queue", read_queue(name), self._context.now())
         return QueueChange(name, changed)
 
     async def resume_queue(self, name: str) -> QueueChange:
-        """Workers are woken."""
+        """Resume the queue and wake workers."""
         ((changed,),) = await self._ask("resume_queue", read_queue(name), self._context.now())
         return QueueChange(name, changed)
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> PurgeResult:
-        """Page by page."""
+        """Delete ended jobs page by page. ``dry_run``: only count them, up to a limit."""
         now = self._context.now()
         if dry_run:
             limits = {"now": now, "limit": MAX_PURGE_COUNT + 1, **msgspec.structs.asdict(ages)}

@@ -1,4 +1,4 @@
-"""Enqueueing: one or many, committed here. All through the schema's one algorithm."""
+"""Enqueues of one or many jobs, committed here, by the functions of the schema."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ _LOCK_ERRORS = (
 
 
 class Producer:
-    """Puts jobs into the queue."""
+    """Producer of jobs on the store's own connections."""
 
     def __init__(self, context: PostgresContext) -> None:
         self._context = context
         self._clock = SystemClock()
         self._inserts = True
-        """This login may write the table, until it is refused once. It saves one plain job the call of a function."""
+        """Whether this login may insert into the table, which is faster than a function call. One refusal resets it."""
         self._group_commit = GroupCommit(self._alone, self._together, _is_divisible, self._error_for)
 
     async def enqueue(self, job: NewJob) -> Job:
-        """Commit one job; with those that are enqueued at the same time, if it is a plain one.
+        """Commit one job. A plain one shares a commit with those enqueued at the same time.
 
-        Raises OutcomeUnknown where the reply was lost, InvalidJob, StoreError.
+        Raise OutcomeUnknown if the reply was lost, InvalidJob, or StoreError.
         """
         job = self._context.options.whole(job)
         if not is_plain(job):  # keys could deadlock
@@ -61,7 +61,7 @@ class Producer:
         return await self._group_commit.enqueue(job)
 
     async def close(self) -> None:
-        """Wait for what is on its way."""
+        """Wait for running enqueues."""
         await self._group_commit.close()
 
     async def _alone(self, job: NewJob) -> Job:
@@ -80,7 +80,7 @@ class Producer:
         return new_job(job, row)
 
     async def _together(self, board: TakeJobs) -> Sequence[Job]:
-        """The plain jobs on board, by one statement, all or none; in this order. Raises what psycopg raises."""
+        """Enqueue the plain jobs of a group by one statement, in this order. Raise the errors of psycopg."""
         inserts = self._inserts
 
         async def write() -> list[Job]:
@@ -99,14 +99,14 @@ class Producer:
             raise
 
     def _call_of_plain(self, jobs: Sequence[NewJob]) -> tuple[str, tuple[object, ...]]:
-        """The statement for plain jobs that wakes workers, and its values."""
+        """Return the name of the statement for plain jobs that wakes workers, and its values."""
         now = self._context.now()
         if self._inserts and len(jobs) == 1 and jobs[0].queue is not None:
             return "enqueue_plain", plain_values_of(jobs[0], now)
         return "enqueue_group", bulk_values(jobs, now)
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
-        """All or none, in one transaction, a thousand at a time: memory does not grow with the jobs, only with ids."""
+        """Enqueue all jobs or none in one transaction, in chunks: memory grows only with the ids."""
         try:
             async with self._context.pool.connection("enqueue") as connection, connection.transaction():
                 ids = await self._write_all(connection, _chunks(jobs))
@@ -117,7 +117,7 @@ class Producer:
         return ids
 
     async def _write_all(self, connection: Session, chunks: AsyncIterator[list[NewJob]]) -> list[int]:
-        """Each chunk is gathered while the server writes the one before."""
+        """Collect each chunk while the server writes the previous one."""
         ids: list[int] = []
         keys: dict[str, KeyMode] = {}
         writing: asyncio.Task[list[int]] | None = None
@@ -128,7 +128,7 @@ class Producer:
                 if writing is not None:
                     ids.extend(await writing)
                 writing = asyncio.create_task(self.write(connection, chunk))
-                await asyncio.sleep(0)  # it is sent now, not when the next chunk is complete
+                await asyncio.sleep(0)  # send it now, not when the next chunk is complete
             if writing is not None:
                 ids.extend(await writing)
             return ids
@@ -138,7 +138,7 @@ class Producer:
                 await asyncio.gather(writing, return_exceptions=True)
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
-        """All or none, by one statement; the jobs themselves, in the order given."""
+        """Enqueue all jobs or none by one statement. Return the jobs in this order."""
         if not jobs:
             return []
         keys: dict[str, KeyMode] = {}
@@ -154,13 +154,13 @@ class Producer:
         return [read_job(row) for row in new_rows]
 
     async def get(self, job_id: int) -> Job | None:
-        """Live, or in the history."""
+        """Return the job, live or in the history; ``None`` without such a job."""
         with self._context.translated():
             rows = await self._context.ask("inspect", "get", (validate_id(job_id),))
         return read_job(rows[0]) if rows else None
 
     async def tries(self, job_id: int) -> Sequence[FailedAttempt]:
-        """In the order in which they ended."""
+        """Return the failed attempts of the job, in the order of their ends."""
         with self._context.translated():
             return [read_try(row) for row in await self._context.ask("inspect", "tries", (validate_id(job_id),))]
 
@@ -175,8 +175,10 @@ class Producer:
         return read_job(row)
 
     async def write(self, connection: Session, chunk: Sequence[NewJob]) -> list[int]:
-        """Enqueue in this transaction; ids in the order given. Keyed ones in the order of their keys (see the function
-        ``enqueue_jobs``), so that two calls do not deadlock."""
+        """Enqueue in this transaction. Return the ids in this order.
+
+        Jobs with keys are written in the order of their keys (function ``enqueue_jobs``), so calls do not deadlock.
+        """
         if self._context.options.max_attempts is not None:
             chunk = [self._context.options.whole(job) for job in chunk]
         places = [place for place, job in enumerate(chunk) if job.key is None and not has_rules(job)]
@@ -191,7 +193,7 @@ class Producer:
         return [ids[place] for place in range(len(chunk))]
 
     async def write_ticks(self, connection: Session, jobs: Sequence[NewJob]) -> list[int]:
-        """As ``write``, of jobs that a crontab has made, which may be of a built-in task."""
+        """Enqueue as ``write`` does the jobs of a crontab, which may be of a built-in task."""
         usual = [place for place, job in enumerate(jobs) if job.task not in BUILT_IN_TASKS]
         if len(usual) == len(jobs):
             return await self.write(connection, jobs)
@@ -203,11 +205,11 @@ class Producer:
         return [ids[place] for place in range(len(jobs))]
 
     async def run(self, connection: Session, name: str, values: Sequence[object]) -> list[Row]:
-        """One of the store's statements, in this transaction."""
+        """Run one of the store's statements in this transaction."""
         return await rows(connection, self._context.statements[name], values, self._context.dialer.prepared or None)
 
     def _error_for(self, error: BaseException, job: NewJob | None) -> Exception:
-        """InvalidJob where the values are at fault, else what happened to the store."""
+        """Return InvalidJob if the values are at fault, otherwise the error of the store."""
         if isinstance(error, StoreError):
             return type(error)(*error.args)
         if isinstance(error, UnicodeError | OverflowError) or postgres_errors.is_about_values(error):
@@ -221,14 +223,17 @@ class Producer:
 
 
 def refused(job: NewJob | None, error: BaseException) -> InvalidJob:
-    """The values are at fault, of this job or of one of several."""
+    """Return the error for invalid values of this job, or of one of several jobs."""
     which = f"job for task {job.task[:128]!r}" if job is not None else "one of the jobs"
     return InvalidJob(f"{which}: {postgres_errors.first_line(error).rstrip('.')}. Nothing was written.")
 
 
 def _is_divisible(error: Exception) -> bool:
-    """Nothing was written, and a job of the group may be the reason: its values, a trigger that refuses it, a lock that
-    a trigger waits for. A server that is away, full or shutting down refuses them all."""
+    """Whether one job of the group may have caused the error, so that each is enqueued by itself.
+
+    Causes are its values, a trigger that refuses it, and a lock that a trigger waits for. A server that is unreachable,
+    full or shutting down refuses all jobs.
+    """
     if isinstance(error, StoreError) or postgres_errors.is_connection_lost(error):
         return False
     return isinstance(error, _LOCK_ERRORS) or not postgres_errors.is_transient(error)

@@ -1,4 +1,4 @@
-"""Asks the questions of the kernel: each in one transaction, whose settings protect the plans of its statements."""
+"""Reader that answers the questions of the kernel, each in a transaction whose settings ensure plans by index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import read_job
 
 T = TypeVar("T")
-# Statistics are wrong at the worst of times, and two processes take longer to start than what they would read.
+# Statistics may be wrong under load, and parallel workers take longer to start than the read.
 SETTINGS = b"""
     select pg_catalog.set_config('enable_seqscan', 'off', true),
            pg_catalog.set_config('enable_bitmapscan', 'off', true),
@@ -34,7 +34,7 @@ _TYPES = {
     "ids": "bigint[]",
 }
 _NOW = "coalesce(%(now)s::timestamptz, now())"
-# As in the index live_by_task.
+# The conditions are those of the index live_by_task.
 _READY = (
     "{schema}.live where queue is null and worker is null and finished_at is null and serial is null and resets < 2"
 )
@@ -46,14 +46,17 @@ _SERIAL = "{schema}.live where state in ('queued', 'errored') and serial is not 
 
 
 def _next(columns: str, jobs: str) -> str:
-    """A limit in a lateral subquery leaves the planner no choice: a join with ``live`` by id would, without statistics,
-    read all of it in each step."""
+    """Return the join of a row with the first job after it in an index.
+
+    The limit in the lateral subquery enforces the use of the index. Without statistics, the planner would read the
+    whole table in each step of a join by id.
+    """
     here = ", ".join(f"here.{column}" for column in columns.split(", "))
     order = f"{columns}, run_at, id"
     return f"cross join lateral (select {order} from {jobs} and ({columns}) > ({here}) order by {order} limit 1) as job"
 
 
-# Of all tasks together: a row for each minute or hour that was added up, and every row of the newest minutes.
+# All tasks together: one row for each minute or hour that was added up, and every row of the newest minutes.
 _TOTAL_THROUGHPUT = """(
     select 60 as seconds, begins, '' as task, tally from {schema}.throughput where seconds = -60
     union all
@@ -98,7 +101,7 @@ _FILLINGS = {
 
 
 class Reader:
-    """In the schema of one store."""
+    """Reader of one store's schema."""
 
     def __init__(self, context: PostgresContext) -> None:
         self._context = context
@@ -110,8 +113,10 @@ class Reader:
         )
 
     async def answer(self, ask: Callable[[], Question[T]], *, is_long: bool = False) -> T:
-        """Every read has a connection of its own. All statements see one moment: a job that a worker claims meanwhile
-        would otherwise be counted among neither the ready nor the running jobs."""
+        """Answer a question on a connection of the pool, in one snapshot.
+
+        Without the snapshot, a job that is claimed meanwhile could be counted neither as ready nor as running.
+        """
         with self._context.translated():
             async with (
                 self._context.pool.connection("inspect") as connection,

@@ -1,4 +1,4 @@
-"""How jobs ended, by their ids: one statement."""
+"""Outcomes of jobs by their ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GONE, _UNKNOWN = "gone", "unknown"
 
 
 class Results:
-    """Of one store."""
+    """Reader of the outcomes of one store."""
 
     min_pause = 0.01
     hear = None
@@ -23,11 +23,11 @@ class Results:
         self._context = context
 
     async def retention(self) -> float | None:
-        """As this store's options say."""
+        """Return the seconds for which this store keeps the history; ``None`` if it keeps none."""
         return self._context.options.history
 
     async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStanding]:
-        """One statement."""
+        """Return the state of each job, by one statement."""
         with self._context.translated():
             rows = await self._context.ask("inspect", "job_ends", (plain_array(job_ids),))
         return [_standing(row) for row in rows]

@@ -1,4 +1,4 @@
-"""Which columns a job is made of; rows become jobs, and leases become array literals."""
+"""The columns of a job, and the conversion of rows to jobs and of leases to array literals."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CLAIMED = (
     *("key", "flags", "last_error", "revision", "created_at", "updated_at", "started_at"),
     *Job.__struct_encode_fields__[Job.__struct_encode_fields__.index("progress_text") + 1 :],
 )
-"""The columns of a claim, besides ``epoch``: those that ``read_claims`` names, and all that are declared later."""
+"""The columns of a claim besides ``epoch``: those that ``read_claims`` names, and all declared later."""
 _OF_GRAPHILE = (
     *("id", "serial", "task", "payload", "priority", "run_at", "attempts", "max_attempts", "last_error", "created_at"),
     *("updated_at", "key", "worker", "revision", "flags"),
 )
 _SHOWN = [name for name in COLUMNS if name not in (*_OF_GRAPHILE, "result")]
-"""The columns of the view ``jobs`` besides those that graphile-worker has, too."""
+"""The columns of the view ``jobs`` that graphile-worker does not have."""
 _TYPES = {
     Kind.TEXT: "text",
     Kind.JSON: "text",
@@ -42,15 +42,15 @@ _TYPES = {
 _TYPE_OF = {field.name: _TYPES[field.kind] for field in FIELDS}
 
 _QUEUE = {"queue": "coalesce(queue, 'default')"}
-"""The queue as people see it: the table has NULL for ``default``."""
+"""The displayed queue: the table has NULL for ``default``."""
 _PROCESSING = State.PROCESSING
 _STATES = {state.value: state for state in State}
 
 
 def column_fillings() -> dict[str, str]:
-    """What the {braces} of statements.sql that mean a job are filled with."""
+    """Return the fillings of the {braces} in statements.sql that stand for columns of a job."""
     payload = {"payload": "payload::text"} | _QUEUE
-    # Reading a time costs more than anything else in a row, so one that is the same as another is left out.
+    # Reading a time costs more than any other value, so a time equal to another is not sent.
     times = {"created_at": "nullif(created_at, run_at)", "updated_at": "nullif(updated_at, created_at)"}
     live = {"result": "null::text", "last_worker": "coalesce(worker, last_worker)"}
     others = [name for name in DETAILS if name not in ("max_attempts", "queue")]
@@ -67,7 +67,7 @@ def column_fillings() -> dict[str, str]:
 
 
 def function_fillings() -> dict[str, str]:
-    """The lists of columns in the texts of functions and views."""
+    """Return the lists of columns in the texts of functions and views."""
     text = {"payload": "payload::text"}
     live = {"result": "null::json", "last_worker": "coalesce(worker, last_worker)"} | _QUEUE
     past = {"worker": "null::text", "last_worker": "worker"} | _QUEUE
@@ -109,8 +109,11 @@ def _columns(instead: Mapping[str, str], names: Sequence[str] = COLUMNS) -> str:
 
 
 def read_claims(rows: Sequence[Row], worker: str, token: str) -> list[Claim[Job]]:
-    """Rows of the statement ``claim``. Every job passes here: by position, for names take thrice as long, and each
-    moment is made once, for the jobs of one batch share most of theirs."""
+    """Convert rows of the statement ``claim``.
+
+    Every claimed job passes here. Arguments by name would take three times as long. Each time is converted once, as
+    the jobs of a batch share most times.
+    """
     moments = TimestampCache()
     claims = []
     for (id_, task, payload, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
@@ -128,7 +131,7 @@ def read_claims(rows: Sequence[Row], worker: str, token: str) -> list[Claim[Job]
 
 
 def read_job(row: Row) -> Job:
-    """One row of any statement that gives jobs."""
+    """Convert a row of any statement that returns jobs."""
     fields = dict(zip(_FIELDS, row, strict=True))
     fields["state"] = _STATES[fields["state"]]
     fields["flags"] = tuple(fields["flags"] or ())
@@ -136,7 +139,7 @@ def read_job(row: Row) -> Job:
 
 
 def read_try(row: Row) -> FailedAttempt:
-    """One row of the statement ``tries``."""
+    """Convert a row of the statement ``tries``."""
     number, round_, worker, started_at, ended_at, outcome, error_class, error = row
     return FailedAttempt(
         number=number,
@@ -151,7 +154,7 @@ def read_try(row: Row) -> FailedAttempt:
 
 
 def pairs(leases: Sequence[Lease]) -> tuple[str, str]:
-    """Leases as two array literals, for a join on pairs. Sorted by id beforehand: that is the order of locking."""
+    """Return leases as two array literals, for a join on pairs. Sort them by id first, the order of locking."""
     return (
         "{" + ",".join([str(lease.job_id) for lease in leases]) + "}",
         "{" + ",".join([lease.token for lease in leases]) + "}",

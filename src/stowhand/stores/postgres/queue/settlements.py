@@ -1,4 +1,4 @@
-"""The queue's settlements: its statements for the settler that tables have too, and what it enqueues with them."""
+"""The queue's settlements: its statements for the shared settler, and the jobs it enqueues with them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from stowhand.stores.verdicts import Entry, Pair, continues, pair, recorded_befo
 
 
 class Settlements:
-    """Records how attempts ended, and enqueues what follows them."""
+    """Recorder of the outcomes of attempts, which also enqueues the jobs that follow them."""
 
     def __init__(self, context: PostgresContext) -> None:
         self._context = context
@@ -36,14 +36,16 @@ class Settlements:
         self._settler = Settler(context, self._plan, self._write)
 
     async def settle(self, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
-        """Replies in the order of the batch."""
+        """Record the outcomes. Return the replies in the order of the batch."""
         return await self._settler.settle(batch, repeat=repeat)
 
     async def settle_and_claim(
         self, batch: Sequence[Entry], request: ClaimRequest
     ) -> tuple[Sequence[Reply], Sequence[Claim[Job]]]:
-        """Claims only along with a batch that is completed in one statement. That one is sent once: a claim whose
-        reply is lost is not repeated but abandoned, by the caller."""
+        """Record a batch, and claim jobs if one statement can complete the batch.
+
+        The statement is sent once: the caller abandons a claim whose reply was lost.
+        """
         leases = self._settler.plain_leases(batch)
         if len(leases) < len(batch):
             return await self.settle(batch, repeat=False), ()
@@ -58,7 +60,7 @@ class Settlements:
             except psycopg.Error as error:
                 if postgres_errors.ends_connection(error):
                     raise
-                return await self.settle(batch, repeat=False), ()  # the server has undone all of it
+                return await self.settle(batch, repeat=False), ()  # the server has rolled back the statement
         claims = read_claims([row[1:] for row in claimed], request.worker, request.token)
         return await self._settler.settle_rest(batch, frozenset(first[0] or ()), repeat=False), claims
 
@@ -67,7 +69,7 @@ class Settlements:
         await self._settler.close()
 
     async def _write(self, connection: Connection, entries: Sequence[Entry]) -> Mapping[Pair, State]:
-        """One transaction: the settlements, and what the accepted ones enqueue."""
+        """Write the settlements and the jobs that the accepted ones enqueue, in one transaction."""
         query = self._plan.settle(entries)
         follow_ups = [(entry, job) for entry in entries for job in entry[1].then]
         if not follow_ups:
@@ -85,7 +87,7 @@ class Settlements:
         if len(jobs) == 1:
             await self._rows(connection, *call_of(jobs[0], self._context.now()))
             return
-        in_order = sorted(jobs, key=lambda job: job.key or "")  # as one statement would lock them
+        in_order = sorted(jobs, key=lambda job: job.key or "")  # the order in which one statement locks keys
         for start in range(0, len(in_order), MAX_JOBS_PER_CHUNK):
             await self._rows(
                 connection, *call_of_each(in_order[start : start + MAX_JOBS_PER_CHUNK], self._context.now())
@@ -96,18 +98,21 @@ class Settlements:
 
 
 CONTINUED = "continued"
-"""In the place of ``completed``, of a step of a flow whose job goes on (``way_back`` in settle.sql)."""
+"""Sent instead of ``completed`` for a step of a flow whose job continues (``way_back`` in settle.sql)."""
 _VERDICTS: dict[str, Verdict] = {"busy": Verdict.BUSY, "lost": Verdict.LOST}
 
 
 class QueuePlan:
-    """Every list of leases is in id order: that is the order of locking."""
+    """Statements of settlements. Every list of leases is in id order, the order of locking."""
 
     def __init__(self, context: PostgresContext) -> None:
         self._context = context
 
     def acceptable(self, entry: Entry) -> str | None:
-        """As on SQLite: the rest of a batch, and options of jobs that follow; their payloads were checked before."""
+        """Return the reason why an entry is invalid; ``None`` if it is valid.
+
+        This checks the remaining payload and the options of following jobs; their payloads were checked before.
+        """
         try:
             limits.check_remaining_payload(entry[1])
             for job in entry[1].then:
@@ -130,7 +135,7 @@ class QueuePlan:
         return Query(self._context.statements["settle_completed"], values, itemgetter(0))
 
     def settle(self, entries: Sequence[Entry]) -> Query[tuple[Pair, State]]:
-        """Any outcome."""
+        """Return the query that records any outcomes."""
         settlements = [settlement for _, settlement in entries]
         values = (
             *pairs([lease for lease, _ in entries]),
@@ -147,7 +152,7 @@ class QueuePlan:
         return Query(self._context.statements["settle"], values, lambda row: ((row[0], row[1]), State(row[2])))
 
     def look(self, entries: Sequence[Entry]) -> Query[tuple[Pair, Reply | None]]:
-        """The history is looked at too."""
+        """Return the query that reads the outcomes of lost leases, from live jobs and the history."""
         settlements = {pair(entry): entry[1] for entry in entries}
 
         def read(row: Row) -> tuple[Pair, Reply | None]:

@@ -1,4 +1,4 @@
-"""The PostgreSQL store: what a worker asks of it; everything else is done by its parts, each in a file of its own."""
+"""The PostgreSQL store: the calls of a worker. Parts in files of their own do everything else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _POOLER_WARNING = "behind a pooler no notification arrives: give a direct addres
 
 
 class PostgresStore:
-    """Jobs in a schema of a PostgreSQL database. Nothing is connected before it is used."""
+    """Jobs in a schema of a PostgreSQL database. Connections open on first use."""
 
     terms = None
     enclosing = None
@@ -71,7 +71,7 @@ class PostgresStore:
 
     @property
     def description(self) -> str:
-        """Where it is, for people."""
+        """Address and schema, for messages."""
         return f"{self._context.address}, schema {self._context.schema}"
 
     def from_graphile(self, schema: str) -> GraphileImport:
@@ -79,7 +79,7 @@ class PostgresStore:
         return GraphileImport(self._context, self.schema, schema)
 
     async def open(self) -> None:
-        """Connect, and check the schema. Raises StoreUnreachable, SchemaError."""
+        """Connect, and check the schema. Raise StoreUnreachable or SchemaError."""
         await self.schema.check()
 
     async def close(self) -> None:
@@ -88,24 +88,24 @@ class PostgresStore:
             await part.close()
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
-        """Due jobs, now processing."""
+        """Claim due jobs."""
         refuse_conditions(request.conditions)
         return await self._claims.claim(request)
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """Record how attempts ended."""
+        """Record the outcomes of attempts."""
         return await self._settlements.settle(batch, repeat=repeat) if batch else []
 
     async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
-        """Seconds until the earliest waiting job of these tasks is due."""
+        """Return the seconds until the earliest waiting job of these tasks and queues is due."""
         return await self._claims.next_due(tasks, queues)
 
     def foreign(self) -> Foreign | None:
-        """What the last claim that found nothing saw of foreign leases."""
+        """Return what the last claim without jobs read about foreign leases."""
         return self._claims.foreign()
 
     async def wait(self, timeout: float) -> bool:
-        """True when there may be new work."""
+        """Wait for a notification. Return True if there may be new jobs."""
         notified = await self._listener.wait(timeout)
         if notified:
             self._claims.notified()
@@ -113,9 +113,9 @@ class PostgresStore:
 
     @property
     def is_listening(self) -> bool:
-        """Notifications are known to arrive now."""
+        """Whether notifications arrive now."""
         return self._listener.is_listening
 
     def heartbeats(self) -> Heartbeats:
-        """With a connection of its own."""
+        """Return the heartbeats, which use a connection of their own."""
         return PostgresHeartbeats(self._context)

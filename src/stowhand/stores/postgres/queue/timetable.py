@@ -1,4 +1,4 @@
-"""Crontab items that are known, and the ledger by which each tick makes one job. Time is the server's."""
+"""Known crontab items, and the ledger that lets each tick create one job. Time is the server's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Timetable:
         self._clock = SystemClock()
 
     async def now(self) -> datetime:
-        """The server's clock, unless a test pins it."""
+        """Return the time of the server's clock, or the frozen time of a test."""
         pinned = self._context.now()
         if pinned is not None:
             return pinned.astimezone(UTC)
@@ -34,7 +34,7 @@ class Timetable:
         return moment
 
     async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
-        """What was known of them before, or is stored now."""
+        """Return the known items, and store the new ones."""
         if not items:
             return []
         checked = validate_items(items)
@@ -43,7 +43,7 @@ class Timetable:
         return [KnownItem(*row) for row in rows]
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[LedgerEntry]:
-        """In one transaction; once more after a deadlock. A repeat after a lost reply finds the ticks in the ledger."""
+        """Enqueue the ticks in one transaction, again after a deadlock. The ledger makes a repeat harmless."""
         if not ticks:
             return []
         checked = validate_ticks(ticks, await self.now())
@@ -51,7 +51,7 @@ class Timetable:
             return await retry_transient(lambda: self._schedule(checked), self._clock)
 
     async def known_items(self) -> Sequence[KnownItem]:
-        """All of them, by identifier."""
+        """Return all known items, ordered by identifier."""
         return [KnownItem(*row) for row in await self._rows("cron_known")]
 
     async def report(self, identifiers: Sequence[str], scheduler: str) -> None:

@@ -1,5 +1,4 @@
-"""Acts on jobs, on one or on many at once, some hundreds in a transaction: what each call does in each state is in
-docs/reference/states.md."""
+"""Actions on one job or on many, some hundreds in a transaction. docs/reference/states.md lists their effects."""
 
 from __future__ import annotations
 
@@ -32,9 +31,9 @@ from stowhand.stores.sqlite.queue.transaction import Transaction
 
 T = TypeVar("T")
 MAX_JOBS_PER_TRANSACTION = 200
-"""Jobs in one transaction: more are acted on in several, so that other writers get their turn."""
+"""More jobs take several transactions, so that other writers can run in between."""
 Pair = tuple[int, str | None]
-"""A job and its token, if it is held."""
+"""The id of a job, and its token if a worker holds it."""
 _REFUSALS = {
     ("retry", State.PROCESSING): "it is running; cancel it first, or wait until it has ended",
     ("retry", State.COMPLETED): "it completed; enqueue it again instead",
@@ -44,22 +43,22 @@ _REFUSALS = {
     ("remove", State.PROCESSING): "it is running; cancel it instead",
     ("remove", State.COMPLETED): "it completed; the history is pruned by its age",
 }
-"""Why a job in that state is left as it is."""
+"""The reasons why an operation leaves a job in this state unchanged."""
 
 
 class Administrator:
-    """Each call is an act below, in a transaction for each page."""
+    """Administrator of jobs. Each call runs a function below, in a transaction for each page."""
 
     def __init__(self, connections: Connections, producer: Producer) -> None:
         self._connections = connections
         self.add_built_in = producer.add_built_in
 
     async def retry(self, job_id: int) -> Answer:
-        """Due now."""
+        """Make the job due now."""
         return await self._connections.write(lambda tx: retry(tx, job_id), wakes=True)
 
     async def cancel(self, job_id: int) -> Answer:
-        """At once if it waits; a running one is canceled by its worker."""
+        """Cancel a waiting job at once. The worker cancels a running one."""
         return await self._connections.write(lambda tx: cancel(tx, job_id))
 
     async def remove(self, job_id: int) -> Answer:
@@ -79,14 +78,14 @@ class Administrator:
         return await self._act(job_ids, lambda tx, ids: [remove(tx, job_id) for job_id in ids])
 
     async def retry_failed(self, job_ids: Sequence[int]) -> Sequence[int]:
-        """Only those that have failed; their ids."""
+        """Retry only the failed ones of these jobs. Return their ids."""
         return await self._act(job_ids, lambda tx, ids: sorted(tx.column("retry_failed", ids=as_json(ids))))
 
     async def complete_jobs(self, job_ids: Sequence[int]) -> Sequence[Job]:
         return await self._act(job_ids, complete)
 
     async def permanently_fail_jobs(self, job_ids: Sequence[int], reason: str | None = None) -> Sequence[Job]:
-        """Failed, with attempts = max_attempts."""
+        """Fail these jobs permanently, with attempts = max_attempts."""
         return await self._act(job_ids, partial(fail, reason=validate_reason(reason)))
 
     async def reschedule_jobs(self, job_ids: Sequence[int], to: Reschedule) -> Sequence[Job]:
@@ -117,7 +116,7 @@ class Administrator:
 
 
 def retry(tx: Transaction, job_id: int) -> Answer:
-    """Due now, with all its attempts; a canceled job comes back out of the history."""
+    """Make a job due now with all its attempts. A canceled job is restored from the history."""
     state = _state(tx, job_id)
     if (refused := _refusal("retry", job_id, state)) is not None:
         return refused
@@ -131,7 +130,7 @@ def retry(tx: Transaction, job_id: int) -> Answer:
 
 
 def cancel(tx: Transaction, job_id: int) -> Answer:
-    """At once if it waits; a running one is canceled by its worker."""
+    """Cancel a waiting job at once. The worker cancels a running one."""
     state = _state(tx, job_id)
     if (refused := _refusal("cancel", job_id, state)) is not None:
         return refused
@@ -165,7 +164,10 @@ def remove_key(tx: Transaction, key: str) -> Answer:
 
 
 def complete(tx: Transaction, job_ids: Sequence[int]) -> list[Job]:
-    """As if their handlers had succeeded, but for steps of flows; returned even where no history is kept."""
+    """Complete jobs as if their handlers had succeeded, but no steps of flows.
+
+    The jobs are returned even if no history is kept.
+    """
     found = _look(tx, [job_id for job_id, _ in _actionable(tx, job_ids)])
     jobs = [job for job in found if not is_step(job.task, job.key)]
     ids = [job.id for job in jobs]
@@ -175,7 +177,7 @@ def complete(tx: Transaction, job_ids: Sequence[int]) -> list[Job]:
 
 
 def fail(tx: Transaction, job_ids: Sequence[int], reason: str) -> list[Job]:
-    """Without further attempts. A job that had failed before keeps its ``finished_at``."""
+    """Fail jobs without further attempts. A job that has failed before keeps its ``finished_at``."""
     ids = [job_id for job_id, _ in _actionable(tx, job_ids)]
     finish.keep_tries(tx, ids, AttemptEnd.BY_HAND, BY_HAND, reason)
     tx.run("fail", ids=as_json(ids), reason=reason)
@@ -184,7 +186,7 @@ def fail(tx: Transaction, job_ids: Sequence[int], reason: str) -> list[Job]:
 
 
 def reschedule(tx: Transaction, job_ids: Sequence[int], to: Reschedule) -> list[Job]:
-    """The given details; the state follows from the numbers. An expired lease is reset first, as the sweep would."""
+    """Set the passed values; the state follows from the numbers. Reset an expired lease first, as the sweep does."""
     pairs = _actionable(tx, job_ids)
     taken = take_back(tx, pairs, tells=False)
     ids = [job_id for job_id, _ in pairs]
@@ -203,7 +205,7 @@ def reschedule(tx: Transaction, job_ids: Sequence[int], to: Reschedule) -> list[
 
 
 def take_back(tx: Transaction, pairs: Sequence[Pair], *, tells: bool = True) -> list[Job]:
-    """Reset those of them that are still held; returns the jobs as they are afterwards. ``tells``: see ``reset``."""
+    """Reset those of the jobs that are still held. Return the updated jobs. ``tells``: see ``finish.reset``."""
     jobs = []
     for job_id, token in pairs:
         held = None if token is None else finish.find_held(tx, job_id, token)
@@ -211,7 +213,7 @@ def take_back(tx: Transaction, pairs: Sequence[Pair], *, tells: bool = True) -> 
             continue
         before = get(tx, job_id)
         reset = finish.reset(tx, held, tells=tells)
-        # Without a history, a job whose cancellation was requested is gone now.
+        # Without a history, a job with a cancellation request does not exist any more.
         after = get(tx, job_id) or (before and _ended(tx, before, reset.state))
         assert after is not None
         jobs.append(after)
@@ -236,7 +238,7 @@ def _state(tx: Transaction, job_id: int) -> State | None:
 
 
 def _refusal(operation: str, job_id: int, state: State | None) -> Answer | None:
-    """Why a job in this state (``None``: there is no such job) is left as it is; ``None``: it may be acted on."""
+    """Return the refusal for a job in this state (``None``: no such job), or ``None`` if the operation is allowed."""
     if state is None:
         return Answer(job_id, ActionResult.MISSING, f"there is no job {job_id}")
     reason = _REFUSALS.get((operation, state))

@@ -1,7 +1,6 @@
-"""``enqueue_in`` for tests in memory: a job is there after the caller's commit, where that can be heard.
+"""``enqueue_in`` for tests in memory: a job becomes visible after the caller's commit, if the commit is reported.
 
-SQLAlchemy and Django tell of it. A driver's own connection tells nobody: then the job is there at once, and the
-store warns.
+SQLAlchemy and Django report it. A driver's own connection does not: the job is visible at once, and the store warns.
 """
 
 from __future__ import annotations
@@ -21,10 +20,12 @@ from stowhand.stores.sqlite.queue.transaction import Transaction
 
 
 class AfterCommit:
-    """Of one memory store."""
+    """Producer in the callers' transactions, for one memory store."""
 
     def __init__(self, connection: SqliteConnection[Transaction], options: StoreOptions, notices: Notices) -> None:
-        self._connection, self._options, self._notices = connection, options, notices
+        self._connection = connection
+        self._options = options
+        self._notices = notices
         self._warned_types: set[type] = set()
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
@@ -52,10 +53,11 @@ class AfterCommit:
 
 
 class _HeldJob:
-    """A job that was enqueued in a transaction. It has its id already, and no reader sees it."""
+    """A job that was enqueued in an open transaction. It has an id, and readers do not see it."""
 
     def __init__(self, connection: SqliteConnection[Transaction], job: NewJob) -> None:
-        self._connection, self._new = connection, job
+        self._connection = connection
+        self._new = job
         self._id = connection.write(_reserve_id)
         self.job = self._look_ahead()
 
@@ -63,7 +65,7 @@ class _HeldJob:
         self._connection.write(lambda tx: _add(tx, self._new, self._id))
 
     def _look_ahead(self) -> Job:
-        """Return the job as it would be now: it may be another that holds its key."""
+        """Return the job that an enqueue would return now, which may be another one with its key."""
         jobs: list[Job] = []
 
         def add_in_vain(tx: Transaction) -> None:
@@ -76,7 +78,7 @@ class _HeldJob:
 
 
 class _Undone(Exception):
-    """The job waits for its commit."""
+    """Rolls back the trial enqueue."""
 
 
 def _reserve_id(tx: Transaction) -> int:

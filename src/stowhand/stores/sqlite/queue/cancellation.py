@@ -1,4 +1,4 @@
-"""How jobs that wait are canceled: by a call, or because nobody claimed them in time."""
+"""Cancellation of waiting jobs: by a call, or because no worker claimed them in time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from stowhand.jobs.job import EXPIRED_ERROR
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 MAX_EXPIRED_PER_TRANSACTION = 500
-"""Jobs that are canceled in one transaction, so that other writers get their turn."""
+"""More expired jobs take several transactions, so that other writers can run in between."""
 
 
 def cancel_waiting(tx: Transaction, job_id: int, why: str | None = None) -> None:
-    """At once: no worker runs it."""
+    """Cancel a job that no worker runs."""
     if tx.keeps:
         nothing = dict.fromkeys(("attempts", "resets", "settled_token", "result", "payload"))
         tx.run("archive", **nothing, id=job_id, state="canceled", error=why, epochs=0)
@@ -18,7 +18,7 @@ def cancel_waiting(tx: Transaction, job_id: int, why: str | None = None) -> None
 
 
 def expire(tx: Transaction) -> int:
-    """Cancel a page of jobs that were not claimed in time. Return how many."""
+    """Cancel a page of jobs that were not claimed in time. Return their number."""
     tx.run("claimed_in_time")
     expired = tx.column("expired", limit=MAX_EXPIRED_PER_TRANSACTION)
     for job_id in expired:

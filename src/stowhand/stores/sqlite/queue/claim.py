@@ -1,9 +1,8 @@
-"""Choosing jobs and claiming them, inside a write transaction: no other claim chooses at the same time.
+"""Claims of jobs inside a write transaction, so that only one claim chooses at a time.
 
-Waiting jobs are a set of sorted streams (one for each task in each queue, and one of the heads of its serial keys); a
-claim merges them and stops at its limit, so its cost depends on the jobs claimed alone. Looking for streams is a loose
-scan: a million jobs that are not due, or of other tasks or queues, or behind a busy serial key, are stepped over in one
-seek each.
+Waiting jobs form sorted streams: one for each task in each queue, and one of the heads of its serial keys. A claim
+merges the streams and stops at its limit, so its cost depends only on the claimed jobs. A loose scan finds the streams.
+One seek each skips a million jobs that are not due, of other tasks or queues, or behind a busy serial key.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ from stowhand.stores.sqlite.queue.rows import as_json, to_job
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 Candidate = tuple[int, int, int, str | None]
-"""(priority, run_at, id, serial): the order in which jobs are claimed."""
+"""(priority, run_at, id, serial), in the order of claims."""
 
 BELOW_ALL_PRIORITIES = -(2**31) - 1
-"""A priority that comes before any."""
+"""A priority below every valid one."""
 
 ABANDONED = 1
 MAX_RECHECKS_PER_TRANSACTION = 500
-"""Heads looked at again in one transaction: a few milliseconds, so that other writers wait no longer."""
+"""So many heads take a few milliseconds in one transaction, and other writers wait no longer."""
 MAX_ROUNDS = 60
-"""Choices in one transaction, while each job that was chosen is refused."""
+"""Maximum number of choices in one transaction while every chosen job is refused."""
 REASON_LIMIT = 1000
 
 
 def claim(tx: Transaction, request: ClaimRequest, passed: PassedOver) -> list[Claim[Job]] | None:
-    """Take up to ``limit`` due jobs. The heads of the serial keys must be fresh: see ``refresh_heads``.
-    Jobs that the file refuses to change are passed over.
+    """Claim up to ``limit`` due jobs. The heads of the serial keys must be fresh (``refresh_heads``).
 
-    ``None``: first some were canceled that had expired, so the heads have changed: ask again.
+    Jobs that the file refuses to change are passed over. Return ``None`` if expired jobs were canceled instead, which
+    changes the heads: claim again.
     """
     if hindrance := tx.row("is_abandoned", token=request.token):
         if hindrance[0] == ABANDONED:
@@ -66,7 +65,7 @@ def claim(tx: Transaction, request: ClaimRequest, passed: PassedOver) -> list[Cl
 
 
 def _take(tx: Transaction, request: ClaimRequest, chosen: Sequence[int]) -> tuple[list[Any], dict[int, Exception]]:
-    """Rows of those that are claimed, in order, and why the others are refused. After an error each is tried alone."""
+    """Return the claimed rows in order, and the errors of refused jobs. After an error, claim each job by itself."""
     lease_until = tx.now.ticks + micros(request.lease)
     rows: dict[int, Any] = {}
 
@@ -85,7 +84,7 @@ def _take(tx: Transaction, request: ClaimRequest, chosen: Sequence[int]) -> tupl
 
 
 def choose(tx: Transaction, request: ClaimRequest, passed: Container[int]) -> list[int]:
-    """Ids in order, of each serial key one at most; without those that are passed over."""
+    """Return ids in order, at most one of each serial key, without jobs that are passed over."""
     chosen: list[int] = []
     serials: set[str] = set()
     with closing(_candidates(tx, request)) as candidates:
@@ -126,24 +125,24 @@ class Stream(NamedTuple):
 
     @property
     def values(self) -> dict[str, str]:
-        """Of the statements for it, by name."""
+        """Named values of the statements for this stream."""
         return {"queue": self.queue, "task": self.task}
 
     @property
     def suffix(self) -> str:
-        """Of the names of the statements for it: jobs of other queues than default are in an index of their own."""
+        """Suffix of the statements' names: jobs outside the default queue have their own index."""
         return "" if self.queue == DEFAULT_QUEUE else "_in_queue"
 
 
 class Paused(NamedTuple):
-    """What is paused."""
+    """Paused tasks and queues."""
 
     tasks: set[str]
     queues: set[str]
 
 
 def read_pauses(tx: Transaction) -> Paused:
-    """The names of tasks and queues that are paused."""
+    """Read the names of paused tasks and queues."""
     names: dict[str, set[str]] = {"task": set(), "queue": set()}
     for kind, name in tx.run("pauses"):
         names[kind].add(name)
@@ -151,7 +150,7 @@ def read_pauses(tx: Transaction) -> Paused:
 
 
 def _filters(tasks: tuple[str, ...] | None, queues: Queues) -> dict[str, str | None]:
-    """Values for statements that look at one job after the other."""
+    """Return values for statements that filter jobs one by one."""
     return {
         "tasks": None if tasks is None else as_json(tasks),
         "queues": None if queues.only is None else as_json(queues.only),
@@ -160,7 +159,7 @@ def _filters(tasks: tuple[str, ...] | None, queues: Queues) -> dict[str, str | N
 
 
 def _free_streams(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues, paused: Paused) -> Iterator[Stream]:
-    """Where a job without a serial key waits: of these tasks and queues, and not paused."""
+    """Yield the streams of waiting jobs without a serial key, of these tasks and queues, that are not paused."""
     names = [queue for queue in queues.only or () if queue != DEFAULT_QUEUE]
     if queues.only is None:
         names = list(_steps(tx, "next_queue", "queue"))
@@ -173,7 +172,7 @@ def _free_streams(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues
 
 
 def _serial_streams(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues, paused: Paused) -> Iterator[Stream]:
-    """The same of jobs that are the first ones of free serial keys."""
+    """Yield the streams of heads of free serial keys, of these tasks and queues, that are not paused."""
     if tx.row("next_serial_task", task="") is None:
         return
     for task in list(_steps(tx, "next_serial_task", "task")) if tasks is None else dict.fromkeys(tasks):
@@ -184,7 +183,7 @@ def _serial_streams(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queu
 
 
 def _steps(tx: Transaction, step: str, column: str, **values: str) -> Iterator[str]:
-    """The values of a column, each by a step in an index."""
+    """Yield the distinct values of a column, each by a step in an index."""
     here = ""
     while row := tx.row(step, **values, **{column: here}):
         here = row[0]
@@ -192,7 +191,7 @@ def _steps(tx: Transaction, step: str, column: str, **values: str) -> Iterator[s
 
 
 def _due(tx: Transaction, stream: Stream, forbidden: str | None) -> Iterator[Candidate]:
-    """Due jobs without a serial key, priority by priority; read lazily."""
+    """Yield due jobs without a serial key, priority by priority, reading only as far as needed."""
     statement = ("due" if forbidden is None else "due_and_allowed") + stream.suffix
     for priority, first_due in _levels(tx, stream):
         if first_due <= tx.now.wall:
@@ -200,7 +199,7 @@ def _due(tx: Transaction, stream: Stream, forbidden: str | None) -> Iterator[Can
 
 
 def _levels(tx: Transaction, stream: Stream) -> Iterator[tuple[int, int]]:
-    """The priorities of a stream, each with the moment at which its first job is due."""
+    """Yield the priorities of a stream, each with the time at which its first job is due."""
     priority = BELOW_ALL_PRIORITIES
     while level := tx.row("next_level" + stream.suffix, **stream.values, priority=priority):
         priority = level[0]
@@ -208,7 +207,7 @@ def _levels(tx: Transaction, stream: Stream) -> Iterator[tuple[int, int]]:
 
 
 def _heads(tx: Transaction, stream: Stream, forbidden: str | None) -> Iterator[Candidate]:
-    """The first due job of this stream in each free serial key."""
+    """Yield the first due job of this stream in each free serial key."""
     heads = tx.run("heads", **stream.values)
     if forbidden is None:
         yield from heads
@@ -218,7 +217,7 @@ def _heads(tx: Transaction, stream: Stream, forbidden: str | None) -> Iterator[C
 
 
 def refresh_heads(tx: Transaction) -> bool:
-    """Look again at heads whose time has come, a bounded number; False when there may be more."""
+    """Update a limited number of heads whose recheck is due. Return False if there may be more."""
     stale = tx.rows("heads_to_recheck", limit=MAX_RECHECKS_PER_TRANSACTION)
     for serial, task, queue in stale:
         _refresh_head(tx, {"serial": serial, "task": task, "queue": queue})
@@ -241,8 +240,10 @@ def _refresh_head(tx: Transaction, head: dict[str, str]) -> None:
 
 
 def next_due(tx: Transaction, tasks: tuple[str, ...] | None, queues: Queues) -> float | None:
-    """Seconds until the first waiting job of these tasks and queues is due that is not paused, whether or not something
-    else holds it up; or any job expires."""
+    """Return the seconds until the first waiting job of these tasks and queues is due, or any job expires.
+
+    Paused tasks and queues do not count; other obstacles are ignored.
+    """
     paused = read_pauses(tx)
     queues = queues.without(paused.queues)
     times = [due for stream in _free_streams(tx, tasks, queues, paused) for _, due in _levels(tx, stream)]

@@ -2,8 +2,8 @@
 
 writer    all writes, in the order of the calls
 reader    short reads, which never wait for writes
-counter   reads of every row, which take as long as there are rows and must not delay short reads
-wake      on the loop's own thread: reads a number that changes with every commit
+counter   long reads, whose time grows with the number of rows and which must not delay short reads
+wake      on the loop's own thread; it reads a number that changes with every commit
 
 Heartbeats run on the worker's other thread, with a connection from ``connect``.
 """
@@ -35,16 +35,16 @@ from stowhand.stores.sqlite.queue.transaction import Transaction
 T = TypeVar("T")
 Work = Callable[[Transaction], T]
 PROGRESS_CHECK_INSTRUCTIONS = 100_000
-"""Instructions of SQLite's virtual machine (some milliseconds) between two checks whether the caller still waits."""
+"""So many instructions of SQLite's virtual machine take some milliseconds, between checks that the caller waits."""
 
 
 class Connections(ABC):
-    """The database of one store, and the ways to work on it. ``path``: how messages name it."""
+    """Connections to the database of one store. ``path``: its name in messages."""
 
     wake: DirectWake
     retry_pauses = RETRY_PAUSES_SECONDS
     waits_for_disk = True
-    """A commit does: callers share one."""
+    """Whether a commit waits for the disk, so that callers share commits."""
 
     def __init__(self, path: Path, options: StoreOptions) -> None:
         self.path = path
@@ -52,64 +52,64 @@ class Connections(ABC):
         self._options = options
 
     def begun(self, raw: sqlite3.Connection) -> Transaction:
-        """A transaction on this connection, at this moment."""
+        """Return a transaction on this connection, at the current time."""
         return Transaction(raw, self.now(), keeps=self._options.history is not None)
 
     async def row(self, name: str, /, **values: Any) -> Any:
-        """The first row of a statement; ``None``: there is none."""
+        """Return the first row of a statement, or ``None``."""
         return await self.read(lambda tx: tx.row(name, **values))
 
     async def column(self, name: str, /, **values: Any) -> list[Any]:
-        """The values of a statement that gives one for each row."""
+        """Return the values of a statement with one column."""
         return await self.read(lambda tx: tx.column(name, **values))
 
     @abstractmethod
     def create(self) -> None:
-        """Make an empty database, unless there is one."""
+        """Create an empty database, unless there is one."""
 
     @abstractmethod
     def exists(self) -> bool:
-        """Whether there is a database; its schema may be missing."""
+        """Return whether the database exists. Its schema may be missing."""
 
     @abstractmethod
     def connect(self, timeout_seconds: float | None = None) -> SqliteConnection[Transaction]:
-        """A connection for a thread of the caller's. It checks the schema when it opens."""
+        """Return a connection for a thread of the caller. It checks the schema when it opens."""
 
     @abstractmethod
     def unchecked(self, *, writes: bool = False) -> AbstractContextManager[SqliteConnection[Transaction]]:
-        """For work on the schema itself: a connection that requires none."""
+        """Open a connection that requires no schema, for work on the schema itself."""
 
     @abstractmethod
     def probe(self) -> WriteProbe | None:
-        """What finds out whether the database can be written; ``None``: it always can."""
+        """Return a probe that tests whether the database is writable; ``None`` if it always is."""
 
     @abstractmethod
     def hear_commits(self) -> Wake | None:
-        """What rings after any commit of another connection; ``None``: there is no other connection."""
+        """Return a wake-up for commits of other connections; ``None`` if there is no other connection."""
 
     @abstractmethod
     async def open(self) -> None:
-        """Check the schema, and whether the database can be written."""
+        """Check the schema, and that the database is writable."""
 
     @abstractmethod
     async def write(self, work: Work[T], *, wakes: bool = False) -> T:
-        """In one transaction; ``wakes``: jobs may have become claimable, so wake the workers of this process."""
+        """Run work in one write transaction. ``wakes``: jobs may become claimable, so wake workers of this process."""
 
     @abstractmethod
     async def read(self, work: Work[T]) -> T:
-        """A short read."""
+        """Run a short read."""
 
     @abstractmethod
     async def read_all(self, work: Work[T]) -> T:
-        """A read whose time grows with the number of rows."""
+        """Run a read whose time grows with the number of rows."""
 
     @abstractmethod
     async def on_writer(self, call: Callable[[], T]) -> T:
-        """Call it after the writes that were called before."""
+        """Run a call after all earlier writes."""
 
     @abstractmethod
     async def on_reader(self, call: Callable[[], T]) -> T:
-        """Call it where short reads are done."""
+        """Run a call among short reads."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -117,22 +117,22 @@ class Connections(ABC):
 
 
 class FileConnections(Connections):
-    """Of a file: it reads beside its writes, and hears of the commits of other processes."""
+    """Connections to a file. Reads run beside writes, and commits of other processes are noticed."""
 
     def __init__(self, path: Path, options: StoreOptions, on_replaced: Callable[[str, str], None]) -> None:
         super().__init__(path, options)
         self._replacement = ReplacementReporter(on_replaced)
         self._writer, self._reader, self._counter = self.connect(), self._looking(), self._looking()
-        # It is used on the loop's own thread, which must not be kept waiting.
+        # It is used on the loop's own thread, which must not block.
         self.wake = Wake(self._looking(timeout_seconds=0.0))
         self._threads = OwnThreads()
 
     def create(self) -> None:
-        """Readable by its owner alone."""
+        """Create a file that only its owner can read."""
         sqlite_file.create(self.path)
 
     def exists(self) -> bool:
-        """Raises ConfigurationError for a place where no file may be."""
+        """Return whether the file exists. Raise ConfigurationError for an invalid path."""
         sqlite_file.check_path(self.path)
         return self.path.exists()
 
@@ -141,7 +141,7 @@ class FileConnections(Connections):
         return self._connection(lambda raw: prepare(raw, self.path), timeout_seconds)
 
     def _looking(self, timeout_seconds: float | None = None) -> SqliteConnection[Transaction]:
-        """For reading: it leaves the file's journal as it is, which to change waits for every transaction."""
+        """Return a connection for reads. It keeps the journal mode, as a change waits for every transaction."""
         return self._connection(lambda raw: schema.check(raw, self.path), timeout_seconds)
 
     @contextmanager
@@ -174,9 +174,9 @@ class FileConnections(Connections):
         return await self.on_reader(lambda: self._reader.read(work))
 
     async def read_all(self, work: Work[T]) -> T:
-        """A long read, beside all others; interrupted soon after its caller is cancelled.
+        """Run a long read beside all others. It is interrupted soon after its caller is cancelled.
 
-        Raises StoreTooSlow where the store is only read, and this took too long.
+        Raise StoreTooSlow if the store is read-only and the read took too long.
         """
         is_over = threading.Event()
 
@@ -201,7 +201,7 @@ class FileConnections(Connections):
             is_over.set()
 
     async def on_writer(self, call: Callable[[], T]) -> T:
-        """On the writer's thread."""
+        """Run a call on the writer's thread."""
         return await self._threads.run(self._writer, call)
 
     async def on_reader(self, call: Callable[[], T]) -> T:

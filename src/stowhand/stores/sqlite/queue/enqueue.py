@@ -1,4 +1,4 @@
-"""Enqueueing one job or many, and what a key does with the job that already holds it."""
+"""Enqueues of one job or many, and the effect of a key on the job that already holds it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _AFTER_QUEUE = INSERTED.index("queue") + 1
 
 
 def add(tx: Transaction, job: NewJob, *, built_in: bool = False, job_id: int | None = None) -> int:
-    """Insert a job; where another holds its key, the key's mode decides. Returns the id.
+    """Insert a job; if another job holds its key, the key's mode decides. Return the id.
 
-    ``job_id``: its id, if it becomes a job of its own; else the next one.
+    ``job_id``: the id of a new job; ``None`` means the next one.
     """
     if not built_in:
         limits.refuse_built_in(job)
@@ -41,7 +41,7 @@ def add(tx: Transaction, job: NewJob, *, built_in: bool = False, job_id: int | N
     if job.key_mode is KeyMode.UNIQUE and state != State.FAILED:
         return int(held_by)
     if state == State.PROCESSING:
-        # It runs on without its key; only an error finds out that it has no retries left.
+        # The running job continues without its key. It has no retries left, which takes effect only after an error.
         tx.run("lose_key", id=held_by, why="replaced")
         return _insert(tx, row, job_id)
     keeps_run_at = job.key_mode is KeyMode.PRESERVE_RUN_AT and state == State.QUEUED and attempts == 0
@@ -52,7 +52,7 @@ def add(tx: Transaction, job: NewJob, *, built_in: bool = False, job_id: int | N
 
 
 def add_many(tx: Transaction, chunks: Iterable[Sequence[NewJob]]) -> list[int]:
-    """Ids in the order given. Keyed ones one by one, the runs between them in bulk."""
+    """Insert jobs with a key one by one, and the others in bulk. Return the ids in this order."""
     ids: list[int] = []
     for jobs in chunks:
         for keyed, run in groupby(jobs, key=lambda job: job.key is not None):
@@ -64,7 +64,10 @@ def add_many(tx: Transaction, chunks: Iterable[Sequence[NewJob]]) -> list[int]:
 
 
 def find(tx: Transaction, job_id: int, job: NewJob) -> Job:
-    """The job just written, or found. Of one that has completed and is in no history there is what is known of it."""
+    """Return the job that an enqueue wrote or matched.
+
+    A completed job without a history has only its known values.
+    """
     if (row := tx.row("get", id=job_id)) is not None:
         return to_job(row)
     enqueued_at = to_datetime(tx.row("key_taken", key=job.key)[1])
@@ -86,7 +89,7 @@ def find(tx: Transaction, job_id: int, job: NewJob) -> Job:
 
 
 def _insert_keyed(tx: Transaction, row: tuple[object, ...], job: NewJob, job_id: int | None) -> int:
-    """Or the job that has completed within the period for which it took the key."""
+    """Insert the job, or return the job that completed within the period for which it holds the key."""
     if job.unique_period is not None and (taken := tx.row("key_taken", key=job.key)) is not None:
         return int(taken[0])
     job_id = _insert(tx, row, job_id)
@@ -107,8 +110,8 @@ def _insert(tx: Transaction, row: tuple[object, ...], job_id: int | None) -> int
 
 
 def _values(job_id: int | None, row: tuple[object, ...]) -> tuple[object, ...]:
-    # The task follows the queue: where the job names no queue, the statement looks for its task's. A number in the
-    # place of a second value (?2) is a name to Python's sqlite3, which takes no row of values then.
+    # The task follows the queue: if the job names no queue, the statement looks up its task's queue. Python's sqlite3
+    # treats a numbered placeholder (?2) as a name and then refuses a row of values, so the task is passed twice.
     return (job_id, *row[:_AFTER_QUEUE], row[_TASK], *row[_AFTER_QUEUE:])
 
 
@@ -138,9 +141,9 @@ def _replace(
 
 
 def _appended(old: str, new: str) -> str:
-    """Both arrays, one after the other, when both are arrays; else the new one. As text: no number is rounded.
+    """Concatenate both payloads if both are arrays; otherwise return the new one.
 
-    In SQL: functions/enqueue.sql of PostgreSQL.
+    The payloads stay text, so no number is rounded. PostgreSQL does the same in functions/enqueue.sql.
     """
     first, second = old.strip(), new.strip()
     if not (first.startswith("[") and second.startswith("[")):

@@ -1,4 +1,4 @@
-"""How processing of a job ends: settled, released, or reset."""
+"""The ends of attempts: settled, released, or reset."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from stowhand.stores.sqlite.queue.transaction import Transaction
 from stowhand.stores.verdicts import continues
 
 STATES_WITHOUT_ENTRY = (State.COMPLETED, State.QUEUED)
-"""Settlements of attempts that worked, or that were not spent."""
+"""Settled states that leave no failed attempt: completed, or returned to the queue without using an attempt."""
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A running job under a valid lease: the facts that decide its next state."""
+    """The values of a running job under a valid lease that decide its next state."""
 
     id: int
     token: str
@@ -44,7 +44,7 @@ class Held(msgspec.Struct, frozen=True):
     loses_retries: str | None
 
     def way_back(self, state: State, *, continues: bool = False) -> State:
-        """By ``lifecycle.way_back``, which is passed what the row knows."""
+        """Return the next state by ``lifecycle.effective_state``, from the values of the row."""
         return lifecycle.effective_state(
             state,
             cancel_requested=bool(self.cancel_requested),
@@ -54,7 +54,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """The new values of a row. ``None`` keeps the old one."""
+    """The new values of a row. ``None`` keeps the old value."""
 
     state: State
     attempts: int
@@ -66,18 +66,18 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     epochs: int = 0
     settled_token: str | None = None
     outcome: AttemptEnd | None = None
-    """The attempt leaves an entry; ``None``: it leaves none."""
+    """Outcome of the failed attempt to record; ``None`` records none."""
     error_class: str | None = None
 
 
 def find_held(tx: Transaction, job_id: int, token: str) -> Held | None:
-    """The fence: the job, if this very lease still holds it."""
+    """Return the job if this lease still holds it; this check fences off stale workers."""
     row = tx.row("held", id=job_id, token=token)
     return None if row is None else Held(*row)
 
 
 def settle(tx: Transaction, held: Held, settlement: Settlement) -> State:
-    """Write what the handler's outcome led to. Return the state that is recorded."""
+    """Write the outcome of an attempt. Return the recorded state."""
     state = held.way_back(settlement.state, continues=continues(settlement))
     ending = Ending(
         state=state,
@@ -98,14 +98,16 @@ def settle(tx: Transaction, held: Held, settlement: Settlement) -> State:
 
 
 def give_back(tx: Transaction, held: Held) -> None:
-    """Return without using an attempt, due when it was: as if it had never been claimed."""
+    """Return a job to the queue without using an attempt, as if it had not been claimed."""
     state, attempts = held.way_back(State.QUEUED), max(held.attempts - 1, 0)
     _write(tx, held, Ending(state=state, attempts=attempts, resets=held.resets))
 
 
 def reset(tx: Transaction, held: Held, *, tells: bool = True) -> ResetJob:
-    """Its worker died; ``lifecycle.reset`` decides whether it may run again. ``tells``: where it has failed; else the
-    caller does, who may undo it."""
+    """Reset a job whose worker died; ``lifecycle.reset`` decides whether it may run again.
+
+    ``tells``: enqueue its ``on_failure`` job if it fails. Otherwise the caller does, after a possible undo.
+    """
     decided = lifecycle.reset(resets=held.resets, max_resets=held.max_resets, max_attempts=held.max_attempts)
     state = held.way_back(decided.state)
     ending = Ending(
@@ -124,7 +126,7 @@ def reset(tx: Transaction, held: Held, *, tells: bool = True) -> ResetJob:
 def keep_tries(
     tx: Transaction, job_ids: Sequence[int], outcome: AttemptEnd, error_class: str | None, error: str | None
 ) -> None:
-    """Of rows that their end has not changed yet."""
+    """Record failed attempts, before the rows of their jobs change."""
     ids = as_json(job_ids)
     error_class, error = error_class and error_class[:CLASS_LIMIT], error and last_frames(error)
     tx.run("keep_tries", ids=ids, outcome=outcome.value, error_class=error_class, error=error)

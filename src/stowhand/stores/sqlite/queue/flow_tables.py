@@ -1,4 +1,4 @@
-"""What flows keep in the file; each call is one transaction."""
+"""The tables of flows in the file. Each call is one transaction."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRUNE_AT_ONCE = 2000
 
 
 class Waiting(msgspec.Struct):
-    """What of a parent's payload its waking needs."""
+    """The part of a parent's payload that its wake-up needs."""
 
     waits_for: list[str] | None = msgspec.field(default=None, name=CHILD_ID_PREFIX_FIELD)
 
@@ -41,7 +41,7 @@ _waiting = msgspec.json.Decoder(Waiting)
 
 
 class SqliteFlowTables(FlowSteps):
-    """On the store's connections."""
+    """Tables of flows on the store's connections."""
 
     def __init__(self, connections: Connections, *, keeps: bool) -> None:
         super().__init__(Reader(connections))
@@ -49,33 +49,33 @@ class SqliteFlowTables(FlowSteps):
         self.keeps = keeps
 
     async def create(self, flow: str, jobs: Sequence[NewFlow]) -> Sequence[str]:
-        """All or none."""
+        """Create all jobs or none."""
         checked = [msgspec.structs.replace(job, step=limits.check(job.step)) for job in jobs]
         return await self._connections.write(lambda tx: _create(tx, flow, checked), wakes=True)
 
     async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
-        """For as long as the job is known."""
+        """Store lists for as long as the job is known."""
         await self._connections.write(lambda tx: _keep(tx, job_id, lists))
 
     async def kept(self, list_id: str) -> str | None:
-        """One of them."""
+        """Return the content of a stored list; ``None`` if it is absent."""
         matches = await self._connections.column("kept", id=list_id)
         return matches[0] if matches else None
 
     async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:
-        """In id order."""
+        """Return the ids of the jobs with this attribute, in id order."""
         return await self._connections.column("ids", flow=flow, attribute=attribute, value=value)
 
     async def exists(self, ids: Sequence[str]) -> set[str]:
-        """Those that are there."""
+        """Return those of the ids that exist."""
         return set(await self._connections.column("exists", ids=as_json(ids)))
 
     async def latest(self, keys: Sequence[str]) -> Sequence[Job | None]:
-        """In the order of the keys."""
+        """Return the newest job of each key, in the order of the keys."""
         return await self._connections.read(lambda tx: [_latest(tx, key) for key in keys])
 
     async def delete(self, flow: str, job_id: str, keys: Sequence[str]) -> bool:
-        """With its steps."""
+        """Delete the job and its steps."""
 
         def delete(tx: Transaction) -> bool:
             found = tx.run("delete_flow", id=job_id, flow=flow).rowcount
@@ -87,21 +87,21 @@ class SqliteFlowTables(FlowSteps):
         return await self._connections.write(delete)
 
     async def wake(self, key: str) -> ParentWakeup:
-        """Make it due."""
+        """Make the parked parent due if its children have ended."""
         woken = await self._connections.write(lambda tx: _wake(tx, key))
         if woken is ParentWakeup.WOKEN:
             self._connections.wake.ring()
         return woken
 
     async def spend(self, request: RateLimitRequest) -> float:
-        """By this machine's clock."""
+        """Use the rate limiter. Return the seconds to wait, by this machine's clock."""
         return await self._connections.write(lambda tx: _spend(tx, request))
 
 
 def prune(tx: Transaction, *, age: float) -> bool:
-    """Delete what belongs to jobs none of whose steps is left. A page at a time; True: there may be more to look at.
+    """Delete a page of the entries of jobs without steps. Return True if there may be more.
 
-    Each job is looked at once in ``age`` seconds, so jobs that stay for long (failed ones do) hold up no others.
+    Each job is checked once in ``age`` seconds, so long-lived jobs (such as failed ones) do not delay others.
     """
     page = tx.rows("to_look_at", before=tx.now.wall - micros(age), limit=PRUNE_AT_ONCE)
     for job_id, key in page:
@@ -141,7 +141,7 @@ def _wake(tx: Transaction, key: str) -> ParentWakeup:
     names = None if row is None else _waiting.decode(row[3]).waits_for
     if row is None or names is None or row[1] == State.FAILED:
         return ParentWakeup.GONE
-    # Hexadecimal digits follow in the key of each child.
+    # The key of each child continues with hexadecimal digits, which sort before "g".
     if any(tx.row("is_open", least=FLOW_KEY_PREFIX + name, most=f"{FLOW_KEY_PREFIX}{name}g") for name in names):
         return ParentWakeup.OPEN
     if row[1] == State.PROCESSING:

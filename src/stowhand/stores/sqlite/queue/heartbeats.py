@@ -1,4 +1,4 @@
-"""The heartbeats of the queue: beside leases, progress, maintenance, and the lists of workers and of what ended."""
+"""The heartbeats of the queue: leases, progress, maintenance, the list of workers, and throughput."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from stowhand.stores.sqlite.queue.transaction import Transaction
 from stowhand.stores.sqlite.shared.leaser import Leaser
 
 PRUNE_AT_ONCE = 2000
-"""Rows of the history deleted in one transaction: well under 50 ms, so that other writers get their turn."""
+"""One transaction with so many rows takes well under 50 ms, so that other writers can run in between."""
 PRUNE_FOR = 2.0
-"""Seconds after which the rest is left to the next call."""
+"""Seconds after which the next call continues."""
 
 
 class SqliteHeartbeats(Leaser[Transaction]):
-    """The connection, and one that waits for no other writer."""
+    """Heartbeats with two connections; one of them does not wait for other writers."""
 
     def __init__(
         self,
@@ -52,26 +52,28 @@ class SqliteHeartbeats(Leaser[Transaction]):
         self._failed_retention = failed_retention
 
     async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
-        """Those that were asked to cancel."""
-        pairs = as_json([one.pair for one in leases])
+        """Return the leases whose jobs have a cancellation request."""
+        pairs = as_json([lease.pair for lease in leases])
         return frozenset(self._connection.read(lambda tx: tx.rows("find_canceled", leases=pairs)))
 
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:
-        """Take back a page of jobs whose lease ended more than ``slack`` seconds ago, or in another boot.
+        """Reset a page of jobs whose lease expired more than ``slack`` seconds ago, or in another boot.
 
-        And tell of jobs that a statement of somebody else's has failed.
+        Also enqueue the ``on_failure`` jobs of jobs that a foreign statement has failed.
         """
         if self._connection.read(lambda tx: tx.row("is_untold")) is not None:
             self._connection.write(lambda tx: tell(tx, None))
         return await super().reset_stalled(slack)
 
     async def check(self) -> None:
-        """Raises SchemaTooNew once a newer, breaking migration has been applied."""
+        """Raise SchemaTooNew after a newer, breaking migration was applied."""
         self._connection.read(lambda tx: schema.check_newer(tx.raw))
 
     async def maintain(self) -> None:
-        """Prune, page by page: history, failed jobs, what flows keep, abandoned tokens, workers, the ledger; and fold
-        throughput."""
+        """Prune old rows page by page, cancel expired jobs, and add up throughput.
+
+        Pruned are history, failed jobs, tables of flows, abandoned tokens, workers and the ledger.
+        """
         if self._connection.read(lambda tx: tx.row("expired", limit=1)) is not None:
             self._connection.write(expire)
         self._prune("history", self._history)
@@ -82,7 +84,7 @@ class SqliteHeartbeats(Leaser[Transaction]):
         self._prune("abandoned", SECONDS_PER_DAY)
         self._prune("workers", LOST_WORKER_RETENTION_SECONDS)
         self._prune("app_versions", VERSION_RETENTION_SECONDS)
-        # A day later than they may be scheduled no more: the clock may have been set back between the two.
+        # Ticks stay a day longer than they can be scheduled, as the clock may be set back.
         self._prune("ticks", (LEDGER_DAYS + 1) * SECONDS_PER_DAY)
         stop = stopwatch() + PRUNE_FOR
         while stopwatch() < stop and self._connection.read(throughput.is_foldable):
@@ -90,7 +92,7 @@ class SqliteHeartbeats(Leaser[Transaction]):
         self._prune("throughput", HOUR_RETENTION_SECONDS)
 
     async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
-        """On a connection that waits for no other writer."""
+        """Store the progress of jobs, without waiting for other writers."""
         entries = as_json([(note.lease.job_id, note.lease.token, note.done, note.text) for note in notes])
         self._impatient.write(lambda tx: tx.run("keep_progress", notes=entries))
 
@@ -100,7 +102,7 @@ class SqliteHeartbeats(Leaser[Transaction]):
         self._impatient.close()
 
     async def worker_seen(self, card: WorkerDescription, task_queues: Mapping[str, str]) -> None:
-        """Enter it in the list of workers, or note that it still runs."""
+        """Insert or update the worker in the list of workers."""
         if not self._has_declared:
             await self.declare_queues(task_queues)
             self._has_declared = True
@@ -123,7 +125,7 @@ class SqliteHeartbeats(Leaser[Transaction]):
         self._connection.write(write)
 
     async def declare_queues(self, task_queues: Mapping[str, str]) -> None:
-        """Keep the queues of tasks."""
+        """Store the queues of tasks."""
         declared = as_json(task_queues)
 
         def write(tx: Transaction) -> None:
@@ -138,7 +140,7 @@ class SqliteHeartbeats(Leaser[Transaction]):
         self._connection.write(lambda tx: tx.run("worker_gone", name=name))
 
     async def write_throughput(self, writer: str, minutes: Sequence[TaskMinute]) -> Collection[tuple[int, str]]:
-        """Write what a worker counted."""
+        """Write the counts of a worker. Return the (minute, task) pairs that were not written."""
         return self._connection.write(lambda tx: throughput.write(tx, writer, minutes))
 
     def _prune_flows(self, age: float) -> None:

@@ -1,7 +1,7 @@
-"""Enqueueing inside a transaction that a caller holds.
+"""Enqueues inside a transaction of the caller.
 
-The caller commits or rolls back; nothing here ever commits. Where no transaction is open, one is begun, so that the
-caller's ``commit()`` (or the end of ``with connection:``) decides, in every isolation level of Python's.
+The caller commits or rolls back; nothing here ever commits. If no transaction is open, this starts one. Then the
+caller's ``commit()`` or the end of ``with connection:`` decides, in every isolation level of Python's sqlite3.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Begun = Callable[[sqlite3.Connection], Transaction]
 
 
 def enqueue_in(connection: object, job: NewJob, begun: Begun, path: Path | None = None) -> Job | Awaitable[Job]:
-    """Enqueue one job in the transaction of this connection. ``path``: the file that it has to be to, if any.
+    """Enqueue one job in the transaction of this connection. ``path``: the required file, if any.
 
-    Raises ConfigurationError for a connection to another file, and for one whose owner could not commit.
+    Raise ConfigurationError for a connection to another file, and for one whose owner could not commit.
     """
 
     def work(raw: sqlite3.Connection) -> Job:
@@ -72,7 +72,7 @@ def _enqueue(raw: sqlite3.Connection, job: NewJob, begun: Begun, path: Path) -> 
 
 
 def _begin(raw: sqlite3.Connection, path: Path) -> None:
-    """Another writer is waited for as long as the caller's connection waits for one."""
+    """Start a write transaction. It waits for another writer for the timeout of the caller's connection."""
     try:
         raw.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
@@ -84,7 +84,7 @@ def _begin(raw: sqlite3.Connection, path: Path) -> None:
 
 
 def _file_of(raw: sqlite3.Connection) -> str:
-    """Empty for a database in memory."""
+    """Return the file of the connection; empty for a database in memory."""
     databases = raw.execute("PRAGMA database_list").fetchall()
     return next((file for _, schema_name, file in databases if schema_name == "main"), "")
 

@@ -1,4 +1,4 @@
-"""Installs, examines and removes the tables, on connections that do not check them first."""
+"""Installation, checks and removal of the tables, on connections that do not require them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stowhand.stores.sqlite.queue.connections import Connections
 
 
 class Installer:
-    """Of one database, which may hold an application's tables too."""
+    """Installer of one database, which may also hold an application's tables."""
 
     def __init__(self, connections: Connections, migrations: Migrations = schema.MIGRATIONS) -> None:
         self._connections = connections
@@ -21,7 +21,7 @@ class Installer:
         self._place = f"{connections.path}: the schema"
 
     async def install(self, *, roles: bool = False) -> SchemaStatus:
-        """Create the database and its tables, or what is missing of them."""
+        """Create the database and its missing tables."""
         schema.refuse_roles(roles)
 
         def install() -> SchemaStatus:
@@ -32,7 +32,7 @@ class Installer:
         return await self._connections.on_writer(install)
 
     async def status(self) -> SchemaStatus:
-        """What is installed; nothing, where the database does not exist."""
+        """Return the status of the installed schema; nothing is installed if the database does not exist."""
 
         def status() -> SchemaStatus:
             if not self._connections.exists():
@@ -43,7 +43,7 @@ class Installer:
         return await self._connections.on_reader(status)
 
     async def plan(self, *, roles: bool = False) -> str:
-        """What ``install`` would run."""
+        """Return the statements of ``install``."""
         schema.refuse_roles(roles)
         found = await self.status()
         self._migrations.refuse_newer(found, self._place)
@@ -51,11 +51,11 @@ class Installer:
         return "\n\n".join(statement for migration in missing for statement in schema.statements(migration.text))
 
     async def foreign_changes(self) -> Sequence[str]:
-        """None: the tables' names begin with ours, and there are no functions."""
+        """Return no differences: our tables have names of their own, and SQLite has no stored functions."""
         return []
 
     async def default_max_attempts(self) -> int:
-        """As the package has it."""
+        """Return the default of the package."""
         return DEFAULT_MAX_ATTEMPTS
 
     async def uninstall(self) -> None:
@@ -69,5 +69,5 @@ class Installer:
         await self._connections.on_writer(uninstall)
 
     async def find_damage(self) -> Sequence[str]:
-        """What SQLite finds wrong with the file; reads all of it. Empty: it is sound."""
+        """Read the whole file. Return the damage that SQLite reports; empty for a sound file."""
         return await self._connections.read(lambda tx: find_damage(tx.raw))

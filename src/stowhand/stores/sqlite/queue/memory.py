@@ -1,7 +1,7 @@
-"""A store in memory, for tests and for trying out: the embedded queue on a private database of SQLite's.
+"""A store in memory, for tests and trials: the embedded queue on a private SQLite database.
 
-It has one connection, which every call uses inline, under its lock. Triggers of the connection's own note whether a
-transaction made jobs claimable, so that sleepers are woken for nothing else.
+Every call uses the one connection inline, under its lock. Temporary triggers record whether a transaction made jobs
+claimable, so that only such a transaction wakes workers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FREES_QUEUE = "OLD.state = 'processing' AND OLD.serial IS NOT NULL"
 _CLAIMABLE_EVENTS = (
     f"INSERT ON stowhand_jobs WHEN {_WAITS}",
     f"UPDATE OF state, run_at ON stowhand_jobs WHEN {_WAITS} OR ({_FREES_QUEUE} AND NEW.state = 'failed')",
-    # The worker that runs the job looks for the request when it is woken.
+    # The worker that runs the job checks for the request when it is woken.
     "UPDATE OF cancel_requested ON stowhand_jobs WHEN NEW.cancel_requested",
     f"DELETE ON stowhand_jobs WHEN {_FREES_QUEUE}",
     "DELETE ON stowhand_paused",
@@ -47,7 +47,7 @@ _CLAIMABLE_EVENTS = (
 
 
 class MemoryStore(EmbeddedStore):
-    """Jobs in this process, gone with it. Behaves as every other store of ours does.
+    """Jobs in the memory of this process. It behaves like every other store.
 
     Several workers share jobs by sharing one ``MemoryStore``. Its heartbeats may be used from another thread.
     """
@@ -55,7 +55,7 @@ class MemoryStore(EmbeddedStore):
     def __init__(
         self, clock: Clock | None = None, options: StoreOptions | None = None, *, hears_commits: bool = False
     ) -> None:
-        """``hears_commits``: ``enqueue_in`` is for tests, too: see ``after_commit``."""
+        """``hears_commits``: support ``enqueue_in`` in tests (``after_commit``)."""
         clock, options, notices = clock or SystemClock(), options or StoreOptions(), Notices()
         if options.pinned is None and clock.pinned() is not None:
             options = msgspec.structs.replace(options, pinned=lambda: clock.pinned() or wall_clock())
@@ -68,7 +68,7 @@ class MemoryStore(EmbeddedStore):
         self.transactions = AfterCommit(connections.connection, options, notices) if hears_commits else None
 
     async def close(self) -> None:
-        """Nothing: its jobs stay."""
+        """Do nothing: the jobs stay."""
 
 
 class PrivateConnections(Connections):
@@ -126,7 +126,7 @@ class PrivateConnections(Connections):
 
 
 class PrivateConnection(SqliteConnection[Transaction]):
-    """A database in memory, which lasts as long as this object. A forked process has a copy of it."""
+    """Connection to a database in memory that lives as long as this object. A forked process has a copy of it."""
 
     is_on_file = False
     retry_pauses = ()
@@ -135,7 +135,7 @@ class PrivateConnection(SqliteConnection[Transaction]):
         super().__init__(Path(NAME), self._made, make_context, explain=_explain)
         self._wake = wake
         self._is_news = threading.Event()
-        """The transaction has made jobs claimable."""
+        """Set when the transaction makes jobs claimable."""
 
     def write(self, work: Work[T]) -> T:
         with self._lock:
@@ -147,7 +147,7 @@ class PrivateConnection(SqliteConnection[Transaction]):
         return result
 
     def close(self) -> None:
-        """Nothing: the database would be gone."""
+        """Do nothing: closing would delete the database."""
 
     def _connected(self, timeout_seconds: float | None = None) -> sqlite3.Connection:
         if self._raw is None:
@@ -157,7 +157,7 @@ class PrivateConnection(SqliteConnection[Transaction]):
 
     def _made(self) -> sqlite3.Connection:
         raw = _connect()
-        # SQLite's function must not lead back to this object: the garbage collector does not see through it.
+        # SQLite's function must not refer to this object: the garbage collector cannot follow that reference.
         weakref.finalize(self, raw.close)
         raw.deserialize(_template())
         for setting in ("trusted_schema = OFF", "temp_store = MEMORY"):
@@ -178,7 +178,7 @@ def _explain(error: sqlite3.Error, path: Path) -> StoreError:
 
 @cache
 def _template() -> bytes:
-    """An empty database with our tables."""
+    """Return an empty database with our tables."""
     raw = _connect()
     try:
         raw.execute("BEGIN")
@@ -194,7 +194,7 @@ def _connect() -> sqlite3.Connection:
 
 
 def _create_triggers(raw: sqlite3.Connection) -> None:
-    # Temporary ones belong to the connection: the schema stays that of a file.
+    # Temporary triggers belong to the connection, so the schema stays that of a file.
     for number, event in enumerate(_CLAIMABLE_EVENTS):
         raw.execute(
             f"CREATE TEMP TRIGGER IF NOT EXISTS claimable_{number} AFTER {event} BEGIN SELECT stowhand_claimable(); END"

@@ -1,7 +1,7 @@
-"""What time it is for this store: a wall clock for run times, and a boot's own monotonic clock for leases.
+"""The clocks of this store: a wall clock for run times, and the monotonic clock of a boot for leases.
 
-All processes of one boot read the same monotonic clock, and stepping the wall clock does not move it. After another
-boot it starts again somewhere else, so a lease carries the id of the boot whose clock it means.
+All processes of one boot read the same monotonic clock, and changes of the wall clock do not affect it. Another boot
+restarts it at another value, so a lease carries the id of its boot.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Moment(msgspec.Struct, frozen=True):
     """Microseconds since 1970, UTC."""
     boot: str
     ticks: int
-    """Microseconds of that boot's monotonic clock."""
+    """Microseconds of the boot's monotonic clock."""
 
     def after(self, seconds: float) -> int:
-        """The wall time so many seconds from now. Raises OverflowError where there is no such number."""
+        """Return the wall time in so many seconds. Raise OverflowError if it is infinite."""
         return self.wall + micros(seconds)
 
 
@@ -41,24 +41,24 @@ Now = Callable[[], Moment]
 
 
 def clock(pinned: Callable[[], datetime] | None) -> Now:
-    """How to read the time. A pinned one moves leases too, and never boots."""
+    """Return a function that reads the time. A pinned time also applies to leases and never reboots."""
     if pinned is None:
         return _read
     return lambda: _pinned_moment(pinned())
 
 
 def micros(seconds: float) -> int:
-    """A number of seconds as whole microseconds."""
+    """Convert seconds to whole microseconds."""
     return round(seconds * 1_000_000)
 
 
 def to_micros(when: datetime) -> int:
-    """An aware datetime as microseconds since 1970."""
+    """Convert an aware datetime to microseconds since 1970."""
     return (when - EPOCH) // MICROSECOND
 
 
 def to_datetime(stored: int) -> datetime:
-    """The datetime of a stored moment. Integers all the way: a float would lose microseconds."""
+    """Convert a stored time to a datetime, with integers only: a float would lose microseconds."""
     return EPOCH + timedelta(0, 0, stored)
 
 
@@ -76,7 +76,7 @@ def _read() -> Moment:
 
 @cache
 def boot_id() -> str:
-    """This boot's name: Linux's random one, or the boot session of macOS (elsewhere the time of the boot)."""
+    """Return the id of this boot: random on Linux, the boot session on macOS, elsewhere the boot time."""
     try:
         return LINUX_BOOT_ID.read_text("ascii").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""The queue on a connection of another library's, which may be to a database in memory."""
+"""The queue on a connection of another library, which may use a database in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stowhand.stores.sqlite.queue.transaction import Transaction
 
 
 class SqliteOnConnection:
-    """``raw``: gives the driver's connection, within its owner's transaction."""
+    """The queue in the transaction of a connection's owner. ``raw`` returns the driver's connection."""
 
     def __init__(self, raw: Callable[[], sqlite3.Connection], options: StoreOptions) -> None:
         self._raw = raw
@@ -31,7 +31,7 @@ class SqliteOnConnection:
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job:
         enqueued = enqueue_in(connection, self._options.whole(job), self._begun)
-        assert isinstance(enqueued, Job)  # no library that lends its connection here is awaited
+        assert isinstance(enqueued, Job)  # no library that lends its connection here is asynchronous
         return enqueued
 
     def get(self, job_id: int) -> Job | None:

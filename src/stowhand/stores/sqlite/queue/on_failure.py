@@ -1,4 +1,4 @@
-"""Tells of jobs that have failed for good, which stand in ``stowhand_untold``: enqueues what they name."""
+"""Reports of permanently failed jobs in ``stowhand_untold``: enqueues their ``on_failure`` jobs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _handler = msgspec.json.Decoder(NewJob)
 
 
 def tell(tx: Transaction, error_class: str | None) -> None:
-    """Called in the transaction that has failed jobs, by whatever has. ``error_class``: of those that it has failed.
+    """Enqueue the ``on_failure`` jobs, in the transaction that has failed jobs. ``error_class``: theirs.
 
-    It never undoes what failed them: where a job cannot be enqueued, the failed one's text says so.
+    An error never undoes the failure: if a job cannot be enqueued, the failed job's error text records the reason.
     """
     for row in tx.rows("untold"):
         tx.run("told", id=row[0])

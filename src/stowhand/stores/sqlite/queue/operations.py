@@ -1,4 +1,4 @@
-"""Pauses serial keys, tasks and queues, and purges page by page."""
+"""Pauses of serial keys, tasks and queues, and purges page by page."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from stowhand.stores.sqlite.queue.moment import micros
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 MAX_ROWS_PER_PURGE = 2000
-"""Rows deleted in one transaction: well under 50 ms, so that other writers get their turn."""
+"""One transaction with so many rows takes well under 50 ms, so that other writers can run in between."""
 BEFORE_ALL_TIMES = -(2**63)
-"""A moment before any."""
+"""A time before every valid one, in microseconds."""
 
 
 class Operator:
-    """A pause reaches every worker with its next claim."""
+    """Operator of pauses and purges. A pause affects every worker from its next claim."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
     async def pause_serial(self, name: str) -> SerialChange:
-        """Its heads are busy from now on; a running job goes on."""
+        """Pause the serial key; a running job continues."""
         return SerialChange(name, await self._change("pause", serial=read_serial(name)))
 
     async def resume_serial(self, name: str) -> SerialChange:
-        """Its heads are as free as its running job leaves them."""
+        """Resume the serial key. Its heads are free unless one of its jobs runs."""
         return SerialChange(name, await self._change("resume", wakes=True, serial=read_serial(name)))
 
     async def pause_task(self, name: str) -> TaskChange:
-        """Whatever the serial key; a running job goes on."""
+        """Pause the task for every serial key; a running job continues."""
         return TaskChange(name, await self._change("pause_kind", kind="task", name=read_task(name)))
 
     async def resume_task(self, name: str) -> TaskChange:
         return TaskChange(name, await self._change("resume_kind", wakes=True, kind="task", name=read_task(name)))
 
     async def pause_queue(self, name: str) -> QueueChange:
-        """A running job goes on."""
+        """Pause the queue; a running job continues."""
         return QueueChange(name, await self._change("pause_kind", kind="queue", name=read_queue(name)))
 
     async def resume_queue(self, name: str) -> QueueChange:
@@ -56,7 +56,7 @@ class Operator:
         return await self._connections.write(lambda tx: tx.run(statement, **named).rowcount > 0, wakes=wakes)
 
     async def purge(self, ages: Ages, *, dry_run: bool = False) -> PurgeResult:
-        """A transaction for each page."""
+        """Delete ended jobs, in a transaction for each page. ``dry_run``: only count them, up to a limit."""
         counts = {}
         for state in (State.COMPLETED, State.FAILED, State.CANCELED):
             age = getattr(ages, state.value)

@@ -1,4 +1,4 @@
-"""The work of the queue's transactions about leases and settlements, for the parts that a user's table has too."""
+"""Work on leases and settlements in the queue's transactions, for the parts shared with users' tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stowhand.stores.verdicts import Entry
 
 
 class QueuePlan:
-    """A row is known by (id, token): an epoch proves nothing more here."""
+    """Plan of the queue. The pair (id, token) identifies a lease; the epoch is not needed here."""
 
     def settle(self, tx: Transaction, batch: Sequence[Entry], *, repeat: bool) -> Sequence[Reply]:
         return settle.settle(tx, batch, repeat=repeat)
@@ -39,13 +39,13 @@ class QueuePlan:
         return _leases(tx.rows("held_by_token", token=token))
 
     def find_foreign(self, tx: Transaction, ours: Sequence[Lease], slack: float) -> Foreign:
-        """All leases but these; those of another boot are over."""
+        """Return the state of all leases except these. Leases of another boot have expired."""
         now = tx.now.ticks
-        late, first = tx.row("foreign", late=now - micros(slack), ours=as_json([one.job_id for one in ours]))
+        late, first = tx.row("foreign", late=now - micros(slack), ours=as_json([lease.job_id for lease in ours]))
         return Foreign(has_expired=bool(late), expires_in=None if first is None else (first - now) / 1_000_000 + slack)
 
     def find_stalled(self, tx: Transaction, slack: float) -> Sequence[Lease]:
-        """By the ticks of this boot; those of another boot are over."""
+        """Return expired leases by the ticks of this boot. Leases of another boot have expired."""
         return _leases(tx.rows("stalled", late=tx.now.ticks - micros(slack), limit=PAGE))
 
     def find_held_by(self, tx: Transaction, worker: str) -> Sequence[Lease]:

@@ -1,4 +1,4 @@
-"""Enqueues on the store's own connection, or on the caller's."""
+"""Enqueues on the store's own connection or the caller's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stowhand.stores.sqlite.queue.transaction import Transaction
 
 
 class Producer:
-    """Puts jobs into the queue."""
+    """Producer of jobs."""
 
     def __init__(self, connections: Connections, options: StoreOptions) -> None:
         self._connections = connections
@@ -31,14 +31,14 @@ class Producer:
         )
 
     async def enqueue(self, job: NewJob) -> Job:
-        """Commit one job; with those that are enqueued at the same time, if it has no key."""
+        """Commit one job. A job without a key shares a commit with those enqueued at the same time."""
         job = self._options.whole(job)
         if job.key is not None or not self._connections.waits_for_disk:
             return await self._alone(job)
         return await self._group_commit.enqueue(job)
 
     async def close(self) -> None:
-        """Wait for what is on its way."""
+        """Wait for running enqueues."""
         await self._group_commit.close()
 
     async def _alone(self, job: NewJob) -> Job:
@@ -49,10 +49,10 @@ class Producer:
         return await self._connections.write(lambda tx: [_add(tx, job) for job in jobs], wakes=True) if jobs else []
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
-        """Commit any number in one transaction.
+        """Commit any number of jobs in one transaction.
 
-        They are gathered first, beyond some thousands in a temporary file: a slow source must not keep other
-        processes from writing.
+        The jobs are collected first, beyond some thousands in a temporary file, so that a slow source does not keep
+        other processes from writing.
         """
         spool = Spool()
         try:
@@ -67,7 +67,7 @@ class Producer:
             spool.close()
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
-        """Commit them in one transaction."""
+        """Commit these jobs in one transaction. Return them in this order."""
         spool = Spool()
         for job in (whole_jobs := [self._options.whole(job) for job in jobs]):
             spool.put(job)
@@ -78,16 +78,16 @@ class Producer:
         return await self._connections.write(add, wakes=True)
 
     async def get(self, job_id: int) -> Job | None:
-        """Live, or in the history."""
+        """Return the job, live or in the history; ``None`` without such a job."""
         return await self._connections.read(lambda tx: get(tx, job_id))
 
     async def tries(self, job_id: int) -> Sequence[FailedAttempt]:
-        """In the order in which they ended."""
+        """Return the failed attempts of the job, in the order of their ends."""
         rows = await self._connections.read(lambda tx: tx.rows("tries", id=validate_id(job_id)))
         return [to_try(row) for row in rows]
 
     async def add_built_in(self, job: NewJob) -> Job:
-        """A job of a built-in task."""
+        """Commit a job of a built-in task."""
         job = limits.check_built_in(job)
         return await self._connections.write(lambda tx: _add(tx, job, built_in=True), wakes=True)
 
@@ -98,12 +98,12 @@ class Producer:
 
 
 def _is_divisible(error: Exception) -> bool:
-    """One of the jobs may be at fault: its values, or a trigger of the application's that refuses it."""
+    """Whether one of the jobs may be at fault: its values, or a trigger of the application that refuses it."""
     return isinstance(error, InvalidJob) or (error.__cause__ is not None and is_refused(error.__cause__))
 
 
 def get(tx: Transaction, job_id: int) -> Job | None:
-    """Live, or in the history."""
+    """Return the job, live or in the history; ``None`` without such a job."""
     row = tx.row("get", id=validate_id(job_id))
     return None if row is None else to_job(row)
 

@@ -1,4 +1,4 @@
-"""Asks the questions of the kernel: each on one thread, as functions of a transaction."""
+"""Reader that answers the questions of the kernel, each on one thread as a function of a transaction."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ _SERIAL = f"{_JOBS}_serial WHERE {_WAITS} AND serial IS NOT NULL AND resets < 2"
 
 
 def _next(jobs: str, *columns: str) -> str:
-    """Each search compares one column: of (a, b) > (x, y) a search of SQLite's uses the first alone, and reads all that
-    has the same one."""
+    """Return the join of a row with the first job after it in an index.
+
+    Each search compares one column. For (a, b) > (x, y), SQLite's search uses only the first column and reads all rows
+    with the same value.
+    """
     searches = []
     for place in reversed(range(len(columns))):
         same = "".join(f"{column} = here.{column} AND " for column in columns[:place])
@@ -81,13 +84,13 @@ DIALECT = Dialect(
 
 
 class Reader:
-    """Reads wait for no write."""
+    """Reader of one store. Reads do not wait for writes."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
     async def answer(self, ask: Callable[[], Question[T]], *, is_long: bool = False) -> T:
-        """All statements see one moment. ``is_long``: on a connection of its own."""
+        """Answer a question in one snapshot. ``is_long``: use the connection for long reads."""
         read = self._connections.read_all if is_long else self._connections.read
         return await read(lambda tx: _answer(tx, ask()))
 
@@ -117,7 +120,7 @@ def _answer(tx: Transaction, question: Question[T]) -> T:
 
 
 def _stored(values: Mapping[str, object]) -> dict[str, object]:
-    """As the columns have them."""
+    """Convert values to the representation in the columns."""
     return {name: _as_stored(value) for name, value in values.items()}
 
 

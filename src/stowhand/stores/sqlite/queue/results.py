@@ -1,4 +1,4 @@
-"""How jobs ended, by their ids: one statement, after any commit to the file."""
+"""Outcomes of jobs by their ids, read after any commit to the file."""
 
 from __future__ import annotations
 
@@ -14,37 +14,36 @@ from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 COMMIT_WAIT_SECONDS = 10.0
-"""Of one wait for a commit."""
 
 
 class Results:
-    """Of one store. A file counts its commits."""
+    """Reader of the outcomes of one store. SQLite counts the commits to a file."""
 
     min_pause = 0.01
 
     def __init__(self, connections: Connections, retention: float | None) -> None:
         self._connections = connections
         self._retention = retention
-        # Beside the one for workers, which every enqueueing of this process rings.
+        # This is not the wake-up of workers, which rings for every enqueue of this process.
         self._wake = connections.hear_commits()
         self.hear = None if self._wake is None else partial(_hear, self._wake)
 
     async def retention(self) -> float | None:
-        """As this store's options say."""
+        """Return the seconds for which this store keeps the history; ``None`` if it keeps none."""
         return self._retention
 
     async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStanding]:
-        """One statement."""
+        """Return the state of each job, by one statement."""
         return await self._connections.read(lambda tx: _standings(tx, job_ids))
 
     def close(self) -> None:
-        """Close the connection that looks."""
+        """Close the connection that waits for commits."""
         if self._wake is not None:
             self._wake.close()
 
 
 async def _hear(wake: Wake) -> None:
-    """Until another connection has committed."""
+    """Wait until another connection has committed."""
     while not await wake.wait(COMMIT_WAIT_SECONDS):
         pass
 

@@ -1,4 +1,4 @@
-"""A row as a ``Job``, and a ``NewJob`` as a row."""
+"""Conversion of rows to ``Job``, and of ``NewJob`` to rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stowhand.stores.kernel.columns import COLUMNS, DETAILS
 from stowhand.stores.sqlite.queue.moment import Moment, micros, to_datetime, to_micros
 
 PAYLOAD_LIMIT = 1024 * 1024
-"""Bytes of JSON text."""
+"""Maximum number of bytes of JSON text."""
 
 MAX_TIME_MICROS = 253402300799999999
 """The last microsecond of the year 9999."""
@@ -25,7 +25,7 @@ JobRow = tuple[Any, ...]
 """The columns of the views, in their order."""
 
 _CONVERTED = ("max_attempts", "flags", "queue")
-"""Details that are written otherwise than they are given."""
+"""Details that are converted before they are written."""
 _UNCONVERTED = ("task", "payload", "key", *(name for name in DETAILS if name not in _CONVERTED))
 INSERTED = (*_UNCONVERTED, "run_at", *_CONVERTED, "on_failure", "expires_at", "created_at", "updated_at")
 """The columns of ``to_row``."""
@@ -36,7 +36,7 @@ _json = msgspec.json.Encoder()
 
 
 def to_job(row: JobRow) -> Job:
-    """A row without its lease."""
+    """Convert a row without the columns of its lease."""
     values = list(row)
     for place, read in _CONVERSIONS:
         if (value := values[place]) is not None:
@@ -46,7 +46,7 @@ def to_job(row: JobRow) -> Job:
 
 
 def to_try(row: JobRow) -> FailedAttempt:
-    """A row of the statement ``tries``."""
+    """Convert a row of the statement ``tries``."""
     number, round_, worker, started_at, ended_at, outcome, error_class, error = row
     return FailedAttempt(
         number=number,
@@ -61,7 +61,7 @@ def to_try(row: JobRow) -> FailedAttempt:
 
 
 def _read_flags(text: str) -> tuple[str, ...]:
-    """The flags. Where another program wrote no list of texts, what it wrote is the one flag: no claim fails."""
+    """Return the flags. Text that is no list, written by another program, becomes the one flag, so no claim fails."""
     try:
         return _flags.decode(text)
     except msgspec.MsgspecError:
@@ -80,9 +80,14 @@ _in_order = itemgetter(*map(COLUMNS.index, Job.__struct_encode_fields__))
 
 
 def to_row(job: NewJob, now: Moment) -> tuple[Any, ...]:
-    """The columns that an insert sets, but the id."""
+    """Return the values of ``INSERTED`` for a new job."""
     job = check(job)
-    due = to_micros(job.run_at) if job.run_at is not None else now.after(job.delay) if job.delay else now.wall
+    if job.run_at is not None:
+        due = to_micros(job.run_at)
+    elif job.delay:
+        due = now.after(job.delay)
+    else:
+        due = now.wall
     flags = as_json(tuple(dict.fromkeys(job.flags))) if job.flags else None
     attempts = DEFAULT_MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
     expires_at = None if job.expires is None else min(due + micros(job.expires), MAX_TIME_MICROS)
@@ -91,13 +96,13 @@ def to_row(job: NewJob, now: Moment) -> tuple[Any, ...]:
 
 
 def check(job: NewJob) -> NewJob:
-    """Callers have checked the job already; this refuses what they missed."""
+    """Check a job once more, in case the caller did not."""
     check_size(job.payload)
     return limits.check_options(job)
 
 
 def check_text(field: str, text: str) -> None:
-    """SQLite would store NUL, and then cut the text there in half of its functions."""
+    """Raise InvalidJob for text that SQLite cannot store. Many of its functions cut a text at NUL."""
     if "\x00" in text:
         raise InvalidJob(f"{field} holds a NUL character")
     try:
@@ -107,12 +112,12 @@ def check_text(field: str, text: str) -> None:
 
 
 def check_size(payload: str) -> None:
-    """A payload is a message, not a file."""
+    """Raise InvalidJob for a payload that is too large or no valid text."""
     check_text("the payload", payload)
     if len(payload) * 4 > PAYLOAD_LIMIT and (size := len(payload.encode())) > PAYLOAD_LIMIT:
         raise InvalidJob(f"the payload has {size} bytes; the limit is {PAYLOAD_LIMIT} (1 MiB)")
 
 
 def as_json(value: object) -> str:
-    """For statements that take a list as one parameter."""
+    """Encode a value for statements that take a list as one parameter."""
     return _json.encode(value).decode()

@@ -1,4 +1,4 @@
-"""Installing and checking the tables. The version is in a table of ours: the file may be the application's."""
+"""Installation and checks of the tables. Our own table holds the version, as the file may be the application's."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from stowhand.stores.sqlite.queue.transaction import SQL, Transaction
 
 MIGRATIONS = Migrations(files("stowhand.stores.sqlite.queue") / "migrations")
 OLDEST_SQLITE = (3, 35, 0)
-"""RETURNING."""
+"""The first version with RETURNING."""
 REMOVAL = "delete the file, or its tables and views whose names begin with stowhand_"
 PLACE = "the schema of this file"
 
 
 def prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Make a new connection ready for jobs, or say why it cannot be."""
+    """Prepare a new connection for jobs. Raise an error if this is not possible."""
     check(connection, path)
     write_ahead(connection, path)
 
@@ -40,19 +40,19 @@ def check_newer(connection: sqlite3.Connection) -> None:
 
 
 def status(connection: sqlite3.Connection, place: str = PLACE, migrations: Migrations = MIGRATIONS) -> SchemaStatus:
-    """What is there. ``place``: for the error. Raises SchemaError."""
+    """Return the status of the installed schema. ``place``: its name in errors. Raise SchemaError."""
     if connection.execute(SQL["is_installed"]).fetchone() is None:
         return SchemaStatus(None, migrations.newest)
-    # All columns: a schema of before the first release has no fingerprints.
+    # Read all columns, as a schema from before the first release has no fingerprints.
     rows = connection.execute(SQL["ledger"]).fetchall()
     applied = [(version, bool(breaking), rest[0] if rest else None) for version, breaking, _, *rest in rows]
     return migrations.status(applied, place, REMOVAL)
 
 
 def install(tx: Transaction, place: str = PLACE, migrations: Migrations = MIGRATIONS) -> SchemaStatus:
-    """Apply what is missing, inside the caller's write transaction: another install waits, then finds it done.
+    """Apply missing migrations in the caller's write transaction. Another install waits and then has nothing to do.
 
-    Raises SchemaError.
+    Raise SchemaError.
     """
     found = status(tx.raw, place, migrations)
     migrations.refuse_newer(found, place)
@@ -65,7 +65,7 @@ def install(tx: Transaction, place: str = PLACE, migrations: Migrations = MIGRAT
 
 
 def statements(text: str) -> Iterator[str]:
-    """The statements of a migration. A trigger holds semicolons of its own, so SQLite determines where one ends."""
+    """Yield the statements of a migration. A trigger contains semicolons, so SQLite determines where one ends."""
     statement = ""
     for line in text.splitlines(keepends=True):
         statement += line
@@ -75,26 +75,26 @@ def statements(text: str) -> Iterator[str]:
 
 
 def refuse_roles(roles: bool) -> None:
-    """A file's rights are its owner's."""
+    """Raise ConfigurationError if roles are requested, which SQLite does not have."""
     if roles:
         raise ConfigurationError("SQLite has no roles: who may read and write the file is up to its permissions")
 
 
 def uninstall(connection: sqlite3.Connection) -> None:
-    """Drop everything of ours, and nothing else. The file stays: it may hold an application's tables."""
+    """Drop all our tables and views, and nothing else. The file stays, as it may hold an application's tables."""
     for kind, name in connection.execute(SQL["ours"]).fetchall():
         connection.execute(f"DROP {_plain(kind)} IF EXISTS {_plain(name)}")
 
 
 def empty(connection: sqlite3.Connection) -> None:
-    """Delete all rows of ours, but for those of migrations and of workers."""
+    """Delete all our rows, except those of migrations and of workers."""
     tables = [name for kind, name in connection.execute(SQL["ours"]).fetchall() if kind.lower() == "table"]
     for name in sorted({*tables} - {"stowhand_schema", "stowhand_workers", "stowhand_app_versions"}):
         connection.execute(f"DELETE FROM {_plain(name)}")
 
 
 def write_ahead(connection: sqlite3.Connection, path: Path) -> None:
-    """Readers and the writer do not wait for each other; a kill leaves a sound file."""
+    """Enable write-ahead logging: readers and the writer do not wait for each other, and a kill is harmless."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise ConfigurationError(f"Python's SQLite is {sqlite3.sqlite_version}; 3.35 or newer is needed")
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]

@@ -1,6 +1,6 @@
-"""Recording how jobs ended: the common case for a whole batch at once, everything else one by one.
+"""Settlements: plain completions of a batch are written together, all others one by one.
 
-One settlement that cannot be written undoes its transaction: which one it is, ``sqlite/shared/settler.py`` finds out.
+A settlement that cannot be written rolls back its transaction; ``sqlite/shared/settler.py`` finds out which one it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RESULT_LIMIT = 1024 * 1024
 
 
 def settle(tx: Transaction, batch: Batch, *, repeat: bool) -> list[Reply]:
-    """Replies in the order of the batch."""
+    """Record the outcomes. Return the replies in the order of the batch."""
     settled = _complete_plain_ones(tx, batch)
     return [
         Verdict.SETTLED if position in settled else settle_one(tx, lease, settlement, repeat=repeat)
@@ -33,7 +33,7 @@ def settle(tx: Transaction, batch: Batch, *, repeat: bool) -> list[Reply]:
 
 
 def settle_one(tx: Transaction, lease: Lease, settlement: Settlement, *, repeat: bool) -> Reply:
-    """One job, with any outcome."""
+    """Record any outcome of one job."""
     held = finish.find_held(tx, lease.job_id, lease.token)
     if held is None:
         return _trace(tx, lease, settlement, repeat=repeat)
@@ -46,9 +46,9 @@ def settle_one(tx: Transaction, lease: Lease, settlement: Settlement, *, repeat:
 
 
 def _complete_plain_ones(tx: Transaction, batch: Batch) -> set[int]:
-    """Complete all that only completed, in two statements; gives their places in the batch.
+    """Write plain completions with two statements. Return their positions in the batch.
 
-    Of no job, it shows whether any could be written. An id that occurs twice sends them all the slow way, one by one.
+    An empty batch tests whether the file is writable. If an id occurs twice, every settlement is written by itself.
     """
     plain = {lease.job_id: position for position, (lease, settlement) in enumerate(batch) if _is_plain(settlement)}
     if (batch and len(plain) < 2) or len({lease.job_id for lease, _ in batch}) < len(batch):
@@ -81,7 +81,7 @@ def _check(settlement: Settlement) -> None:
 
 
 def _trace(tx: Transaction, lease: Lease, settlement: Settlement, *, repeat: bool) -> Reply:
-    """Why a lease holds nothing."""
+    """Return the reply for a lease that does not hold its job."""
     row = tx.row("trace", id=lease.job_id)
     if row is None:
         return untraced(repeat=repeat)

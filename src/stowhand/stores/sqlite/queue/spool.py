@@ -1,7 +1,7 @@
-"""Jobs on their way to one transaction: gathered before it begins, without keeping them all in memory.
+"""Spool of jobs for one transaction: it collects them first, without keeping all in memory.
 
-A slow source must not hold the file's one write lock, and a hundred thousand jobs must not fill the process: what is
-more than a few chunks goes to a temporary file and is read back, a chunk at a time, inside the transaction.
+A slow source must not hold the file's one write lock, and a hundred thousand jobs must not fill the memory. Jobs beyond
+a few chunks go to a temporary file and are read back in chunks inside the transaction.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.jobs.limits import refuse_repeated_key
 
 MAX_JOBS_PER_CHUNK = 2000
-"""Jobs in memory at a time while reading back."""
 MAX_JOBS_IN_MEMORY = 5000
-"""So many stay in memory; only more than that is worth a file."""
+"""Jobs beyond this number go to a file."""
 _LENGTH = struct.Struct("<I")
 
 
 class Spool:
-    """``put`` each job, then read ``chunks`` as often as need be (a busy file makes a transaction start anew)."""
+    """Spool of jobs: ``put`` each job, then read ``chunks``, again if a busy file restarts the transaction."""
 
     def __init__(self) -> None:
         self._kept: list[NewJob] = []
@@ -33,7 +32,7 @@ class Spool:
         self._encoder = msgspec.msgpack.Encoder()
 
     def put(self, job: NewJob) -> None:
-        """Raises InvalidJob for a key that was given before."""
+        """Add a job. Raise InvalidJob for a repeated key."""
         refuse_repeated_key(job, self._keys)
         if len(self._kept) < MAX_JOBS_IN_MEMORY:
             self._kept.append(job)
@@ -45,7 +44,7 @@ class Spool:
         self._file.write(packed)
 
     def chunks(self) -> Iterator[list[NewJob]]:
-        """Everything, in the order in which it was put."""
+        """Yield all jobs, in the order in which they were added."""
         for start in range(0, len(self._kept), MAX_JOBS_PER_CHUNK):
             yield self._kept[start : start + MAX_JOBS_PER_CHUNK]
         if self._file is not None:
@@ -53,7 +52,7 @@ class Spool:
             yield from _read(self._file)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the temporary file, which deletes it."""
         if self._file is not None:
             self._file.close()
 

@@ -1,6 +1,6 @@
-"""The embedded queue: what a worker asks of it; everything else is done by its parts.
+"""The embedded store: the calls of a worker. Its parts do everything else.
 
-Each method names the work, a function of a transaction, and the connection that does it.
+Each method chooses the work, a function of a transaction, and the connection that runs it.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ DEFAULTS = StoreOptions()
 
 
 class EmbeddedStore:
-    """Jobs in a database of SQLite's, which ``connections`` know."""
+    """Jobs in an SQLite database, reached by ``connections``."""
 
     is_listening = True
-    """Always: commits are counted in the database itself."""
+    """Always true: the database itself counts commits."""
     terms: Terms | None = None
     enclosing: EnclosingStore | None = None
     settings = None
@@ -90,7 +90,7 @@ class EmbeddedStore:
         self.results = Results(connections, options.history)
 
     async def open(self) -> None:
-        """Connect, and check the schema. Waits for no writer: its transaction may be the caller's own."""
+        """Connect, and check the schema. This waits for no writer, whose transaction may be the caller's own."""
         await self._connections.open()
         self._connections.wake.look()
 
@@ -106,18 +106,18 @@ class EmbeddedStore:
         """Move up to ``limit`` due jobs to processing."""
         refuse_conditions(request.conditions)
         self._foreign_leases.ask(request)
-        # Transactions of bounded length: after a flood of new serial keys their heads take several.
+        # Transactions are short: after many new serial keys, updating their heads takes several.
         while True:
             claimed = await self._connections.write(lambda tx: _claim(tx, request, self._passed))
             if claimed is not None:
                 return claimed
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """Record how attempts ended."""
+        """Record the outcomes of attempts."""
         return await self._settler.settle(batch_with_max_attempts(batch, self._options.max_attempts), repeat=repeat)
 
     async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
-        """Seconds until the earliest waiting job of these tasks and queues is due."""
+        """Return the seconds until the earliest waiting job of these tasks and queues is due."""
         question = self._foreign_leases.take()
 
         def look(tx: Transaction) -> float | None:
@@ -128,15 +128,15 @@ class EmbeddedStore:
         return await self._connections.read(look)
 
     def foreign(self) -> Foreign | None:
-        """What ``next_due`` has just found out about foreign leases."""
+        """Return what the last ``next_due`` read about foreign leases."""
         return self._foreign_leases.take_answer()
 
     async def wait(self, timeout: float) -> bool:
-        """Until any process has committed something."""
+        """Wait for a commit of any process. Return whether there was one within the timeout."""
         return await self._connections.wake.wait(timeout)
 
     def heartbeats(self) -> SqliteHeartbeats:
-        """With a connection of their own, and one that only tries whether the file can be written."""
+        """Return the heartbeats, with connections of their own and a probe that tests whether the file is writable."""
         return SqliteHeartbeats(
             self._connections.connect(),
             self._connections.connect(timeout_seconds=0.0),
@@ -147,7 +147,7 @@ class EmbeddedStore:
 
 
 class SqliteStore(EmbeddedStore):
-    """Jobs in one SQLite file, which may be the application's own. Any number of processes of one machine share it."""
+    """Jobs in one SQLite file, which may be the application's own. Processes on one machine can share it."""
 
     transactions: Producer
 

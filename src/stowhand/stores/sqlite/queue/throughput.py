@@ -1,4 +1,4 @@
-"""What ended by minute and task, in the file. Each function runs inside a transaction."""
+"""Counts of ended jobs by minute and task, in the file. Each function runs inside a transaction."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from stowhand.stores.sqlite.queue.rows import as_json
 from stowhand.stores.sqlite.queue.transaction import Transaction
 
 MAX_MINUTES_PER_TRANSACTION = 60
-"""Minutes that are added up in one transaction, at most."""
 _numbers = msgspec.json.Decoder(dict[str, int])
 
 
 def write(tx: Transaction, writer: str, minutes: Sequence[TaskMinute]) -> list[tuple[int, str]]:
-    """Those that were not written: (minute, task)."""
-    now, closed = tx.now.wall / 1_000_000, []
+    """Write the counts. Return the (minute, task) pairs that were not written."""
+    now = tx.now.wall / 1_000_000
+    closed = []
     for one in minutes:
         row = {"begins": micros(one.minute * MINUTE_SECONDS), "task": one.task, "writer": writer}
         written = is_open(one.minute, now) and tx.run("write_throughput", **row, tally=as_json(one.tally.numbers()))
@@ -29,12 +29,12 @@ def write(tx: Transaction, writer: str, minutes: Sequence[TaskMinute]) -> list[t
 
 
 def is_foldable(tx: Transaction) -> bool:
-    """Whether there is something to add up."""
+    """Return whether there are rows to add up."""
     return bool(_closed(tx, 1) or _old_hours(tx, 1))
 
 
 def fold(tx: Transaction) -> None:
-    """Add up closed minutes, and old minutes into hours: some of them."""
+    """Add up some closed minutes, and some old minutes into hours."""
     for begins in _closed(tx, MAX_MINUTES_PER_TRANSACTION):
         _regroup(tx, begins, MINUTE_SECONDS)
     for begins in _old_hours(tx, MAX_MINUTES_PER_TRANSACTION * MINUTE_SECONDS // HOUR_SECONDS):

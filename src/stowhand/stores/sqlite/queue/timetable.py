@@ -1,4 +1,4 @@
-"""What recurs: known items, and the ledger by which a tick makes one job. One writer at a time, so a look is enough."""
+"""Known crontab items, and the ledger that lets each tick create one job. There is only one writer at a time."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Timetable:
         self._options = options
 
     async def now(self) -> datetime:
-        """By this machine's clock."""
+        """Return the time of this machine's clock."""
         return to_datetime(self._connections.now().wall)
 
     async def register(self, items: Sequence[tuple[str, str]]) -> Sequence[KnownItem]:
-        """What was known of them before, or is from now on."""
+        """Return the known items, and store the new ones."""
         return await self._connections.write(lambda tx: [_register(tx, *item) for item in validate_items(items)])
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[LedgerEntry]:
-        """Each tick at most once ever."""
+        """Enqueue the job of each tick, at most once ever."""
         ticks = [msgspec.structs.replace(tick, job=self._options.whole(tick.job)) for tick in ticks]
 
         def schedule(tx: Transaction) -> Sequence[LedgerEntry]:
@@ -44,7 +44,7 @@ class Timetable:
         return await self._connections.write(schedule, wakes=True)
 
     async def known_items(self) -> Sequence[KnownItem]:
-        """By identifier."""
+        """Return all known items, ordered by identifier."""
         return await self._connections.read(lambda tx: [_to_item(row) for row in tx.run("all_known")])
 
     async def report(self, identifiers: Sequence[str], scheduler: str) -> None:

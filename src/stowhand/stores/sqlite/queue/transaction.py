@@ -19,8 +19,10 @@ _SET_AT_END = "payload, state, attempts, resets, last_error, finished_at, epoch,
 
 
 def _stored(name: str, value: str, task: str) -> str:
-    """A value as a job's row has it. Of the queue: that which a worker has declared for the task, where the call names
-    none; NULL for default."""
+    """Return the expression of a column's stored value.
+
+    If the call names no queue, it is the one that a worker has declared for the task. The default queue is NULL.
+    """
     if name != "queue":
         return value
     return f"nullif(coalesce({value}, (SELECT queue FROM stowhand_task_queues WHERE task = {task})), 'default')"
@@ -55,7 +57,7 @@ SQL = _load()
 
 
 class Transaction:
-    """What all work on the file is passed. ``keeps``: completed and canceled jobs go to the history."""
+    """One transaction on the file. ``keeps``: completed and canceled jobs go to the history."""
 
     __slots__ = ("keeps", "now", "raw")
 
@@ -65,18 +67,18 @@ class Transaction:
         self.keeps = keeps
 
     def run(self, name: str, /, **values: Any) -> sqlite3.Cursor:
-        """A statement with its values; every one may also ask for the time: ``:now``, ``:boot`` and ``:ticks``."""
+        """Run a statement with its values and the time: ``:now``, ``:boot`` and ``:ticks``."""
         now = self.now
         return self.raw.execute(SQL[name], {"now": now.wall, "boot": now.boot, "ticks": now.ticks, **values})
 
     def row(self, name: str, /, **values: Any) -> Any:
-        """Its first row; ``None``: there is none."""
+        """Return the first row of a statement, or ``None``."""
         return self.run(name, **values).fetchone()
 
     def rows(self, name: str, /, **values: Any) -> list[tuple[Any, ...]]:
-        """All of them, so that the statement is over."""
+        """Return all rows of a statement, which ends it."""
         return self.run(name, **values).fetchall()
 
     def column(self, name: str, /, **values: Any) -> list[Any]:
-        """The values of a statement that gives one for each row."""
+        """Return the values of a statement with one column."""
         return [value for (value,) in self.run(name, **values)]

@@ -1,4 +1,4 @@
-"""SQLite's errors as errors of the queue; their meaning is in ``database.sqlite_errors``."""
+"""Translation of SQLite's errors to errors of the queue; ``database.sqlite_errors`` classifies them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REFUSALS = {
 
 
 def refusal(error: BaseException) -> InvalidJob:
-    """Why data cannot be written."""
+    """Return the InvalidJob for an error about refused data."""
     if isinstance(error, InvalidJob):
         return error
     name = str(error).rpartition(": ")[2]
@@ -28,14 +28,14 @@ def refusal(error: BaseException) -> InvalidJob:
 
 
 def reason(error: Exception) -> str:
-    """Why a settlement cannot be written. ``error``: as a transaction raises it."""
+    """Return the reason why a settlement cannot be written. ``error``: the error of its transaction."""
     cause = error.__cause__ if isinstance(error, StoreError) else error
     return str(refusal(error if cause is None else cause))
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Data that cannot be written raises InvalidJob."""
+    """Raise InvalidJob for data that cannot be written in the block."""
     try:
         yield
     except (sqlite3.Error, ValueError, OverflowError) as error:
@@ -45,7 +45,7 @@ def refusing() -> Iterator[None]:
 
 
 def explain(error: sqlite3.Error, path: Path) -> StoreError:
-    """Any other error of SQLite."""
+    """Return the error of the package for any other error of SQLite."""
     if "no such table: stowhand_" in str(error):
         return SchemaMissing(f"{path}: nothing of stowhand is installed any more ({error}): {HOW_TO_INSTALL}")
     return sqlite_errors.explain(error, path)
