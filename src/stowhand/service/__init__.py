@@ -1,1 +1,1 @@
-"""Where a worker process is put together: stores, workers, signals, supervision, health."""
+"""Worker processes: stores, workers, signals, supervision and health."""

@@ -1,8 +1,8 @@
 """A worker process under a supervisor: ``python -m stowhand.service.child``.
 
-Its standard input brings an Order first, then one word per line: ``drain``, ``quiet``, ``take``, ``now``. When it ends,
-the supervisor is gone: everything is handed back and the process exits, for it would not be replaced and its jobs not
-taken back.
+Its standard input carries a ChildOrder first, then one word per line: ``drain``, ``quiet``, ``take``, ``now``. The end
+of the input means that the supervisor is lost. The process then returns all its jobs and exits: no supervisor would
+replace it or reset its jobs.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from stowhand.worker.worker import Worker
 
 
 def main() -> None:
-    """Work as ordered, and exit without waiting for threads that may never end."""
+    """Run the worker that the order describes. Exit without waiting for threads that may never end."""
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=ChildOrder)
     settings = WorkerSettings.from_json(order.settings)
     configure_logging(settings.log_level, settings.log_format)
     for number in (signal.SIGINT, signal.SIGHUP):
-        # The supervisor decides; TERM sent to this process alone still ends it. A function, because programs that a
-        # task starts would inherit SIG_IGN.
+        # The supervisor decides; TERM sent to this process alone still ends it. The handler is a function, because
+        # programs that a task starts would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
     supervisor_lost = threading.Event()
     try:
@@ -57,15 +57,18 @@ def main() -> None:
 
 
 class ChildReporter(ProcessObserver):
-    """Writes the reports of this child. Its metrics are in the same folder, by prometheus' multiprocess mode.
+    """Writer of this child's reports. Its metrics are in the same folder (prometheus-client's multiprocess mode).
 
-    ``folder``: removed by the supervisor, or by a child once that is gone. ``is_alone``: whether that is gone.
+    The supervisor removes ``folder``; once the supervisor is lost, a child removes it. ``is_alone`` returns whether the
+    supervisor is lost.
     """
 
     def __init__(
         self, folder: Path, settings: WorkerSettings, is_alone: Callable[[], bool], clock: Clock | None = None
     ) -> None:
-        self._folder, self._settings, self._clock = folder, settings, clock or SystemClock()
+        self._folder = folder
+        self._settings = settings
+        self._clock = clock or SystemClock()
         self._is_alone = is_alone
         self._record_lag: Callable[[float], None] = lambda lag_seconds: None
         self._ticker: Ticker | None = None
@@ -80,7 +83,7 @@ class ChildReporter(ProcessObserver):
             self._ticker = self._clock.ticker("stowhand report", lambda: self._report(liveness))
 
     def close(self) -> None:
-        """Called as the last thing of the process."""
+        """Stop the reports. Called last before the process exits."""
         if self._ticker is not None:
             self._ticker.stop()
         if self._is_alone():
@@ -94,7 +97,7 @@ class ChildReporter(ProcessObserver):
 
 def _remove_folder(folder: Path) -> None:
     """Remove the folder. Rename it first: other processes may still be writing."""
-    with suppress(OSError):  # another child was first
+    with suppress(OSError):  # another child has renamed it
         folder = folder.rename(folder.with_suffix(".gone"))
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -102,10 +105,10 @@ def _remove_folder(folder: Path) -> None:
 def _observer(order: ChildOrder, settings: WorkerSettings, supervisor_lost: threading.Event) -> ProcessObserver:
     if order.folder is None:
         return ProcessObserver()
-    # In an environment on Windows the parent is a launcher of the interpreter's.
+    # In a virtual environment on Windows, the parent is the interpreter's launcher.
     parent = os.getppid() if sys.platform == "win32" else order.parent
-    # The end of the orders may be read while the supervisor, dying, is still this process's parent; and it may be gone
-    # before that end is read.
+    # Both checks are needed. The end of the input may be read while the dying supervisor is still the parent, and the
+    # supervisor may be lost before that end is read.
     reporter = ChildReporter(Path(order.folder), settings, lambda: supervisor_lost.is_set() or os.getppid() != parent)
     EXIT_CALLBACKS.append(reporter.close)
     return reporter

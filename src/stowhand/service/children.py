@@ -1,7 +1,7 @@
-"""Processes that this one starts, keeps running, and ends; they end with it, however it ends.
+"""Child processes: this process starts them, replaces them and ends them. They end when it ends, in any way.
 
 A child reads its orders from its standard input, one word a line: ``drain``, ``now``, and others that its program
-knows. The end of that input means that its parent is gone. A child has a session of its own, so that a terminal's
+knows. The end of that input means that its parent is lost. A child has a session of its own, so that a terminal's
 Ctrl-C reaches the parent alone.
 """
 
@@ -25,29 +25,29 @@ from stowhand.service.signals import StopRequests
 from stowhand.worker.host import DEFAULT_TIMINGS, Timings
 
 LAST_WRITE_SECONDS = 2.0
-"""Seconds in which a process that was asked to stop three times may still give leases back."""
+"""Seconds in which a process may still release leases after the third request to stop."""
 FIRST_RESTART_PAUSE_SECONDS = 0.1
-"""Seconds before a child that died soon after its start is replaced; twice as many each further time."""
+"""Seconds before a child that died soon after its start is replaced. The pause doubles with each further death."""
 
 SETTLED_CODES = (exit_codes.USAGE, exit_codes.STORE_UNREACHABLE, exit_codes.SCHEMA_UNSUITABLE)
-"""Exit codes of a child for which another start would end the same way. But a store that goes away later may come back:
-a replacement of a dead child is started again."""
+"""Exit codes of a child that would end the same way if started again. A store that becomes unreachable later may
+recover, so a child that replaces a dead one is started again."""
 
 # Exit codes between a child and its supervisor:
 HUNG = 7
 """A handler blocked its event loop for too long."""
 RENEWED = 8
-"""A limit of its worker was reached. Another process takes its place at once."""
+"""The worker reached one of its limits. Another process replaces it at once."""
 UNOPENED = 9
-"""What its tasks ask for could not be opened. At the start that ends all."""
+"""A resource of its tasks could not be opened. At the start, all children end."""
 ORDERLY_EXIT_OFFSET = 200
-"""Added to the exit code of a child that ends in order. With any other code, a handler has ended it (``os._exit``)."""
+"""Offset of the exit codes of orderly ends. Any other code means that a handler ended the child (``os._exit``)."""
 _CHILD_CODES = (exit_codes.OK, exit_codes.FAILURE, *SETTLED_CODES, exit_codes.REPLACE, HUNG, RENEWED, UNOPENED)
 ORDERLY_EXIT_CODES = {ORDERLY_EXIT_OFFSET + code: code for code in _CHILD_CODES}
 
 
 class Child:
-    """A child process, and the pipe through which it gets its orders."""
+    """A child process, and the pipe that carries its orders."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -61,7 +61,7 @@ class Child:
         stdout: int | None = None,
         pass_fds: Sequence[int] = (),
     ) -> Self:
-        """Run ``python -m MODULE ARGUMENT...``. ``order``: its first line. ``environ``: added to this process's own."""
+        """Run ``python -m MODULE ARGUMENT...``. ``order``: its first line. ``environ``: added to this environment."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -84,17 +84,17 @@ class Child:
 
     @property
     def code(self) -> int | None:
-        """How it ended, negative for a signal; ``None``: it runs."""
+        """Exit code, negative for a signal; ``None`` while the process runs."""
         return self.process.returncode
 
     def send(self, line: bytes) -> None:
-        """Send one line, unless it has died."""
+        """Send one line, unless the process has ended."""
         assert self.process.stdin is not None
         if not self.process.stdin.is_closing():
             self.process.stdin.write(line + b"\n")
 
     def dismiss(self) -> None:
-        """Close its standard input, so that it ends by itself."""
+        """Close its standard input, so that the process exits by itself."""
         assert self.process.stdin is not None
         self.process.stdin.close()
 
@@ -109,11 +109,11 @@ class Child:
                 self.process.kill()
 
     async def wait(self) -> int:
-        """Wait for its end, and give its exit code."""
+        """Wait until the process has ended. Return its exit code."""
         return await self.process.wait()
 
     async def end(self, timeout_seconds: float) -> None:
-        """Dismiss it, and kill it unless it ends within so many seconds."""
+        """Dismiss the process. Kill it unless it ends within the timeout."""
         self.dismiss()
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -124,45 +124,45 @@ class Child:
 
 
 class Slot:
-    """A place for one child after another."""
+    """A slot that one child after another fills."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.child: Child | None = None
-        """``None``: it is being started."""
+        """``None`` while it is being started."""
         self.changed_at = stopwatch()
-        """When the latest child was started, or has ended."""
+        """Time of the latest child's start or end."""
         self.lifetime = 0.0
-        """Seconds, of the latest child that has ended."""
+        """Seconds that the latest ended child has lived."""
         self.restarts = 0
         self.quick_deaths = 0
-        """Children in a row that died soon after their start."""
+        """Consecutive children that died soon after their start."""
         self.is_done = False
-        """No child will follow the last one."""
+        """The slot gets no further child."""
 
     @property
     def is_running(self) -> bool:
-        """Whether its child lives."""
+        """The child has not ended."""
         return self.child is not None and self.child.code is None
 
 
 class NextStep(Enum):
-    """What follows the end of a child."""
+    """Next step after the end of a child."""
 
     RESTART = auto()
-    """Another one: at once if the child has lived for some seconds, else after a pause that grows."""
+    """Start another child: at once if this one has lived for some seconds, otherwise after a growing pause."""
     AT_ONCE = auto()
-    """Another one, without a pause."""
+    """Start another child without a pause."""
     NONE = auto()
-    """Nothing: the slot is done."""
+    """Start no other child: the slot is done."""
 
 
 class Children:
-    """Keeps a child running in each slot until all slots are done, or it is asked to stop.
+    """Slots that each keep a child running, until all slots are done or a stop is requested.
 
-    ``start`` starts the child of a slot. ``on_end`` is given its exit code, and decides what follows. ``grace``:
-    seconds that children have at the first request to stop; some seconds later they are killed. ``on_overdue`` is
-    called when ``on_end`` has still not returned a moment after that.
+    ``start`` starts the child of a slot. ``on_end`` receives the child's exit code and returns the next step.
+    ``grace``: seconds that children have at the first request to stop; some seconds later they are killed.
+    ``on_overdue`` is called when ``on_end`` has still not returned shortly after that.
     """
 
     def __init__(
@@ -174,8 +174,11 @@ class Children:
         timings: Timings = DEFAULT_TIMINGS,
         on_overdue: Callable[[], None] = lambda: None,
     ) -> None:
-        self._start, self._on_end, self._on_overdue = start, on_end, on_overdue
-        self._grace, self._timings = grace, timings
+        self._start = start
+        self._on_end = on_end
+        self._on_overdue = on_overdue
+        self._grace = grace
+        self._timings = timings
         self._clock = SystemClock()
         self._stopped = asyncio.Event()
         self._stop_requests = StopRequests(timings.same_signal)
@@ -183,16 +186,16 @@ class Children:
         self._latest_order: bytes | None = None
         self._is_killing = False
         self.has_killed = False
-        """Some had to be killed at a stop."""
+        """At least one child had to be killed at a stop."""
         self.slots = [Slot(number) for number in range(count)]
 
     @property
     def is_stopping(self) -> bool:
-        """Children that end are not replaced any more."""
+        """Ended children are no longer replaced."""
         return self._stopped.is_set()
 
     async def run(self) -> None:
-        """Start the children, and replace those that end. Ends when all slots are done."""
+        """Start the children and replace those that end, until all slots are done."""
         try:
             async with asyncio.TaskGroup() as group:
                 for slot in self.slots:
@@ -205,7 +208,7 @@ class Children:
                     slot.child.dismiss()
 
     def order(self, word: bytes) -> None:
-        """Send it to all children; those that are started later get the latest one. Ignored when they are to stop."""
+        """Send an order to all children; later children get the latest order. Ignored once a stop is requested."""
         if not self.is_stopping:
             self._send(word)
 
@@ -222,12 +225,12 @@ class Children:
             self._kill(LAST_WRITE_SECONDS)
 
     def stop(self) -> None:
-        """Drain, unless that was requested before."""
+        """Drain, unless a stop was requested before."""
         if not self.is_stopping:
             self._stop(b"drain", self._grace)
 
     def health(self, folder: Path | None) -> list[Process]:
-        """The children that run or should run. ``folder``: where they write their reports."""
+        """Return the children that run or should run. ``folder``: where they write their reports."""
         return [
             Process(
                 f"process {slot.number + 1}",
@@ -277,7 +280,8 @@ class Children:
         slot.is_done = True
 
     async def _run_child(self, slot: Slot) -> int:
-        slot.child, slot.changed_at = None, stopwatch()
+        slot.child = None
+        slot.changed_at = stopwatch()
         child = slot.child = await self._start(slot)
         if self._is_killing:
             self._kill_child(slot)
@@ -297,12 +301,13 @@ class Children:
 
 
 def stop_with_parent() -> None:
-    """Send this process a SIGTERM at each order of its parent, and at the parent's end. For a child that knows no other
-    orders: its first SIGTERM drains, its second ends at once.
+    """Send this process a SIGTERM at each order of its parent, and when the parent ends.
+
+    For a child that knows no other orders: its first SIGTERM drains, its second ends at once.
     """
 
     def read() -> None:
-        while os.read(0, 4096):  # not by sys.stdin, whose lock this thread would hold while the interpreter ends
+        while os.read(0, 4096):  # not sys.stdin: this thread would hold its lock while the interpreter ends
             os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
 

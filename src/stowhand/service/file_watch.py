@@ -1,6 +1,6 @@
-"""Watched files: they are looked at again and again, and a change of them is reported.
+"""Watched files: they are polled, and changes are reported.
 
-No system reports every change (a folder that is moved away and made anew, network file systems), so none is asked.
+No system interface reports every change (a folder that is moved away and made anew, network file systems).
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from pathlib import Path
 from stowhand.clock import SystemClock, stopwatch
 
 POLL_INTERVAL_SECONDS = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 POLL_INTERVAL_FACTOR = 10
-"""The time between two looks at a very large folder, as a multiple of the time that a look takes."""
+"""Time between two checks of a very large folder, as a multiple of the duration of a check."""
 QUIET_SECONDS, MAX_BURST_SECONDS = 0.05, 0.5
-"""A burst of changes is over after so many seconds without one, or when it has lasted so long."""
+"""A burst of changes ends after QUIET_SECONDS without one, or after MAX_BURST_SECONDS in total."""
 
 Snapshot = dict[str, tuple[int, ...]]
 OnChange = Callable[[list[str]], Awaitable[None] | None]
-"""Called with the names of what is new, gone or different."""
+"""Called with the names of new, deleted and changed files."""
 
 
 def take_snapshot(path: Path) -> Snapshot:
-    """What there is, and what of it changes when it is written to, replaced, or made executable."""
+    """Return the files of a path, each with the values that change when it is written, replaced or made executable."""
     files: Snapshot = {}
     for entry in (path, *path.rglob("*")):
         parts = entry.relative_to(path).parts
         if not any(part.startswith(".") or part == "__pycache__" for part in parts):
-            with suppress(OSError):  # gone again, or a link that leads nowhere
+            with suppress(OSError):  # deleted meanwhile, or a broken link
                 status = entry.stat()
                 size = (0, 0) if entry.is_dir() else (status.st_mtime_ns, status.st_size)
                 files["/".join(parts)] = (status.st_ino, status.st_mode, *size)
@@ -38,18 +38,20 @@ def take_snapshot(path: Path) -> Snapshot:
 
 
 class WatchedPath:
-    """A file or folder, and how it looked when this was made or when it was last found changed."""
+    """A file or folder with its latest snapshot, taken at construction and at each change."""
 
     def __init__(self, path: Path, take_files: Callable[[Path], Snapshot] = take_snapshot) -> None:
         self.path = path
         self.check_seconds = 0.0
-        """How long the latest look took."""
+        """Duration of the latest check."""
         self._take_files = take_files
         self._snapshot = take_files(path)
 
     async def check(self, on_change: OnChange) -> None:
-        """Call ``on_change`` if it has changed, once nothing changes any more. What changes while it is loaded is seen
-        at the next look."""
+        """Call ``on_change`` if the path has changed, once the burst of changes is over.
+
+        The next check sees changes that happen while ``on_change`` loads the files.
+        """
         started_at = stopwatch()
         snapshot = await asyncio.to_thread(self._take_files, self.path)
         self.check_seconds = stopwatch() - started_at
@@ -70,7 +72,7 @@ class WatchedPath:
 
 @asynccontextmanager
 async def watch_paths(watched: Mapping[WatchedPath, OnChange]) -> AsyncIterator[None]:
-    """Look at them for as long as the block lasts, and call what belongs to each that has changed."""
+    """Check the paths while the block runs, and call the callback of each changed path."""
     if not watched:
         yield
         return
@@ -86,7 +88,7 @@ async def watch_paths(watched: Mapping[WatchedPath, OnChange]) -> AsyncIterator[
 async def _poll(watched: Mapping[WatchedPath, OnChange], stop: asyncio.Event) -> None:
     while not stop.is_set():
         for path, on_change in watched.items():
-            with suppress(OSError):  # moved away just now: the next look finds that
+            with suppress(OSError):  # moved away just now: the next check reports it
                 await path.check(on_change)
         with suppress(TimeoutError):
             async with asyncio.timeout(

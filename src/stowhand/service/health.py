@@ -1,7 +1,7 @@
-"""The rules of health: ages of loops against their bounds, processes against their latest report.
+"""Health rules: each loop has a maximum age, and each process must report in time.
 
-A loop that waits is alive, and so is one whose store does not answer: it tries again. A loop that has not moved for
-longer than any call or handler may take is stuck; only a restart of the process helps then.
+A loop that waits is alive, and so is a loop whose store does not answer: it retries. A loop that makes no progress for
+longer than any call or handler may take is stuck. Only a restart of the process helps then.
 
 A child process writes its report to a file every second (``report_every``), and its parent reads it.
 """
@@ -20,48 +20,48 @@ from stowhand.protocols.options import WorkerOptions
 from stowhand.worker.host import DEFAULT_TIMINGS, LoopLiveness, Timings
 
 MIN_STORE_CALL_SECONDS = 60.0
-"""Seconds that a call to the store may take, at least: drivers time out before."""
+"""Minimum of the seconds that a call to the store may take: drivers time out before."""
 MIN_POLL_BOUND_SECONDS = 10.0
 MAX_CRON_SECONDS = 600.0
-"""Seconds: a backfill of up to a year takes its time."""
+"""Large, because a backfill may span up to a year."""
 MAX_REPORT_AGE_SECONDS = 10.0
-"""Seconds since the latest report of a process, due every second, after which it is not ready."""
+"""Age of a process's latest report above which the process is not ready. A report is due every second."""
 MAX_START_SECONDS = 60.0
-"""Seconds that a process may take to its first report."""
+"""Seconds that a process may take until its first report."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The health of one process's worker. Moments are of the machine's monotonic clock."""
+    """The health of one process's worker. Times are of the machine's monotonic clock."""
 
     at: float
     ages: dict[str, float]
-    """Seconds, by loop."""
+    """Seconds since each loop last made progress, by loop."""
     heard: float | None
-    """When the store last answered; ``None``: never yet."""
+    """Time of the store's latest answer; ``None`` before the first."""
     claimed: bool
-    """A claim has been answered: it can take jobs."""
+    """The store has answered a claim, so the worker can take jobs."""
     refused: dict[str, float] = {}
-    """Seconds for which the store has answered with errors alone, by loop."""
+    """Seconds for which the store has answered with errors only, by loop."""
     unready: str | None = None
-    """Why the worker claims nothing new, if it does not."""
+    """Reason why the worker claims no new jobs; ``None`` if it claims."""
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A process with a worker. ``since``: seconds since it was started; ``report``: the latest, if there is one."""
+    """A process with a worker. ``since``: seconds since its start; ``report``: its latest report, if any."""
 
     name: str
-    """Empty: this process itself."""
+    """Empty for this process itself."""
     since: float
     report: Report | None
 
     @property
     def label(self) -> str:
-        """What stands before the name of one of its loops."""
+        """Prefix for the names of its loops."""
         return f"{self.name}, " if self.name else ""
 
 
 def report_of(liveness: LoopLiveness, clock: Clock) -> Report:
-    """The health of a worker of this process."""
+    """Return the health of a worker of this process."""
     return Report(
         at=clock.monotonic(),
         ages=liveness.ages(),
@@ -86,7 +86,7 @@ def max_loop_ages(options: WorkerOptions, timings: Timings = DEFAULT_TIMINGS) ->
 
 
 def stuck_reasons(ages: Mapping[str, float], max_ages: Mapping[str, float], owner: str = "") -> list[str]:
-    """Half a sentence for each loop whose age is above its bound."""
+    """Return a phrase for each loop whose age exceeds its maximum."""
     return [
         f"{owner}{name}: nothing for {age:.0f} s, at most {max_ages[name]:g} s"
         for name, age in ages.items()
@@ -95,7 +95,7 @@ def stuck_reasons(ages: Mapping[str, float], max_ages: Mapping[str, float], owne
 
 
 def stuck_process_reasons(processes: Sequence[Process], max_ages: Mapping[str, float], now: float) -> list[str]:
-    """Return half a sentence for each stuck loop of a process, and for each process that does not report."""
+    """Return a phrase for each stuck loop of a process, and for each process that does not report."""
     reasons = []
     for process in processes:
         age = age_of(process, now)
@@ -107,14 +107,17 @@ def stuck_process_reasons(processes: Sequence[Process], max_ages: Mapping[str, f
 
 
 def starting_reasons(processes: Sequence[Process], store_noun: str = "store") -> list[str]:
-    """Why processes are not ready whose first claim has not been answered."""
+    """Return a phrase for each process whose first claim has not been answered."""
     names = [process.name or "it" for process in processes if process.report is None or not process.report.claimed]
     return [f"{name} is starting: the {store_noun} has answered no claim yet" for name in names]
 
 
 def unready_reasons(processes: Sequence[Process], now: float) -> list[str]:
-    """Why processes that have started are not ready. One that cannot even write its report (a full disk) is not, and
-    neither is one whose calls the store refuses: it may answer reads, and refuse writes."""
+    """Return the reasons why started processes are not ready.
+
+    A process that cannot write its report (a full disk) is not ready. Neither is one whose calls the store refuses: a
+    store may answer reads and refuse writes.
+    """
     reasons = []
     for process in processes:
         if process.report is None:
@@ -132,17 +135,17 @@ def unready_reasons(processes: Sequence[Process], now: float) -> list[str]:
 
 
 def age_of(process: Process, now: float) -> float:
-    """Seconds since its latest report, or since it was started."""
+    """Return the seconds since the latest report of the process, or since its start."""
     return process.since if process.report is None else max(now - process.report.at, 0.0)
 
 
 def rounded_ages(ages: Mapping[str, float]) -> dict[str, float]:
-    """Return the ages, rounded for people."""
+    """Return the ages, rounded for display."""
     return {name: round(age, 1) for name, age in ages.items()}
 
 
 def write_report(folder: Path, report: Report) -> None:
-    """Write the report of this process, whole or not at all."""
+    """Write the report of this process atomically."""
     with suppress(OSError):
         new = folder / f"{os.getpid()}.new"
         new.write_bytes(msgspec.json.encode(report))
@@ -150,7 +153,7 @@ def write_report(folder: Path, report: Report) -> None:
 
 
 def read_report(folder: Path | None, pid: int) -> Report | None:
-    """The latest report of a process, if there is one."""
+    """Return the latest report of a process, if any."""
     if folder is None:
         return None
     try:

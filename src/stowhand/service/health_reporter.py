@@ -1,7 +1,7 @@
-"""Shows the health of a worker: over HTTP (``--http``) and to a service manager (``NOTIFY_SOCKET``).
+"""Health of a worker, over HTTP (``--http``) and for a service manager (``NOTIFY_SOCKET``).
 
-Everything here runs in threads of its own, so that it sees a blocked loop instead of waiting for it. Of several
-processes the parent shows all: its children write their reports and metrics to a private folder.
+Everything here runs in threads of its own, so that it detects a blocked loop instead of waiting for it. With several
+processes, the parent shows them all: its children write their reports and metrics to a private folder.
 """
 
 from __future__ import annotations
@@ -50,15 +50,17 @@ if TYPE_CHECKING:
 
 LOOP_MARK_SECONDS = 0.25
 STOP_MARGIN_SECONDS = 10.0
-"""Seconds beyond the grace that a service manager is to wait: the worker has left after half of them."""
+"""Seconds beyond the grace that a service manager waits: the worker exits after half of them."""
 METRICS_FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class HealthReporter(ProcessObserver):
-    """Shows the health of one ``stowhand worker``. Threads of the HTTP server call it, and a thread of its own."""
+    """Reporter of one ``stowhand worker``. The HTTP server's threads call it, and a thread of its own."""
 
     def __init__(self, settings: WorkerSettings, manager: Notifier | None, clock: Clock | None = None) -> None:
-        self._settings, self._notifier, self._clock = settings, manager, clock or SystemClock()
+        self._settings = settings
+        self._notifier = manager
+        self._clock = clock or SystemClock()
         self._timings = settings.timings
         self._max_ages = max_loop_ages(settings.worker, settings.timings)
         self._probe = StoreProbe(self._clock, self._timings)
@@ -67,14 +69,15 @@ class HealthReporter(ProcessObserver):
         self._supervisor: Supervisor | None = None
         self._record_lag: Callable[[float], None] = lambda lag_seconds: None
         self._loop_marked_at = self._clock.monotonic()
-        """When the parent's loop last moved."""
-        self._is_draining = self._has_sent_ready = False
+        """Time at which the parent's loop last ran."""
+        self._is_draining = False
+        self._has_sent_ready = False
         self._status = ""
         self._exposition: Exposition | None = None
         self._closing = ExitStack()
 
     def open(self) -> None:
-        """Begin to answer (not ready yet). Raises ConfigurationError."""
+        """Start to answer (not ready yet). Raises ConfigurationError."""
         if self._settings.processes > 1:
             self._make_folder()
         if self._settings.http is not None:
@@ -98,11 +101,11 @@ class HealthReporter(ProcessObserver):
         self._closing.close()
 
     def stopping(self) -> None:
-        """Called at a signal to stop, in its handler too, and at the end."""
+        """Report the stop. Called at a signal to stop (also in the signal handler) and at the end."""
         if not self._is_draining:
             self._is_draining = True
             if self._notifier is not None:
-                # Whatever the unit's own timeout, the manager waits until the process must have exited.
+                # The manager waits until the process must have exited, even beyond the unit's own timeout.
                 max_seconds = self._settings.worker.grace + STOP_MARGIN_SECONDS
                 self._notifier.send(stopping=1, status="stopping", extend_timeout_usec=int(max_seconds * 1_000_000))
 
@@ -144,7 +147,7 @@ class HealthReporter(ProcessObserver):
         forget_report(self.folder, event.pid)
 
     def _processes(self) -> list[Process]:
-        """Return the processes that run workers, or should: a dead child must be replaced in time."""
+        """Return the processes that run workers or should run them: a dead child must be replaced in time."""
         if self._supervisor is not None:
             return self._supervisor.children.health(self.folder)
         return [Process("", 0.0, None if self._liveness is None else report_of(self._liveness, self._clock))]
@@ -152,35 +155,35 @@ class HealthReporter(ProcessObserver):
     # -- health ----------------------------------------------------------------------------------
 
     def ages(self) -> dict[str, float]:
-        """Seconds, by loop of this process."""
+        """Return the seconds since each loop of this process last made progress."""
         ages = {} if self._liveness is None else self._liveness.ages()
         if self._supervisor is not None:
             ages = {"loop": self._clock.monotonic() - self._loop_marked_at}
         return ages if self._scheduler is None else ages | {"cron": self._scheduler.busy}
 
     def problems(self) -> list[str]:
-        """Why the worker is not alive; empty: it is."""
+        """Return the reasons why the worker is not alive; empty if it is."""
         children = [] if self._supervisor is None else self._processes()
         return stuck_reasons(self.ages(), self._max_ages) + stuck_process_reasons(
             children, self._max_ages, self._clock.monotonic()
         )
 
     def unready_problems(self) -> list[str]:
-        """Why the worker is not ready; empty: it is."""
+        """Return the reasons why the worker is not ready; empty if it is."""
         is_stopping = self._is_draining or (self._supervisor is not None and self._supervisor.children.is_stopping)
         reasons = ["it is stopping"] if is_stopping else []
         processes = self._processes()
         reasons += starting_reasons(processes) + unready_reasons(processes, self._clock.monotonic())
         age = self.ages().get("loop", 0.0)
         if age > self._timings.blocked_after:
-            # The probe asks the store on the loop, so a missing answer says nothing about the store.
+            # The probe queries the store on the loop, so a missing answer says nothing about the store.
             reasons.append(f"loop: nothing for {age:.0f} s; what runs on it blocks it")
         elif (problem := self._probe.problem()) is not None:
             reasons.append(problem)
         return reasons
 
     def _heard(self) -> float | None:
-        """Seconds since the store last answered any process."""
+        """Return the seconds since the store last answered any process."""
         times = [
             self._probe.heard,
             *(process.report.heard for process in self._processes() if process.report is not None),

@@ -1,4 +1,4 @@
-"""Notifies a service manager over the socket that it names in ``NOTIFY_SOCKET`` (systemd's protocol)."""
+"""Notifications to a service manager over the socket named in ``NOTIFY_SOCKET`` (systemd's protocol)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ ENVIRONMENT_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 class Notifier:
-    """Sends datagrams without waiting; a manager that does not receive them is ignored. From any thread or signal."""
+    """Sender of datagrams. It never waits, and drops what the manager does not receive. Safe in threads and signals."""
 
     def __init__(self, address: str, watchdog: float | None = None) -> None:
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog = watchdog
-        """Seconds within which the manager expects ``WATCHDOG=1``; ``None``: it expects none."""
+        """Seconds within which the manager expects ``WATCHDOG=1``; ``None`` if it expects none."""
 
     def send(self, **fields: object) -> None:
-        """Send ``READY=1`` for ``ready=1``, all words in one datagram."""
+        """Send all fields in one datagram: ``READY=1`` for ``ready=1``."""
         lines = "\n".join(f"{name.upper()}={str(value).replace(chr(10), ' ')}" for name, value in fields.items())
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as connection:
             connection.setblocking(False)
@@ -27,9 +27,9 @@ class Notifier:
 
 
 def notifier(environ: MutableMapping[str, str]) -> Notifier | None:
-    """The one that the environment names, if any. The variables are removed: they are not for child processes."""
+    """Return the notifier that the environment names, if any. Remove the variables from the environment."""
     address, watchdog = environ.get("NOTIFY_SOCKET", ""), _watchdog(environ)
-    for name in ENVIRONMENT_VARIABLES:
+    for name in ENVIRONMENT_VARIABLES:  # child processes must not see them
         environ.pop(name, None)
     if not address.startswith(("/", "@")) or len(address) < 2:
         return None

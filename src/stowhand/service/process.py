@@ -2,13 +2,13 @@
 
     first TERM or INT    take nothing new; running jobs have the grace to end
     second               return the rest without using an attempt, at once
-    third                exit, after at most two seconds of trying to give leases back
+    third                exit, after at most two seconds of trying to release leases
 
-In every case, also with a blocked loop or a store that does not answer, the process has exited five seconds after the
-grace, or after the second signal.
+In every case, even with a blocked loop or a store that does not answer, the process exits within five seconds after
+the grace, or after the second signal.
 
-``run_process`` raises StowhandError only before work has begun (no such task, no such store). When handlers could not
-be stopped it does not return at all: their leases go back as the very last write before the process exits.
+``run_process`` raises StowhandError only before the work starts (an unknown task, an unreachable store). If handlers
+cannot be stopped, it does not return: it releases their leases in a last write, and the process exits.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from stowhand.worker.host import DEFAULT_TIMINGS, Host, Timings
 from stowhand.worker.worker import Worker, new_identity
 
 FLUSH_TIMEOUT_SECONDS = 0.2
-"""Seconds within which a line is written, unless the log is not read any more."""
+"""Seconds for flushing a stream: its reader may no longer read."""
 SPAN_EXPORT_SECONDS = 3.0
-"""Seconds that a process whose work is done gives its last spans."""
+"""Seconds that a process waits for the export of its last spans, once its work is done."""
 BUSY_PAUSE_SECONDS = 0.1
 GC_THRESHOLD = 10_000
-"""Objects made and not freed after which the garbage collector looks at them; Python's own default is 700."""
+"""Objects allocated and not freed before the garbage collector runs; Python's default is 700."""
 EXIT_CALLBACKS: list[Callable[[], object]] = []
-"""Called by a process that exits at once. They are quick and raise nothing."""
+"""Called by ``hard_exit``. They are quick and raise nothing."""
 _TRACES: list[Traces] = []
-"""Whose last spans are exported at the end."""
+"""Traces whose last spans are exported at the end."""
 
 
 def run_process(
@@ -73,13 +73,13 @@ def run_process(
     events: Events | None = None,
     observer: ProcessObserver | None = None,
 ) -> int:
-    """Work in this process until stopped. ``control`` is given the stopper instead of signals being handled here."""
+    """Work in this process until stopped. ``control`` receives the stopper; without it, signals are handled here."""
     work = _work(settings, name or new_identity(), control, events or Events(), observer or ProcessObserver())
     return asyncio.run(work if control is not None else run_until_exit(work))
 
 
 class Stopper:
-    """Counts requests to stop: from any thread, or in a signal handler between any two steps of the loop's thread."""
+    """Requests to stop. They may come from any thread or from a signal handler."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class Stopper:
         *,
         is_supervised: bool = False,
     ) -> None:
-        """``bounded``: called at a request to stop, with the seconds that handlers still have.
+        """``on_stop``: called at a request to stop, with the seconds that handlers still have.
 
-        ``is_supervised``: the exit codes are those between a child and its supervisor.
+        ``is_supervised``: use the exit codes between a child and its supervisor.
         """
         self._worker = worker
         self._exit_now = release_and_exit
@@ -103,7 +103,7 @@ class Stopper:
         self._is_supervised = is_supervised
         self.must_be_replaced = False
         self.code: int | None = None
-        """The exit code, once the work is over: a forced exit after that does not change it."""
+        """The exit code, once the work is finished. A later forced exit does not change it."""
 
     def request_stop(self) -> None:
         """First request: drain. Second: return the jobs at once. Third: exit now."""
@@ -116,19 +116,21 @@ class Stopper:
             threading.Thread(target=self._exit_now, name="stowhand leave", daemon=True).start()
 
     def drain(self) -> None:
-        """The supervisor was asked to stop. Ignored if this process has been asked already."""
+        """Drain at the supervisor's order, unless this process already had a request to stop."""
         if self._stop_requests.count == 0:
             self.request_stop()
 
     def replace(self) -> None:
-        """Drain, and exit with the code that asks the supervisor for a new process."""
+        """Drain, and exit with the code that requests a new process from the supervisor."""
         self.must_be_replaced = True
         self._stop(now=False)
         self._on_stop(self._worker.options.grace)
 
     def leave_hung(self, store: QueueStore, blocking: Lease | None) -> None:
-        """Exit at once, whatever was asked before: a handler blocks the loop, so nothing can drain. Other jobs go back
-        without using an attempt; for the blocking one this counts as a death of its worker."""
+        """Exit at once: a handler blocks the loop, so no job can drain. Earlier requests to stop do not matter.
+
+        The other jobs are returned without using an attempt. The blocking job counts as one whose worker died.
+        """
 
         def release_and_exit() -> None:
             kill_programs()
@@ -148,7 +150,7 @@ class Stopper:
         self._on_loop(lambda: self._worker.controls.quiet(on))
 
     def now(self) -> None:
-        """Return everything at once: the supervisor is gone, or was asked to stop twice."""
+        """Return all jobs at once: the supervisor is lost, or had two requests to stop."""
         if self._stop_requests.count < 2:
             self._on_stop(0.0)
         self._stop_requests.count = max(self._stop_requests.count, 2)
@@ -156,11 +158,11 @@ class Stopper:
 
     @property
     def unfinished_code(self) -> int:
-        """The exit code of a process that leaves handlers unfinished."""
+        """Exit code of a process that leaves handlers unfinished."""
         return self._supervised_code(exit_codes.REPLACE) if self.must_be_replaced else exit_codes.FAILURE
 
     def finish(self, code: int) -> int:
-        """Note the exit code: the work is over."""
+        """Store the exit code of the finished work, and return it."""
         if code == exit_codes.OK and self.must_be_replaced:
             code = exit_codes.REPLACE
         elif code == exit_codes.OK and self._is_supervised and self._worker.controls.renewal_reason() is not None:
@@ -195,7 +197,7 @@ async def _work(
     wrapped_handler = loaded.registry.middleware.wrap(handler)
     quarantine = Quarantine(settings, name, handler.is_program, wrapped_handler, events)
     try:
-        # Of several processes the supervisor schedules: it outlives them all.
+        # With several processes, the supervisor schedules: it outlives them all.
         recurring = RecurringItems(settings, loaded, store, events) if control is None else None
         await open_for_work(store, settings.store)
         host = _host(quarantine.run, store, lambda: stopper, settings.timings)
@@ -243,7 +245,7 @@ async def _start(
 
 
 def _listen(events: Events, traces: Traces | None, observer: ProcessObserver) -> list[JobUnknown]:
-    """Log, trace and count events. Returns what ``_unrecorded`` fills."""
+    """Log, trace and count events. Return the list that ``_unrecorded_jobs`` fills."""
     LogListener(events)
     traced_events(events, traces)
     export_spans_at_exit(traces)
@@ -252,13 +254,15 @@ def _listen(events: Events, traces: Traces | None, observer: ProcessObserver) ->
 
 
 def _host(isolate: Isolate, store: QueueStore, stopper: Callable[[], Stopper], timings: Timings) -> Host:
-    """What this process provides for its worker. ``stopper``: made after the worker."""
+    """Return the worker's host. ``stopper`` is a function, because the stopper is made after the worker."""
     return Host(isolate, lambda lease: stopper().leave_hung(store, lease), lambda: stopper().replace(), timings)
 
 
 def reduce_garbage_collection() -> None:
-    """Spare the garbage collector what was loaded, which stays to the end, and most looks at jobs on their way: some
-    ten objects each, none of them garbage. In a process of ours only, and unless its tasks have chosen otherwise.
+    """Make the garbage collector ignore loaded objects and run less often.
+
+    Loaded objects stay until the end, and the ten or so objects of each running job are no garbage. This is for
+    processes that Stowhand starts, and keeps a higher threshold or a disabled collector that the tasks have set.
     """
     gc.freeze()
     first, *later = gc.get_threshold()
@@ -267,7 +271,7 @@ def reduce_garbage_collection() -> None:
 
 
 def _unrecorded_jobs(events: Events) -> list[JobUnknown]:
-    """Filled with jobs that had ended when the worker stopped, and whose outcome could not be recorded."""
+    """Return a list that fills with the jobs that ended, but whose outcome could not be recorded at the stop."""
     jobs: list[JobUnknown] = []
     events.on(JobUnknown, lambda event: None if event.outcome is None else jobs.append(event))
     return jobs
@@ -276,7 +280,7 @@ def _unrecorded_jobs(events: Events) -> list[JobUnknown]:
 async def _run(
     worker: Worker, changes: WatchedFiles, tasks: Reloader, recurring: RecurringItems | None, *, once: bool
 ) -> None:
-    """Work, and meanwhile load again what changes, and schedule what recurs."""
+    """Run the worker, and meanwhile reload changed files and schedule recurring items."""
     if recurring is None:
         async with changes.reloading(tasks.reload):
             await worker.run()
@@ -295,9 +299,9 @@ def export_spans_at_exit(traces: Traces | None) -> None:
 
 
 def export_last_spans(code: int) -> int:
-    """The code of a process whose work is done. Where its last spans cannot be exported, the process exits here.
+    """Export the last spans of a process whose work is done, and return its exit code.
 
-    The provider's own exit handler would wait for that, some half a minute.
+    If the export takes too long, the process exits here. The provider's exit handler would wait for half a minute.
     """
     if [traces for traces in _TRACES if not traces.flush(SPAN_EXPORT_SECONDS)]:
         core_logger().warning(f"The last spans were not handed over within {SPAN_EXPORT_SECONDS:g} s")
@@ -307,19 +311,19 @@ def export_last_spans(code: int) -> int:
 
 
 def hard_exit(code: int) -> None:
-    """End the process now: no exit handlers, no joining of threads that will never end."""
+    """End the process now, without exit handlers and without joining threads that may never end."""
     try:
         kill_programs()
         for callback in (*EXIT_CALLBACKS, *(traces.leave for traces in _TRACES)):
             callback()
         for stream in (sys.stdout, sys.stderr):
-            _run_within(stream.flush, FLUSH_TIMEOUT_SECONDS)  # the other end may not be read any more
+            _run_within(stream.flush, FLUSH_TIMEOUT_SECONDS)  # the reader may no longer read
     finally:
         os._exit(code)
 
 
 def _last_write(store: QueueStore, leases: list[Lease]) -> None:
-    """Return what still runs. This is allowed only because nothing will run a moment later."""
+    """Return the jobs that still run. This is allowed only because the process exits right afterwards."""
     _run_within(lambda: asyncio.run(_release(store, leases)), LAST_WRITE_SECONDS)
 
 
@@ -329,12 +333,12 @@ def release_and_exit(
     finished_code: Callable[[], int | None] = lambda: None,
     within: float = LAST_WRITE_SECONDS,
 ) -> None:
-    """Exit now. Return what this worker holds without using attempts, as far as the time allows.
+    """Exit now. Return the jobs of this worker without using attempts, as far as the time allows.
 
-    ``earned``: gives the code of work that is over (nothing is held then), else ``None``.
+    ``finished_code`` returns the exit code of finished work (the worker then holds no jobs), otherwise ``None``.
     """
     if (code := finished_code()) is not None:
-        _TRACES.clear()  # they were being exported, or have been
+        _TRACES.clear()  # their export has started or finished
         hard_exit(code)
     kill_programs()
     _run_within(worker.controls.give_up, FLUSH_TIMEOUT_SECONDS)
@@ -343,7 +347,7 @@ def release_and_exit(
 
 
 def _exit_at_deadline(exit_now: Callable[..., object], timings: Timings) -> Callable[[float], None]:
-    """Exit after the grace even if the loop is blocked, or a call to the store is never answered."""
+    """Return a function that exits after the grace, even if the loop is blocked or the store never answers."""
 
     def wait(grace: float) -> None:
         sleep_blocking(grace + timings.exited - timings.made_to)
@@ -353,7 +357,7 @@ def _exit_at_deadline(exit_now: Callable[..., object], timings: Timings) -> Call
 
 
 async def _release(store: QueueStore, leases: Sequence[Lease], worker: str | None = None) -> None:
-    """Give leases back; of ``worker`` also the jobs of a claim whose reply was lost."""
+    """Release leases. With ``worker``, also reset the jobs of a claim whose reply was lost."""
     heartbeats = store.heartbeats()
     try:
         busy = await heartbeats.release(sorted(leases, key=lambda lease: lease.job_id))
@@ -363,7 +367,7 @@ async def _release(store: QueueStore, leases: Sequence[Lease], worker: str | Non
         while worker is not None and await heartbeats.reset_worker(worker):
             pass
     except StoreError:
-        return  # they come back when their leases end
+        return  # the jobs are reset when their leases expire
     finally:
         await heartbeats.close()
 

@@ -1,4 +1,4 @@
-"""What a process calls while it works, so that its health can be shown: ``HealthReporter``, ``ChildReporter``."""
+"""Observers of a working process, which show its health: base of ``HealthReporter`` and ``ChildReporter``."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ METRICS_NEEDED = "metrics need prometheus-client: pip install 'stowhand[metrics]
 
 
 class ProcessObserver:
-    """Does nothing: for a process whose health is not shown."""
+    """An observer that does nothing, for a process whose health is not shown."""
 
     folder: Path | None = None
     """Where the supervisor's processes write their reports."""
 
     def listen(self, events: Events) -> None:
-        """Called with the events of the worker, before that is made."""
+        """Receive the events of the worker, before the worker is made."""
 
     def follow(self, store: QueueStore, *, worker: Worker | None = None, scheduler: Scheduler | None = None) -> None:
-        """Called on the loop when the store is open, and worker and scheduler are about to start."""
+        """Receive the open store, and the worker and scheduler that are about to start. Called on the loop."""
 
     def on_stop(self, stop: Callable[[], object]) -> Callable[[], object]:
-        """What a signal to stop calls instead of ``stop``."""
+        """Return the function that a signal to stop calls instead of ``stop``."""
         return stop
 
     @contextmanager
     def supervising(self, supervisor: Any) -> Iterator[None]:
-        """Context manager for as long as the supervisor has children."""
+        """Context manager entered while the supervisor runs its children."""
         del supervisor
         yield
 
 
 @contextmanager
 def observe_process(settings: WorkerSettings) -> Iterator[ProcessObserver]:
-    """Observe a process for as long as its worker runs. Raises ConfigurationError where ``--http`` cannot listen."""
+    """Observe a process while its worker runs. Raises ConfigurationError where ``--http`` cannot listen."""
     manager = notifier(os.environ)
     if settings.http is None and manager is None:
         yield ProcessObserver()
@@ -59,9 +59,9 @@ def observe_process(settings: WorkerSettings) -> Iterator[ProcessObserver]:
 
 
 def count_events(settings: WorkerSettings, events: Events) -> Callable[[float], None]:
-    """Make metrics of these events, where they can be shown. Gives what to call with the loop's lag in seconds.
+    """Count these events as metrics, if metrics are shown. Return a function that records the loop's lag in seconds.
 
-    Raises ConfigurationError where the client's folder for them (PROMETHEUS_MULTIPROC_DIR) cannot be used.
+    Raises ConfigurationError if the client's metrics folder (PROMETHEUS_MULTIPROC_DIR) cannot be used.
     """
     if settings.http is None:
         return lambda lag_seconds: None

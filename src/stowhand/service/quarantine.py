@@ -1,13 +1,13 @@
-"""Suspects of ``stowhand worker`` run in a child process, so that they cannot take a worker with them.
+"""Quarantine: a child process of ``stowhand worker`` runs suspects, so that they cannot kill the worker.
 
-The child (quarantine_child.py) runs one suspect after another, until one kills it. The worker keeps the leases and
-beats for them. If the child dies before it has answered, the job that it was running is reset once more. A child that
-dies or gives up before it has begun a job is no death of that job: it is released.
+The child (quarantine_child.py) runs one suspect after another, until one kills it. The worker holds the leases and
+sends their heartbeats. If the child dies before its answer, the running job is reset once more. If the child dies or
+gives up before it has started a job, that job is released.
 
-The child gets a Setup and then jobs on its standard input. It answers through a pipe, a line each:
+The child reads a ChildSetup and then jobs from its standard input. It answers through a pipe, one line each:
 
-    begun            the handler starts: from now on the death of the child counts as a death of the job
-    progress [...]   noted by the worker as it notes those of its own handlers, under its lease
+    begun            the handler starts: from now on a death of the child counts for the job
+    progress [...]   the worker records it under its lease, like the progress of its own handlers
     {...}            the answer
 """
 
@@ -35,36 +35,36 @@ from stowhand.service.children import Child
 
 STARTED_LINE = b"begun\n"
 PROGRESS_PREFIX = b"progress "
-"""Begins a line of progress; an answer begins with a brace."""
+"""Start of a progress line; an answer starts with a brace."""
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 CHILD_EXIT_SECONDS = 1.0
-"""Seconds between a child's answer and its death, whichever comes first; and between its dismissal and its death."""
+"""Seconds to wait for the answer of a dead child, and for the death of a dismissed child."""
 MAX_IDLE_SECONDS = 30.0
-"""For which a child without a job is kept: it holds memory and connections."""
+"""Seconds for which a child without a job is kept: it holds memory and connections."""
 
 
 class ChildSetup(msgspec.Struct, frozen=True):
-    """The first line that a child is given."""
+    """The first line that a child reads."""
 
     settings: msgspec.Raw
-    """Of ``WorkerSettings.to_json``."""
+    """JSON of ``WorkerSettings.to_json``."""
     worker: str
     answer_fd: int
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """One job for a child, a line."""
+    """One job for a child, sent as one line."""
 
     job: Job
     lease: Lease
     traceparent: str | None
-    """Of the attempt's span, where there is one."""
+    """The context of the attempt's span, if any."""
     correlation_id: str | None
     keeps_progress: bool
 
 
 class ChildAnswer(msgspec.Struct, frozen=True):
-    """What the child gives back."""
+    """The child's answer for one job."""
 
     kind: str
     """``complete``, ``retry``, ``fail``, ``poison``, ``snooze``, ``cancel``; or ``unable``."""
@@ -72,12 +72,12 @@ class ChildAnswer(msgspec.Struct, frozen=True):
     seconds: float | None = None
     result: str | None = None
     payload: str | None = None
-    """JSON text that takes the job's payload's place."""
+    """JSON text that replaces the job's payload."""
     then: tuple[NewJob, ...] = ()
     error_class: str | None = None
 
     def outcome(self) -> Outcome:
-        """The outcome that the child's handler had. A result is JSON text already."""
+        """Return the outcome of the child's handler. A result is JSON text already."""
         match self.kind:
             case "complete":
                 return Complete(None if self.result is None else msgspec.Raw(self.result.encode()))
@@ -92,18 +92,18 @@ class ChildAnswer(msgspec.Struct, frozen=True):
 
 
 class AttemptReply:
-    """What the worker has read of one attempt."""
+    """The lines that the worker has read for one attempt."""
 
     def __init__(self) -> None:
         self.has_started = False
         self.line: bytes | None = None
-        """``None``: there is no whole answer."""
+        """The answer; ``None`` if there is no complete one."""
 
 
 class Quarantine:
-    """Runs suspects in a child. ``run`` is the ``isolate`` of the worker's host; ``handler`` is the worker's own.
+    """Runner of suspects in a child. ``run`` is the ``isolate`` of the worker's host.
 
-    ``is_program``: does the task run in a process of its own already?
+    ``handler`` is the worker's handler. ``is_program`` returns whether a task already runs in a process of its own.
     """
 
     def __init__(
@@ -121,19 +121,19 @@ class Quarantine:
         self._pause = settings.timings.unable
         self._clock = SystemClock()
         self._child: SuspectChild | None = None
-        """A kept child, which has no job."""
+        """The kept child, which has no job."""
         self._dismissal: Cancelable | None = None
         self._load_count = 0
-        """How often the worker has loaded its tasks anew."""
+        """Number of reloads of the worker's tasks."""
         events.on(TasksReloaded, lambda _: self._on_reload())
 
     async def run(self, attempt: Attempt[Any]) -> object:
-        """Run a suspect in a child. Cancelling kills the child: a process, unlike a thread, can be killed.
+        """Run a suspect in a child. Cancellation kills the child: a process, unlike a thread, can be killed.
 
         Raises ChildCrashed, ChildUnable.
         """
         if self._is_program(attempt.claim.task):
-            # It has a process of its own already; killing a child in between would not end the program.
+            # The task has a process of its own already. Killing a child in between would not end the program.
             return await self._handler.handle(attempt, attempt.record)
         report, load_count = report_of(attempt), self._load_count
         assignment = Assignment(
@@ -146,13 +146,13 @@ class Quarantine:
         reply = None
         if (child := self._take()) is not None:
             reply = await child.attempt(assignment, report)
-        if reply is None or (reply.line is None and not reply.has_started):  # the kept child had died before
+        if reply is None or (reply.line is None and not reply.has_started):  # the kept child had died earlier
             child = await SuspectChild.start(self._settings, self._worker)
             reply = await child.attempt(assignment, report)
         assert child is not None
         if reply.line is None:
             if not reply.has_started:
-                await self._clock.sleep(self._pause)  # the job may come back at once
+                await self._clock.sleep(self._pause)  # the job may be claimed again at once
                 raise ChildUnable(f"the child process ended with {child.code} before it had begun the job")
             raise ChildCrashed(f"the child process ended with {child.code} and no answer")
         answer = msgspec.json.decode(reply.line, type=ChildAnswer)
@@ -165,7 +165,7 @@ class Quarantine:
         return answer.outcome()
 
     def _on_reload(self) -> None:
-        """The worker has loaded its tasks anew: the next suspect gets a child that loads them, too."""
+        """Dismiss the child: the next suspect needs one that has loaded the new tasks."""
         self._load_count += 1
         self._dismiss()
 
@@ -194,7 +194,7 @@ class Quarantine:
 
 
 class SuspectChild:
-    """A child, and the pipe through which it answers."""
+    """A child that runs suspects, and the pipe of its answers."""
 
     def __init__(self, child: Child, stream: asyncio.StreamReader, reading: asyncio.ReadTransport) -> None:
         self._child = child
@@ -203,7 +203,7 @@ class SuspectChild:
 
     @classmethod
     async def start(cls, settings: msgspec.Raw, worker: str) -> Self:
-        """A new one. It loads the tasks first."""
+        """Start a child, which loads the tasks first."""
         stream, reading, writing = await _open_pipe()
         setup = msgspec.json.encode(ChildSetup(settings, worker, writing))
         try:
@@ -217,11 +217,11 @@ class SuspectChild:
 
     @property
     def code(self) -> int | None:
-        """How it ended."""
+        """Exit code of the child; ``None`` while it runs."""
         return self._child.code
 
     async def attempt(self, assignment: Assignment, report: Report | None) -> AttemptReply:
-        """Have it run one job. If it gives no whole answer it is killed, as it is when this is cancelled."""
+        """Run one job in the child. Kill the child without a complete answer, or when this call is cancelled."""
         answer = AttemptReply()
         try:
             self._child.send(msgspec.json.encode(assignment))
@@ -232,23 +232,23 @@ class SuspectChild:
         return answer
 
     async def kill(self) -> None:
-        """End it at once."""
+        """Kill the child and wait for its end."""
         self._reading.close()
         self._child.kill()
         await self._child.wait()
 
     def dismiss(self) -> None:
-        """Let it end by itself: it exits at the end of its standard input."""
+        """Let the child exit by itself, at the end of its standard input."""
         self._reading.close()
         self._child.dismiss()
 
     async def end(self) -> None:
-        """Dismiss it, and kill it if it does not exit."""
+        """Dismiss the child. Kill it if it does not exit."""
         self._reading.close()
         await self._child.end(CHILD_EXIT_SECONDS)
 
     async def _until_answered(self, answer: AttemptReply, lease: Lease, report: Report | None) -> None:
-        """Wait until there is a line, or the child has died. Its own children may hold the pipe open for ever."""
+        """Wait for the answer or the child's death. The child's own children may hold the pipe open for ever."""
         line = asyncio.ensure_future(read_answer(self._stream, answer, lease, report))
         death = asyncio.ensure_future(self._child.wait())
         try:
@@ -261,7 +261,7 @@ class SuspectChild:
 
 
 async def _open_pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
-    """Return the stream of a new pipe, its reading end, and the descriptor to write to."""
+    """Return the stream of a new pipe, its reading end, and the descriptor of its writing end."""
     reading, writing = os.pipe()
     stream = asyncio.StreamReader(limit=MAX_ANSWER_BYTES)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -271,7 +271,7 @@ async def _open_pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int
 
 
 async def read_answer(stream: asyncio.StreamReader, answer: AttemptReply, lease: Lease, report: Report | None) -> None:
-    """The worker's end: read until there is an answer, or the pipe has ended. Progress is reported on the way."""
+    """Read the pipe until the answer or the end of the pipe, and report progress on the way."""
     while (line := await stream.readline()).endswith(b"\n"):
         if line == STARTED_LINE:
             answer.has_started = True

@@ -1,4 +1,4 @@
-"""The child of quarantine.py: ``python -m stowhand.service.quarantine_child``. Its jobs come on its standard input."""
+"""The child of quarantine.py: ``python -m stowhand.service.quarantine_child``. It reads jobs from standard input."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from stowhand.worker.host import inside_a_worker
 from stowhand.worker.policy import Policy, outcome_of
 
 CLOSE_TIMEOUT_SECONDS = 1.0
-"""Seconds that each resource has to close: the worker waits for the answer."""
+"""Seconds that each resource has to close, while the worker waits for the answer."""
 PROGRESS_PAUSE_SECONDS = 0.25
-"""Between two lines of progress, at least."""
+"""Minimum seconds between two progress lines."""
 
 
 def main() -> None:
-    """Run jobs until there are no more, and exit without waiting for threads."""
+    """Run jobs until the input ends, and exit without waiting for threads."""
     setup = msgspec.json.decode(sys.stdin.buffer.readline(), type=ChildSetup)
-    # What stops a whole service reaches this process too. The worker decides; a function, because programs that a task
-    # starts would inherit SIG_IGN.
+    # Signals to a whole service reach this process too, but the worker decides. The handler is a function, because
+    # programs that a task starts would inherit SIG_IGN.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     settings = WorkerSettings.from_json(setup.settings)
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 class _JobRunner:
-    """Runs one job after another."""
+    """Runner of one job after another."""
 
     def __init__(self, setup: ChildSetup, settings: WorkerSettings) -> None:
         self._setup = setup
@@ -70,10 +70,10 @@ class _JobRunner:
         self._pipe = AnswerPipe(setup.answer_fd)
         self._assignments: asyncio.Queue[Assignment] = asyncio.Queue()
         self._has_started = False
-        """A job has, so a later error is no reason that this process could not begin."""
+        """The current job has started, so a later error does not mean that the child was unable to start it."""
 
     async def run(self) -> None:
-        """Run jobs until the worker closes the standard input, which ends the process."""
+        """Run jobs. The process ends when the worker closes its standard input."""
         reader = threading.Thread(target=self._read, args=(asyncio.get_running_loop(),), daemon=True)
         reader.start()
         loaded = load_tasks(self._settings)
@@ -84,14 +84,14 @@ class _JobRunner:
         await store.open()
         task = asyncio.current_task()
         assert task is not None
-        while not task.cancelling():  # else something that a job had started has ended the loop
+        while not task.cancelling():  # cancelled: something that a job started has stopped the loop
             assignment = await self._assignments.get()
             self._has_started = False
             answer = await self._attempt(assignment, around, handler.resources, loaded.traces)
             self._pipe.answer(answer)
 
     def report_unable(self, error: BaseException) -> None:
-        """Answer that the job could not begin, unless it has."""
+        """Answer that the job could not start, unless it has started."""
         if self._has_started:
             return
         reason = summary_line(describe(error))
@@ -114,41 +114,43 @@ class _JobRunner:
                 await resources.close(lambda: CLOSE_TIMEOUT_SECONDS)
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Read jobs, and exit with the worker: its jobs are taken back, so nothing may run them here any more."""
+        """Read jobs, and exit when the worker does: its jobs are reset, so this process must no longer run them."""
         for line in iter(sys.stdin.buffer.readline, b""):
             loop.call_soon_threadsafe(self._assignments.put_nowait, msgspec.json.decode(line, type=Assignment))
         hard_exit(exit_codes.FAILURE)
 
 
 class AnswerPipe:
-    """The child's end of the pipe. Its methods may be called from any thread."""
+    """The child's end of the pipe. Any thread may call its methods."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lease: Lease | None = None
-        """Lease of the job that runs."""
+        """Lease of the running job."""
         self._newest: Progress | None = None
         self._has_progress = threading.Event()
         self._writing = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def start(self, lease: Lease) -> None:
-        """The handler of this job starts."""
+        """Report that the handler of this job starts."""
         with self._writing:
             self._lease = lease
             self._write(STARTED_LINE)
 
     def answer(self, answer: msgspec.Struct) -> None:
-        """The job is over. Progress that has not been sent is dropped."""
+        """Send the answer for the job, and drop unsent progress."""
         with self._writing:
             self._lease = self._newest = None
             self._write(msgspec.json.encode(answer) + b"\n")
 
     def note(self, progress: Progress) -> None:
-        """Send progress at once, or a quarter of a second after the line before. Of what comes sooner the newest is
-        sent; what finds the pipe full is dropped."""
+        """Send progress at once, or a quarter of a second after the previous line.
+
+        Of several calls in that time only the newest is sent. If the pipe is full, the progress is dropped.
+        """
         if progress.lease != self._lease:
-            return  # of a job that is over
+            return  # progress of a finished job
         self._newest = progress
         self._has_progress.set()
         if self._thread is None:
@@ -180,7 +182,7 @@ class AnswerPipe:
 
 
 def answer_of(outcome: Outcome, result: str | None, then: tuple[NewJob, ...]) -> ChildAnswer:
-    """An outcome, ready to be sent to the parent."""
+    """Return the answer for an outcome, ready to be sent to the worker."""
     match outcome:
         case Complete():
             return ChildAnswer("complete", result=result, then=then)
@@ -195,7 +197,7 @@ def answer_of(outcome: Outcome, result: str | None, then: tuple[NewJob, ...]) ->
 
 
 async def attempt_in_child(handler: Handler[Job], assignment: Assignment, report: Report | None = None) -> ChildAnswer:
-    """Run the handler once. Its hooks run beside the worker; but for what judges and encodes."""
+    """Run the handler once. Its hooks for jobs, policy and encoding run here; others run in the worker."""
     job = assignment.job
     claim: Claim[Job] = Claim(assignment.lease, job, job.task, job.attempts, job.max_attempts, job.serial)
     attempt: Attempt[Job] = Attempt(claim, 0.0, report=report)
@@ -210,7 +212,7 @@ async def attempt_in_child(handler: Handler[Job], assignment: Assignment, report
             result = encode(outcome.result)
     except RaisableOutcome as raised:
         outcome = from_raised(raised)
-    except BaseException as error:  # noqa: BLE001 - boundary: whatever it raises is an outcome
+    except BaseException as error:  # noqa: BLE001 - boundary: every error becomes an outcome
         is_final = isinstance(error, Exception) and is_retryable is not None and not is_retryable(error)
         outcome = as_failure(error) if is_final else outcome_of(error, claim, policy)
     return answer_of(outcome, result, tuple(attempt.then))
@@ -218,7 +220,7 @@ async def attempt_in_child(handler: Handler[Job], assignment: Assignment, report
 
 @contextmanager
 def _attempt_span(assignment: Assignment, worker: str, traces: Traces | None) -> Iterator[None]:
-    """Within the attempt's span, which is the worker's; log lines name the job."""
+    """Enter the attempt's span, which the worker made, and let log lines name the job."""
     if traces is None:
         yield
         return

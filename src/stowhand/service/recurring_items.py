@@ -1,7 +1,7 @@
-"""What recurs beside the workers of a process: a crontab file's items and those of an App, and their scheduler.
+"""Recurring items of a process, from a crontab file and an App, and their scheduler.
 
-A file is read at the start and again at HUP. A bad file stops the start; later it is reported, and the items before
-stay.
+The file is read at the start and again at HUP. A bad file prevents the start. Later, it is reported and the previous
+items stay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_CRONTAB = "crontab"
 class RecurringItems:
     """The items of this process, read and checked, and their scheduler.
 
-    Raises ConfigurationError for a bad file, and where there is neither an item nor a task to work on.
+    Raises ConfigurationError for a bad file, or if there is neither an item nor a task.
     """
 
     def __init__(self, settings: WorkerSettings, loaded: LoadedTasks, store: QueueStore, events: Events) -> None:
@@ -40,7 +40,7 @@ class RecurringItems:
         check_work(settings, loaded, len(self.scheduler.items))
 
     def reload(self) -> None:
-        """Read the file again; with anything wrong in it, everything stays as it is. On the loop of the scheduler."""
+        """Read the file again; keep the current items if it has an error. Called on the scheduler's loop."""
         try:
             items = self._read()
         except ConfigurationError as error:
@@ -62,7 +62,7 @@ class RecurringItems:
         return items
 
     def _read_file(self) -> tuple[ParsedItem, ...]:
-        # Once the default file has been read, a missing one is a mistake: it may be moved away for a moment.
+        # Once the default file has been read, its absence is an error: it may be moved away only briefly.
         items = items_in_file(self._settings, must_exist=self._file_existed)
         file = crontab_file(self._settings)
         self._file_existed = self._file_existed or (file is not None and file.exists())
@@ -70,7 +70,7 @@ class RecurringItems:
 
 
 def items_in_file(settings: WorkerSettings, *, must_exist: bool = False) -> tuple[ParsedItem, ...]:
-    """The items of the file. Only the default one may be missing. Raises ConfigurationError."""
+    """Return the items of the file. Only the default file may be missing. Raises ConfigurationError."""
     file = crontab_file(settings)
     if file is None or not (settings.crontab is not None or must_exist or file.exists()):
         return ()
@@ -78,7 +78,7 @@ def items_in_file(settings: WorkerSettings, *, must_exist: bool = False) -> tupl
 
 
 def crontab_file(settings: WorkerSettings) -> Path | None:
-    """The file that is meant: the one that was named, or ``crontab`` beside the folder of tasks. An App needs none."""
+    """Return the named file, or ``crontab`` beside the folder of tasks. An App needs none."""
     if settings.crontab is not None:
         return Path(settings.crontab)
     if settings.app is not None:

@@ -1,7 +1,7 @@
-"""``--watch``: a worker's folder of tasks is loaded again when it changes, while the worker goes on.
+"""``--watch``: reload a worker's folder of tasks when it changes, while the worker keeps running.
 
-Running jobs end with the code they began with, later ones get the new. A folder that cannot be loaded changes nothing:
-the old tasks stay, and what is wrong is logged.
+Running jobs finish with the code they started with; later jobs use the new code. If the folder cannot be loaded, the
+old tasks stay and the error is logged.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from stowhand.worker.worker import Worker
 
 
 def check_watch(settings: WorkerSettings) -> None:
-    """Raise ConfigurationError when watching is asked for and cannot be done."""
+    """Raise ConfigurationError if the settings request watching where it is not possible."""
     if settings.watch and settings.app is not None:
         raise ConfigurationError("--watch reloads a folder of tasks; the modules of an App (--app) are not reloaded")
 
 
 class WatchedFiles:
-    """What is watched, as it looks now: made before anything is loaded, so that no change falls between.
+    """The watched files with their current state, if the settings request watching.
 
-    Nothing, unless the settings say so. Raises ConfigurationError when watching cannot be done.
+    Make this before loading anything, so that no change is missed. Raises ConfigurationError where watching is not
+    possible.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -45,7 +46,7 @@ class WatchedFiles:
     async def reloading(
         self, tasks: Callable[[], Awaitable[None]] | None = None, crontab: Callable[[], None] | None = None
     ) -> AsyncIterator[None]:
-        """Call these when what they load has changed, for as long as the block lasts."""
+        """Call the functions when the files that they load change, while the block runs."""
         watched: dict[WatchedPath, OnChange] = {}
         if self._tasks is not None and tasks is not None:
             watched[self._tasks] = lambda names: tasks()
@@ -56,7 +57,7 @@ class WatchedFiles:
 
 
 class Reloader:
-    """Loads the folder again. ``loaded``: what it held at the start."""
+    """Reloader of the folder of tasks. ``loaded``: the tasks at the start."""
 
     def __init__(
         self, settings: WorkerSettings, loaded: LoadedTasks, handler: TaskHandler, worker: Worker, events: Events
@@ -69,7 +70,7 @@ class Reloader:
         self._names = loaded.names
 
     async def reload(self) -> None:
-        """Load the folder again. On the worker's loop, between two steps of its handlers."""
+        """Load the folder again. Called on the worker's loop, between two steps of its handlers."""
         _forget_helpers(_folder(self._settings).resolve())
         try:
             loaded = load_tasks(self._settings)
@@ -90,7 +91,7 @@ class Reloader:
         self._forget_old_loads(loaded.load)
 
     async def _open(self, loaded: LoadedTasks, claimed: tuple[str, ...]) -> None:
-        """What the tasks to be claimed ask for. That of the old ones stays open, for they may still run."""
+        """Open the resources of the claimed tasks. Those of the old tasks stay open, because they may still run."""
         needed = loaded.registry.resources_of(claimed)
         if not needed:
             return
@@ -99,7 +100,7 @@ class Reloader:
         await self._handler.resources.open_all(needed, lambda error: None)
 
     def _forget_old_loads(self, load: int) -> None:
-        """Handlers that still run may look up the modules of the load before this one."""
+        """Forget older loads, except the previous one: running handlers may still look up its modules."""
         for old in self._loads[:-1]:
             forget(old)
         self._loads = [*self._loads[-1:], load]
@@ -110,7 +111,7 @@ def _folder(settings: WorkerSettings) -> Path:
 
 
 def _forget_helpers(root: Path) -> None:
-    """Modules of the folder that its tasks import by name are imported anew too."""
+    """Remove the folder's modules that its tasks import by name, so that they are imported anew."""
     importlib.invalidate_caches()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

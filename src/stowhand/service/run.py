@@ -1,4 +1,4 @@
-"""What ``stowhand worker`` runs: one process by itself, or several under a supervisor."""
+"""Entry point of ``stowhand worker``: a single process, or several under a supervisor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from stowhand.service.task_loader import LoadedTasks, load_tasks
 
 
 def run_worker(settings: WorkerSettings) -> int:
-    """Work until stopped (or drained, with ``once``). Gives the exit code; raises StowhandError before work began."""
+    """Work until stopped, or drained with ``once``. Return the exit code. Raises StowhandError before it starts."""
     try:
         if settings.pool_shortage is not None:
             core_logger().warning(settings.pool_shortage)
@@ -45,7 +45,7 @@ def _run(settings: WorkerSettings) -> int:
             code = run_process(settings, observer=observer)
         else:
             changes = WatchedFiles(settings)
-            # A mistake in them is reported once, here, and not by every child.
+            # Load them here too: an error in them is reported once, and not by every child.
             loaded = load_tasks(settings, may_be_empty=settings.watch)
             export_spans_at_exit(loaded.traces)
             code = asyncio.run(run_until_exit(_supervise(settings, loaded, changes, observer)))
@@ -78,11 +78,11 @@ async def _supervise(
 
 
 def with_other_errors(settings: WorkerSettings, first_error: StowhandError) -> StowhandError:
-    """``first``, or an error with everything else that is wrong too: one line each, in the order of a start."""
+    """Return ``first_error``, or an error that also lists all others: one line each, in the order of a start."""
     is_store_error = isinstance(first_error, StoreUnreachable | SchemaError)
     checks: list[Callable[[WorkerSettings], object]] = [_listen, check_watch, _load, items_in_file]
     if str(first_error).startswith(f"{settings.app!r}: "):
-        checks.remove(_load)  # importing again what was half imported would raise other errors
+        checks.remove(_load)  # another import of half-imported modules would raise other errors
     messages: list[str] = []
     for check in checks if is_store_error else (*checks, _open):
         try:

@@ -1,9 +1,9 @@
-"""The supervisor of background routines: workers, resetters, and whatever else runs until it is stopped.
+"""Supervisor of background routines: workers, resetters, and other objects that run until stopped.
 
     await run_all(worker, resetter)
 
-It starts all of them, and stops all of them on the first signal, or when the first of them ends with an error; always
-within a bounded time.
+It starts all routines. It stops them at the first signal, or when one of them ends with an error, always within a
+bounded time.
 """
 
 from __future__ import annotations
@@ -23,27 +23,32 @@ from stowhand.observe.listener import LogListener
 from stowhand.service.signals import StopRequests
 
 EXIT_MARGIN_SECONDS = 20.0
-"""Seconds beyond a worker's grace: for handing back, for the store, for threads."""
+"""Seconds beyond a worker's grace, for returning jobs, for the store and for threads."""
 DEFAULT_GRACE_SECONDS = 25.0
 
 
 class Routine(Protocol):
-    """Something that runs until it is stopped."""
+    """Object that runs until it is stopped."""
 
     async def run(self) -> None:
-        """Until ``stop()``."""
+        """Run until ``stop()`` is called."""
 
     def stop(self, *, now: bool = False) -> None:
-        """End; ``now``: without finishing what runs. Harmless when repeated."""
+        """Request the end of ``run``; with ``now``, without finishing running work. Harmless when repeated."""
 
 
 async def run_all(*routines: Routine, grace: Duration | None = None) -> None:
-    """Run them until SIGTERM or SIGINT, until one fails, or until all have ended by themselves (resetters do not count:
-    they serve the others).
+    """Run the routines until SIGTERM or SIGINT, until one fails, or until all have ended by themselves.
 
-    The first signal stops them in order, a second one at once. ``grace``: seconds that they have to end; unless given,
-    the longest grace of the workers, and 20 s. Raises what the first that failed has raised; what ignores its end is
-    cancelled.
+    Resetters serve the others, so they do not count. The first signal stops the routines in order, a second one at
+    once. A routine that does not end in time is cancelled.
+
+    Args:
+        routines: Workers, resetters, or other objects with ``run`` and ``stop``.
+        grace: Seconds that the routines have to end. The default is the longest grace of the workers plus 20 s.
+
+    Raises the error of the first routine that failed.
+
     """
     _check(routines)
     max_seconds = default_end_seconds(routines) if grace is None else _read(grace)
@@ -58,7 +63,7 @@ class _Supervisor:
         self._routines = routines
         self._tasks: dict[asyncio.Task[None], Routine] = {}
         self._first_error: Exception | None = None
-        """What failed first."""
+        """The error of the routine that failed first."""
         self._stop_requests = StopRequests()
         self._stopping = asyncio.Event()
 
@@ -91,29 +96,29 @@ class _Supervisor:
             raise
 
     def _is_over(self, tasks: dict[asyncio.Task[None], Routine]) -> bool:
-        """One has failed, or what the others serve has ended."""
+        """Return whether a routine has failed, or only routines that serve the others still run."""
         if any(task.done() and (task.cancelled() or task.exception()) for task in tasks):
             return True
         served = [task for task, routine in tasks.items() if not getattr(routine, "serves", False)]
         return bool(served) and all(task.done() for task in served) and not all(task.done() for task in tasks)
 
     async def _end(self, tasks: dict[asyncio.Task[None], Routine], max_seconds: float) -> None:
-        """Wait for all of them, but not for ever."""
+        """Wait for all tasks within a bounded time."""
         ended_tasks, late_tasks = await asyncio.wait(tasks, timeout=max_seconds)
         for task in late_tasks:
             task.cancel()
         if late_tasks:
             ended_tasks |= (await asyncio.wait(late_tasks, timeout=EXIT_MARGIN_SECONDS))[0]
         for task in ended_tasks:
-            task.cancelled() or task.exception()  # the first is raised; the others count as retrieved
+            task.cancelled() or task.exception()  # mark the errors as retrieved; ``run`` raises the first
 
     def request_stop(self) -> None:
-        """A signal: the first stops in order, a second at once."""
+        """Handle a signal: the first stops the routines in order, a second at once."""
         if self._stop_requests.add():
             self.stop(now=self._stop_requests.count > 1)
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop every routine. One whose ``stop`` raises is cancelled; the others are stopped all the same."""
+        """Stop every routine. Cancel a routine whose ``stop`` raises, and go on with the others."""
         self._stopping.set()
         for task, routine in self._tasks.items():
             if task.done():
@@ -127,7 +132,7 @@ class _Supervisor:
 
 @contextmanager
 def _signals(supervisor: _Supervisor) -> Iterator[None]:
-    """Signals stop the routines for as long as the block lasts. Only in the main thread: elsewhere there are none."""
+    """Let signals stop the routines while the block runs. Other threads than the main thread receive no signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -145,12 +150,12 @@ def _signals(supervisor: _Supervisor) -> Iterator[None]:
 
 
 def default_end_seconds(routines: Iterable[Routine]) -> float:
-    """Seconds within which they are to end, where no grace is given."""
+    """Return the seconds that the routines have to end if the caller passes no grace."""
     return max(map(_grace_of, routines)) + EXIT_MARGIN_SECONDS
 
 
 def is_routine(value: object) -> bool:
-    """A class of routines is none."""
+    """Return whether the value is a routine. A class of routines is not."""
     return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("run", "stop"))
 
 
@@ -186,6 +191,6 @@ def _listen(routines: tuple[Routine, ...]) -> None:
 
 
 def _grace_of(routine: Routine) -> float:
-    """Return the grace of its options, or its own (a flow's: the longest of its workers)."""
+    """Return the grace of the routine's options, or its own (for a flow: the longest of its workers)."""
     grace: object = getattr(getattr(routine, "options", routine), "grace", None)
     return float(grace) if isinstance(grace, int | float) else DEFAULT_GRACE_SECONDS

@@ -1,4 +1,4 @@
-"""Signals to a process: each is a request to stop while it works, and cannot change its exit code after that."""
+"""Signals to a process. While it works they request a stop; afterwards they cannot change its exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 class StopRequests:
-    """Counts requests to stop a process: signals that come close together are one request."""
+    """Counter of requests to stop a process. Signals in quick succession are one request."""
 
     def __init__(self, same_signal_seconds: float = DEFAULT_TIMINGS.same_signal) -> None:
         self.count = 0
@@ -27,7 +27,7 @@ class StopRequests:
         self._last_request_at = float("-inf")
 
     def add(self) -> bool:
-        """Count one more. False when it belongs to the one before."""
+        """Count a request. Return False if it belongs to the previous one."""
         now = stopwatch()
         if now - self._last_request_at < self._same_signal_seconds:
             return False
@@ -39,15 +39,15 @@ class StopRequests:
 def handle_signals(
     stop: Callable[[], object], reload: Callable[[], object] = lambda: None, quiet: Callable[[], object] = lambda: None
 ) -> None:
-    """TERM, INT and QUIT call ``stop``; so does HUP of a terminal. Without a terminal HUP calls ``reload``.
+    """Let TERM, INT, QUIT and a terminal's HUP call ``stop``. Without a terminal, HUP calls ``reload``.
 
     USR1 prints the stack of each thread to stderr, even while the loop is blocked. USR2 calls ``quiet``.
     """
     _show_stacks_on_usr1()
     terminal = has_terminal()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, quiet)
-    # With one handler of its own the loop is woken by any signal; a handler of Python's runs even while the loop is
-    # blocked. A signal while one is changed for the other would be lost, so TERM and INT never have one of the loop's.
+    # One handler of the loop is enough for any signal to wake it. A handler of the signal module runs even while the
+    # loop is blocked. Replacing one by the other could lose a signal, so TERM and INT never have one of the loop.
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, (lambda: None) if terminal else reload)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, lambda *_: stop())
@@ -56,15 +56,15 @@ def handle_signals(
 
 
 def _show_stacks_on_usr1() -> None:
-    with suppress(AttributeError, ValueError, OSError):  # stderr is closed, or no file: then USR1 stays without effect
+    with suppress(AttributeError, ValueError, OSError):  # stderr is closed or no file: then USR1 has no effect
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
 
 
 async def run_until_exit(work: Coroutine[Any, Any, int]) -> int:
-    """Run it; once it has ended with a code, a late signal ends the process at once, with that code.
+    """Run the work and return its exit code. A later signal ends the process at once, with that code.
 
-    The loop's own handlers end with the loop, and a signal after that would seem to have killed the process.
+    The loop removes its handlers when it closes. Without others, a late signal would kill the process.
     """
     code = await work
     loop = asyncio.get_running_loop()
@@ -82,19 +82,19 @@ async def run_until_exit(work: Coroutine[Any, Any, int]) -> int:
 
 
 def _ignore_late_signals() -> None:
-    """The interpreter removes its handlers while it ends; a signal that is ignored stays ignored."""
+    """Ignore late signals. The interpreter removes its handlers at exit, but an ignored signal stays ignored."""
     if _exit_codes:
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
 
 _exit_codes: list[int] = []
-"""The code of a process whose work has ended."""
-atexit.register(_ignore_late_signals)  # early, so that it is called late
+"""Exit code of a process whose work has ended."""
+atexit.register(_ignore_late_signals)  # registered early, so that it is called late
 
 
 def has_terminal() -> bool:
-    """Whether a terminal may send HUP to this process."""
+    """Return whether a terminal may send HUP to this process."""
     try:
         return os.isatty(0)
     except OSError:

@@ -1,6 +1,7 @@
-"""A small HTTP server in threads of its own, so that it answers while the event loop is blocked. It is read-only.
+"""A small read-only HTTP server in threads of its own, so that it answers while the event loop is blocked.
 
-GET and HEAD, one request and one thread for each connection. One that says or takes nothing for some seconds is closed.
+It answers GET and HEAD, with one request and one thread per connection. It closes connections that are idle for some
+seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.observe.job_logger import core_logger
 
 IDLE_TIMEOUT_SECONDS = 10.0
-"""For which a connection may say or take nothing."""
+"""Seconds for which a connection may send or receive nothing."""
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 
@@ -33,7 +34,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def health_answer(good_status: str, bad_status: str, reasons: Sequence[str], **more: object) -> Answer:
-    """The page of a question that reasons answer: ``fine`` if there are none."""
+    """Return a health page: ``good_status`` if there are no reasons, otherwise ``bad_status`` and code 503."""
     page = {"status": bad_status if reasons else good_status, "reasons": reasons, **more}
     return Answer(503 if reasons else 200, msgspec.json.encode(page) + b"\n", JSON)
 
@@ -42,25 +43,25 @@ Pages = Mapping[str, Callable[[], Answer]]
 
 
 class StatusServer:
-    """Listens from the moment it is made. Raises ConfigurationError where it cannot."""
+    """Server that listens once it is made. Raises ConfigurationError where it cannot listen."""
 
     def __init__(self, address: str, pages: Pages) -> None:
         host, port = split_address(address)
         try:
             family, _, _, _, socket_address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self._server = _Server(family, socket_address, pages)
-        except (OSError, UnicodeError) as error:  # UnicodeError: what cannot be the name of a host
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
             raise ConfigurationError(
                 f"--http {address}: cannot listen there ({getattr(error, 'strerror', None) or error});"
                 " give another port, or 0 for any free one"
             ) from None
         self.port: int = self._server.server_address[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
-        # 0.1: how often, in seconds, it sees whether it is to end.
+        # 0.1: seconds between two checks for a request to shut down.
         threading.Thread(None, self._server.serve_forever, "stowhand http", (0.1,), daemon=True).start()
 
     def close(self) -> None:
-        """Answer no more. Harmless when repeated."""
+        """Stop listening. Harmless when repeated."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -74,11 +75,11 @@ class _Server(ThreadingHTTPServer):
         super().__init__(socket_address, _RequestHandler)
 
     def server_bind(self) -> None:
-        """Bind without looking up the name of the host, which may take long."""
+        """Bind without looking up the host name, which may take long."""
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing to report: the visitor went away, or was too slow."""
+        """Report nothing: the client has disconnected or was too slow."""
 
 
 class _RequestHandler(BaseHTTPRequestHandler):
@@ -105,7 +106,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that is overridden
-        """Probes come every few seconds."""
+        """Log nothing: probes send a request every few seconds."""
 
     def _send(self, answer: Answer) -> None:
         self.send_response(answer.status)

@@ -1,4 +1,4 @@
-"""Open a store the way a worker does."""
+"""Opening of a store for a worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stowhand.protocols.queue_store import QueueStore
 
 
 def store_of(settings: StoreSettings) -> QueueStore:
-    """The store of a process, not connected yet. Raises ConfigurationError."""
+    """Return the store of a process, not connected yet. Raises ConfigurationError."""
     if settings.connection.app is not None:
         from stowhand.service.task_loader import load_app
 
@@ -18,15 +18,17 @@ def store_of(settings: StoreSettings) -> QueueStore:
 
 
 async def open_for_work(store: QueueStore, settings: StoreSettings) -> None:
-    """As ``open_installed``; and warn where the schema gives jobs another number of attempts than the settings."""
+    """Open an installed store. Warn if the schema and the settings have different default attempts."""
     await open_installed(store)
     if (difference := await attempts_difference(store, settings)) is not None:
         core_logger().warning(f"Attempts: {difference}")
 
 
 async def attempts_difference(store: QueueStore, settings: StoreSettings) -> str | None:
-    """What to say where a preset, a setting or the App gives jobs made here another number of attempts than the schema
-    gives those made in SQL, which they cannot reach; ``None``: they agree, or SQL enqueues nothing. Raises StoreError.
+    """Return a message if the default attempts of jobs made here and of jobs made in SQL differ.
+
+    A preset, a setting or the App sets the former; the schema sets the latter. Return ``None`` if they agree, or if SQL
+    enqueues nothing. Raises StoreError.
     """
     own_attempts = settings.options.max_attempts
     if own_attempts is None or settings.connection.scheme != "postgresql":

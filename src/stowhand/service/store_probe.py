@@ -1,4 +1,4 @@
-"""Probes a store from a thread that is not its loop's: in bounded time, and rarely however often the probe is read."""
+"""Probe of a store, for threads other than its loop's. It answers in bounded time and caches the store's answers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from stowhand.worker.host import DEFAULT_TIMINGS, Timings
 
 T = TypeVar("T")
 MAX_COUNTING_SHARE = 0.1
-"""Of the time that counting may take: a slow answer is reused for longer."""
+"""Maximum share of the time that counting may take: a slow answer is reused for longer."""
 
 
 class StoreProbe:
-    """Knows nothing before ``of`` has been called, on the store's loop."""
+    """Probe of a store. It has no answers until ``of`` is called, on the store's loop."""
 
     def __init__(self, clock: Clock, timings: Timings = DEFAULT_TIMINGS) -> None:
-        self._clock, self._timings = clock, timings
+        self._clock = clock
+        self._timings = timings
         self._check: _CachedQuery[str] | None = None
         self._queries: dict[str, _CachedQuery[object]] = {}
 
     def of(self, store: QueueStore, *, is_remote: bool) -> None:
-        """Probe this store. A lent one has no schema of ours: only whether it answers counts."""
+        """Probe this store. A remote store has no schema here: only whether it answers counts."""
 
         async def check() -> str:
             try:
@@ -52,11 +53,11 @@ class StoreProbe:
 
     @property
     def heard(self) -> float | None:
-        """When it last answered here, by the monotonic clock."""
+        """Time of the store's latest answer to this probe, by the monotonic clock."""
         return None if self._check is None else self._check.answered_at
 
     def problem(self) -> str | None:
-        """What is wrong with the store; ``None``: nothing is."""
+        """Return the problem of the store; ``None`` if there is none."""
         if self._check is None:
             return "the store is not open yet"
         problem = self._check.answer()
@@ -65,17 +66,17 @@ class StoreProbe:
         return problem or None
 
     def figures(self) -> Figures | None:
-        """Jobs by state; ``None``: not available now."""
+        """Return the number of jobs by state; ``None`` if not available now."""
         answer: Figures | None = self._answer("figures")
         return answer
 
     def oldest_due(self) -> Mapping[str, float] | None:
-        """Seconds by queue for which the job that is due longest could have run; ``None``: not available now."""
+        """Return the seconds by queue since the oldest due job was due; ``None`` if not available now."""
         answer: Mapping[str, float] | None = self._answer("oldest_due")
         return answer
 
     def cron(self) -> CronFigures | None:
-        """The recurring items, and what is wrong with them; ``None``: not available now."""
+        """Return the recurring items and their problems; ``None`` if not available now."""
         answer: CronFigures | None = self._answer("cron")
         return answer
 
@@ -86,7 +87,7 @@ class StoreProbe:
 
 @dataclass
 class _CachedQuery(Generic[T]):
-    """One question to the store. Callers that ask meanwhile wait for the same answer."""
+    """A query to the store. Concurrent callers wait for the same answer."""
 
     query: Callable[[], Awaitable[T]]
     loop: asyncio.AbstractEventLoop
@@ -100,7 +101,7 @@ class _CachedQuery(Generic[T]):
     answered_at: float | None = None
 
     def answer(self) -> T | None:
-        """``None``: there is none within the patience."""
+        """Return the answer; ``None`` if there is none within the timeout."""
         with self.lock:
             started_at = self.clock.monotonic()
             if started_at >= self.next_query_at:
@@ -122,7 +123,7 @@ class _CachedQuery(Generic[T]):
             return None
         try:
             return future.result(self.timeout_seconds + 0.1)
-        except Exception:  # noqa: BLE001 - boundary: whatever it is, there is no answer; the worker's log says why
+        except Exception:  # noqa: BLE001 - boundary: there is no answer; the worker's log has the error
             future.cancel()
         return None
 

@@ -1,6 +1,6 @@
-"""Several worker processes under one parent: a dead one is replaced, and its jobs come back at once.
+"""Supervisor of several worker processes: it replaces a dead child and resets its jobs at once.
 
-The dead child's leases need not run out, because the parent *saw* it die.
+It need not wait until the leases of the child expire, because it *saw* the child die.
 """
 
 from __future__ import annotations
@@ -43,21 +43,23 @@ class ChildOrder(msgspec.Struct, frozen=True):
     settings: msgspec.Raw
     name: str
     folder: str | None = None
-    """Where it writes its reports."""
+    """Folder for the child's reports."""
     parent: int = 0
-    """The process that gives the order."""
+    """Id of the process that sends the order."""
 
 
 class Supervisor:
-    """Keeps worker processes running until each slot is done. ``heartbeats`` opens the connection that takes jobs back.
+    """Supervisor that keeps worker processes running until each slot is done.
 
-    ``folder``: where the children write their reports; ``None``: they write none.
+    ``heartbeats`` opens the connection that resets jobs. ``folder``: where the children write their reports; ``None``
+    if they write none.
     """
 
     def __init__(
         self, settings: WorkerSettings, heartbeats: Callable[[], Heartbeats], events: Events, folder: Path | None = None
     ) -> None:
-        self._settings, self._timings = settings, settings.timings
+        self._settings = settings
+        self._timings = settings.timings
         self._make_heartbeats = heartbeats
         self._events = events
         self._folder = None if folder is None else str(folder)
@@ -72,12 +74,12 @@ class Supervisor:
             self._on_end,
             grace=settings.worker.grace,
             timings=settings.timings,
-            # The call that takes back what the dead held may hang on a store that does not answer.
+            # The call that resets a dead child's jobs may wait for a store that does not answer.
             on_overdue=lambda: hard_exit(exit_codes.FAILURE),
         )
 
     async def run(self) -> int:
-        """Start the children and keep them running. Gives the exit code."""
+        """Start the children and keep them running. Return the exit code."""
         await self.children.run()
         return exit_codes.FAILURE if self.children.has_killed else self._code
 
@@ -107,7 +109,7 @@ class Supervisor:
         return NextStep.NONE if self._ends_with(code) else NextStep.RESTART
 
     def _ends_with(self, code: int) -> bool:
-        """Whether a slot is done: asked to stop, drained, or unable to start."""
+        """Return whether the slot is done: stopped, drained, or unable to start. Stop all children in the last case."""
         has_never_worked = code in (exit_codes.STORE_UNREACHABLE, UNOPENED)
         is_steady = stopwatch() - self._started_at > self._timings.steady
         if code in (*SETTLED_CODES, UNOPENED) and not (has_never_worked and (self.children.is_stopping or is_steady)):
@@ -119,9 +121,11 @@ class Supervisor:
         return self.children.is_stopping or (self._settings.worker.once and code == exit_codes.OK)
 
     async def _reset_jobs(self, name: str, pid: int, exit_status: int) -> bool:
-        """Take back at once what the dead child held, and report its death. False: a signal to the whole group killed
-        it before it worked, and it held nothing."""
-        # On a loop in a thread of its own: a call to the store may block it.
+        """Reset the jobs of the dead child at once, and report its death.
+
+        Return False if a signal to the whole group killed the child before it worked, and it held no jobs.
+        """
+        # Run it on a loop in a thread of its own: a call to the store may block that loop.
         jobs = await asyncio.to_thread(lambda: asyncio.run(self._reset(name)))
         if self.children.is_stopping and exit_status == -signal.SIGTERM and not jobs:
             return False
@@ -136,25 +140,25 @@ class Supervisor:
                 total += len(jobs)
                 self._events.emit(JobsReset(tuple(jobs)))
             if isinstance(heartbeats, WorkerList):
-                await heartbeats.worker_gone(name)  # else it would be listed as alive, with free slots
+                await heartbeats.worker_gone(name)  # otherwise it would be listed as alive, with free slots
         except StoreError:
-            return total  # the rest of its leases end by themselves
+            return total  # its other leases expire by themselves
         finally:
             await heartbeats.close()
         return total
 
 
 def _outcome_text(exit_status: int) -> str:
-    """How a child ended, in words."""
+    """Describe how a child ended."""
     code = ORDERLY_EXIT_CODES.get(exit_status, exit_status)
     if exit_status in ORDERLY_EXIT_CODES and code == HUNG:
         return "hung: a handler blocked its event loop"
-    reason = (
-        ": too many threads outlived their timeouts" if exit_status in ORDERLY_EXIT_CODES and code == REPLACE else ""
-    )
-    return f"{describe_exit(_public_code(code))}{reason}"
+    description = describe_exit(_public_code(code))
+    if exit_status in ORDERLY_EXIT_CODES and code == REPLACE:
+        return f"{description}: too many threads outlived their timeouts"
+    return description
 
 
 def _public_code(code: int) -> int:
-    """Return the code as the table of exit codes has it."""
+    """Return the code as ``exit_codes`` defines it."""
     return exit_codes.FAILURE if code in (UNOPENED, HUNG) else code

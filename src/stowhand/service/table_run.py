@@ -1,4 +1,4 @@
-"""What ``stowhand table run`` does: workers of a table in this process, with pages that show how they are."""
+"""Entry point of ``stowhand table run``: workers of a table in this process, with pages for health and metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from stowhand.worker.worker import Worker
 
 
 def run_table(target: str, http: str | None) -> int:
-    """Work until stopped, or until the workers end by themselves. Gives the exit code; raises StowhandError.
+    """Work until stopped, or until the workers end by themselves. Return the exit code. Raises StowhandError.
 
     ``http``: where health and metrics are shown.
     """
@@ -35,7 +35,10 @@ def run_table(target: str, http: str | None) -> int:
 
 
 def routines_of(target: str) -> tuple[Routine, ...]:
-    """What MODULE:NAME means: a worker, routines, or a function that makes either. Raises ConfigurationError."""
+    """Return the routines of MODULE:NAME: a worker, routines, or a function that makes either.
+
+    Raises ConfigurationError.
+    """
     loaded: Any = load_object(target, object, default="worker")
     if callable(loaded) and not hasattr(loaded, "run"):
         loaded = loaded()
@@ -52,14 +55,14 @@ def routines_of(target: str) -> tuple[Routine, ...]:
 
 
 async def _work(routines: Sequence[Routine], http: str | None) -> int:
-    workers = [one for one in routines if isinstance(one, Worker)]
+    workers = [routine for routine in routines if isinstance(routine, Worker)]
     with ExitStack() as stack:
         if http is not None:
             server = StatusServer(http, _pages(workers, SystemClock()))
             stack.callback(server.close)
             core_logger().info(f"Metrics and health: {server.url}/metrics, /healthz, /readyz")
         await run_all(*routines)
-    return FAILURE if any(one.unfinished for one in workers) else OK
+    return FAILURE if any(worker.unfinished for worker in workers) else OK
 
 
 def _pages(workers: Sequence[Worker], clock: Clock) -> Pages:
@@ -79,7 +82,7 @@ def _pages(workers: Sequence[Worker], clock: Clock) -> Pages:
 
 
 def joint_report(workers: Sequence[Worker], clock: Clock) -> Report:
-    """The health of all workers of this process. Where there are several, each loop has the number of its worker."""
+    """Return the joint health of the workers of this process. With several, each loop has the number of its worker."""
     reports = [report_of(worker.controls.liveness, clock) for worker in workers]
     labelled = list(zip(_labels(workers), reports, strict=True))
     return Report(
@@ -93,7 +96,7 @@ def joint_report(workers: Sequence[Worker], clock: Clock) -> Report:
 
 
 def joint_bounds(workers: Sequence[Worker]) -> dict[str, float]:
-    """Return, by loop of a joint report, the age in seconds above which it is not alive."""
+    """Return the maximum age in seconds of each loop of a joint report."""
     labelled = zip(_labels(workers), workers, strict=True)
     return {label + name: bound for label, worker in labelled for name, bound in max_loop_ages(worker.options).items()}
 
@@ -103,7 +106,7 @@ def _labels(workers: Sequence[Worker]) -> list[str]:
 
 
 def _metrics() -> Answer:
-    """The program's metrics (``TableMetrics``)."""
+    """Return the program's metrics (``TableMetrics``)."""
     try:
         from stowhand.observe import prometheus
     except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""The tasks that a worker process runs: those of a folder, or those of an App."""
+"""Loader of the tasks that a worker process runs, from a folder or an App."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class LoadedTasks(msgspec.Struct, frozen=True):
 
     registry: Registry
     problems: tuple[str, ...] = ()
-    """Files that were passed over, and why."""
+    """Skipped files, with reasons."""
     cron: tuple[ParsedItem, ...] = ()
-    """What recurs, as an App declares it."""
+    """Recurring items that an App declares."""
     load: int = 0
-    """Which load of a folder it is."""
+    """Number of this load of the folder."""
     traces: Traces | None = None
-    """Makes spans of what is enqueued and run; ``None``: none are made."""
+    """Maker of spans for enqueued and running jobs; ``None`` if none are made."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ class LoadedTasks(msgspec.Struct, frozen=True):
         return self.registry.names
 
     def claimed(self, settings: WorkerSettings) -> tuple[str, ...]:
-        """A worker with these settings claims these and no others. Raises ConfigurationError."""
+        """Return the names of the tasks that a worker with these settings claims. Raises ConfigurationError."""
         is_remote = settings.store.connection.is_lent
         try:
             return claimed_tasks(self.registry, settings.task, settings.exclude_tasks, lent=is_remote)
@@ -52,18 +52,20 @@ class LoadedTasks(msgspec.Struct, frozen=True):
 
 
 def requested_traces(settings: WorkerSettings) -> Traces | None:
-    """Return the traces that ``--otel`` asks for. Raises ConfigurationError where the extra is missing."""
+    """Return the traces that ``--otel`` requests. Raises ConfigurationError if the extra is missing."""
     return Traces() if settings.otel else None
 
 
 def load_tasks(settings: WorkerSettings, *, may_be_empty: bool = False) -> LoadedTasks:
-    """Import them. Raises ConfigurationError with what is wrong and where; also for a folder without any, unless that
-    ``may_be_empty``."""
+    """Import the tasks. Raises ConfigurationError with each problem and its location.
+
+    A folder without tasks is an error unless ``may_be_empty``.
+    """
     traces = requested_traces(settings)
     if settings.app is not None:
         app = load_app(settings.app)
         app.discover()
-        # What its tasks enqueue goes where its worker works.
+        # Its tasks enqueue into the store of its worker.
         use_worker_store(app, settings.store.url, settings.store.options, traces)
         return LoadedTasks(app.registry, cron=app.cron_items, traces=app.traces)
     registry = Registry()
@@ -72,9 +74,9 @@ def load_tasks(settings: WorkerSettings, *, may_be_empty: bool = False) -> Loade
 
 
 def check_work(settings: WorkerSettings, loaded: LoadedTasks, recurring: int) -> None:
-    """A worker without a task of the user's does nothing; one that schedules what recurs does something.
+    """Check that the worker has a task of the user or a recurring item to schedule.
 
-    Raises ConfigurationError; a worker that watches its folder only warns.
+    Raises ConfigurationError. A worker that watches its folder only logs a warning.
     """
     if loaded.names or (settings.app is None and not settings.watch):  # an empty folder was refused before
         return
@@ -90,12 +92,12 @@ def check_work(settings: WorkerSettings, loaded: LoadedTasks, recurring: int) ->
 
 
 def load_app(target: str) -> App:
-    """The App that ``module:name`` means. Raises ConfigurationError."""
+    """Return the App that ``module:name`` names. Raises ConfigurationError."""
     return load_object(target, App)
 
 
 def make_handler(loaded: LoadedTasks, settings: WorkerSettings, store: QueueStore, worker: str) -> TaskHandler:
-    """The handler that runs them, with loggers that know their job."""
+    """Return the handler that runs the tasks, with loggers that name the job."""
 
     def logger_of(job: Job) -> JobLogger:
         return job_logger(worker, job.task, job.id, job.attempts)
@@ -104,7 +106,7 @@ def make_handler(loaded: LoadedTasks, settings: WorkerSettings, store: QueueStor
 
 
 def report_problems(loaded: LoadedTasks, settings: WorkerSettings) -> None:
-    """Log which files were passed over, and which tasks a stop may cut short."""
+    """Log the skipped files, and the tasks that a stop may interrupt."""
     for problem in loaded.problems:
         core_logger().warning(problem)
     warn_of_long_tasks(loaded.registry, settings.preset, settings.worker.grace, "--grace")
