@@ -1,4 +1,4 @@
-"""The dashboard for applications that answer synchronously: Flask and others by WSGI, Django in a view of its own."""
+"""The dashboard for synchronous applications: Flask and others through WSGI, Django in a view of its own."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ from stowhand.web.request import MAX_FORM_BYTES, Reply, Request, Visitor, fields
 __all__ = ["dashboard"]
 
 REFRESH_SECONDS = "5"
-"""Seconds until a page that is looked at fetches itself again."""
+"""Seconds until an open page reloads itself."""
 _INPUT_ELEMENTS = re.compile(rb'<(?:select|textarea|details|input(?! type="hidden"))')
-"""A page where something can be chosen, typed or opened stays as it is: it would be gone, or closed."""
+"""Elements that a visitor can fill in or open. Pages with them do not reload, which would reset the elements."""
 _LIVE_REGION = re.compile(rb'(<section id="[^"]*") data-region')
 
 
 class Dashboard:
-    """One of this process, with a loop of its own on which the App's store is.
+    """The dashboard of one process, with a loop of its own for the App's store.
 
-    No page has a stream of changes, for each would keep a thread: where nothing can be typed or opened, it fetches
-    itself again.
+    Pages have no event streams, because each would occupy a thread. Pages without inputs reload themselves instead.
     """
 
     def __init__(self, app: App, events: Events | None = None) -> None:
@@ -42,39 +41,44 @@ class Dashboard:
         self._portal = Portal(app.close)
 
     def answer(self, request: Request) -> Reply:
-        """Its body is whole."""
+        """Return the reply, whose body is complete."""
         if "text/event-stream" in request.headers.get("accept", ""):
             return Reply(status=204)
         reply = self._portal.run(lambda: self._board.answer(request), "a thread that has no event loop")
-        assert isinstance(reply.body, bytes)  # only a stream is none
+        assert isinstance(reply.body, bytes)  # only a stream has another body
         if not (reply.is_page and request.method == "GET"):
             return reply
-        still = msgspec.structs.replace(
-            reply, body=_LIVE_REGION.sub(rb"\1", reply.body)
-        )  # by these its script would listen
-        return still if _INPUT_ELEMENTS.search(reply.body) else still.with_headers(("refresh", REFRESH_SECONDS))
+        # With live regions, the page's script would request an event stream.
+        static_reply = msgspec.structs.replace(reply, body=_LIVE_REGION.sub(rb"\1", reply.body))
+        if _INPUT_ELEMENTS.search(reply.body):
+            return static_reply
+        return static_reply.with_headers(("refresh", REFRESH_SECONDS))
 
 
 def dashboard(
     app: App, *, rights: Callable[[WSGIEnvironment], Visitor | Iterable[str]], events: Events | None = None
 ) -> WSGIApplication:
-    """A WSGI application for an application of yours to mount.
+    """Return a WSGI application that your application can mount.
 
         web.wsgi_app = DispatcherMiddleware(web.wsgi_app, {"/jobs-admin": dashboard(app, rights=rights)})
 
-    ``rights``: what the sender of a request, of this environ, may do: some of ``look``, ``payloads``, ``act``, ``add``,
-    or a ``Visitor``. Where it raises, nothing is shown. ``events``: hear what is changed; else it is logged.
+    Args:
+        app: The App whose store is shown.
+        rights: Returns the rights of the sender of a request, from its environ: some of ``look``, ``payloads``,
+            ``act``, ``add``, or a ``Visitor``. If it raises, nothing is shown.
+        events: Receive changes and outages. By default they are logged.
+
     """
-    shown = Dashboard(app, events)
+    board = Dashboard(app, events)
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        who = Visitor.of(rights(environ))
+        visitor = Visitor.of(rights(environ))
         try:
-            request = _request(environ, who)
+            request = _request(environ, visitor)
         except Refused as refused:
             reply = text(refused.status, f"{refused.message}\n")
         else:
-            reply = shown.answer(request)
+            reply = board.answer(request)
         assert isinstance(reply.body, bytes)
         length = () if reply.status == 204 else (("content-length", str(len(reply.body))),)
         start_response(f"{reply.status} {HTTPStatus(reply.status).phrase}", [*reply.headers, *length])
@@ -83,8 +87,8 @@ def dashboard(
     return answer
 
 
-def _request(environ: WSGIEnvironment, who: Visitor) -> Request:
-    """Raises Refused for a form that is too large."""
+def _request(environ: WSGIEnvironment, visitor: Visitor) -> Request:
+    """Read the request. Raises Refused for a form that is too large."""
     is_form, length = environ["REQUEST_METHOD"] == "POST", int(environ.get("CONTENT_LENGTH") or 0)
     if is_form and length > MAX_FORM_BYTES:
         raise Refused(ErrorKind.TOO_LARGE, f"a form has at most {MAX_FORM_BYTES} bytes")
@@ -95,16 +99,16 @@ def _request(environ: WSGIEnvironment, who: Visitor) -> Request:
         query=fields_of(environ.get("QUERY_STRING", "")),
         form=fields_of(sent),
         headers={
-            name[5:].lower().replace("_", "-"): said for name, said in environ.items() if name.startswith("HTTP_")
+            name[5:].lower().replace("_", "-"): value for name, value in environ.items() if name.startswith("HTTP_")
         },
         peer=environ.get("REMOTE_ADDR", ""),
         is_secure=environ["wsgi.url_scheme"] == "https",
         prefix=quote(_decoded(environ.get("SCRIPT_NAME", ""))),
-        visitor=who,
+        visitor=visitor,
         is_identified=True,
     )
 
 
-def _decoded(given: str) -> str:
-    """WSGI passes bytes on as if they were Latin-1."""
-    return given.encode("latin-1").decode("utf-8", "replace")
+def _decoded(value: str) -> str:
+    """Decode a value, whose bytes WSGI passes as Latin-1."""
+    return value.encode("latin-1").decode("utf-8", "replace")

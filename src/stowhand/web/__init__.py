@@ -1,4 +1,4 @@
-"""The dashboard: see every job, and act on one. docs/internals.md says what is where."""
+"""The dashboard: pages that show and change jobs. docs/internals.md lists its modules."""
 
 from __future__ import annotations
 

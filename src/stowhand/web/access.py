@@ -1,6 +1,6 @@
 """Access control: protection against other sites, the headers of every reply, and signing in.
 
-The visitor is named by the application around the dashboard, or identified by ``visitors.py``.
+The surrounding application names the visitor, or ``visitors.py`` identifies them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ REPLY_HEADERS = (
     ("cross-origin-resource-policy", "same-origin"),
     ("cache-control", "no-store"),
 )
-"""Of every reply to a browser."""
+"""Headers of every reply to a browser."""
 SESSION_COOKIE, VISIT_COOKIE, MESSAGES_COOKIE = "session", "visit", "said"
-"""Cookies: who signed in; what ties a form to the browser that it was sent to; what became of the last form."""
+"""Cookies: the session, the secret that binds forms to a browser, and the messages about the last form."""
 MAX_MESSAGES_BYTES, MESSAGES_LIFE_SECONDS = 3000, 60
 REFUSAL_HEADERS = {401: [("www-authenticate", "Bearer")], 429: [("retry-after", "60")]}
 PERMISSION_BY_SCOPE = {
@@ -42,21 +42,21 @@ PERMISSION_BY_SCOPE = {
     Scope.ACT: Permission.ACT,
     Scope.ADD: Permission.ADD,
 }
-"""By the scope of a token that gives it."""
+"""The permission that each scope of a token grants."""
 _OWN_PAGE = re.compile(r"/(?:[a-z]+(?:/[a-z]+)*)?(?:\?[!-~]*)?")
-"""A page of ours and its query. Each path is of fixed words, so this leads nowhere else."""
+"""A page of the dashboard and its query. Its path is of plain words, so a redirect cannot lead to another site."""
 
 
 class Access:
-    """Admits requests. Without ``visitors`` only visitors that the application around the dashboard names."""
+    """Access control of requests. Without ``visitors``, the surrounding application must name each visitor."""
 
     def __init__(self, visitors: Visitors | None = None) -> None:
         self._visitors = visitors
-        # Without a secret key: an application may have several processes, and each accepts the forms of the others.
+        # A mounted dashboard has no secret key: an application's processes must accept each other's forms.
         self._key = b"" if visitors is None else secrets.token_bytes(32)
 
     async def admit(self, request: Request) -> tuple[Request, View | Reply | None]:
-        """Return the request with its visitor and the token of its forms, and a reply if it is answered at once."""
+        """Return the request with its visitor and form token, and a reply if the request is answered at once."""
         visitors = self._visitors
         sign_in_options = SignIn() if visitors is None else visitors.sign_in_options
         secure = request.is_secure or urlsplit(sign_in_options.public_url).scheme == "https"
@@ -82,7 +82,7 @@ class Access:
             return request, View(template="base.html", title="Access denied", values=values, status=refused.status)
 
     def protect(self, request: Request, reply: Reply) -> Reply:
-        """The reply with the headers that every reply has, and the cookies that its forms and its message need."""
+        """Return the reply with the common headers, and the cookies for its forms and messages."""
         more = [*REPLY_HEADERS]
         if reply.messages:
             more.append(
@@ -96,7 +96,7 @@ class Access:
             not request.visitor.rights or request.visitor.rights & {Permission.ACT, Permission.ADD}
         )
         if has_forms and request.visit not in (request.cookies.get(VISIT_COOKIE), request.cookies.get(SESSION_COOKIE)):
-            # Lax: Strict would begin another visit when following a link of another site.
+            # Lax: Strict would start another visit when following a link of another site.
             more.append(request.cookies.new(VISIT_COOKIE, request.visit, None, site="Lax"))
         more += REFUSAL_HEADERS.get(reply.status, ())
         return reply.with_headers(*more)
@@ -115,14 +115,14 @@ class Access:
             _check_form(request)
         return request, _sign_in_page(request, visitors)
 
-    def _with_visitor(self, request: Request, who: Visitor) -> Request:
-        """Return the request of this visitor. Its token is bound to them and to a cookie that no other site knows."""
-        digest = hmac.new(self._key, f"{request.visit}\n{who.name}".encode("utf-8", "replace"), "sha256")
-        return msgspec.structs.replace(request, visitor=who, token=digest.hexdigest())
+    def _with_visitor(self, request: Request, visitor: Visitor) -> Request:
+        """Return the request with its visitor. The token depends on the visitor and a secret cookie."""
+        digest = hmac.new(self._key, f"{request.visit}\n{visitor.name}".encode("utf-8", "replace"), "sha256")
+        return msgspec.structs.replace(request, visitor=visitor, token=digest.hexdigest())
 
 
 def _check_site(method: str, headers: Mapping[str, str]) -> None:
-    """Raises Refused for what another site makes a browser ask for, except that it leads here by a link."""
+    """Raise Refused for a request that another site caused, unless the visitor followed a link."""
     site = headers.get("sec-fetch-site", "same-origin")  # an older browser, a program, or no TLS
     is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
     if site != "same-origin" and (method == "POST" or not (is_link or site == "none")):
@@ -130,8 +130,10 @@ def _check_site(method: str, headers: Mapping[str, str]) -> None:
 
 
 def _check_form(request: Request) -> None:
-    """Raises Refused for a form of another site, or without the token that its page was given. ``null`` is what a
-    browser says of its origin where pages send no referrer: there the token alone decides."""
+    """Raise Refused for a form of another site, or without the token of its page.
+
+    Browsers send the origin ``null`` where pages send no referrer. Then the token alone decides.
+    """
     if request.method != "POST":
         return
     origin = request.headers.get("origin", "null")
@@ -167,7 +169,7 @@ def _sign_in_page(request: Request, visitors: Visitors) -> View | Reply | None:
 
 
 def _login(request: Request, visitors: Visitors, status: int, words: str) -> View:
-    """A form for a token, or for the code of a link. To open the link spends nothing: programs open links, too."""
+    """Return a form for a token or the code of a link. Opening the link does not use it: programs open links, too."""
     next_url = request.again() if status == 401 and request.method == "GET" else ""
     back = ("back", next_url.removeprefix(request.prefix) or request.sent("back"))
     code = request.first("code")
@@ -185,5 +187,5 @@ def _login(request: Request, visitors: Visitors, status: int, words: str) -> Vie
 
 
 def own_page(page: str) -> str:
-    """A page of ours to go to, from a form or an address; whatever is none is the first page."""
+    """Return the page that a form or an address names; the first page if the name is invalid."""
     return page if _OWN_PAGE.fullmatch(page) else "/"

@@ -1,7 +1,7 @@
-"""Changes from the dashboard: actions on jobs, pauses, and a job that is run again with changes. Each is audited.
+"""Changes from the dashboard: actions on jobs, pauses, and jobs run again with changes. Each is audited.
 
-After a form the browser is redirected to the page of the form, which shows the result for each job. A form that is sent
-twice acts once: an action names the state that a job shall have, and the key of an added job is derived from its form.
+After a form, the browser is redirected to the form's page, which shows the result for each job. A form that is sent
+twice acts once: an action names the requested state of a job, and the key of an added job is derived from its form.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ from stowhand.web.request import (
 
 T = TypeVar("T")
 FORM_KEY_SECONDS = 86_400.0
-"""How long a form that is sent again gives the job that it has added, once that job has completed."""
+"""Seconds after a job has completed in which sending its form again finds that job, and adds no other."""
 MAX_NAMED_JOBS = 5
-"""Jobs that a question names with their tasks."""
+"""Jobs that a question lists with their tasks."""
 MAX_FORM_PAYLOAD_LENGTH = 20_000
-"""Characters of a payload that a form does not hold."""
+"""Characters of the longest payload that a form shows."""
 FORM_FIELDS = ("payload", "serial", "priority", "max_attempts", "when", "once")
 JobChange = Callable[[QueueStore, Sequence[int], Request], Awaitable[Sequence[Answer]]]
 
 
 class Action(msgspec.Struct, frozen=True):
-    """An action on jobs. ``warning``: the text of a question that is asked first."""
+    """An action on jobs. ``warning``: the text of a question before the action."""
 
     label: str
     act: JobChange
     states: frozenset[State]
-    """The states of jobs that it changes."""
+    """States of the jobs that the action changes."""
     warning: str = ""
 
 
@@ -83,7 +83,7 @@ async def _reschedule(store: QueueStore, ids: Sequence[int], request: Request) -
 async def _change_time(
     store: QueueStore, ids: Sequence[int], to: Reschedule, delay: float | None, result_for_failed: ActionResult
 ) -> Sequence[Answer]:
-    """Change when jobs run. ``of_failed``: the answer for a failed job, which takes the change and stays failed."""
+    """Change the run times. A failed job stays failed; ``result_for_failed`` is its answer."""
 
     def answer(job: Job) -> Answer:
         if job.state is State.FAILED:
@@ -95,7 +95,7 @@ async def _change_time(
 
 _WAITING_STATES = frozenset({State.QUEUED, State.ERRORED})
 ACTIONS = {
-    # The first is what the enter key does in a field of the form.
+    # The enter key in a field of the form selects the first action.
     "reschedule": Action("Reschedule", _reschedule, _WAITING_STATES),
     "run": Action(
         "Run now",
@@ -130,12 +130,12 @@ ACTIONS = {
     ),
 }
 MATCHING_STATES = {"retry": frozenset({State.FAILED}), "cancel": _WAITING_STATES | {State.PROCESSING}}
-"""What can be done to all jobs that match a list's filters, and the states it then applies to."""
+"""Actions on all jobs that match a list's filters, and the states of the jobs that they change."""
 MAX_MATCHING_JOBS = 10_000
-"""Jobs of one form. More that match are left for the next."""
+"""Jobs that one form changes. Further matches need another form."""
 JOBS_PER_CALL = 1000
 SEARCH_SECONDS = 5.0
-"""Time for finding the jobs that match."""
+"""Seconds for finding the matching jobs."""
 PAUSE_ACTIONS: dict[str, Callable[[Operator, str], Awaitable[QueueChange | SerialChange | TaskChange]]] = {
     "pause serial": lambda operate, name: operate.pause_serial(name),
     "resume serial": lambda operate, name: operate.resume_serial(name),
@@ -147,14 +147,14 @@ PAUSE_ACTIONS: dict[str, Callable[[Operator, str], Awaitable[QueueChange | Seria
 
 
 class ActionPages:
-    """Pages that change jobs. ``declared``: completes a new job as the App's tasks declare it."""
+    """Pages that change jobs. ``complete`` adds to a new job the options that its task declares."""
 
     def __init__(self, events: Events, complete: Callable[[NewJob], NewJob] = lambda job: job) -> None:
         self._events = events
         self._complete = complete
 
     async def act(self, request: Request, reader: Reader) -> View | Reply:
-        """Act on jobs, or pause or resume a serial key, task or queue, as the form says."""
+        """Carry out the form: act on jobs, or pause or resume a serial key, task or queue."""
         word = next((word for word in PAUSE_ACTIONS if word in request.form), request.sent("action"))
         if word in PAUSE_ACTIONS:
             name = request.sent(word)
@@ -167,15 +167,15 @@ class ActionPages:
             raise InvalidField(f"no action {word!r}; there are: {', '.join([*ACTIONS, *PAUSE_ACTIONS])}")
         if word != "reschedule" and (request.sent("when") + request.sent("priority")).strip():
             raise InvalidField(f"When, Priority: only Reschedule takes them; leave them empty for {action.label}")
-        ids = [read_id(given) for given in dict.fromkeys(request.form.get("id", ()))]
+        ids = [read_id(value) for value in dict.fromkeys(request.form.get("id", ()))]
         if len(ids) > JOBS_PER_PAGE:
             raise InvalidField(f"id: {len(ids)} jobs at once; a page has {JOBS_PER_PAGE}")
         if not ids:
             return _back(request, ["No job was selected."])
         if action.warning and not request.sent("sure"):
             return await _question(request, reader, action, ids)
-        doing = reader.act(lambda store: action.act(store, ids, request))
-        answers = await self._audit_errors(request, word, ids, doing)
+        operation = reader.act(lambda store: action.act(store, ids, request))
+        answers = await self._audit_errors(request, word, ids, operation)
         self._audit(request, word, [one.job_id for one in answers], [one.result for one in answers])
         return _back(request, _messages(action, answers), is_removed=word == "remove")
 
@@ -198,22 +198,22 @@ class ActionPages:
             answers = await self._audit_errors(request, word, ids, reader.act(partial(_act_on, ids=ids, word=word)))
             self._audit(request, word, [one.job_id for one in answers], [one.result for one in answers])
             counts.update(map(_outcome_text, answers))
-        lines = [f"{action.label} {number:,} {_noun(number)}: {what}" for what, number in counts.items()]
+        lines = [f"{action.label} {number:,} {_noun(number)}: {outcome}" for outcome, number in counts.items()]
         return _back(request, lines if is_all else [*lines, "More jobs match; repeat the action to change them."])
 
     async def show_form(self, request: Request, reader: Reader) -> View:
-        """The form for a job like this one."""
+        """Return the form for a job like this one."""
         return _form(request, await _original(request, reader), {"once": secrets.token_urlsafe(12)})
 
     async def run_again(self, request: Request, reader: Reader) -> View | Reply:
-        """Add the job of that form, or show the form again with its error."""
+        """Add the job of the form, or show the form again with the error."""
         original = await _original(request, reader)
-        sent = repr([original.id, *map(request.sent, FORM_FIELDS)])  # with other words in it the form is another
+        sent = repr([original.id, *map(request.sent, FORM_FIELDS)])  # a form with other values adds another job
         once = request.sent("once") and hashlib.sha256(sent.encode()).hexdigest()[:32]
         try:
             job = self._job(request, original, once)
-            doing = reader.act(lambda store: store.jobs.enqueue(job))
-            job_id = (await self._audit_errors(request, "run again", [original.id], doing)).id
+            operation = reader.act(lambda store: store.jobs.enqueue(job))
+            job_id = (await self._audit_errors(request, "run again", [original.id], operation)).id
         except (InvalidJob, InvalidField) as error:
             return _form(request, original, {name: request.sent(name) for name in FORM_FIELDS}, str(error))
         self._audit(request, "run again", [original.id, job_id], ["", "added"])
@@ -226,8 +226,8 @@ class ActionPages:
             raise InvalidJob("a step of a flow runs within its flow; retry it, or create another job of the flow")
         when, payload = _when(request), request.sent("payload")
         if request.may(Permission.PAYLOADS):
-            kept = not payload.strip() and len(original.payload_text) > MAX_FORM_PAYLOAD_LENGTH
-            payload = original.payload_text if kept else restored_text(payload, original.payload_text)
+            is_unchanged = not payload.strip() and len(original.payload_text) > MAX_FORM_PAYLOAD_LENGTH
+            payload = original.payload_text if is_unchanged else restored_text(payload, original.payload_text)
         options: dict[str, Any] = {field.name: getattr(original, field.name) for field in OPTIONS} | {
             "key": None,
             "flags": without_carried(original.flags),
@@ -243,28 +243,31 @@ class ActionPages:
             **options,
         )
         job = self._complete(limits.check(job))
-        if job.key is None and form_id:  # a form that is sent again, after a lost reply too, gives the same job
+        if job.key is None and form_id:  # the same form adds no second job, even after a lost reply
             key = f"again:{form_id}"
             job = msgspec.structs.replace(job, key=key, key_mode=KeyMode.UNIQUE, unique_period=FORM_KEY_SECONDS)
         return job
 
-    async def _audit_errors(self, request: Request, action: str, ids: Sequence[object], doing: Awaitable[T]) -> T:
-        """Wait for a change. If it fails, the audit says that it was refused, or that its result is not known."""
+    async def _audit_errors(self, request: Request, action: str, ids: Sequence[object], operation: Awaitable[T]) -> T:
+        """Wait for a change. If it fails, audit it as refused, or its result as not known."""
         try:
-            return await doing
+            return await operation
         except StoreError as error:
             results = "refused" if isinstance(error, StoreRefused) else "not known"
-            if not isinstance(error, SchemaError):  # the schema is checked first: nothing was done
+            if not isinstance(error, SchemaError):  # the schema is checked before any change
                 self._audit(request, action, ids, [results] * len(ids))
             raise
 
     def _audit(self, request: Request, action: str, ids: Sequence[object], answers: Sequence[str]) -> None:
-        changed, found = tuple(map(str, ids)), tuple(map(str, answers))
-        self._events.emit(DashboardChanged(action, request.visitor.name, changed, found, request.address))
+        changed, results = tuple(map(str, ids)), tuple(map(str, answers))
+        self._events.emit(DashboardChanged(action, request.visitor.name, changed, results, request.address))
 
 
 def declared_by(app: App) -> Callable[[NewJob], NewJob]:
-    """Complete jobs as the App declares them. Its modules, which may mount this, are imported with the first job."""
+    """Return a function that adds the options of an App's tasks to jobs.
+
+    The first job imports the App's modules, since they may mount this dashboard.
+    """
 
     def complete(job: NewJob) -> NewJob:
         app.discover()
@@ -282,7 +285,7 @@ def _number(request: Request, name: str) -> int | None:
 
 
 async def _question(request: Request, reader: Reader, action: Action, ids: Sequence[int]) -> View:
-    """Return the form as a question. It is a page, since a question in a window needs a script."""
+    """Return the form as a question. It is a page, because a dialog needs a script."""
     names = []
     for job_id in ids[:MAX_NAMED_JOBS]:
         job = await reader.job(request.visitor, job_id) if request.may(Permission.LOOK) else None
@@ -305,13 +308,13 @@ async def _matching(reader: Reader, request: Request, wanted: Search) -> tuple[l
     jobs: list[int] = []
     ends = stopwatch() + SEARCH_SECONDS
     wanted = msgspec.structs.replace(wanted, limit=MAX_SEARCH_RESULTS, budget=0.5, position="")
-    while (found := await reader.search(request.visitor, wanted)) is not None:
-        jobs += [job.id for job in found.jobs]
-        if found.next_position is None:
+    while (result := await reader.search(request.visitor, wanted)) is not None:
+        jobs += [job.id for job in result.jobs]
+        if result.next_position is None:
             return jobs, True
         if len(jobs) >= MAX_MATCHING_JOBS or stopwatch() > ends:
             break
-        wanted = msgspec.structs.replace(wanted, position=found.next_position)
+        wanted = msgspec.structs.replace(wanted, position=result.next_position)
     return jobs, False
 
 
@@ -344,11 +347,11 @@ def _back(request: Request, lines: Sequence[str], *, is_removed: bool = False) -
 
 
 def _messages(action: Action, answers: Sequence[Answer]) -> list[str]:
-    """``Cancel 17, 18: done``; ``Cancel 19: refused (it has completed already)``"""
-    found: dict[str, list[str]] = {}
-    for one in answers:
-        found.setdefault(_outcome_text(one), []).append(str(one.job_id))
-    return [f"{action.label} {', '.join(ids)}: {what}" for what, ids in found.items()]
+    """Return a line for each outcome: ``Cancel 17, 18: done``; ``Cancel 19: refused (it has completed already)``."""
+    ids_by_outcome: dict[str, list[str]] = {}
+    for answer in answers:
+        ids_by_outcome.setdefault(_outcome_text(answer), []).append(str(answer.job_id))
+    return [f"{action.label} {', '.join(ids)}: {outcome}" for outcome, ids in ids_by_outcome.items()]
 
 
 def _outcome_text(answer: Answer) -> str:
@@ -356,7 +359,7 @@ def _outcome_text(answer: Answer) -> str:
 
 
 async def _original(request: Request, reader: Reader) -> Job:
-    """Return the job with its payload. The form decides what the visitor sees of it."""
+    """Return the job with its payload. The form decides which parts the visitor sees."""
     if not request.may(Permission.LOOK):
         raise Forbidden("Running a job again also needs the right “look”.")
     return await job_of(request, reader, Visitor(rights=frozenset({Permission.PAYLOADS})))
@@ -373,7 +376,7 @@ def _form(request: Request, original: Job, sent: dict[str, str], words: str = ""
     if is_large:
         shown["payload"] = ""
     elif request.may(Permission.PAYLOADS):
-        with suppress(msgspec.DecodeError):  # SQL may have written what is no JSON
+        with suppress(msgspec.DecodeError):  # SQL may have written invalid JSON
             shown["payload"] = msgspec.json.format(redacted_text(original.payload_text), indent=2)
     values = {
         "page": "again",

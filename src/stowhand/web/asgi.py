@@ -1,4 +1,4 @@
-"""The dashboard as an ASGI application: what a server runs, and what an application mounts."""
+"""The dashboard as an ASGI application, for a server to run or another application to mount."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ VisitorReader = Callable[[HttpRequest], Awaitable[Visitor]]
 
 
 class Asgi:
-    """``visitor``: who asks; ``None``: the board finds out. ``prefix``: where it is, if the server does not say."""
+    """ASGI application of a board.
+
+    ``visitor`` identifies the visitor of a request; without it, the board does. ``prefix``: mount path, if the server
+    does not provide it.
+    """
 
     def __init__(self, board: Board, visitor: VisitorReader | None = None, prefix: str = "") -> None:
         self._board = board
@@ -50,7 +54,7 @@ class Asgi:
 
 
 async def _read(http: HttpRequest, visitor: Callable[[], Awaitable[Visitor]] | None, prefix: str) -> Request:
-    """Raises Refused for a form that is too large."""
+    """Read the request. Raises Refused for a form that is too large."""
     root, path = http.scope.get("root_path", ""), http.scope["path"]
     headers = {name: ", ".join(http.headers.getlist(name)) for name in http.headers}  # no value hides another
     headers["cookie"] = "; ".join(http.headers.getlist("cookie"))
@@ -84,12 +88,12 @@ def dashboard(
     prefix: str = "",
     events: Events | None = None,
 ) -> Asgi:
-    """An ASGI application for an application of yours to mount.
+    """Return an ASGI application that your application can mount.
 
         app.mount("/jobs-admin", dashboard(jobs, rights=lambda request: ["look"] if request.user.is_staff else []))
 
     Args:
-        kept: An App, or a store, which is opened for the first page. You close it.
+        kept: An App, or a store. The first page opens it; you close it.
         rights: Returns what the sender of a request may do: some of ``look``, ``payloads``, ``act``, ``add``, or a
             ``Visitor``, whose name is kept for the audit. It may be ``async``. If it raises, nothing is shown.
         prefix: Path where it is mounted, if the server does not provide it (``root_path``).
@@ -100,8 +104,8 @@ def dashboard(
         raise ConfigurationError(f"dashboard: prefix: {prefix!r} given; write it like /jobs-admin")
 
     async def visitor(request: HttpRequest) -> Visitor:
-        given = rights(request)
-        return Visitor.of(await given if inspect.isawaitable(given) else given)
+        result = rights(request)
+        return Visitor.of(await result if inspect.isawaitable(result) else result)
 
     if events is None:
         LendingListener(events := Events(), name="web")

@@ -43,29 +43,29 @@ from stowhand.web.request import (
 FOLDER = Path(__file__).parent
 CONTENT_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 ASSETS = {
-    f"/assets/{one.name}": (CONTENT_TYPES[one.suffix], one.read_bytes())
-    for one in FOLDER.iterdir()
-    if one.suffix in CONTENT_TYPES
+    f"/assets/{file.name}": (CONTENT_TYPES[file.suffix], file.read_bytes())
+    for file in FOLDER.iterdir()
+    if file.suffix in CONTENT_TYPES
 }
 ASSET_VERSIONS = {path: hashlib.sha256(content).hexdigest()[:20] for path, (_, content) in ASSETS.items()}
-"""A part of the links to assets, so that a browser may keep them for long."""
+"""Versions in the links to assets, so that browsers may cache the assets for long."""
 MAX_NAMES = 2
-"""Names of a long list that are said."""
+"""Names shown of a long list."""
 REFRESH_HEADER = ("refresh", "5")
-"""Seconds after which a page that could not be shown is asked for again."""
+"""Header that reloads a page after some seconds if it could not be shown."""
 AFTER_POST = "Go back and check. You can send the form again: nothing is done twice."
 Page = Callable[[Request, Reader], Awaitable[View | Reply]]
 
 
 class Route(msgspec.Struct, frozen=True):
-    """The page of a path. ``needs``: the right that it requires."""
+    """The page of a path. ``needs``: the required right."""
 
     method: str
     path: str
     page: Page
     needs: Permission = Permission.LOOK
     label: str = ""
-    """In the menu."""
+    """Name in the menu; empty if the page is not in the menu."""
 
 
 ROUTES: tuple[Route, ...] = (
@@ -78,7 +78,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/failures", lists.failures, label="Failures"),
     Route("GET", "/workers", lists.workers, label="Workers"),
 )
-"""A path is fixed: what names something stands in the query (``/job?id=7``), where no character means anything."""
+"""Paths are fixed. Names and ids are in the query (``/job?id=7``), where no character has a special meaning."""
 
 
 ERROR_PAGES: dict[type[Exception], tuple[int, str, str]] = {
@@ -99,9 +99,10 @@ ERROR_PAGES: dict[type[Exception], tuple[int, str, str]] = {
 
 
 class Board:
-    """One dashboard over one store. ``actions``: without them nothing can be changed. ``routes``: beside its own.
+    """One dashboard over one store.
 
-    ``events``: is told of bugs.
+    ``actions``: pages that change jobs; without them, the dashboard only reads. ``routes``: the other pages.
+    ``events`` receives bugs.
     """
 
     def __init__(
@@ -124,14 +125,14 @@ class Board:
         self._live = LiveStreams(self.answer, reader)
 
     def close(self) -> None:
-        """End what is open: the server stops."""
+        """End the open streams, because the server stops."""
         self._live.close()
 
     async def answer(self, request: Request) -> Reply:
-        """The reply to any request."""
+        """Return the reply to any request."""
         try:
             return await self._reply(request)
-        except Exception as error:  # noqa: BLE001  boundary: a bug is reported, and its page has the headers of all
+        except Exception as error:  # noqa: BLE001  boundary: a bug is reported, and its page has the common headers
             self._events.emit(RequestBroken(request.path, "".join(traceback.format_exception(error))))
             return self._access.protect(request, text(500, "This page has a bug; see the log of this program.\n"))
 
@@ -156,15 +157,15 @@ class Board:
                 raise PageNotFound(f"There is no page {request.path} here.")
             if not request.may(route.needs):
                 raise Forbidden(f"This needs the right “{route.needs.value}”, which you do not have.")
-            found = await route.page(request, self._reader)
+            result = await route.page(request, self._reader)
             if request.method == "POST":
                 self._reader.forget()
         except tuple(ERROR_PAGES) as error:
-            found = self._error_view(request, error)
-        if isinstance(found, Reply):
-            return found
-        reply = self._render(request, found)
-        return reply.with_headers(REFRESH_HEADER) if found.status == 503 and request.method == "GET" else reply
+            result = self._error_view(request, error)
+        if isinstance(result, Reply):
+            return result
+        reply = self._render(request, result)
+        return reply.with_headers(REFRESH_HEADER) if result.status == 503 and request.method == "GET" else reply
 
     def _render(self, request: Request, view: View) -> Reply:
         page = _templates().get_template(view.template)
@@ -185,9 +186,9 @@ class Board:
         return Reply(status=view.status, headers=headers, body=body.encode("utf-8", "backslashreplace"))
 
     def _error_view(self, request: Request, error: Exception) -> View:
-        status, title, hint = next(said for kind, said in ERROR_PAGES.items() if isinstance(error, kind))
-        is_schema_error = isinstance(error, errors.SchemaError)  # which is looked at first: nothing was done
-        may_quote_rows = isinstance(error, errors.StoreError) and not is_schema_error  # a database quotes rows
+        status, title, hint = next(page for kind, page in ERROR_PAGES.items() if isinstance(error, kind))
+        is_schema_error = isinstance(error, errors.SchemaError)  # the schema is checked before any change
+        may_quote_rows = isinstance(error, errors.StoreError) and not is_schema_error  # databases quote rows in errors
         message = "" if may_quote_rows and not request.may(Permission.PAYLOADS) else scrub(str(error))
         if request.method == "POST" and status == 503 and not is_schema_error:
             title, hint = "Result unknown", AFTER_POST
@@ -199,7 +200,7 @@ class Board:
 
 
 def mounted_board(app_or_store: App | QueueStore, events: Events) -> Board:
-    """Over an App, whose pages are asked for on connections that only read; or over a store, as it is."""
+    """Return a board over an App, which reads on read-only connections, or over a store."""
 
     async def opened(store: QueueStore) -> QueueStore:
         await store.open()
@@ -236,12 +237,12 @@ def _templates() -> jinja2.Environment:
         "spark": charts.spark,
     }
     environment.globals |= {"versions": ASSET_VERSIONS, "waiting": attention.WAITING_STATES, "every_state": [*State]}
-    environment.tests["meets"] = lambda some, others: not set(some).isdisjoint(others)
+    environment.tests["meets"] = lambda values, others: not set(values).isdisjoint(others)
     return environment
 
 
 def _error_line(error: str | None, width: int = 160) -> str:
-    """An error on one line of a list."""
+    """Return an error as one line for a list."""
     return shorten(summary_line(error), width) if error else ""
 
 
@@ -251,7 +252,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _time_element(time: datetime | None, now: datetime) -> Markup:
-    """``3m 20s ago``, ``in 5m``: the moment itself is in the title, and for the script, which says it in local time."""
+    """Return ``3m 20s ago`` or ``in 5m``, with the exact time in the title and for the script (local time)."""
     if time is None:
         return Markup("–")
     return Markup('<time datetime="{}" title="{}">{}</time>').format(

@@ -1,7 +1,7 @@
-"""Charts: numbers in, SVG out. Pure; colours and widths are the stylesheet's.
+"""Charts: pure functions from numbers to SVG. The stylesheet defines colours and widths.
 
-The drawing is stretched to the width that there is, so its words stand around it, as HTML. Whatever is said of a moment
-is in a ``title``, for the pointer and for who listens to the page.
+The drawing is stretched to the available width, so its texts surround it as HTML. Texts about one column are in a
+``title``, for the pointer and for screen readers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ CHART_HEIGHT, MAX_NAMED_VERSIONS = 100, 3
 EMPTY = Markup("")
 Slots = Sequence[Slot]
 Marks = Sequence[AppVersion]
-"""Moments worth a line across the chart: one in a column. Its head names the last ``NAMED``."""
+"""App versions with a line across the chart, at most one per column. The head names the last MAX_NAMED_VERSIONS."""
 
 
 def throughput(name: str, slots: Slots, marks: Marks = ()) -> Markup:
-    """Attempts that ended, as bars; on top of the others those that failed, for good or to be tried again."""
-    good, bad, most = _outcomes(slots)
-    top = _scale_end(most, least=1)
+    """Draw ended attempts as bars, with the failed ones (permanently or to be retried) on top."""
+    good, bad, maximum = _outcomes(slots)
+    top = _scale_end(maximum, min_value=1)
     return _figure(
         name,
         slots,
@@ -38,24 +38,24 @@ def throughput(name: str, slots: Slots, marks: Marks = ()) -> Markup:
         keys=(("ok", "succeeded"), ("bad", "failed")),
         top=f"{top:,.0f}",
         drawn=_stack(good, bad, top),
-        texts=[f"{one:,} succeeded, {other:,} failed" for one, other in zip(good, bad, strict=True)],
+        texts=[f"{succeeded:,} succeeded, {failed:,} failed" for succeeded, failed in zip(good, bad, strict=True)],
     )
 
 
 def spark(slots: Slots) -> Markup:
-    """Throughput for a cell of a table, beside cells that say it in numbers."""
-    good, bad, most = _outcomes(slots)
+    """Draw throughput for a table cell, beside cells with the numbers."""
+    good, bad, maximum = _outcomes(slots)
     frame = '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" aria-hidden="true">{}</svg>'
-    return Markup(frame).format(len(slots), CHART_HEIGHT, _stack(good, bad, most or 1))
+    return Markup(frame).format(len(slots), CHART_HEIGHT, _stack(good, bad, maximum or 1))
 
 
 def durations(
     name: str, title: str, slots: Slots, of: Callable[[OutcomeCounts, float], float | None], marks: Marks = ()
 ) -> Markup:
-    """How long something took: a line below which half stayed, and one below which 95 of 100 did."""
-    half, most = ([None if slot.tally is None else of(slot.tally, share) for slot in slots] for share in (0.5, 0.95))
-    slowest = max((value for value in most if value is not None), default=None)
-    top = _scale_end(slowest or 0, least=0.001)
+    """Draw durations: one line for the median and one for the 95th percentile."""
+    medians, p95s = ([None if slot.tally is None else of(slot.tally, share) for slot in slots] for share in (0.5, 0.95))
+    slowest = max((value for value in p95s if value is not None), default=None)
+    top = _scale_end(slowest or 0, min_value=0.001)
     return _figure(
         name,
         slots,
@@ -64,10 +64,10 @@ def durations(
         words=f"95 of 100 within {format_short_duration(slowest)} at the slowest." if slowest else "No data.",
         keys=(("p50", "half within"), ("p95", "95 % within")),
         top=format_short_duration(top),
-        drawn=_line("p95", most, top) + _line("p50", half, top),
+        drawn=_line("p95", p95s, top) + _line("p50", medians, top),
         texts=[
-            f"half within {format_short_duration(x)}, 95 % within {format_short_duration(y)}"
-            for x, y in zip(half, most, strict=True)
+            f"half within {format_short_duration(median)}, 95 % within {format_short_duration(p95)}"
+            for median, p95 in zip(medians, p95s, strict=True)
         ],
     )
 
@@ -83,12 +83,12 @@ _FRAME = """<figure class="chart" id="{name}"><figcaption><b>{title}</b>{keys}</
 def _figure(
     name: str, slots: Slots, marks: Marks, keys: Sequence[tuple[str, str]], texts: Sequence[str], **shown: str
 ) -> Markup:
-    """``keys``: classes, with what they are called. ``said``: of each column. ``shown``: what the frame names."""
+    """Draw a chart. ``keys``: classes and their labels. ``texts``: one per column. ``shown``: other frame fields."""
     since = slots[0].start
     step = slots[1].start - since if len(slots) > 1 else timedelta(minutes=1)
     until = slots[-1].start + step
     visible_marks = sorted(
-        ((one.since - since) // step, one.version, one.since) for one in marks if since <= one.since < until
+        ((mark.since - since) // step, mark.version, mark.since) for mark in marks if since <= mark.since < until
     )
     labels = [name for _, name, _ in visible_marks[-MAX_NAMED_VERSIONS:]]
     if len(visible_marks) > MAX_NAMED_VERSIONS:
@@ -98,7 +98,7 @@ def _figure(
     line = Markup('<path class="mark" d="M{:.2f} 0V100"><title>{}: {}{}</title></path>')
     return Markup(_FRAME).format(
         name=name,
-        keys=EMPTY.join(key.format(*one) for one in (*keys, *(("mark", name) for name in labels))),
+        keys=EMPTY.join(key.format(*label) for label in (*keys, *(("mark", name) for name in labels))),
         width=len(slots),
         height=CHART_HEIGHT,
         lines=EMPTY.join(
@@ -121,14 +121,14 @@ def _tooltips(slots: Slots, texts: Sequence[str]) -> Iterator[Markup]:
 
 
 def _time(at: datetime, width: timedelta) -> Markup:
-    """The script says it in local time."""
+    """Return a time of the axis, which the script shows in local time."""
     days = width > timedelta(days=2)
     form, shown = ("day", f"{at.astimezone(UTC):%d %b}") if days else ("clock", f"{at.astimezone(UTC):%H:%M}Z")
     return Markup('<time datetime="{}" data-as="{}">{}</time>').format(format_iso_time(at), form, shown)
 
 
 def _outcomes(slots: Iterable[Slot]) -> tuple[list[int], list[int], int]:
-    """What ended well, what failed, and the most of both in one column."""
+    """Return the succeeded and failed attempts by column, and the maximum of ended attempts in a column."""
     tallies = [slot.tally or OutcomeCounts() for slot in slots]
     bad = [tally.errors for tally in tallies]
     good = [tally.ended - failed for tally, failed in zip(tallies, bad, strict=True)]
@@ -140,7 +140,7 @@ def _stack(good: Sequence[int], bad: Sequence[int], top: float) -> Markup:
 
 
 def _bars(style: str, below: Sequence[int], values: Sequence[int], top: float) -> Markup:
-    """Each is a stroke. What is there is seen: it is two of a hundred high at least."""
+    """Draw each bar as a stroke, at least two of a hundred high so that small values stay visible."""
     drawn = []
     for number, (under, value) in enumerate(zip(below, values, strict=True)):
         if value:
@@ -151,15 +151,17 @@ def _bars(style: str, below: Sequence[int], values: Sequence[int], top: float) -
 
 
 def _line(style: str, values: Sequence[float | None], top: float) -> Markup:
-    """A column without a value is a gap; a value between gaps is a dot."""
+    """Draw a line. A column without a value is a gap; a value between gaps is a dot."""
     drawn = []
-    for is_known, stretch in groupby(enumerate(values), lambda one: one[1] is not None):
-        points = [f"{at + 0.5:g} {CHART_HEIGHT * (1 - min((value or 0) / top, 1)):.4g}" for at, value in stretch]
-        drawn += ["M" + "L".join(points if len(points) > 1 else points * 2)] if is_known else []
+    for is_known, stretch in groupby(enumerate(values), lambda point: point[1] is not None):
+        if not is_known:
+            continue
+        points = [f"{x + 0.5:g} {CHART_HEIGHT * (1 - min((value or 0) / top, 1)):.4g}" for x, value in stretch]
+        drawn.append("M" + "L".join(points if len(points) > 1 else points * 2))
     return Markup(f'<path class="{style}" d="{"".join(drawn)}"/>') if drawn else EMPTY
 
 
-def _scale_end(value: float, least: float) -> float:
-    """The next of 1, 2, 3, 5, 10, 20, …: where a scale ends."""
-    size = 10.0 ** floor(log10(max(value, least)))
+def _scale_end(value: float, min_value: float) -> float:
+    """Return the end of a scale: the next of 1, 2, 3, 5, 10, 20, …."""
+    size = 10.0 ** floor(log10(max(value, min_value)))
     return next(size * step for step in (1, 2, 3, 5, 10, 20) if size * step >= value)

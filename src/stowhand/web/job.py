@@ -1,4 +1,4 @@
-"""One job: what it carries, what became of its attempts, why it does not run, and the text that enqueues it again."""
+"""Page of one job: its payload, its attempts, why it does not run, and the text that enqueues it again."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from stowhand.web.reader import Reader
 from stowhand.web.request import InvalidField, PageNotFound, Permission, Reply, Request, View, Visitor, read, text
 
 MAX_MARKUP_BYTES = 12_000
-"""Bytes of markup, about, after which a payload is cut; all of it is in its text."""
+"""Approximate bytes of markup after which a payload is cut; its plain text is complete."""
 MAX_TEXT_LENGTH = 2000
-"""Characters of one text in it."""
+"""Characters of one text in a payload."""
 MAX_ERROR_LENGTH = 12_000
 """Characters of the last error."""
 MAX_COPIED_BYTES = 3000
-"""Bytes of a payload up to which the page has what enqueues it again; of a larger one it has links."""
+"""Bytes of the largest payload for which the page shows how to enqueue it again; larger ones have links."""
 FAILURE_PAYLOAD_FIELDS = {"job_id", "task", "arguments", "error_class", "error"}
-"""The payload of a job that tells of another's failure."""
+"""Payload fields of a job that reports the failure of another job."""
 
 _LINK_TARGETS = re.compile(
     r"\bjob (\d+)(?=, since| \()|([\d-]{10}) ([\d:]{8})Z|(?<=^a job of &#39;)([^&\\]+)(?=&#39; was)"
 )
-"""In a reason why a job does not run."""
+"""Job ids, times and tasks in a reason why a job does not run."""
 
 
 async def show(request: Request, reader: Reader) -> View:
-    """Everything about it that the visitor may see."""
+    """Show all fields of a job that the visitor may see."""
     job = await job_of(request, reader, request.visitor)
-    can_see_payload = request.may(Permission.PAYLOADS) and bool(job.payload_text)  # a lent store may keep it to itself
+    can_see_payload = request.may(Permission.PAYLOADS) and bool(job.payload_text)  # a remote store may hide it
     payload, result = read_exact(job.payload_text), read_exact(job.result_text)
     carried, is_dropped = read_carried(job.flags), job.result_text == DROPPED_RESULT
     values = {
@@ -51,8 +51,8 @@ async def show(request: Request, reader: Reader) -> View:
         "facts": _detail_fields(job),
         "tries": [*reversed(await reader.tries(request.visitor, job.id))],
         "explanation": [
-            (_linked_reason(request, one.text, job), one.advice)
-            for one in (() if job.state in HISTORY_STATES else await reader.explain(request.visitor, job.id))
+            (_linked_reason(request, reason.text, job), reason.advice)
+            for reason in (() if job.state in HISTORY_STATES else await reader.explain(request.visitor, job.id))
         ],
         "payload": tree(payload) if can_see_payload else None,
         "result": "It could not be stored." if is_dropped else None if job.result_text is None else tree(result),
@@ -73,7 +73,7 @@ async def show(request: Request, reader: Reader) -> View:
 
 
 async def show_text(request: Request, reader: Reader) -> Reply:
-    """A part of it as plain text, whole: to copy, or to save."""
+    """Show a part of a job as complete plain text, to copy or to save."""
     job, kind = await job_of(request, reader, request.visitor), request.first("as")
     texts = {"result": redacted_text(job.result_text or ""), "error": job.last_error or ""}
     if job.payload_text:
@@ -84,7 +84,7 @@ async def show_text(request: Request, reader: Reader) -> Reply:
 
 
 def read_id(text: str) -> int:
-    """The id that a form or an address gives. Raises Malformed."""
+    """Read the id of a form or an address. Raises InvalidField."""
     number = read("id", text, parse_integer)
     if number is None or not 0 < number < 1 << 63:
         raise InvalidField(f"id: {text!r} is not a job id, which is a whole number, such as /job?id=7")
@@ -92,36 +92,36 @@ def read_id(text: str) -> int:
 
 
 def tree(value: Any) -> Markup:
-    """A value as nested lists. Numbers are text, digit by digit: a browser's own have 53 bits."""
+    """Return a value as nested lists. Numbers are text with all digits, because a browser's numbers have 53 bits."""
     return _node(redacted(value), [MAX_MARKUP_BYTES])
 
 
-async def job_of(request: Request, reader: Reader, who: Visitor) -> Job:
-    """The job that the address names, as this visitor sees it. Raises Absent, Malformed."""
+async def job_of(request: Request, reader: Reader, visitor: Visitor) -> Job:
+    """Return the job that the address names, as this visitor sees it. Raises PageNotFound, InvalidField."""
     job_id = read_id(request.first("id"))
-    job = await reader.job(who, job_id)
+    job = await reader.job(visitor, job_id)
     if job is None:
         raise PageNotFound(f"There is no job {job_id}: it was removed, or its history has expired.")
     return job
 
 
 def _linked_reason(request: Request, reason: str, job: Job) -> Markup:
-    """With links to the jobs that are meant; and times, of which the script makes local ones."""
+    """Return the reason with links to jobs, and with times that the script shows in local time."""
 
-    def shown(match: re.Match[str]) -> Markup:
+    def rendered(match: re.Match[str]) -> Markup:
         if task := match[4]:
             return request.link(task, "/jobs", task=task, since=format_iso_time(job.finished_at or job.created_at))
         if match[1]:
             return request.link(match[0], "/job", id=match[1])
         return Markup('<time datetime="{}T{}Z" data-as="local">{}</time>').format(match[2], match[3], match[0])
 
-    return Markup(_LINK_TARGETS.sub(shown, str(escape(reason))))
+    return Markup(_LINK_TARGETS.sub(rendered, str(escape(reason))))
 
 
 def _detail_fields(job: Job) -> list[tuple[Field, Any]]:
-    """The fields that have a line of their own, but for those without a value."""
-    facts = [(field, getattr(job, field.name)) for field in FIELDS if field.label]
-    return [(field, value) for field, value in facts if value not in (None, 0)]
+    """Return the labelled fields that have a value."""
+    fields = [(field, getattr(job, field.name)) for field in FIELDS if field.label]
+    return [(field, value) for field, value in fields if value not in (None, 0)]
 
 
 def _copies(job: Job, reader: Reader) -> dict[str, str]:
@@ -132,14 +132,14 @@ def _node(value: Any, remaining: list[int]) -> Markup:
     if not value or not isinstance(value, dict | list):
         words = write_exact(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)
         return _plain("value", words, remaining)
-    items = [*value.items()] if isinstance(value, dict) else [(None, one) for one in value]
+    items = [*value.items()] if isinstance(value, dict) else [(None, child) for child in value]
     items_markup = []
-    for number, (name, one) in enumerate(items):
+    for number, (name, child) in enumerate(items):
         if remaining[0] <= 0:
             items_markup.append(Markup("<li>… {} more</li>").format(len(items) - number))
             break
         named = "" if name is None else _plain("name", json.dumps(name, ensure_ascii=False), remaining)
-        items_markup.append(Markup("<li>{}{}</li>").format(named, _node(one, remaining)))
+        items_markup.append(Markup("<li>{}{}</li>").format(named, _node(child, remaining)))
     return Markup("<ul>{}</ul>").format(Markup("").join(items_markup))
 
 

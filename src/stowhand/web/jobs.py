@@ -1,4 +1,4 @@
-"""The list of jobs: filters, all of them in the address; the newest first."""
+"""Page of the job list, newest first. All filters are in the address."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FILTER_NAMES = ("task", "queue", "serial", "error", "worker", "key", "flag")
 TIME_FILTER_NAMES = ("since", "until")
 PLACEHOLDERS = {"error": "text in it", "since": "2h", "until": "2030-01-31T09:00Z"}
 _PERMISSIONS = {"key": Permission.PAYLOADS, "error": Permission.PAYLOADS}
-"""Filters that need a right of their own."""
+"""Filters that need another right than LOOK."""
 
 
 async def show(request: Request, reader: Reader) -> View | Reply:
-    """A page of jobs, and where it goes on; where an id is given, the way to that job."""
+    """Show a page of jobs with a link to the next, or redirect to the job of a requested id."""
     if job_id := request.first("id"):
         return redirect(request.href("/job", id=job_id))
     wanted = await search_of(request, reader)
@@ -49,7 +49,7 @@ async def show(request: Request, reader: Reader) -> View | Reply:
 
 
 async def search_of(request: Request, reader: Reader) -> Search:
-    """The filters of the address. Raises Malformed."""
+    """Return the filters of the address. Raises InvalidField."""
     filters = ("id", "state", *FILTER_NAMES, *TIME_FILTER_NAMES)
     unknown = request.query.keys() - {*filters, "go_on"}
     if unknown:

@@ -1,4 +1,4 @@
-"""Four lists, each with where it leads: queues and serial keys, tasks, groups of failed jobs, workers."""
+"""Four lists with links: queues and serial keys, tasks, groups of failed jobs, workers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ T = TypeVar("T")
 ROWS_PER_PAGE = 20
 """Rows of one page."""
 TASK_PERIOD = timedelta(hours=1)
-"""Of which tasks are counted."""
+"""Period in which the attempts of tasks are counted."""
 CHART_STEP_SECONDS = 180
-"""Seconds of a column of a task's chart."""
+"""Width of a column of a task's chart."""
 
 
 class TaskLine(msgspec.Struct, frozen=True):
-    """A task: what stands, and what ended in the last hour."""
+    """A task: its jobs by state, and its ended attempts in the last hour."""
 
     row: BacklogRow
     tally: OutcomeCounts
@@ -34,12 +34,12 @@ class TaskLine(msgspec.Struct, frozen=True):
 
     @property
     def per_minute(self) -> float:
-        """Jobs that were over."""
+        """Finished jobs per minute."""
         return self.tally.finished / (TASK_PERIOD.total_seconds() / 60)
 
     @property
     def failed_share(self) -> float:
-        """The share of attempts that failed, for good or to be tried again; 0 to 1."""
+        """Share of attempts that failed, permanently or to be retried; 0 to 1."""
         return self.tally.errors / self.tally.ended if self.tally.ended else 0.0
 
 
@@ -57,14 +57,14 @@ SORT_KEYS: dict[str, Callable[[TaskLine], Any]] = {
 
 
 async def queues(request: Request, reader: Reader) -> View:
-    """Depth and workers of each queue; and depth, holder and pause of each serial key."""
+    """List queues with depth and workers, and serial keys with depth, holder and pause."""
     queue_rows = _sorted(await reader.queues(), lambda row: (row.paused_since is None, not row.is_unserved, row.name))
     rows = _sorted(await reader.serials(), lambda row: (row.paused_since is None, not row.failed, row.name))
     return _view(request, "serials", rows, queues=queue_rows)
 
 
 async def tasks(request: Request, reader: Reader) -> View:
-    """What each task does in an hour, and who can run it."""
+    """List tasks with their throughput of an hour and their workers."""
     order = request.choice("sort", SORT_KEYS)
     rows = await reader.tasks()
     lines = _sorted(None if rows is None else await _lines(reader, rows), SORT_KEYS[order])
@@ -72,30 +72,29 @@ async def tasks(request: Request, reader: Reader) -> View:
 
 
 async def failures(request: Request, reader: Reader) -> View:
-    """What fails, by task and class of error; since when."""
+    """List failures by task and error class, with their start."""
     amounts = await reader.amounts() or {}
     return _view(request, "failures", await reader.failures(request.visitor), errored=amounts.get(State.ERRORED))
 
 
 async def workers(request: Request, reader: Reader) -> View:
-    """Who works, and on what; those that were lost within a day, too."""
-    held = {one.worker: one for one in await reader.held(request.visitor) or ()}
+    """List workers and their jobs, including workers lost in the last day."""
+    held = {jobs.worker: jobs for jobs in await reader.held(request.visitor) or ()}
     rows = _sorted(await reader.workers(), lambda row: (row.is_alive, row.state == "alive", row.description.name))
     return _view(request, "workers", rows, held=held)
 
 
 def _sorted(rows: Sequence[T] | None, key: Callable[[T], Any]) -> Sequence[T] | None:
-    """What needs attention comes first."""
+    """Sort rows; the keys put rows that need attention first."""
     return None if rows is None else sorted(rows, key=key)
 
 
 def _view(request: Request, page: str, rows: Sequence[Any] | None, **more: Any) -> View:
-    """Of many rows those of one page, and links to the others. ``None``: the store does not say."""
+    """Return one page of the rows, with links to the others. ``None``: the store does not support the list."""
     requested_start = max(read("from", request.first("from"), parse_integer) or 0, 0)
     count = len(rows or ())
-    start = min(
-        requested_start, max(count - 1, 0) // ROWS_PER_PAGE * ROWS_PER_PAGE
-    )  # of a list that has become shorter, its end
+    # If the list has become shorter, show its last page.
+    start = min(requested_start, max(count - 1, 0) // ROWS_PER_PAGE * ROWS_PER_PAGE)
     before = request.again(**{"from": max(start - ROWS_PER_PAGE, 0) or ""}) if start else None
     after = request.again(**{"from": start + ROWS_PER_PAGE}) if start + ROWS_PER_PAGE < count else None
     part = None if rows is None else rows[start : start + ROWS_PER_PAGE]

@@ -1,8 +1,8 @@
-"""Live update: a page, asked for as a stream of events, sends its regions again when their text has changed.
+"""Live updates: a page requested as an event stream sends its regions again when their text has changed.
 
-A viewer costs one shared question a second, and a rendering of the page when the answer has changed: less often where
-open pages cost much. Each rendering is a request like any other, with the viewer's rights of that moment. No queue: who
-reads slowly gets what is newest when the last piece was read.
+All viewers share one query a second. A page is rendered when the answer has changed, less often if rendering is slow.
+Each rendering is a request like any other, with the viewer's current rights. There is no queue: a slow reader gets the
+newest state once it has read the previous piece.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from stowhand.web.request import Reply, Request, Visitor, text
 
 EVENT_STREAM = "text/event-stream"
 MAX_STREAM_SECONDS = 300.0
-"""Seconds after which a stream ends; the browser asks for the next one, with the rights of then."""
+"""Seconds after which a stream ends. The browser then requests the next one, with its current rights."""
 STOP_CHECKS_PER_SECOND = 4
-"""Looks in a second whether the server is to stop."""
+"""Checks per second whether the server stops."""
 MAX_QUIET_SECONDS = 5.0
-"""Seconds after which a page is rendered though no count has changed; proxies take a stream of less for dead."""
+"""Seconds after which a page is rendered without changed counts. Proxies close streams that are quiet for longer."""
 RENDER_SECONDS_BY_PATH = {"/job": 1.0}
-"""Pages on which more changes than the counts tell."""
+"""Seconds between renderings of pages whose changes the counts do not show."""
 PAUSE_FACTOR, MAX_PAUSE_SECONDS = 40, 10.0
-"""What always changes is shown again after so many times as long as it took, times the viewers; seconds at most."""
+"""The pause after a rendering is its duration times this factor times the number of viewers, up to a maximum."""
 MAX_STREAMS = 200
 """Viewers of one process."""
 MAX_STREAMS_PER_BROWSER = 4
-"""A browser opens six connections to a server. Streams leave two of them for pages; further windows are polled."""
+"""A browser opens six connections to a server. Streams leave two of them for pages; further windows poll."""
 POLL_SECONDS = 5
-"""Interval at which a window without a stream of its own asks again."""
+"""Interval at which a window without a stream polls."""
 Browser = tuple[str, str]
 """Address and user agent."""
 STORE_AWAY_REPLY = Reply(status=503, body=b"<h1>The store does not answer</h1>")
-_PAGE_STATUSES = (200, 503)  # a page, and one whose store is away: it comes back by itself
+_PAGE_STATUSES = (200, 503)  # a page, and a page whose store is unreachable, which recovers by itself
 _REGION = re.compile(rb'<section id="([^"]+)" data-region.*?</section>', re.DOTALL)
 _TIME_TEXT = re.compile(rb">[^<]*</time>")
-"""``3s ago``: another text every second, which the script keeps right by itself."""
+"""Texts such as ``3s ago``. They change every second, and the script updates them."""
 
 
 class LiveStreams:
-    """The streams of one board. ``answer``: how it answers any request."""
+    """The streams of one board. ``answer`` returns its reply to any request."""
 
     def __init__(
         self, answer: Callable[[Request], Awaitable[Reply]], reader: Reader, clock: Clock | None = None
@@ -61,16 +61,16 @@ class LiveStreams:
         self._is_over = False
 
     def close(self) -> None:
-        """End all streams: the server stops."""
+        """End all streams, because the server stops."""
         self._is_over = True
 
     def wants(self, request: Request) -> bool:
-        """Whether the request is for a page's changes, not for the page. Assets, which are anybody's, have none."""
+        """Return whether the request is for the changes of a page. Assets have none."""
         is_page = request.method == "GET" and not request.path.startswith("/assets/")
         return is_page and EVENT_STREAM in request.headers.get("accept", "")
 
     async def stream(self, request: Request) -> Reply:
-        """The changes of the page at this address. A page that cannot be shown ends the browser's asking."""
+        """Return the changes of the page at this address. Without a page, status 204 stops the browser's requests."""
         page = msgspec.structs.replace(request, headers={**request.headers, "accept": "text/html"})
         known = await self._amounts()
         reply = await self._answer(page)
@@ -105,7 +105,7 @@ class LiveStreams:
                         known = await self._amounts()
                     if is_due or known != before:
                         break
-                is_away = known is None and self._reader.away_since  # waited for once more, nobody would hear of it
+                is_away = known is None and self._reader.away_since  # another request would wait, and delay this news
                 reply = STORE_AWAY_REPLY if is_away else await self._answer(await _with_current_visitor(page))
                 pause = min(
                     (self._clock.monotonic() - started_at) * PAUSE_FACTOR * self._stream_count, MAX_PAUSE_SECONDS
@@ -113,10 +113,10 @@ class LiveStreams:
                 paused_until = paused_until if is_due else started_at + pause
         finally:
             self._stream_count -= 1
-            self._streams_by_browser -= Counter([browser])  # keeps no zero
+            self._streams_by_browser -= Counter([browser])  # subtraction drops zero counts
 
     async def _wait(self, ends: float) -> bool:
-        """After a second, or when the server is to stop."""
+        """Wait a second. Return False if the server stops or the stream has reached its end."""
         for _ in range(STOP_CHECKS_PER_SECOND):
             await self._clock.sleep(1 / STOP_CHECKS_PER_SECOND)
             if self._is_over or _server_stops():
@@ -124,7 +124,7 @@ class LiveStreams:
         return self._clock.monotonic() < ends
 
     async def _amounts(self) -> object:
-        """The one question: what one viewer is told within a second, all are."""
+        """Return the amounts, which all viewers share for a second."""
         try:
             return await self._reader.amounts()
         except (StoreError, ConfigurationError):
@@ -132,17 +132,17 @@ class LiveStreams:
 
 
 async def _with_current_visitor(page: Request) -> Request:
-    """With what the viewer may do by now. What the application raises is its answer to the next request: none here."""
+    """Return the request with the viewer's current rights; without any if the application raises an error."""
     if page.read_visitor is None:
         return page
     try:
         return msgspec.structs.replace(page, visitor=await page.read_visitor())
-    except Exception:  # noqa: BLE001  boundary: the browser asks anew
+    except Exception:  # noqa: BLE001  boundary: the next request shows the error
         return msgspec.structs.replace(page, visitor=Visitor())
 
 
 def _event(reply: Reply, sent: dict[bytes, bytes], now: datetime) -> bytes:
-    """What has changed since ``sent``, which is brought up to date; and when that was so."""
+    """Return the regions that differ from ``sent``, and the time. Update ``sent``."""
     body = reply.body if isinstance(reply.body, bytes) else b""
     if reply.status == 503:
         return b"event: away\ndata: " + body.partition(b"<h1>")[2].partition(b"</h1>")[0] + b"\n\n"
@@ -157,6 +157,6 @@ def _event(reply: Reply, sent: dict[bytes, bytes], now: datetime) -> bytes:
 
 
 def _server_stops() -> bool:
-    """uvicorn tells an application nothing when it is to stop, and waits for its streams: its signal handler knows."""
+    """Return whether uvicorn stops. It waits for streams without notifying them, but its signal handler knows."""
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return bool(getattr(server, "should_exit", False))

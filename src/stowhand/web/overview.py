@@ -1,4 +1,4 @@
-"""The first page: how many jobs there are, how fast they go, and what needs somebody's attention."""
+"""The first page: counts and charts of jobs, and items that need attention."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from stowhand.web.reader import Reader
 from stowhand.web.request import Request, View
 
 SPANS = {"1h": (3600, 60), "1d": (86_400, 900), "7d": (7 * 86_400, 7200), "90d": (90 * 86_400, 86_400)}
-"""Seconds of the charts, and of one of their columns."""
+"""Seconds of the charts and of one column, by name."""
 
 
 async def show(request: Request, reader: Reader) -> View:
-    """Counts, charts, and what needs attention."""
+    """Show counts, charts, and items that need attention."""
     span = request.choice("span", SPANS)
     now, versions = await asyncio.gather(reader.now(), reader.app_versions())
     ends = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
-    # All at once: a store of several connections answers them side by side.
+    # All at once: a store with several connections answers them concurrently.
     (amounts, oldest), state, drawn = await asyncio.gather(
         asyncio.gather(reader.amounts(), reader.oldest_due()),
         _store_state(request, reader, now, ends),
@@ -69,7 +69,7 @@ async def _store_state(request: Request, reader: Reader, now: datetime, ends: da
 
 
 async def _serials(request: Request, reader: Reader, now: datetime) -> tuple[Sequence[Job], Sequence[SerialRow] | None]:
-    """Jobs that hold their serial for long. Only where there are some are all serials asked for, which is dear."""
+    """Return jobs that hold their serial key for long, and all serial keys (a costly query) only with such jobs."""
     holders = attention.long_holders(await reader.held(request.visitor) or (), now)
     return holders, await (reader.serials() if holders else reader.paused())
 
@@ -77,7 +77,7 @@ async def _serials(request: Request, reader: Reader, now: datetime) -> tuple[Seq
 async def _last_hour_periods(
     reader: Reader, now: datetime, ends: datetime
 ) -> tuple[Sequence[Period], Sequence[Period]]:
-    """Return the last hour by the minute, of all tasks together, and by task only if something went wrong."""
+    """Return the last hour by the minute, of all tasks together, and by task only if attempts went wrong."""
     last_hour = await reader.throughput(ends - RECENT_FAILURE_PERIOD, ends, by_task=False) or ()
     if not attention.needs_figures_by_task(last_hour, now):
         return last_hour, ()
@@ -86,7 +86,7 @@ async def _last_hour_periods(
 
 async def _charts(reader: Reader, ends: datetime, span: str, marks: charts.Marks) -> Sequence[Markup]:
     length, step = SPANS[span]
-    # Columns begin at the same moments whenever they are drawn: two viewers share one answer, and nothing wobbles.
+    # Columns start at fixed times, so that viewers share one answer and columns do not shift.
     started_at = datetime.fromtimestamp((ends.timestamp() - length) // step * step, ends.tzinfo)
     periods = await reader.throughput(started_at, ends, step, by_task=False)
     if not periods:

@@ -1,7 +1,7 @@
-"""Reads of the dashboard: the only access of its pages to the store.
+"""Reader of the store, through which all pages of the dashboard access it.
 
-Values that a visitor may not see are removed here, so that no page and no template can forget it. ``None`` stands for
-what a store cannot answer.
+It removes values that a visitor may not see, so that no page or template can show them by mistake. ``None`` means that
+the store does not support a query.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ T = TypeVar("T")
 FRESH_SECONDS = 1.0
 """Seconds for which one answer serves all viewers."""
 REUSE_FACTOR, MAX_REUSE_SECONDS = 100, 10.0
-"""An answer that took long serves for so many times as long, at most for these seconds."""
+"""A slow answer is reused for its duration times this factor, up to a maximum."""
 STORE_TIMEOUT_SECONDS, SCHEMA_CHECK_SECONDS = 10.0, 60.0
-"""Seconds after which a store that has not answered counts as away, and after which its schema is checked again."""
+"""Seconds after which a silent store counts as unreachable, and after which its schema is checked again."""
 
 _REQUIRED_PARTS = {Permission.ACT: "admin", Permission.ADD: "jobs"}
-"""The part of the store without which a right is worth nothing."""
+"""The part of the store that a right needs."""
 
 
 def _shared_query(query: Callable[[Inspector], Awaitable[T]]) -> Callable[[Reader], Awaitable[T | None]]:
-    """Make a method that asks this question once a second for all viewers."""
+    """Return a method that runs this query once a second for all viewers."""
 
     async def ask(self: Reader) -> T | None:
         return await self._query(query, query)
@@ -46,10 +46,10 @@ def _shared_query(query: Callable[[Inspector], Awaitable[T]]) -> Callable[[Reade
 
 
 class Reader:
-    """Asks a store, which it opens at the first question, and after an error again. Used on one event loop.
+    """Reader of a store on one event loop. The first query opens the store, and so does a query after an error.
 
-    ``open_store``: returns the open store, which the caller closes. ``writer``: reader of the writable store, if this
-    one is read-only. ``events``: receive the begin and the end of an outage.
+    ``open_store`` returns the open store, which the caller closes. ``writer``: reader of the writable store, if this
+    one is read-only. ``events`` receives the start and the end of an outage.
     """
 
     def __init__(
@@ -59,54 +59,64 @@ class Reader:
         writer: Reader | None = None,
         events: Events | None = None,
     ) -> None:
-        self._open_store, self._events = open_store, events or Events()
+        self._open_store = open_store
+        self._events = events or Events()
         self._writer = writer or self
         self._clock = clock or SystemClock()
         self._store: QueueStore | None = None
-        self._opening, self._check_at = asyncio.Lock(), 0.0
+        self._opening = asyncio.Lock()
+        self._check_at = 0.0
         self._shared: dict[object, asyncio.Task[tuple[Any, float]]] = {}
-        """Answers by question, each with the time until which it is fresh."""
+        """Answers by query, each with the time until which it is fresh."""
         self.away_since: datetime | None = None
-        """Begin of the present outage; ``None``: the store has answered."""
+        """Start of the current outage; ``None`` if there is none."""
 
     @property
     def place(self) -> str:
-        """Where the store is, for people; empty while it has not been opened."""
+        """Location of the store, for display; empty until the store is open."""
         return "" if self._store is None else self._store.description
 
     @property
     def schema_name(self) -> str | None:
-        """Where PostgreSQL has ``add_job``; ``None``: the store is another one."""
+        """PostgreSQL schema with ``add_job``; ``None`` for other stores."""
         return self.place.rpartition(", schema ")[2] if ", schema " in self.place else None
 
-    async def job(self, who: Visitor, job_id: int) -> Job | None:
-        """Live, or in the history."""
+    async def job(self, visitor: Visitor, job_id: int) -> Job | None:
+        """Return a job from the queue or the history."""
         job = await self.ask(lambda store: store.jobs.get(job_id))
-        return None if job is None else visible_job(who, job)
+        return None if job is None else visible_job(visitor, job)
 
-    async def tries(self, who: Visitor, job_id: int) -> Sequence[FailedAttempt]:
-        """What its attempts left that did not complete."""
+    async def tries(self, visitor: Visitor, job_id: int) -> Sequence[FailedAttempt]:
+        """Return the failed attempts of a job."""
         tries = await self.ask(lambda store: store.jobs.tries(job_id))
-        return tries if who.may(Permission.PAYLOADS) else [msgspec.structs.replace(one, error=None) for one in tries]
+        return (
+            tries
+            if visitor.may(Permission.PAYLOADS)
+            else [msgspec.structs.replace(attempt, error=None) for attempt in tries]
+        )
 
-    async def search(self, who: Visitor, search_filter: Search) -> SearchResult | None:
-        """Who may not see payloads cannot ask by what is in them."""
-        if (search_filter.error or search_filter.key) and not who.may(Permission.PAYLOADS):
+    async def search(self, visitor: Visitor, search_filter: Search) -> SearchResult | None:
+        """Search jobs. Filters by payload contents need the right to see payloads."""
+        if (search_filter.error or search_filter.key) and not visitor.may(Permission.PAYLOADS):
             raise Forbidden("error, key: filtering by them needs the right “payloads”, which you do not have")
-        found = await self._query(lambda inspect: inspect.search(search_filter))
-        if found is None:
+        result = await self._query(lambda inspect: inspect.search(search_filter))
+        if result is None:
             return None
-        return msgspec.structs.replace(found, jobs=[visible_job(who, job) for job in found.jobs])
+        return msgspec.structs.replace(result, jobs=[visible_job(visitor, job) for job in result.jobs])
 
-    async def explain(self, who: Visitor, job_id: int) -> Sequence[Reason]:
-        """Why it does not run."""
-        found = await self._query(lambda inspect: inspect.explain(job_id))
-        if found is None:
+    async def explain(self, visitor: Visitor, job_id: int) -> Sequence[Reason]:
+        """Return the reasons why a job does not run."""
+        explanation = await self._query(lambda inspect: inspect.explain(job_id))
+        if explanation is None:
             return ()
-        error = "" if who.may(Permission.PAYLOADS) else (found.job.last_error or "").strip().partition("\n")[0][:100]
+        error = (
+            ""
+            if visitor.may(Permission.PAYLOADS)
+            else (explanation.job.last_error or "").strip().partition("\n")[0][:100]
+        )
         return [
-            msgspec.structs.replace(one, text=one.text.partition(f": {error}")[0]) if error else one
-            for one in found.reasons
+            msgspec.structs.replace(reason, text=reason.text.partition(f": {error}")[0]) if error else reason
+            for reason in explanation.reasons
         ]
 
     amounts = _shared_query(lambda inspect: inspect.amounts())
@@ -121,29 +131,31 @@ class Reader:
     _held = _shared_query(lambda inspect: inspect.held())
     _failures = _shared_query(lambda inspect: inspect.failures())
 
-    async def held(self, who: Visitor) -> Sequence[HeldJobs] | None:
-        """What each worker has under its leases."""
-        found = await self._held()
-        if found is None:
+    async def held(self, visitor: Visitor) -> Sequence[HeldJobs] | None:
+        """Return the jobs that each worker holds."""
+        rows = await self._held()
+        if rows is None:
             return None
-        return [msgspec.structs.replace(one, longest=[visible_job(who, job) for job in one.longest]) for one in found]
+        return [
+            msgspec.structs.replace(row, longest=[visible_job(visitor, job) for job in row.longest]) for row in rows
+        ]
 
-    async def failures(self, who: Visitor) -> Sequence[Failures] | None:
-        found = await self._failures()
-        if found is None or who.may(Permission.PAYLOADS):
-            return found
-        return [msgspec.structs.replace(one, error=None) for one in found]
+    async def failures(self, visitor: Visitor) -> Sequence[Failures] | None:
+        rows = await self._failures()
+        if rows is None or visitor.may(Permission.PAYLOADS):
+            return rows
+        return [msgspec.structs.replace(row, error=None) for row in rows]
 
     async def throughput(
         self, since: datetime, until: datetime, step: float = 60.0, *, by_task: bool = True
     ) -> Sequence[Period] | None:
-        """Nothing is counted in a store that keeps no throughput."""
+        """Return the throughput by period; no periods if the store keeps no throughput."""
         return await self._query(
             lambda inspect: inspect.throughput(since, until, step=step, by_task=by_task), (since, until, step, by_task)
         )
 
     async def now(self) -> datetime:
-        """The store's clock, to a second; of a store that has none to ask, this machine's."""
+        """Return the store's time, at most a second old; this machine's time if the store has no clock."""
 
         async def now(store: QueueStore) -> datetime:
             try:
@@ -154,11 +166,11 @@ class Reader:
         return await self.shared("now", now)
 
     def offers(self, right: Permission) -> bool:
-        """Can this right be used on the store? As far as is known: it may not have been opened yet."""
+        """Return whether the store supports this right. Before the store is open, return True."""
         return self._store is None or _REQUIRED_PARTS.get(right) not in self._store.capabilities.absent
 
     async def ask(self, query: Callable[[QueueStore], Awaitable[T]]) -> T:
-        """Ask the store, for at most ``PATIENCE``. Raises StoreError, and ConfigurationError for a missing part."""
+        """Query the store within STORE_TIMEOUT_SECONDS. Raises StoreError, ConfigurationError for a missing part."""
         try:
             async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
                 answer = await query(await self._opened())
@@ -174,12 +186,13 @@ class Reader:
         return answer
 
     async def act(self, query: Callable[[QueueStore], Awaitable[T]]) -> T:
-        """As ``ask``, for a change."""
+        """Change the store, like ``ask``."""
         return await self._writer.ask(query)
 
     async def shared(self, key: object, query: Callable[[QueueStore], Awaitable[T]]) -> T:
-        """As ``ask``, once a second for all viewers; of a slow answer once in a hundred times as long as it takes. A
-        failed question is repeated at once.
+        """Query the store like ``ask``, once a second for all viewers.
+
+        A slow query is repeated only after a hundred times its duration. A failed query is repeated at once.
         """
 
         async def timed(store: QueueStore) -> tuple[T, float]:
@@ -189,7 +202,9 @@ class Reader:
             return answer, started_at + min(max(FRESH_SECONDS, seconds * REUSE_FACTOR), MAX_REUSE_SECONDS)
 
         now = self._clock.monotonic()
-        self._shared = {one: task for one, task in self._shared.items() if not task.done() or _fresh_until(task) > now}
+        self._shared = {
+            other: task for other, task in self._shared.items() if not task.done() or _fresh_until(task) > now
+        }
         if key not in self._shared:
             task = asyncio.ensure_future(self.ask(timed))
             self._shared[key] = task
@@ -198,11 +213,11 @@ class Reader:
         return answer
 
     def forget(self) -> None:
-        """Forget the shared answers: something was changed here."""
+        """Forget the shared answers after a change."""
         self._shared = {}
 
     async def _query(self, query: Callable[[Inspector], Awaitable[T]], key: object = None) -> T | None:
-        """``None``: a lent store, whose jobs are looked at one by one. With a ``key`` once a second for all viewers."""
+        """Return ``None`` for a remote store, which has no inspector. With a ``key``, viewers share answers."""
 
         async def ask_inspector(store: QueueStore) -> T | None:
             try:
@@ -217,19 +232,19 @@ class Reader:
         async with self._opening:
             if self._store is None or self.away_since or self._clock.monotonic() >= self._check_at:
                 self._store = self._store or await self._open_store()
-                await self._store.open()  # checks its schema, which may be upgraded while pages are open
+                await self._store.open()  # checks the schema, which may be upgraded while pages are open
                 self._check_at = self._clock.monotonic() + SCHEMA_CHECK_SECONDS
             return self._store
 
 
 def _fresh_until(task: asyncio.Task[tuple[Any, float]]) -> float:
-    """By the clock; of what went wrong 0. Reads the error: asyncio warns of one that nobody has read."""
+    """Return when an answer stops being fresh; 0 after an error. Reading the error prevents asyncio's warning."""
     return 0.0 if task.cancelled() or task.exception() else task.result()[1]
 
 
-def visible_job(who: Visitor, job: Job) -> Job:
-    """The job as this visitor may see it."""
-    if who.may(Permission.PAYLOADS):
+def visible_job(visitor: Visitor, job: Job) -> Job:
+    """Return the job with the fields that this visitor may see."""
+    if visitor.may(Permission.PAYLOADS):
         return job
     return msgspec.structs.replace(
         job, payload_text="", result_text=None, last_error=None, key=None, progress_text=None

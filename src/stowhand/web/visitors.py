@@ -1,9 +1,9 @@
-"""Who a visitor is, and what they may do at most: of the dashboard that has a server of its own.
+"""Visitors of a dashboard with a server of its own: their identity and their maximum rights.
 
-A visitor is the bearer of a token; else who has a session, begun by a token or by the one-time link; else whom a named
-proxy names; else, where nothing can be changed and there are no tokens, a program of this machine.
+The first match identifies a visitor: a bearer token; a session, started with a token or the one-time link; the name
+from a trusted proxy. On a read-only dashboard without tokens, programs of this machine need no identity.
 
-Links and sessions are secrets of this process, of which it keeps hashes, and end with it.
+Links and sessions are secrets of this process. It keeps their hashes, and they expire when it ends.
 """
 
 from __future__ import annotations
@@ -26,29 +26,28 @@ from stowhand.remote.server.tokens import DASHBOARD_ONLY_SCOPES, EVERYTHING, Gra
 from stowhand.remote.wire import ErrorKind, Scope
 
 MAX_NAME_LENGTH = 128
-"""Characters of a name that a proxy gives."""
+"""Characters of a name from a proxy."""
 DASHBOARD_SCOPES = frozenset({Scope.READ, Scope.PAYLOAD, *DASHBOARD_ONLY_SCOPES})
-"""What there is to do by a browser."""
+"""Scopes that a browser can use."""
 LINK_LIFE_SECONDS, LINK_PAUSE_SECONDS = 600.0, 10.0
-"""Seconds for which the one-time link is good, and between two: anybody here may ask for one."""
+"""Seconds for which the one-time link is valid, and between two links: every visitor may request one."""
 SESSION_LIFE_SECONDS = 12 * 3600.0
-"""Seconds."""
 MAX_SESSIONS = 1000
-"""Sessions at a time; one more ends the oldest."""
+"""Concurrent sessions; a further one ends the oldest."""
 
 
 class SignIn(msgspec.Struct, frozen=True, kw_only=True):
-    """How one comes in. Raises ConfigurationError."""
+    """Options for signing in. Raises ConfigurationError."""
 
     allow_actions: bool = False
-    """Without it nobody may act or add, whatever a token says."""
+    """Allow changes. Without it, no visitor may act or add, with any token."""
     hide_payloads: bool = False
-    """Nobody may see payloads, whatever a token says."""
+    """Hide payloads from all visitors, with any token."""
     trust_header: str = ""
-    """The header in which a proxy names the visitor; that may do all there is to do."""
+    """Header in which a proxy names the visitor, who then has all allowed scopes."""
     proxies: Proxies = Proxies()
     public_url: str = ""
-    """Where browsers find it behind a proxy: ``https://jobs.example.com``."""
+    """URL of the dashboard behind a proxy: ``https://jobs.example.com``."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.public_url)
@@ -62,25 +61,25 @@ class SignIn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def allowed_scopes(self) -> frozenset[str]:
-        """The scopes of which anybody has some."""
+        """Scopes that visitors can have."""
         hidden = {Scope.PAYLOAD} if self.hide_payloads else set()
         return DASHBOARD_SCOPES - hidden - (frozenset() if self.allow_actions else DASHBOARD_ONLY_SCOPES)
 
 
 class IdentifiedVisitor(msgspec.Struct, frozen=True):
-    """Who has been found."""
+    """An identified visitor."""
 
     name: str
-    """For the audit; empty: nobody has said."""
+    """Name for the audit; empty if not known."""
     scopes: frozenset[str]
     is_program: bool = False
-    """It sends a token by itself, which no other site can make a browser do."""
+    """The visitor sends a token in a header, which no other site can make a browser do."""
     is_session: bool = False
-    """They have signed in here, and may sign out."""
+    """The visitor has signed in here, and may sign out."""
 
 
 class Visitors:
-    """On an event loop. ``link``: made where actions are allowed and nothing else tells who comes."""
+    """Visitors of one event loop. ``link`` is set if actions are allowed without tokens or a trusted proxy."""
 
     def __init__(
         self,
@@ -98,13 +97,15 @@ class Visitors:
 
     @property
     def method(self) -> Literal["token", "link", "proxy", "open"]:
-        """How a person comes in. A file of tokens that is made later closes what was open."""
+        """How visitors sign in. A token file that is made later requires tokens from then on."""
         if self._authenticator.requires_tokens:
             return "token"
-        return "link" if self._link is not None else "proxy" if self.sign_in_options.trust_header else "open"
+        if self._link is not None:
+            return "link"
+        return "proxy" if self.sign_in_options.trust_header else "open"
 
     def find(self, headers: Mapping[str, str], peer: str, session: str) -> IdentifiedVisitor | None:
-        """``None``: they have to sign in. ``session``: of their cookie. Raises Refused."""
+        """Return the visitor; ``None`` if they must sign in. ``session``: the value of their cookie. Raises Refused."""
         sign_in_options, method = self.sign_in_options, self.method
         self._check_host(headers)
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -124,12 +125,12 @@ class Visitors:
         return None
 
     def sign_in(self, secret: str, address: str, old_session: str) -> str:
-        """A session for who knows the token or the code of the link, instead of an ``old`` one. Raises Refused."""
+        """Check a token or the code of the link. Replace the old session, and return the new one. Raises Refused."""
         method = self.method
         try:
             grant = self._check_secret(secret, address)
         except Refused as refused:
-            if refused.kind is not ErrorKind.TOO_MANY:  # whom the brake stops does not fill the log
+            if refused.kind is not ErrorKind.TOO_MANY:  # rate-limited visitors do not fill the log
                 self._events.emit(DashboardChanged("sign in", "", (method,), ("refused",), address))
             raise
         self._events.emit(DashboardChanged("sign in", _name_of(grant), (method,), ("done",), address))
@@ -140,7 +141,7 @@ class Visitors:
         self._sessions.end(session)
 
     def show_link(self) -> None:
-        """A new one, where those who may use it look."""
+        """Show a new link to the owner of this process."""
         if self._link is not None:
             self._link.make()
 
@@ -168,8 +169,11 @@ class Visitors:
         return grant
 
     def _check_host(self, headers: Mapping[str, str]) -> None:
-        """Where no secret is asked for, a page of another site must not pass for a visitor by giving its own name the
-        address of this machine; nor must what a proxy brings in pass for a program of this machine."""
+        """Raise Refused for an unknown host name or an undeclared proxy where no token is required.
+
+        Another site could resolve its own name to this machine, and act as a visitor. Requests through a proxy would
+        look like those of programs of this machine.
+        """
         sign_in_options = self.sign_in_options
         if self.method == "token" and not sign_in_options.trust_header:
             return
@@ -183,22 +187,24 @@ class Visitors:
 
 
 class SignInLink:
-    """Signs in whoever uses it first. ``show``: is given its path, and shows it to the owner of this process alone."""
+    """One-time link: its first user is signed in. ``show`` shows its path to the owner of this process only."""
 
     def __init__(self, show: Callable[[str], None], clock: Clock) -> None:
         self._show = show
         self._clock = clock
-        self._code, self._valid_until = "", 0.0
+        self._code = ""
+        self._valid_until = 0.0
 
     def make(self) -> None:
-        """A new one, which makes the one before void; but not within some seconds of one that was not used."""
+        """Make a new link and invalidate the previous one, unless that is unused and only some seconds old."""
         now = self._clock.monotonic()
         if not self._code or now >= self._valid_until - LINK_LIFE_SECONDS + LINK_PAUSE_SECONDS:
-            self._code, self._valid_until = secrets.token_urlsafe(32), now + LINK_LIFE_SECONDS
+            self._code = secrets.token_urlsafe(32)
+            self._valid_until = now + LINK_LIFE_SECONDS
             self._show(f"/login?code={self._code}")
 
     def spend(self, code: str) -> bool:
-        """``False``: another code, or used, or too old."""
+        """Use the link. Return False for a wrong, used or expired code."""
         is_valid = self._code and self._clock.monotonic() < self._valid_until
         if not is_valid or not hmac.compare_digest(hash_of(self._code), hash_of(code)):
             return False
@@ -207,15 +213,15 @@ class SignInLink:
 
 
 class Sessions:
-    """The grants that the cookies of visitors stand for."""
+    """Grants of the visitors' session cookies."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._grants: OrderedDict[str, tuple[Grant, float]] = OrderedDict()
-        """By the hash of the cookie, the oldest first; and until when."""
+        """Grants and expiry times by the hash of the cookie, oldest first."""
 
     def start(self, grant: Grant) -> str:
-        """The secret of a new one."""
+        """Start a session and return its secret."""
         secret = secrets.token_urlsafe(32)
         self._grants[hash_of(secret)] = grant, self._clock.monotonic() + SESSION_LIFE_SECONDS
         if len(self._grants) > MAX_SESSIONS:
@@ -223,7 +229,7 @@ class Sessions:
         return secret
 
     def find(self, secret: str) -> Grant | None:
-        """``None``: there is none, or not any more. Whether its grant still holds, the authenticator knows."""
+        """Return the grant of a session; ``None`` if unknown or expired. The authenticator checks the grant itself."""
         entry = self._grants.get(hash_of(secret))
         return entry[0] if entry is not None and self._clock.monotonic() < entry[1] else None
 
@@ -237,7 +243,7 @@ def _name_of(grant: Grant) -> str:
 
 def _named(headers: Mapping[str, str], header: str) -> str:
     name = headers.get(header.lower(), "").strip()
-    # A comma joins two headers of this name, of which a visitor may have sent one.
+    # A comma may join two headers of this name, and the visitor may have sent one of them.
     if not name or len(name) > MAX_NAME_LENGTH or not name.isprintable() or "," in name:
         raise forbidden(f"the proxy does not name you in {header}", "sign in at the proxy")
     return name
