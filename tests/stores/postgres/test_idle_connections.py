@@ -32,7 +32,7 @@ def open_roles(sql: Sql, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[s
 
 
 async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not reached():  # noqa: ASYNC110 - seen from outside only
             await asyncio.sleep(0.02)
 
