@@ -193,7 +193,7 @@ async def test_a_unique_key_may_come_twice_in_one_call(harness: StoreHarness) ->
     assert len(set(ids)) == 3
     jobs = await harness.store.jobs.add_jobs([one, one, plain])
     assert [job.id for job in jobs[:2]] == [again, again]
-    with pytest.raises(InvalidJob, match="'k' is given twice"):
+    with pytest.raises(InvalidJob, match="duplicate key 'k' in one call"):
         await harness.store.jobs.enqueue_many([one, NewJob(task="t", key="k")])
 
 

@@ -79,7 +79,7 @@ def test_a_key_given_twice_far_apart_writes_nothing(tmp_path: Path) -> None:
         store = SqliteStore(tmp_path / "q.db")
         await store.schema.install()
         await store.open()
-        with pytest.raises(InvalidJob, match="'twice' is given twice"):
+        with pytest.raises(InvalidJob, match="duplicate key 'twice' in one call"):
             await store.jobs.enqueue_many(jobs())
         assert not await store.inspect.list(JobFilter())
         await store.close()
