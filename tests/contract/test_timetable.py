@@ -287,7 +287,7 @@ async def test_a_tick_is_a_whole_minute_with_a_time_zone(harness: StoreHarness) 
         with pytest.raises(InvalidJob, match="whole minute"):
             await harness.store.timetable.schedule([given])
     nothing = Tick(identifier="report", at=minute(harness), job=None, spec="s")  # type: ignore[arg-type]
-    with pytest.raises(InvalidJob, match="NoneType is no job"):
+    with pytest.raises(InvalidJob, match="NoneType is not a job"):
         await harness.store.timetable.schedule([nothing])
     assert list(await harness.everything()) == []
 

@@ -67,7 +67,7 @@ WRONG = {
     "no socket": ("unix://?db=0", "no socket"),
     "no service": ("redis+sentinel://h", "no service"),
     "number in a cluster": ("redis+cluster://h/1", "one database"),
-    "TLS option without TLS": ("redis://h?ssl_ca_certs=x", "its scheme is to be rediss"),
+    "TLS option without TLS": ("redis://h?ssl_ca_certs=x", "use the scheme rediss"),
     "sentinel's login without sentinels": ("redis://h?sentinel_password=s3cret", "not known after the '?'"),
 }
 

@@ -145,6 +145,9 @@ def _refuse_unknown(options: dict[str, str], kind: Kind, tls: bool) -> None:
     if kind == "sentinel":
         known |= _OF_SENTINELS
     unknown = sorted(options.keys() - known - _OTHERS)
+    for name in unknown:
+        if name in _OF_TLS:
+            raise ConfigurationError(f"the Redis address has {name} but no TLS; use the scheme rediss")
     if unknown:
         # The message does not name the option: it may be part of a password that contains a '?'.
         raise ConfigurationError(
