@@ -1,7 +1,7 @@
 """The only access to time. Nothing else may read a clock, sleep, or start a timer.
 
-Leases and run times are judged by the store's own clock; what this module gives is the worker's monotonic time
-(local deadlines, rates, waits) and, in tests, a pinned wall time that stores accept instead of their own.
+Leases and run times follow the store's own clock. This module provides the worker's monotonic time (local deadlines,
+rates, waits) and, in tests, a pinned wall time that stores use instead of their own.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 LAST_TICK = 1.5
-"""Seconds that a ticker's call under way has when it is stopped."""
+"""Time for a ticker's running call to finish when the ticker stops."""
 LAST_CALL = 0.5
-"""Seconds that calls which are cancelled, and ``on_end`` after them, have."""
+"""Time for cancelled calls and then ``on_end`` to finish."""
 
 
 class Cancelable(Protocol):
@@ -29,7 +29,7 @@ class Cancelable(Protocol):
 
 
 Tick = Callable[[], Awaitable[float]]
-"""Gives the seconds until its next call."""
+"""Returns the seconds until its next call."""
 
 
 OnEnd = Callable[[], Awaitable[None]]
@@ -40,22 +40,22 @@ async def nothing() -> None:
 
 
 class Ticker(Protocol):
-    """Calls functions repeatedly, each at its own intervals; in production on an event loop in a thread."""
+    """A caller of repeated functions, each with its own intervals; in production on an event loop in a thread."""
 
     @property
     def is_over(self) -> bool:
-        """The ticker has ended: it was stopped, or something failed. From any thread."""
+        """True once the ticker has ended, after ``stop`` or an error. Thread-safe."""
 
     def poke(self) -> None:
-        """Call the functions now. From any thread."""
+        """Call the functions now. Thread-safe."""
 
     def stop(self, patience: float = LAST_TICK) -> None:
-        """Make no more calls. A running call is cancelled after ``patience`` seconds. From any thread."""
+        """Stop calling. A running call is cancelled after ``timeout`` seconds. Thread-safe."""
 
     async def ended(self) -> None:
-        """Wait for the end after ``stop``, at most for the patience and a second. From any loop.
+        """Wait for the end after ``stop``, at most its timeout and a second. Call it from any loop.
 
-        Raises what ended it: an error of a function, or of ``on_end``.
+        Raises the error of a function or of ``on_end`` that ended the ticker.
         """
 
 
@@ -63,23 +63,23 @@ class Clock(Protocol):
     """Monotonic time, sleeping and timers."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment."""
+        """Return monotonic seconds."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for so many seconds."""
+        """Wait for ``seconds``."""
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> Cancelable:
-        """Call a function from the running loop after so many seconds."""
+        """Call a function on the running loop after ``seconds``."""
 
     def ticker(self, name: str, *ticks: Tick, on_end: OnEnd = nothing) -> Ticker:
         """Start calling ``ticks``. ``on_end`` is called on their loop after the last call."""
 
     def pinned(self) -> datetime | None:
-        """The frozen wall time of a test; ``None`` in production, where the store's own clock counts."""
+        """Return the frozen wall time of a test; ``None`` in production."""
 
 
 class SystemClock:
-    """Real time."""
+    """The clock of the machine."""
 
     monotonic = staticmethod(time.monotonic)
 
@@ -116,7 +116,7 @@ class Rounds:
         self.poke()
 
     async def run(self) -> None:
-        """Call the functions until stopped. Raises what a function raises, after the others have ended."""
+        """Call the functions until stopped. Raises a function's error after the others have ended."""
         stopped = asyncio.ensure_future(self._stopped.wait())
         rounds = [asyncio.ensure_future(self._repeat(tick, poked)) for tick, poked in self._ticks]
         try:
@@ -124,7 +124,7 @@ class Rounds:
             self.stop(self._patience)
             await asyncio.wait(rounds, timeout=self._patience)
         finally:
-            self.stop(self._patience)  # first: a call that is cancelled is not made again
+            self.stop(self._patience)  # before cancelling, so that a cancelled call is not repeated
             for _ in range(2):  # a driver that is cancelled may wait for the store to cancel too
                 for one in (stopped, *rounds):
                     one.cancel()
@@ -142,7 +142,7 @@ class Rounds:
         while not self._stopped.is_set():
             poked.clear()  # before the call: a poke during it asks for one more
             pause = LAST_TICK
-            with suppress(asyncio.CancelledError):  # also what a driver waits for may be: no reason to end in silence
+            with suppress(asyncio.CancelledError):  # a driver may raise it too: no reason to stop
                 pause = await tick()
             timer = self._clock.call_later(pause, poked.set)
             await poked.wait()
@@ -152,7 +152,7 @@ class Rounds:
 class ThreadTicker:
     """An event loop in a thread of its own, for as long as it ticks.
 
-    A call that blocks the thread, and so cannot be cancelled, is left behind: the thread ends after it.
+    A call that blocks the thread cannot be cancelled; the thread ends after it.
     """
 
     def __init__(self, name: str, ticks: Sequence[Tick], on_end: OnEnd) -> None:
@@ -207,12 +207,12 @@ sleep_blocking = time.sleep
 """Sleep in a thread that is not the loop's (a store's retry after a busy file, a supervisor's poll)."""
 
 stopwatch = time.perf_counter
-"""Seconds for measuring how long something took; the finest clock there is."""
+"""Seconds of the clock with the highest resolution, for measuring durations."""
 
 wall_nanoseconds = time.time_ns
 """The wall time in nanoseconds since 1970, for traces."""
 
 
 def wall_clock() -> datetime:
-    """The machine's wall time, in UTC: for run times and for what people read. Never for leases."""
+    """Return the machine's wall time in UTC, for run times and for people. Never use it for leases."""
     return datetime.now(UTC)

@@ -1,37 +1,37 @@
-"""Every exception, one tree.
+"""The tree of exceptions.
 
 StowhandError
 ├── Misuse                    a call that cannot work: raised by a handler, its job fails at once
 │   ├── ConfigurationError    a setting is missing, unknown or contradicts another     (exit code 2)
 │   │   └── CrontabError      lines of a crontab, or items, that are wrong; names each
-│   └── InvalidJob            a job that may not be enqueued; says what, and the limit (a ValueError)
+│   └── InvalidJob            a job that may not be enqueued; names field and limit    (a ValueError)
 ├── UnknownTask               no such task here; suggests the nearest name             (a LookupError)
 ├── DuplicateTask             two functions claim one task name
-├── ResourceUnavailable       what a task asks for could not be opened: its worker ends
-├── UnknownJob                there is no job of this id, and there never was          (a LookupError)
+├── ResourceUnavailable       a resource of a task could not be opened: its worker ends
+├── UnknownJob                there never was a job with this id                       (a LookupError)
 ├── NoResult                  a job whose result was asked for has none
-│   ├── JobFailed             it has failed for good: with its error, class and attempts
+│   ├── JobFailed             it has permanently failed: with its error, class and attempts
 │   ├── JobCanceled           it was canceled
-│   ├── JobRemoved            it was removed while it was waited for
-│   ├── JobReplaced           another job took its place under its key
-│   ├── JobNotVisible         the transaction that it was enqueued in is open, or was rolled back
-│   └── ResultNotKept         it has ended; what it returned, or how it ended, was not kept
+│   ├── JobRemoved            it was removed while the caller waited
+│   ├── JobReplaced           another job with its key replaced it
+│   ├── JobNotVisible         the transaction that enqueued it is open, or was rolled back
+│   └── ResultNotKept         it has ended; its result, or its outcome, was not kept
 ├── UndecodablePayload        a row whose payload no worker can read; that job alone fails
 ├── StoreError
 │   ├── StoreUnreachable      the store does not answer                                (exit code 3)
 │   ├── StoreRefused          the login, or the worker token, has no right to this
-│   ├── StoreTooSlow          a store that is only read did not answer within its ``read_timeout``
-│   ├── QueueFull             a flow's queue holds as many jobs as it may: nothing was created
-│   ├── OutcomeUnknown        the reply to an enqueue was lost: committed, or not
-│   ├── LeaseLost             a write of an attempt that no longer holds its record: nothing was changed
+│   ├── StoreTooSlow          a read-only store did not answer within its ``read_timeout``
+│   ├── QueueFull             a flow's queue has its maximum length: nothing was created
+│   ├── OutcomeUnknown        the reply to an enqueue was lost: it may be committed
+│   ├── LeaseLost             a write of an attempt that lost its lease: nothing was changed
 │   ├── LogRefused            no such entry, or the log of an attempt that is over
-│   ├── TableUnsuitable       a user's table, or view, cannot be served as it is; names the DDL that fixes it
+│   ├── TableUnsuitable       a user's table or view cannot be used as it is; names the DDL that fixes it
 │   └── SchemaError           the store's schema does not suit this version            (exit code 4)
 │       ├── SchemaMissing     nothing is installed
 │       ├── SchemaOutdated    an older schema: run ``stowhand migrate``
 │       └── SchemaTooNew      a newer, breaking schema: upgrade this program
-└── NonRetryable              raised by a handler: fail at once, whatever attempts are left
-    └── Poison                the same, and counted apart in the metrics
+└── NonRetryable              raised by a handler: fail at once, even if attempts are left
+    └── Poison                the same, with the outcome ``poison`` in metrics
 """
 
 from __future__ import annotations
@@ -99,23 +99,23 @@ class InvalidJob(Misuse, ValueError):
 
 
 class UnknownTask(StowhandError, LookupError):
-    """No task of that name is registered here."""
+    """No task with this name is registered."""
 
 
 class DuplicateTask(StowhandError):
-    """Two functions were registered under one task name."""
+    """Two functions were registered with the same task name."""
 
 
 class ResourceUnavailable(StowhandError):
-    """A resource that a task asks for could not be opened, has ended by itself, or is not open."""
+    """A resource of a task could not be opened, has ended by itself, or is not open."""
 
 
 class UnknownJob(StowhandError, LookupError):
-    """There is no job of this id, and there never was."""
+    """There never was a job with this id."""
 
 
 class NoResult(StowhandError):
-    """A job whose result was asked for has none."""
+    """The job has no result."""
 
     def __init__(self, message: str, job_id: int = 0) -> None:
         super().__init__(message)
@@ -123,47 +123,47 @@ class NoResult(StowhandError):
 
 
 class JobFailed(NoResult):
-    """It has failed for good."""
+    """The job has permanently failed."""
 
     def __init__(
         self, message: str, job_id: int = 0, *, error: str = "", error_class: str | None = None, attempts: int = 0
     ) -> None:
         super().__init__(message, job_id)
         self.error = error
-        """Its last error: the title on the first line, the traceback below it."""
+        """The last error: the title on the first line, then the traceback."""
         self.error_class = error_class
-        """The dotted path of the error's class, ``WorkerDied``, or ``by hand``; ``None``: its worker did not say."""
+        """The dotted path of the error's class, ``WorkerDied`` or ``by hand``; ``None`` if unknown."""
         self.attempts = attempts
-        """Attempts that it has had."""
+        """The number of attempts."""
 
 
 class JobCanceled(NoResult):
-    """It was canceled."""
+    """The job was canceled."""
 
 
 class JobRemoved(NoResult):
-    """It was removed while it was waited for."""
+    """The job was removed while the caller waited."""
 
 
 class JobReplaced(NoResult):
-    """Another job took its place, and its id, under its key: what comes of that one is another result."""
+    """Another job with its key replaced the job and took its id. Its result would be another one."""
 
 
 class JobNotVisible(NoResult):
-    """The transaction that it was enqueued in is still open, or was rolled back."""
+    """The transaction that enqueued the job is still open, or was rolled back."""
 
 
 class ResultNotKept(NoResult):
-    """It has ended; what it returned, or how it ended, was not kept."""
+    """The job has ended, but its result or its outcome was not kept."""
 
 
 class UndecodablePayload(StowhandError):
-    """A stored payload that no version of the program can read: it is no strict JSON, or beyond the limits."""
+    """A stored payload that no version of the program can read: not strict JSON, or beyond the limits."""
 
 
 class PayloadMismatch(StowhandError):
-    """A stored payload, or a result, is valid JSON that this version of its task cannot take; during a deploy another
-    version may."""
+    """A stored payload or result is valid JSON, but does not match this version of its task. During a deploy another
+    version may match."""
 
 
 class StoreError(StowhandError):
@@ -175,34 +175,34 @@ class StoreUnreachable(StoreError):
 
 
 class StoreRefused(StoreError):
-    """The store answers, and refuses this call to this login or this worker token. The call has changed nothing."""
+    """The login or the worker token has no right to this call. Nothing was changed."""
 
 
 class StoreTooSlow(StoreError):
-    """A question to a store that is only read took longer than its ``read_timeout``. The store itself is well."""
+    """A query to a read-only store took longer than its ``read_timeout``."""
 
 
 class QueueFull(StoreError):
-    """A queue holds as many jobs as it may. Nothing was written; the same call succeeds once there is room."""
+    """A queue has its maximum length. Nothing was written; the same call succeeds once there is room."""
 
 
 class OutcomeUnknown(StoreError):
-    """The connection broke while an enqueue was being committed: it may or may not be there.
+    """The connection broke during the commit of an enqueue: the job may or may not exist.
 
-    Repeat it with the same ``key``: with a key a repeat yields one job.
+    Repeat the call with the same ``key``, which yields one job.
     """
 
 
 class LeaseLost(StoreError):
-    """The attempt does not hold its record any more: another worker has it, or it is deleted. Nothing was changed."""
+    """The attempt has lost its lease: another worker has the record, or it was deleted. Nothing was changed."""
 
 
 class LogRefused(StoreError):
-    """There is no such entry in the execution log, or the attempt that it belongs to is over. Nothing was changed."""
+    """The execution log has no such entry, or its attempt is over. Nothing was changed."""
 
 
 class TableUnsuitable(StoreError):
-    """A user's table or view cannot be served as it is. The message names each problem and the DDL that fixes it."""
+    """A user's table or view cannot be used as it is. The message names each problem and the DDL that fixes it."""
 
 
 class SchemaError(StoreError):
@@ -230,7 +230,7 @@ class Poison(NonRetryable):
 
 
 def a_type(given: object) -> str:
-    """``an int``"""
+    """Return the name of the value's type with an article, such as ``an int``."""
     name = type(given).__qualname__
     return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
@@ -289,7 +289,7 @@ def unknown_attribute(owner: object, name: str) -> AttributeError:
 
 
 def _near(given: object, known: Collection[str], likeness: float, others: Mapping[str, str]) -> list[str]:
-    """The nearest first; at most three."""
+    """Return at most three known words, the nearest first."""
     spelt = {name.lower(): word for name, word in others.items() if word in known}
     spelt |= {word.lower(): str(word) for word in known}
     return [spelt[name] for name in difflib.get_close_matches(str(given).lower(), spelt, 3, likeness)]

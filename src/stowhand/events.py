@@ -1,9 +1,8 @@
-"""The closed list of events: what the core reports, grouped by what it is about. ``observe/`` makes log lines, metrics
-and traces of them.
+"""The closed list of events, grouped by subject. ``observe/`` turns them into log lines, metrics and traces.
 
     worker      WorkerStarted … WorkerStopped, LoopBlocked, ChildDied, ChildRenewed, TasksReloaded
     job         JobStarted … JobUnknown, JobsReturned, JobsReset, hooks, threads
-    store       its calls, its troubles, what it refuses
+    store       its calls, failures and refusals
     schedule    Cron…
     lending     a store served over HTTP; the dashboard
 
@@ -27,23 +26,23 @@ from stowhand.jobs.queues import ALL_QUEUES, Queues
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened. The list is closed: the classes of this module."""
+    """Base class of all events, which are the classes of this module."""
 
 
 # -- worker ------------------------------------------------------------------------------------
 
 
 class WorkerStarted(Event, frozen=True):
-    """A worker has connected and looks for jobs. ``tasks``: those that it claims; ``None``: any."""
+    """A worker has connected and starts to claim jobs of ``tasks``; ``None`` means all tasks."""
 
     worker: str
     tasks: tuple[str, ...] | None
     queues: Queues = ALL_QUEUES
-    """The queues from which it claims."""
+    """The queues from which the worker claims."""
 
 
 class WorkerQuietChanged(Event, frozen=True):
-    """A worker claims nothing new and stays (``quiet``), or claims again."""
+    """A worker stops claiming and keeps running (``is_quiet``), or claims again."""
 
     worker: str
     running: int
@@ -51,8 +50,10 @@ class WorkerQuietChanged(Event, frozen=True):
 
 
 class WorkerRenewed(Event, frozen=True):
-    """A worker has reached ``max_jobs``, ``max_age`` or ``max_memory``: it claims nothing new, and ends when nothing
-    runs. ``reason``: which limit."""
+    """A worker has reached ``max_jobs``, ``max_age`` or ``max_memory``; ``reason`` names the limit.
+
+    It stops claiming, and ends when nothing runs.
+    """
 
     worker: str
     reason: str
@@ -60,7 +61,7 @@ class WorkerRenewed(Event, frozen=True):
 
 
 class WorkerStopping(Event, frozen=True):
-    """A worker claims nothing new. ``now``: running jobs are cancelled and handed back instead of awaited."""
+    """A worker stops claiming. With ``is_immediate``, running jobs are cancelled and returned to the queue."""
 
     worker: str
     running: int
@@ -68,15 +69,18 @@ class WorkerStopping(Event, frozen=True):
 
 
 class WorkerStopped(Event, frozen=True):
-    """A worker has ended. ``unfinished``: handlers that could not be stopped. Their jobs go back unspent: at the
-    end of a process of ours at once, of a worker in yours when their leases end."""
+    """A worker has stopped. ``unfinished`` handlers could not be stopped.
+
+    Their jobs return to the queue when the process of ``stowhand worker`` ends. Those of an embedded worker return when
+    their leases expire.
+    """
 
     worker: str
     unfinished: int
 
 
 class LoopBlocked(Event, frozen=True):
-    """A handler blocks the event loop. ``stack``: where it is."""
+    """A handler blocks the event loop. ``stack`` is its current stack."""
 
     worker: str
     task: str | None
@@ -88,24 +92,24 @@ class LoopBlocked(Event, frozen=True):
 
 
 class ChildDied(Event, frozen=True):
-    """A worker process of a supervisor ended without being asked to. ``how``: the signal or the exit code, in words."""
+    """A worker process of a supervisor exited unexpectedly. ``cause`` describes the signal or the exit code."""
 
     worker: str
     pid: int
     cause: str
     jobs: int
-    """How many jobs came back at once."""
+    """Number of jobs that were reset at once."""
 
 
 class ChildRenewed(Event, frozen=True):
-    """A worker process of a supervisor has reached a limit and ended in order; another takes its place."""
+    """A worker process of a supervisor has reached a limit and stopped; another one replaces it."""
 
     worker: str
     pid: int
 
 
 class TasksReloaded(Event, frozen=True):
-    """The folder of tasks has changed and was loaded again. ``problem``: why the old tasks stay."""
+    """The folder of tasks was loaded again after a change. ``problem`` is the reason why the old tasks are kept."""
 
     worker: str
     tasks: tuple[str, ...]
@@ -116,18 +120,18 @@ class TasksReloaded(Event, frozen=True):
 
 
 class JobStarted(Event, frozen=True):
-    """A handler starts."""
+    """A handler starts to run a job."""
 
     worker: str
     job_id: JobId
     task: str
     attempt: int
     waited: float | None = None
-    """Seconds for which it was due before its claim, by the store's clock; ``None``: a record of a user's table."""
+    """Seconds between due time and claim, by the store's clock; ``None`` for a record of a user's table."""
 
 
 class JobLeft(Event, frozen=True):
-    """What ``JobStarted`` announced is over, however it ended; its outcome, if there is one, is not recorded yet."""
+    """A started attempt is over. Its outcome, if any, is not recorded yet."""
 
     worker: str
     job_id: JobId
@@ -135,7 +139,7 @@ class JobLeft(Event, frozen=True):
 
 
 class JobEnded(Event, frozen=True):
-    """A handler has ended, and the store has recorded its outcome."""
+    """The store has recorded the outcome of an attempt."""
 
     worker: str
     job_id: JobId
@@ -146,7 +150,7 @@ class JobEnded(Event, frozen=True):
     seconds: float
     error: str | None
     retry_in: float | None = None
-    """Seconds until an attempt that is retried is due again."""
+    """Seconds until the job is due again, if it is retried."""
 
 
 class JobLogged(Event, frozen=True):
@@ -154,7 +158,7 @@ class JobLogged(Event, frozen=True):
 
     worker: str
     job_id: JobId | None
-    """``None``: ``pre_claim`` wrote it, which has no job."""
+    """``None`` for a line of ``pre_claim``, which has no job."""
     task: str
     level: str
     """debug, info, warning, error."""
@@ -163,7 +167,7 @@ class JobLogged(Event, frozen=True):
 
 
 class HookFinished(Event, frozen=True):
-    """A hook (``pre_claim``, ``pre_handle``, ``handle``, ``post_handle``) has ended."""
+    """A hook (``pre_claim``, ``pre_handle``, ``handle``, ``post_handle``) has returned or raised."""
 
     worker: str
     task: str
@@ -173,9 +177,9 @@ class HookFinished(Event, frozen=True):
 
 
 class HookFailed(Event, frozen=True):
-    """``pre_claim`` or ``post_handle`` raised. Nothing follows but that, after ``pre_claim``, the next claim waits.
+    """``pre_claim`` or ``post_handle`` raised. After ``pre_claim`` the next claim is delayed.
 
-    Or what tasks share did not close, or not in time: ``hook`` is ``close of resource …`` then.
+    If a resource did not close, or not in time, ``hook`` is ``close of resource …``.
     """
 
     worker: str
@@ -185,8 +189,7 @@ class HookFailed(Event, frozen=True):
 
 
 class ThreadAbandoned(Event, frozen=True):
-    """The thread of an attempt that was stopped goes on, after some seconds in which it could end. Its result will be
-    ignored."""
+    """The thread of a stopped attempt still runs after some seconds. Its result will be ignored."""
 
     worker: str
     job_id: JobId
@@ -194,7 +197,7 @@ class ThreadAbandoned(Event, frozen=True):
 
 
 class ThreadEnded(Event, frozen=True):
-    """A thread that outlived its attempt has ended. ``left``: such threads of this worker that still run."""
+    """An abandoned thread has ended. ``remaining`` is the number of abandoned threads of this worker."""
 
     worker: str
     job_id: JobId
@@ -203,15 +206,15 @@ class ThreadEnded(Event, frozen=True):
 
 
 class ThreadsExhausted(Event, frozen=True):
-    """As many threads have outlived their attempts as jobs may run at once. The worker claims nothing until one of them
-    ends; the process of ``stowhand worker`` ends with exit code 5."""
+    """A worker has as many abandoned threads as slots. It claims nothing until one of them ends. The process of
+    ``stowhand worker`` ends with exit code 5."""
 
     worker: str
     threads: int
 
 
 class LeaseExpiring(Event, frozen=True):
-    """No beat has reached the store for so long that the lease may be given away: the handler is stopped."""
+    """No heartbeat has reached the store for so long that the lease may expire. The handler is stopped."""
 
     worker: str
     lease: Lease
@@ -219,7 +222,7 @@ class LeaseExpiring(Event, frozen=True):
 
 
 class JobLost(Event, frozen=True):
-    """The lease was lost: nothing is recorded of this attempt, whatever its handler did or still does."""
+    """The lease was lost. Nothing of this attempt is recorded."""
 
     worker: str
     job_id: JobId
@@ -228,18 +231,18 @@ class JobLost(Event, frozen=True):
 
 
 class JobUnknown(Event, frozen=True):
-    """Whether a settlement was recorded is not known: its reply was lost and a repeat found no trace of it, or the
-    worker stopped before the store had answered."""
+    """It is unknown whether a settlement was recorded: a repeat after a lost reply found no trace of it, or the worker
+    stopped before the store answered."""
 
     worker: str
     job_id: JobId
     task: str
     outcome: AttemptOutcome | None = None
-    """The worker stopped: how the attempt had ended."""
+    """The outcome of the attempt, if the worker stopped."""
 
 
 class JobsReturned(Event, frozen=True):
-    """Jobs were handed back unspent: claimed and not started, or stopped before their end."""
+    """Jobs were returned to the queue (attempt not counted): not started, or stopped before their end."""
 
     worker: str
     job_ids: tuple[JobId, ...]
@@ -247,11 +250,11 @@ class JobsReturned(Event, frozen=True):
 
 
 class JobsReset(Event, frozen=True):
-    """Jobs were taken back from workers that died."""
+    """Jobs of lost workers were reset."""
 
     jobs: tuple[ResetJob, ...]
     by: str = ""
-    """The worker, or the resetter, that did it."""
+    """The worker or resetter that reset them."""
 
 
 class ResultDropped(Event, frozen=True):
@@ -274,14 +277,14 @@ class Listening(Event, frozen=True):
 
 
 class ClaimStarted(Event, frozen=True):
-    """A worker is about to ask the store for up to ``limit`` jobs."""
+    """A worker starts a claim of up to ``limit`` jobs."""
 
     worker: str
     limit: int
 
 
 class ClaimFinished(Event, frozen=True):
-    """The store has answered a claim with ``jobs`` jobs; 0: nothing is due."""
+    """A claim returned ``jobs`` jobs; 0 if nothing is due."""
 
     worker: str
     jobs: int
@@ -289,7 +292,7 @@ class ClaimFinished(Event, frozen=True):
 
 
 class Settled(Event, frozen=True):
-    """The store has recorded the ends of ``jobs`` attempts in one call."""
+    """The store has recorded ``jobs`` settlements in one call."""
 
     worker: str
     jobs: int
@@ -306,7 +309,7 @@ class HeartbeatFinished(Event, frozen=True):
 
 
 class StoreCalled(Event, frozen=True):
-    """A call to a table store has ended. ``store``: its name."""
+    """A call to a table store has returned or failed. ``store`` is its name."""
 
     store: str
     operation: str
@@ -315,8 +318,8 @@ class StoreCalled(Event, frozen=True):
 
 
 class StoreCallFailed(Event, frozen=True):
-    """A call to the store failed and is tried again in ``retry_in`` seconds. ``doing``: claim, settle, beat, listen,
-    reset, throughput; or forbidden flags, where the function that returns them failed."""
+    """A call to the store failed and is retried in ``retry_in`` seconds. ``operation`` is claim, settle, beat, listen,
+    reset or throughput, or forbidden flags if the function that returns them failed."""
 
     worker: str
     operation: str
@@ -325,7 +328,7 @@ class StoreCallFailed(Event, frozen=True):
 
 
 class StoreRecovered(Event, frozen=True):
-    """A call that kept failing works again, after ``failures`` failures."""
+    """An operation works again after ``failures`` consecutive failures."""
 
     worker: str
     operation: str
@@ -333,18 +336,18 @@ class StoreRecovered(Event, frozen=True):
 
 
 class StoreWarning(Event, frozen=True):
-    """A person should know this of a store: because of it jobs wait, run again or are not seen."""
+    """A warning about a store: jobs wait, run again or stay invisible because of it."""
 
     store: str
-    """A table store's name; of others, where the store is."""
+    """The name of a table store, or the address of another store."""
     warning: str
     fix: str
-    """The fix (DDL, mostly); empty where only a person can decide."""
+    """The fix, mostly DDL; empty if a person must decide."""
 
 
 class ChangeRefused(Event, frozen=True):
-    """The database refuses to write one job (a CHECK, a trigger): the job is left to its lease, the others go on.
-    Emitted once for each job and kind of call; ``doing``: beat, release, reset."""
+    """The database refuses to write one job (a CHECK, a trigger). Its lease will expire; other jobs are not affected.
+    Emitted once for each job and ``operation``: beat, release, reset."""
 
     worker: str
     job_id: JobId
@@ -356,7 +359,7 @@ class ChangeRefused(Event, frozen=True):
 
 
 class CronStarted(Event, frozen=True):
-    """The scheduler has registered its items and has made up for missed ticks (``backfilled``: how many)."""
+    """The scheduler has registered its items and enqueued ``backfilled`` missed ticks."""
 
     items: tuple[str, ...]
     backfilled: int
@@ -384,20 +387,20 @@ class CronConflict(Event, frozen=True):
 
 
 class CronClockMoved(Event, frozen=True):
-    """The store's clock has jumped. Back (negative): no tick is repeated. Forward: missed ticks are made up for."""
+    """The store's clock has jumped. Backward (negative): no tick is repeated. Forward: missed ticks are enqueued."""
 
     seconds: float
 
 
 class SchedulingFailed(Event, frozen=True):
-    """Scheduling failed; it starts anew, backfill included, after ``retry_in`` seconds."""
+    """Scheduling failed. It restarts, including backfill, after ``retry_in`` seconds."""
 
     error: str
     retry_in: float
 
 
 class CronReloaded(Event, frozen=True):
-    """The crontab was read again. ``problem``: why the old items stay."""
+    """The crontab was read again. ``problem`` is the reason why the old items are kept."""
 
     items: tuple[str, ...]
     problem: str | None
@@ -407,7 +410,7 @@ class CronReloaded(Event, frozen=True):
 
 
 class LendingStarted(Event, frozen=True):
-    """The server listens. ``open``: it takes no tokens, and serves programs of this machine only."""
+    """The server listens. With ``is_open`` it needs no tokens, and serves only programs on this machine."""
 
     url: str
     store: str
@@ -417,13 +420,13 @@ class LendingStarted(Event, frozen=True):
 
 
 class LendingStopping(Event, frozen=True):
-    """The server accepts no new connections; running requests have ``grace`` seconds to end."""
+    """The server accepts no new connections. Running requests have ``grace`` seconds to finish."""
 
     grace: float
 
 
 class RequestAnswered(Event, frozen=True):
-    """A request was answered. ``who``: the id of its token."""
+    """A request was answered. ``token_id`` is the id of its token."""
 
     call: str
     status: int
@@ -433,11 +436,11 @@ class RequestAnswered(Event, frozen=True):
 
 
 class RemoteCallAudited(Event, frozen=True):
-    """Audit: a call that changed something. ``ids`` and ``verdicts`` are in one order; never a payload or a secret."""
+    """Audit of a call that changed something. ``verdicts`` are in the order of ``ids``. No payloads or secrets."""
 
     call: str
     token_id: str
-    """The id of the token; empty where there are none."""
+    """The id of the token; empty on a server without tokens."""
     worker: str
     ids: tuple[str, ...]
     verdicts: tuple[str, ...]
@@ -445,48 +448,45 @@ class RemoteCallAudited(Event, frozen=True):
 
 
 class DashboardChanged(Event, frozen=True):
-    """Audit: somebody changed something on the dashboard, or signed in. ``ids`` and ``answers`` are in one order.
-
-    Never a payload.
-    """
+    """Audit of a change on the dashboard, or of a sign-in. ``answers`` are in the order of ``ids``. No payloads."""
 
     action: str
     """``retry``, ``cancel``, ``pause serial``, ``run again``, ``sign in``, ..."""
     user: str
-    """As the dashboard knows them; empty: the application that mounts it did not say."""
+    """The user's name; empty if the application that mounts the dashboard gives none."""
     ids: tuple[str, ...]
-    """Of jobs; names of serial keys and tasks; by what somebody signs in: ``token`` or ``link``."""
+    """Job ids, names of serial keys and tasks, or the way of signing in: ``token`` or ``link``."""
     answers: tuple[str, ...]
     address: str
 
 
 class InvalidTokensSent(Event, frozen=True):
-    """An address keeps sending tokens that are not valid; for a minute it is asked to wait."""
+    """An address repeatedly sends invalid tokens. It must wait for a minute."""
 
     address: str
     count: int
 
 
 class TokenFileUnreadable(Event, frozen=True):
-    """The file of tokens has changed and cannot be read; the tokens read before remain valid."""
+    """The file of tokens has changed and cannot be read. The tokens read before remain valid."""
 
     error: str
 
 
 class DashboardStoreLost(Event, frozen=True):
-    """The dashboard's store does not answer: its pages say so, and ask again. Once for each time that it goes."""
+    """The dashboard's store does not answer. Emitted once per outage."""
 
     error: str
 
 
 class DashboardStoreRecovered(Event, frozen=True):
-    """It answers again, after so many seconds."""
+    """The dashboard's store answers again, after an outage of ``seconds``."""
 
     seconds: float
 
 
 class RequestBroken(Event, frozen=True):
-    """A bug: a request could not be answered. ``trace``: its traceback."""
+    """A request failed because of a bug. ``trace`` is the traceback."""
 
     call: str
     trace: str
@@ -494,8 +494,7 @@ class RequestBroken(Event, frozen=True):
 
 Listener = Callable[[Any], None]
 REPORTER = ("stowhand.observe.listener", "report_to_log")
-"""What is called with what a listener raised where ``on_listener_error`` is not set. It is named, and imported then:
-what writes lines is above the events, and a program that listens by itself may never need it."""
+"""The default of ``on_listener_error``. It is imported when needed, because this module must not import ``observe``."""
 
 
 class Events:
@@ -508,13 +507,13 @@ class Events:
         self._listeners: dict[type[Event], list[Listener]] = {}
         self._of_success: set[type[Event]] = set()
         self.around: Callable[[Any, str], AbstractContextManager[object]] | None = None
-        """Encloses each attempt (``handler.Attempt``, the worker's name) of workers that are made with these."""
+        """Returns a context manager for each attempt (``handler.Attempt``, the worker's name) with these events."""
         self.on_listener_error: Callable[[Listener, Event, BaseException], None] | None = None
 
     def on(self, kind: type[Event], listener: Listener, *, success: bool = True) -> None:
-        """Call ``listener`` for events of this type, where they happen: on the loop, or in the heartbeat's thread.
+        """Call ``listener`` for events of this type, on the event loop or in the heartbeat's thread.
 
-        ``success=False``: it does not need a ``JobEnded`` that says ``ok``, though it may receive some.
+        With ``success=False`` it does not need a ``JobEnded`` with the outcome ``ok``, but may receive some.
         """
         self._listeners.setdefault(kind, []).append(listener)
         if success:
@@ -522,11 +521,11 @@ class Events:
 
     @property
     def heard(self) -> KeysView[type[Event]]:
-        """Types that have a listener: a view, which later listeners change too. For what asks once a job."""
+        """Event types with a listener, as a live view, for fast checks per job."""
         return self._listeners.keys()
 
     def wants(self, kind: type[Event], *, success: bool = False) -> bool:
-        """Has this type a listener? ``success``: one that wants jobs that ended well, too."""
+        """Return whether this type has a listener; with ``success``, one that also needs successful jobs."""
         return kind in (self._of_success if success else self._listeners)
 
     def emit(self, event: Event) -> None:
@@ -538,7 +537,7 @@ class Events:
                 self._report(listener, event, error)
 
     def _report(self, listener: Listener, event: Event, error: BaseException) -> None:
-        """To ``on_listener_error``; else to the log, even where the program's own listeners write no log lines."""
-        with suppress(Exception):  # where reporting fails too, nothing is left to report it to
+        # Without on_listener_error the log gets it, even if the program has no listener that writes the log.
+        with suppress(Exception):  # a failing report cannot be reported
             report = self.on_listener_error or getattr(import_module(REPORTER[0]), REPORTER[1])
             report(listener, event, error)

@@ -1,5 +1,4 @@
-"""A process that is forked has its parent's sockets: what it sent there, even a farewell, would be part of the parent's
-session, and what it read, the parent would miss."""
+"""Protection of forked processes: a child that used its parent's sockets would corrupt the parent's sessions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Words of other libraries, and what to write instead: part of every error about an unknown option, attribute or
-command.
+"""Names in other libraries and their equivalents here, for errors about an unknown option, attribute or command.
 
-A hint belongs to the places that know our word: ``delay`` is ``enqueue`` among the attributes of a task.
+A hint applies only where the equivalent is a known name: ``delay`` means ``enqueue`` among the attributes of a task.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _WORDS = {
     "migrate": "schema",
     "doctor": "healthchecks",
 }
-"""Our word: words of other libraries."""
+"""Names of other libraries, by Stowhand's name."""
 
 _RATE = "to limit how often jobs run, see 'Limit the rate' (docs/how-to/limit-the-rate.md)"
 _QUEUE = "queue=... is the class of work, and serial=... runs jobs one at a time"
@@ -112,24 +111,24 @@ _SENTENCES = {
     ("conf", "enqueue_many"): "options are arguments of App(…), or settings: docs/reference/settings.md",
     ("autodiscover_tasks", "enqueue_many"): "name the modules of tasks: App(include=['shop.tasks'])",
 }
-"""What one word of ours does not answer, by the word and one that its place knows."""
+"""Hints that need a sentence, by foreign name and by a name that is known in its place."""
 
 LIKENESS = 0.85
-"""How near a misspelling is to the word."""
+"""Minimum similarity of a misspelling."""
 OURS: dict[str, list[str]] = {}
-"""Word of another library: ours, the nearest first."""
+"""Stowhand's names by the name in another library, the nearest first."""
 for _ours, _theirs in _WORDS.items():
     for _word in _theirs.split():
         OURS.setdefault(_word, []).append(_ours)
 
 
 def our_words(word: object, known: Collection[str]) -> list[str]:
-    """Return the known words that mean what ``word``, or a misspelling of it, means in another library."""
+    """Return the known names that mean the same as ``word``, or a misspelling of it, in another library."""
     words = dict.fromkeys([*(one.lower() for one in known), *OURS])
     nearest = difflib.get_close_matches(str(word).lower(), words, 1, LIKENESS)
     return [ours for name in nearest if name not in known for ours in OURS.get(name, ()) if ours in known]
 
 
 def sentence(word: object, known: Collection[str]) -> str | None:
-    """Return what to write instead of ``word``, where that takes a sentence."""
+    """Return a hint for ``word`` that needs a sentence, or ``None``."""
     return next((text for (theirs, ours), text in _SENTENCES.items() if theirs == word and ours in known), None)

@@ -25,28 +25,28 @@ from stowhand.errors import ConfigurationError
 from stowhand.jobs.option_struct import SuggestingMeta
 
 KEEP_ALIVE = 75
-"""Seconds between two requests; workers beat more often."""
+"""Time between two requests of a connection; heartbeats are more frequent."""
 CONNECTIONS = 1000
-"""Open at a time. One more is answered 503."""
+"""Maximum number of open connections. Further ones receive 503."""
 BACKLOG = 128
 """Connections that the system queues until they are accepted."""
 FILES = 4 * BACKLOG
-"""Open files beside connections: the store's, the program's own, and connections that are about to be refused."""
+"""Open files besides connections: the store's, the program's own, and connections that are being refused."""
 INCOMPLETE_HEAD_BYTES = 32 * 1024
-"""Bytes of the head of a request that are kept until all of it has arrived."""
+"""Maximum size of the incomplete head of a request."""
 
 
 class HttpServerOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
-    """Where a server listens, and how it stops."""
+    """Address, TLS and shutdown of a server."""
 
     host: str = "127.0.0.1"
     port: int
-    """0: any free one."""
+    """0 chooses a free port."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    """``None``: the key is in the file of the certificate."""
+    """``None`` if the key is in the file of the certificate."""
     grace: float = 5.0
-    """Seconds that requests have to end when the server stops; long polls end at once."""
+    """Seconds for requests to finish when the server stops. Long polls end at once."""
 
 
 class Server(uvicorn.Server):
@@ -58,7 +58,7 @@ class Server(uvicorn.Server):
 
 
 class Serving:
-    """A running server. Made by ``serving``."""
+    """A running server, created by ``serving``."""
 
     def __init__(
         self, server: Server, sock: socket.socket, options: HttpServerOptions, on_stop: Callable[[], None]
@@ -68,7 +68,7 @@ class Serving:
         self._on_stop = on_stop
         self._stop_requests = 0
         self.url = url_of("https" if options.tls_cert else "http", sock)
-        """With the actual port."""
+        """The URL with the actual port."""
         self._tasks: list[asyncio.Task[None]] = []
         self._serving = self.run(server.serve(sockets=[sock]))
 
@@ -104,7 +104,7 @@ class Serving:
 async def serving(app: Any, options: HttpServerOptions, on_stop: Callable[[], None]) -> AsyncIterator[Serving]:
     """Serve an ASGI application for the length of the block.
 
-    ``on_stop``: called when it begins to stop, to end the replies that go on until somebody ends them.
+    ``on_stop`` is called when the server starts to stop, to end streaming replies.
     Raises ConfigurationError for a certificate that cannot be used, and when the port is in use.
     """
     check_tls(options.tls_cert, options.tls_key)
@@ -127,7 +127,7 @@ def _config(app: Any, options: HttpServerOptions) -> uvicorn.Config:
         log_level="critical",  # what happens is emitted as events
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # it would let every program here, or whom FORWARDED_ALLOW_IPS names, choose its address
+        proxy_headers=False,  # else local programs and FORWARDED_ALLOW_IPS could forge client addresses
         limit_concurrency=connection_limit(CONNECTIONS) + 1,  # it refuses the connection that reaches this number
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE,
@@ -205,7 +205,7 @@ def _addresses(host: str, port: int) -> list[tuple[int, str]]:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(
-            f"--host {host}: no address of this machine ({error}); say for example 127.0.0.1"
+            f"--host {host}: no address of this machine ({error}); give for example 127.0.0.1"
         ) from None
     return [(family, str(address[0])) for family, _, _, _, address in found]
 

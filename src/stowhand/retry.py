@@ -1,4 +1,4 @@
-"""How long to wait before another attempt. Pure; random numbers are injected."""
+"""Backoffs: the wait before the next attempt. Pure; random numbers are injected."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from stowhand.jobs.lifecycle import Backoff
 __all__ = ["constant", "natural"]
 
 BackoffByError = Callable[[int, BaseException | None], Duration]
-"""The same, of the attempt's number and of what it raised; ``None``: it raised nothing (a timeout, a ``Retry``)."""
+"""A backoff by number and error of the attempt. The error is ``None`` after a timeout or a ``Retry``."""
 AnyBackoff = Callable[[int], Duration] | BackoffByError
-"""What an application may give. Which of the two it is, its signature says."""
+"""Either kind of backoff, distinguished by signature."""
 Random = Callable[[], float]
 """A number in [0, 1)."""
 
 
 def natural(attempt: int) -> float:
-    """``exp(least(10, attempt))`` seconds: 2.7 s, 7.4 s, 20 s … 6 h 7 min. The default; graphile-worker's table.
+    """Return ``exp(min(10, attempt))`` seconds: 2.7 s, 7.4 s, 20 s … 6 h 7 min. The default, as in graphile-worker.
 
     Rounded to the microsecond, as an interval is in PostgreSQL.
     """
@@ -40,37 +40,38 @@ def exponential(
 ) -> Backoff:
     """Return a backoff of ``base * factor ** (attempt - 1)``, at most ``cap``, with ``jitter`` (0.2: ±20 %).
 
-    Below 1 an ``attempt`` counts as the first.
+    An ``attempt`` below 1 counts as 1.
     """
-    first, most = _wait(base), _wait(cap)
-    if not (first >= 0 and most >= 0 and factor >= 1 and 0 <= jitter <= 1):  # in this form it refuses NaN too
+    first = _wait(base)
+    limit = _wait(cap)
+    if not (first >= 0 and limit >= 0 and factor >= 1 and 0 <= jitter <= 1):  # this form also refuses NaN
         raise ConfigurationError("backoff: base and cap >= 0, factor >= 1, jitter between 0 and 1")
 
     def backoff(attempt: int) -> float:
         # The exponent is bounded before the power is taken: factor ** 5000 would raise OverflowError.
         steps = min(max(attempt - 1, 0), 1000.0 / math.log2(factor) if factor > 1 else 0)
-        delay = min(first * factor**steps, most)
+        delay = min(first * factor**steps, limit)
         return delay * (1 + jitter * (2 * random() - 1))
 
     return backoff
 
 
 def constant(delay: Duration) -> Backoff:
-    """Return a backoff with the same wait every time; the same function for the same wait, so settings are equal."""
-    every = _wait(delay)
-    if not every >= 0:
+    """Return a backoff with a constant wait. Equal waits return the same function, so that settings compare equal."""
+    wait_seconds = _wait(delay)
+    if not wait_seconds >= 0:
         raise ConfigurationError("backoff: a wait of 0 or more")
-    return _always(every)
+    return _constant(wait_seconds)
 
 
 @cache
-def _always(every: float) -> Backoff:
-    return lambda attempt: every
+def _constant(wait_seconds: float) -> Backoff:
+    return lambda attempt: wait_seconds
 
 
-def _wait(given: Duration) -> float:
+def _wait(duration: Duration) -> float:
     try:
-        return seconds(given)
+        return seconds(duration)
     except ValueError as error:
         raise ConfigurationError(f"backoff: {error}") from None
 
@@ -84,7 +85,7 @@ PRESETS: dict[str, Backoff] = {"natural": natural, "service": SERVICE}
 def named(policy: AnyBackoff | str) -> AnyBackoff:
     """Return the policy: a function, or the preset of this name.
 
-    Raises ConfigurationError, also for a function that takes other arguments than it is called with.
+    Raises ConfigurationError for an unknown name and for a function with a wrong signature.
     """
     if callable(policy):
         takes_error(policy)
@@ -100,23 +101,25 @@ def named(policy: AnyBackoff | str) -> AnyBackoff:
 
 
 def wait(backoff: AnyBackoff, attempt: int, error: BaseException | None) -> float:
-    """Return the seconds to wait after this attempt. Raises what the function raises; ValueError for no duration.
+    """Return the seconds to wait after this attempt, as a plain number.
 
-    A plain number, whatever kind of number or duration the function gave: no store has to know a ``Decimal``.
+    Raises the function's errors, and ValueError for an invalid duration.
     """
     if takes_error(backoff):
-        given = cast("BackoffByError", backoff)(attempt, error)
+        duration = cast("BackoffByError", backoff)(attempt, error)
     else:
-        given = cast("Backoff", backoff)(attempt)
-    delay = seconds(given)
-    if not delay <= MAX_DURATION_SECONDS:  # in this form it refuses NaN too
+        duration = cast("Backoff", backoff)(attempt)
+    delay = seconds(duration)
+    if not delay <= MAX_DURATION_SECONDS:  # this form also refuses NaN
         raise ValueError(f"the backoff of attempt {attempt} gave {delay} s")
     return delay
 
 
 def takes_error(backoff: AnyBackoff) -> bool:
-    """Whether it is called as ``backoff(attempt, error)``: it has two parameters without a default, or a second one
-    called ``error``. Raises ConfigurationError where it takes neither these nor the attempt's number alone."""
+    """Return whether a backoff takes the error: two parameters without a default, or a second one named ``error``.
+
+    Raises ConfigurationError for any other signature than ``backoff(attempt)`` and ``backoff(attempt, error)``.
+    """
     return backoff is not natural and _takes_error(backoff)
 
 
@@ -126,7 +129,7 @@ def _takes_error(backoff: AnyBackoff) -> bool:
     try:
         signature = inspect.signature(backoff)
     except ValueError:
-        return False  # written in C: its signature is not known
+        return False  # written in C: the signature is unknown
     for arguments in ((1,), (1, None)):
         try:
             signature.bind(*arguments)

@@ -1,7 +1,7 @@
-"""One wake-up for many waits. Each has a time limit of its own, on its own event loop, and ends without the others.
+"""A wake-up for many waiting callers, each with its own timeout and event loop.
 
-A wake-up is a hint: one too many costs an empty claim, a lost one a poll interval. They are counted, so a caller that
-remembers the count misses none that comes between two waits.
+A wake-up is a hint: a surplus one costs an empty claim, a lost one a poll interval. Wake-ups are counted, so a caller
+that remembers the count misses none between two waits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stowhand.clock import Clock
 
 
 class Sleepers:
-    """Waiting callers. ``wakes`` counts how often they were woken."""
+    """Waiting callers. ``wakes`` counts the wake-ups."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -23,11 +23,11 @@ class Sleepers:
         self.wakes = 0
 
     def __len__(self) -> int:
-        """Return how many callers wait."""
+        """Return the number of waiting callers."""
         return len(self._asleep)
 
     def wake(self) -> None:
-        """End every wait. From any thread."""
+        """End every wait. Thread-safe."""
         with self._lock:
             self.wakes += 1
             asleep = list(self._asleep.items())
@@ -36,11 +36,11 @@ class Sleepers:
             if loop is here:
                 _answer(woken, True)
             else:
-                with suppress(RuntimeError):  # its loop was closed while it waited; the others are woken all the same
+                with suppress(RuntimeError):  # its loop was closed while it waited
                     loop.call_soon_threadsafe(_answer, woken, True)
 
     def fail(self, error: Exception) -> None:
-        """Raise the error in every waiting caller. On their event loop."""
+        """Raise the error in every waiting caller. Call this on their event loop."""
         for woken in self._asleep:
             if not woken.done():
                 woken.set_exception(error)

@@ -71,7 +71,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(StrEnum):
-    """What became of one settlement."""
+    """Result of one settlement."""
 
     SETTLED = "settled"
     ALREADY_SETTLED = "already settled"
@@ -96,11 +96,11 @@ class RefusedSettlement(msgspec.Struct, frozen=True):
 
 
 Reply = Verdict | Settlement | RefusedSettlement
-"""What became of one settlement. A ``Settlement``: this was recorded instead of the requested one."""
+"""A store's answer to one settlement. A ``Settlement`` is what the store recorded instead of the requested one."""
 
 
 class RecordedSettlement(msgspec.Struct, frozen=True):
-    """What a store has recorded for one settlement.
+    """The settlement that a store has recorded, with its verdict.
 
     Events, metrics, throughput, the audit and HTTP replies report a settlement from this alone. It may differ from what
     was sent.
@@ -148,18 +148,18 @@ class RefusedChange(msgspec.Struct, frozen=True):
 
 
 class Foreign(msgspec.Struct, frozen=True):
-    """What a store sees of *foreign* leases: those that the calling worker does not renew, its own orphans included."""
+    """The state of *foreign* leases: those that the calling worker does not renew, including its own orphans."""
 
     has_expired: bool = False
-    """One ended more than the slack ago: there is a job to take back."""
+    """At least one expired more than the slack ago, so there is a job to reset."""
     expires_in: float | None = None
-    """Seconds until the first of the others has been expired for the slack; ``None``: there is no other."""
+    """Seconds until the next one has been expired for the slack; ``None``: there is no other lease."""
     none_expired: bool = False
     """In the answer of a claim: none is late, so the heartbeats need not look. Unset, it does not say."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store's own options set for every worker on it."""
+    """Options that a store prescribes to all of its workers."""
 
     lease: float
     """Seconds until the store may give a job to another worker; the worker's ``lease`` is not used."""
@@ -197,21 +197,22 @@ class SettleAndClaim(Protocol):
     async def __call__(
         self, batch: Sequence[tuple[Lease, Settlement]], request: ClaimRequest
     ) -> tuple[Sequence[Reply], Sequence[Claim[Any]]]:
-        """As ``Store.settle``; and of each serial key that this call frees the next job, under the request's token.
+        """Settle as ``Store.settle`` does, and claim the next job of each serial key that this call frees.
 
-        Nothing is claimed of a serial key whose holder this call did not settle, of a paused one, or while something
-        more urgent is due. A claim that cannot be written leaves the settlements as they are. Raises StoreUnreachable
-        when the outcome is not known: first the token is abandoned, then ``Store.settle`` repeated.
+        The claim uses the request's token. Nothing is claimed for a serial key that is paused or whose holder this call
+        did not settle, or while a more urgent job is due. A claim that cannot be written leaves the settlements as they
+        are. Raises StoreUnreachable when the outcome is unknown: the caller abandons the token, then repeats
+        ``Store.settle``.
         """
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store declares of itself, once and for good."""
+    """Capabilities that a store declares. They never change."""
 
     rations: bool = False
     """A claim may return fewer jobs than its limit though more are due."""
     lent: bool = False
-    """A server keeps the jobs and lends them: what recurs is scheduled beside it, and the schema is its own."""
+    """The jobs are on a server, which also owns the schema and schedules cron items."""
     table: str | None = None
     """The table whose records these are; ``None``: they are jobs."""
     has_queues: bool = False
@@ -226,20 +227,19 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Store(Protocol[R]):
-    """Where jobs are kept and how they are claimed and settled."""
+    """A store of jobs, from which workers claim and in which they record settlements."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the store declares of itself."""
+        """The capabilities of the store."""
 
     @property
     def terms(self) -> Terms | None:
-        """What the store's own options set for every worker, if anything. It may be known only once the store is
-        open."""
+        """Options that the store prescribes to its workers, if any. They may be known only after the store is open."""
 
     @property
     def enclosing(self) -> EnclosingStore | None:
-        """Prepares each attempt, where the store does that."""
+        """The part that prepares each attempt; ``None`` if the store has none."""
 
     async def open(self) -> None:
         """Connect and check the schema. Raises StoreUnreachable, SchemaError."""
@@ -280,11 +280,11 @@ class Store(Protocol[R]):
         """Wake-ups are known to arrive at present (a listening connection has answered), so polls may be rarer."""
 
     def heartbeats(self) -> Heartbeats:
-        """With a connection of its own, which the first call opens, for the loop on which that is made."""
+        """Return heartbeats with a connection of their own, which the first call opens on the calling loop."""
 
 
 class Heartbeats(Protocol):
-    """What keeps leases valid while the worker's loop is busy: on one other loop, in a thread of its own.
+    """Calls that keep leases valid while the worker's loop is busy. They run on another loop, in a thread of its own.
 
     One call at a time, each bounded; it may block that thread. Every method raises StoreUnreachable, and is harmless
     when it was cancelled or its reply was lost, and when it is repeated.
@@ -312,10 +312,10 @@ class Heartbeats(Protocol):
         """Take back this one job: the child that ran it died."""
 
     def refused(self) -> Sequence[RefusedChange]:
-        """What the database refused to change since the last call of this. Each job appears once per kind of call."""
+        """Return the changes that the database refused since the last call. Each job appears once per kind of call."""
 
     async def check(self) -> None:
-        """Raises SchemaTooNew once the store's schema has been upgraded beyond what this version can work with."""
+        """Raise SchemaTooNew if the schema has been upgraded beyond what this version supports."""
 
     async def check_writable(self) -> None:
         """Raises StoreUnreachable where nothing can be written at present, as far as that can be seen without a change
@@ -336,7 +336,7 @@ class CancellationFinder(Protocol):
     """
 
     async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
-        """Those of these leases that are valid and whose jobs were asked to cancel."""
+        """Return the given leases that are valid and whose jobs have a cancel request."""
 
 
 def check_arguments(store: object, options: object, kind: type[msgspec.Struct]) -> None:
