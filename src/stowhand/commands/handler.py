@@ -1,7 +1,7 @@
 """Runs the commands of a job, one after another, as a build executor would.
 
-Each has its entry in the execution log: what was run, what it said (both outputs as they come, secrets blacked out),
-how it ended and how long it took. The first that fails ends the job, with its exit code and its last lines.
+Each has its entry in the execution log: the command, its output (stdout and stderr merged, secrets redacted), its exit
+code and its duration. The first failed command ends the attempt; the error contains its exit code and last lines.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ NOT_FOUND_EXIT_CODE, NOT_STARTED_EXIT_CODE = 127, 126
 
 
 class CommandHandler(Generic[R]):
-    """A handler made of ``commands(record)``, a list of them for one record; an async function will do too.
+    """Handler that runs the commands that ``commands(record)`` returns. The function may be async.
 
-    ``redact``        secrets, or a function that gives those of a record; see ``redaction.py``
-    ``timeout``       seconds (or timedelta) for each command that has none of its own; the whole attempt is limited by
+    ``redact``        secrets, or a function that returns a record's secrets; see ``redaction.py``
+    ``timeout``       seconds (or timedelta) for each command without its own timeout; the whole attempt is limited by
                       the worker's ``timeout``
-    ``cwd``, ``env``  folder and variables of every command. Of the worker's own environment a command sees only
-                      ``command.KEPT_VARIABLES``
+    ``cwd``, ``env``  folder and variables of every command. From the worker's environment a command inherits only
+                      ``command.INHERITED_VARIABLES`` and ``LC_*``
     ``grace``         seconds between TERM and KILL for a command's process group
-    ``fatal_codes``   exit codes that no other attempt can help; the others are retried while attempts are left
+    ``fatal_codes``   exit codes that fail the record permanently; others are retried while attempts are left
 
     Raises ConfigurationError.
     """

@@ -18,7 +18,7 @@ _MAX_KEPT_BYTES = OUT_LIMIT + 16  # a few more than are shown, so that shortenin
 
 
 class Output:
-    """Bytes in (``program.OutputReader``), text out. ``changed`` is called when there is more."""
+    """Redacts a program's output (an ``OutputReader``) and keeps its end. ``on_change`` follows each addition."""
 
     def __init__(self, redactor: Redactor, on_change: Callable[[], None] = lambda: None) -> None:
         self._redactor = redactor

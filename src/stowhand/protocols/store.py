@@ -391,7 +391,7 @@ DEFAULT_POOL_SIZE = 10
 
 
 def pool_refusal(option: str, size: int) -> str | None:
-    """Why a worker cannot work with so few connections; ``None``: it can. ``said``: the number as the user gave it."""
+    """Return why a worker cannot work with ``size`` connections, or None. ``option``: the setting, as written."""
     least = RESERVED_CONNECTIONS + 1
     if size >= least:
         return None

@@ -74,7 +74,7 @@ class RunObserver:
         self.shutdown(f"worker shutdown due to {signal}")
 
     async def end(self, error: BaseException | None, *, was_requested: bool) -> None:
-        """Report the end of the run. ``error`` broke the worker, ``asked``: while it was stopping as it should."""
+        """Report the end of the run. ``error`` broke the worker; ``was_requested``: while it was stopping."""
         self._release()
         emit = self._emitter.emit
         if error is not None and was_requested:

@@ -1,7 +1,7 @@
 """An executable file, in any language, as a task.
 
 stdin        ``{"payload": …}``, one line of JSON
-environment  fields of the job: ``STOWHAND_JOB_ID`` and so on, and the same as ``GRAPHILE_WORKER_JOB_ID``
+environment  fields of the job: ``STOWHAND_JOB_ID`` etc.; those that graphile-worker knows also as ``GRAPHILE_WORKER_…``
 stdout       each line is logged by the job's logger at level info
 stderr       each line is logged at level error; the last lines become part of the error of the attempt
 exit code    0 is success; any other code, or a signal, is a failure, which is retried

@@ -115,12 +115,12 @@ async def run_program(
     *,
     may_leave: bool = True,
 ) -> int:
-    """Run it with ``given`` on its input (``None``: it has none); its exit code, negative for a signal.
+    """Run the program and return its exit code, negative for a signal. ``input_data``: its input, if any.
 
-    ``may_leave``: what it leaves running in its group goes on when it ends, unless that holds its pipes.
+    ``may_leave``: processes of its group keep running when it ends, unless they hold its pipes.
 
-    Cancelled, it ends the program first: KILL comes ``patience()`` seconds after TERM. Raises OSError or ValueError
-    when it cannot be started.
+    A cancellation stops the program first: KILL follows ``kill_delay()`` seconds after TERM. Raises OSError or
+    ValueError when the program cannot be started.
     """
     loop = asyncio.get_running_loop()
     PROGRAM_GROUPS.prepare()

@@ -28,7 +28,10 @@ class SharedResources:
         self._open: dict[tuple[asyncio.AbstractEventLoop, Factory], _OpenResource] = {}
 
     async def acquire(self, resource: Resource, on_end: OnEnd) -> _OpenResource:
-        """Open it, unless another worker has. ``ended``: called if it ends by itself. Raises ResourceUnavailable."""
+        """Open the resource unless it is open. ``on_end`` is called if it closes without a request.
+
+        Raises ResourceUnavailable.
+        """
         key = asyncio.get_running_loop(), resource.factory
         open_resource = self._open.get(key)
         if open_resource is None or open_resource.is_closed:
@@ -53,9 +56,9 @@ class SharedResources:
 
 
 class WorkerResources:
-    """Resources of one handler. ``wanted`` returns what tasks of these names ask for; ``None``: all tasks.
+    """Resources of one handler. ``wanted`` returns the resources of the named tasks; ``None``: of all tasks.
 
-    ``given``: what its host has opened, by factory; it is never closed here.
+    ``open_resources``: values opened by the host application, by factory. They are not closed here.
     """
 
     def __init__(
@@ -70,8 +73,11 @@ class WorkerResources:
         self._open: list[tuple[_OpenResource, OnEnd]] = []
 
     async def open(self, tasks: Collection[str] | None, on_end: OnEnd) -> None:
-        """Open what these tasks ask for, and what is not open yet; ``None``: all. ``ended``: called with the error of
-        one that ends by itself. Raises ResourceUnavailable; what was opened stays until ``close``."""
+        """Open the resources of these tasks that are not open yet; ``None``: of all tasks.
+
+        ``on_end`` is called with the error of a resource that closes without a request. Raises ResourceUnavailable;
+        resources opened before stay open until ``close``.
+        """
         await self.open_all(self._wanted(tasks), on_end)
 
     async def open_all(self, wanted: Iterable[Resource], on_end: OnEnd) -> None:

@@ -33,7 +33,7 @@ class Uniqueness:
         key_function: Callable[..., object] | None = None,
         names: tuple[str, ...] = (),
     ) -> None:
-        """``lasts``: seconds after its enqueue for which a completed job is still found."""
+        """``period_seconds``: time after its enqueue during which a completed job is still found."""
         self._shape = shape
         self._period_seconds = period_seconds
         self._key_function = key_function

@@ -39,7 +39,10 @@ MAX_NOTES_PER_CALL = 500
 
 
 class HttpHeartbeats:
-    """One call at a time, on one loop. Every method raises StoreUnreachable, and may be repeated."""
+    """Heartbeats of a remote store. Bound to one event loop, and not safe for concurrent calls.
+
+    Methods that call the server raise StoreUnreachable, and may be repeated.
+    """
 
     def __init__(self, base: str, options: HttpOptions, proofs: HeldProofs) -> None:
         self._http = HttpCaller(base, options, SystemClock())
@@ -75,7 +78,7 @@ class HttpHeartbeats:
         return abandoned
 
     async def foreign(self, own_leases: Sequence[Lease], slack: float) -> Foreign | None:
-        """Return nothing: the server looks for foreign leases that have ended."""
+        """Return an empty ``Foreign``: the server finds the expired leases of other workers."""
         return Foreign()
 
     async def reset_stalled(self, slack: float) -> Sequence[ResetJob]:

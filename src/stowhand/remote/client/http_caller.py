@@ -198,7 +198,7 @@ def _describe(error: Exception) -> str:
 
 
 def _error_of(status: int, body: bytes, url: str, secret: str | None) -> StoreError:
-    """Return the error for a reply that is not 200. ``where``: the address; ``secret`` is never part of the text."""
+    """Return the error for a reply that is not 200. ``secret`` is never part of the text."""
     try:
         error_reply: ErrorReply | None = msgspec.json.decode(body, type=ErrorReply)
     except msgspec.MsgspecError:

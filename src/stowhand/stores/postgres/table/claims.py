@@ -209,7 +209,7 @@ class TableClaims:
         return {**self._context.composer.values, **self._context.values(ids=ids)}
 
     def _taken(self, request: ClaimRequest, rows: Sequence[Row], read_by_key: Rows, bad: Reasons) -> list[ClaimedRow]:
-        """Return the claimed rows. ``rows``: the marked ones; ``shown``: the view's."""
+        """Return the claimed rows. ``rows``: the marked rows; ``read_by_key``: the rows of the view."""
         context = self._context
         marks = {row[0]: row[2:5] for row in rows}
         return claimed_rows(context.shape, request.token, marks, read_by_key, bad, context.job_id)
