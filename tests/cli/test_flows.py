@@ -232,7 +232,7 @@ def test_a_job_of_many_children_is_shown_as_a_summary(run: Run, call: Stowhand, 
 def test_a_job_is_found_however_far_behind_or_it_is_said_where_nobody_looked(
     run: Run, call: Stowhand, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stowhand.cli.flows.MAX_SEARCHED", 2)
+    monkeypatch.setattr("stowhand.cli.flows.MAX_SEARCHED_JOBS", 2)
     monkeypatch.setattr("stowhand.flows.monitor.MAX_SEARCHED_JOBS", 2)
     _, second, third = add(run, program, "one", "two", "three")
     assert "waiting in first, priority 1, position 2" in call("flows", "show", program, second).out

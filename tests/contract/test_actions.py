@@ -276,7 +276,7 @@ async def test_a_key_that_no_job_can_bear_is_no_jobs_and_what_is_no_text_is_refu
     job = await harness.add(key="k")
     remove: Any = harness.store.admin.remove_key
     for nobody in ("", "k\x00", "k\udc80", "x" * 600):
-        assert (await remove(nobody)).done is ActionResult.MISSING
+        assert (await remove(nobody)).result is ActionResult.MISSING
     for wrong in (None, 1, b"k"):
         with pytest.raises(InvalidJob, match="key"):
             await remove(wrong)
@@ -293,7 +293,7 @@ async def test_many_are_acted_on_in_one_call_each_as_alone(harness: StoreHarness
         assert [(answer.result, answer.reason) for answer in answers[:-1]] == [
             (answer.result, answer.reason) for answer in one_by_one
         ]
-        assert answers[-1].done is ActionResult.MISSING
+        assert answers[-1].result is ActionResult.MISSING
         for one, other in zip(alone, together, strict=True):
             left, right = await harness.store.jobs.get(one), await harness.store.jobs.get(other)
             assert (left and left.state) == (right and right.state)

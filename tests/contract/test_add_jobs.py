@@ -49,7 +49,7 @@ async def test_several_hundred_come_back_in_order(harness: StoreHarness) -> None
 
 async def test_one_key_twice_is_refused_and_nothing_written(harness: StoreHarness) -> None:
     waiting = await harness.add(key="k", payload="[1]")
-    with pytest.raises(InvalidJob, match="twice"):
+    with pytest.raises(InvalidJob, match="duplicate key"):
         await harness.store.jobs.add_jobs([NewJob(task="a"), NewJob(task="b", key="k"), NewJob(task="c", key="k")])
     assert list(await harness.everything()) == [waiting]
 

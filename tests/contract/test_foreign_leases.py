@@ -57,11 +57,11 @@ async def test_a_claim_that_finds_nothing_tells_of_foreign_leases_if_it_was_aske
     lease = await harness.start()
     assert harness.store.foreign() is None
     for ours, told in (((), Foreign(expires_in=31.0)), ((lease,), Foreign()), (None, None)):
-        assert await harness.claim(ours=ours) == []
+        assert await harness.claim(own_leases=ours) == []
         await harness.store.next_due(None)
         assert harness.store.foreign() == told
         assert harness.store.foreign() is None, "told once"
     await harness.pass_time(32)
-    await harness.claim(ours=())
+    await harness.claim(own_leases=())
     await harness.store.next_due(None)
     assert harness.store.foreign() == Foreign(), "a past end names nothing"

@@ -213,7 +213,7 @@ def test_when_memory_is_full_a_job_is_refused_and_the_workers_outlast_it(run: Ru
             await held.acquire()
             with server.client() as client:
                 client.config_set("maxmemory", "1")
-                with pytest.raises(StoreError, match="raise maxmemory") as refused:
+                with pytest.raises(StoreError, match="maxmemory") as refused:
                     await flow.create_job({"n": 10})
                 assert not isinstance(refused.value, StoreUnreachable)  # again is no use until somebody acts
                 go_on.set()

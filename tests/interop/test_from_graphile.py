@@ -110,7 +110,7 @@ def test_a_dry_run_counts_and_changes_nothing(theirs: str, version: str, call: S
     assert shown.code == 0, shown.err
     assert shown.out.splitlines() == [
         "Would move from schema graphile_worker to schema graphile_worker:",
-        "  5 jobs: 4 waiting (1 of them have been tried), 1 permanently failed; with their ids",
+        "  5 jobs: 4 waiting (1 of them were attempted), 1 permanently failed; with their ids",
         "  3 job keys, 1 jobs with flags",
         "  2 jobs of 1 named queues",
         "  0 crontab items, with their last ticks",

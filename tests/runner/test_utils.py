@@ -79,7 +79,7 @@ async def test_many_jobs_are_all_or_none(url: str) -> None:
     async with await utils_at(url) as utils:
         with pytest.raises(InvalidJob, match="job 2 of the batch: identifier: not given"):
             await utils.add_jobs([{"identifier": "a"}, {"payload": 1}])
-        with pytest.raises(InvalidJob, match="twice"):
+        with pytest.raises(InvalidJob, match="duplicate key"):
             await utils.add_jobs([{"identifier": "a", "job_key": "k"}, {"identifier": "b", "job_key": "k"}])
         assert (await utils._store.inspect.counts())[State.QUEUED] == 0
 

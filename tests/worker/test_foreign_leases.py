@@ -157,7 +157,7 @@ async def test_claims_ask_about_foreign_leases_once_a_second_at_most() -> None:
         asked = [
             moment
             for name, moment, request in harness.store.calls
-            if name == "claim" and not request.suspects and request.ours is not None
+            if name == "claim" and not request.suspects and request.own_leases is not None
         ]
         assert 3 <= len(asked) <= 7
         assert all(later - earlier >= 1.0 for earlier, later in pairwise(asked))

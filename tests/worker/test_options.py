@@ -196,7 +196,7 @@ def test_queues_of_a_store_without_queues_are_refused(given: dict[str, Any]) -> 
     ("given", "words"),
     [
         ({"queues": ()}, "queues: empty"),
-        ({"queues": ("mail",), "exclude_queues": ("mail",)}, "queues, exclude_queues: no queue is left"),
+        ({"queues": ("mail",), "exclude_queues": ("mail",)}, "queues, exclude_queues: every queue is excluded"),
     ],
 )
 def test_a_worker_that_would_claim_from_no_queue_is_refused(given: dict[str, Any], words: str) -> None:

@@ -265,7 +265,7 @@ class Store(Protocol[R]):
         for a claim to cancel it; ``None`` if there is neither."""
 
     def foreign(self) -> Foreign | None:
-        """The foreign leases seen when a claim with ``ours`` found nothing and ``next_due`` was called after it.
+        """The foreign leases seen when a claim with ``own_leases`` found nothing and ``next_due`` was called after it.
 
         Each answer is returned once; ``None`` where there is none, or where the store leaves this to its
         ``Heartbeats``. Counted with ``lifecycle.slack``; ``late`` is never set: leases that are past would hurry every

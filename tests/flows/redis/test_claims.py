@@ -151,7 +151,7 @@ def test_bytes_that_are_no_text_hurt_nobody_else(plain_harness: Harness) -> None
 )
 def test_conditions_and_flags_are_refused(plain_harness: Harness, asked: dict[str, Any]) -> None:
     job_id = plain_harness.add()
-    with pytest.raises(ConfigurationError, match="takes no conditions"):
+    with pytest.raises(ConfigurationError, match="supports no conditions"):
         plain_harness.claim(**asked)
     assert plain_harness.ids() == [job_id]
 

@@ -208,14 +208,14 @@ def test_conditions_are_closed_values_only(run: Run) -> None:
         assert server.asked == []
         await store.claim(ClaimRequest(worker="w", token="t", limit=1, lease=1.0, conditions=(Where("size", "<", 3),)))
         assert server.bodies[0]["conditions"] == [{"column": "size", "op": "<", "value": 3}]
-        with pytest.raises(ConfigurationError, match="takes no conditions"):
+        with pytest.raises(ConfigurationError, match="supports no conditions"):
             await store.claim(REQUEST)
         with pytest.raises(ConfigurationError, match=r"no claim \(ask\)"):
             await store.claim(REQUEST)
         await store.close()
 
     out_of_scope = trouble("out of scope", "no claim", "403 Forbidden", "ask")
-    with Canned(reply(NONE), trouble("refused", "takes no conditions", "400 Bad Request"), out_of_scope) as server:
+    with Canned(reply(NONE), trouble("refused", "supports no conditions", "400 Bad Request"), out_of_scope) as server:
         run(go(server))
 
 

@@ -342,7 +342,7 @@ def test_one_question_serves_an_idle_worker(
         async with asleep(store):
             assert await claim(store) == []
             sql("select stowhand.add_job('t', run_at := now() + interval '1 hour')")
-            assert await claim(store, ours=()) == []
+            assert await claim(store, own_leases=()) == []
             await store._claims._link.close()
             assert await claim(store, suspects=True) == []
             due = await store.next_due(None)
@@ -369,7 +369,7 @@ def test_after_a_claim_that_was_not_filled_one_question_serves_too(
             assert len(await claim(store, 5)) == 1
             store._claims._scan_cursors.clear()  # on a slow machine the claim was as slow as one of a sick table
             asked_there = store._listener._proven_at
-            assert await claim(store, 5, ours=()) == []
+            assert await claim(store, 5, own_leases=()) == []
             assert store._listener._proven_at == asked_there, "it is not idle yet"
             await store._claims._link.close()
             assert await claim(store, suspects=True) == []
@@ -447,7 +447,7 @@ def test_a_poll_says_whether_a_lease_of_others_is_over(store: PostgresStore, sql
             await claim(store, lease=3600.0)
             for late in (False, True):
                 assert await claim(store) == []
-                assert await claim(store, ours=()) == []
+                assert await claim(store, own_leases=()) == []
                 await store.next_due(None)
                 seen = store.foreign()
                 assert seen is not None

@@ -19,20 +19,21 @@ from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import claim
 
 NAMES = """
-select split_part(application_name, ':', 2) from pg_stat_activity
+select split_part(application_name, ':', 2), pid from pg_stat_activity
 where datname = current_database() and application_name like 'stowhand:%' order by 1
 """
 
 
 @pytest.fixture
 def open_roles(sql: Sql, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """What the connections that are open are for."""
+    """What the connections that were opened since are for. A test that failed may have left others."""
     monkeypatch.setattr(link, "IDLE_SECONDS", 0.1)
-    return lambda: [name for (name,) in sql(NAMES)]
+    before = {pid for _, pid in sql(NAMES)}
+    return lambda: [name for name, pid in sql(NAMES) if pid not in before]
 
 
 async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(20):
         while not reached():  # noqa: ASYNC110 - seen from outside only
             await asyncio.sleep(0.02)
 

@@ -345,7 +345,7 @@ def test_a_requeue_after_the_handler_has_ended_is_refused_and_changes_nothing(ru
         async def handle(self, ctx: Attempt[Any], record: Any) -> None: ...
 
         async def post_handle(self, ctx: Attempt[Any], record: Any) -> None:
-            with pytest.raises(LeaseLost, match="its handler has ended"):
+            with pytest.raises(LeaseLost, match="its handler has finished"):
                 await ctx.store.requeue(record)
             Late.said = "refused"
 

@@ -122,7 +122,7 @@ class FlowStore:
         claimed to the queue.
         """
         if request.conditions or request.forbidden_flags:
-            raise ConfigurationError("a queue takes no conditions, and a flow's no flags: jobs come as they stand")
+            raise ConfigurationError("a queue supports no conditions, and a flow no flags: jobs come in their order")
         if request.suspects and self._no_suspects:
             self._no_suspects = False
             return []

@@ -169,7 +169,7 @@ class Claims:
         grant.check_conditions(message.conditions)
         if message.conditions and self._shared_store.kind == QUEUE:
             raise Refused(
-                ErrorKind.REFUSED, "a queue takes no conditions", "limit the claim by task; a table takes them"
+                ErrorKind.REFUSED, "a queue supports no conditions", "limit the claim by task; a table supports them"
             )
         queues = grant.queues_of_claim(message.queues)
         if not (queues.are_all or self._store.capabilities.has_queues):

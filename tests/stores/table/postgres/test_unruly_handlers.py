@@ -332,7 +332,7 @@ def test_a_temporary_table_of_the_same_name_does_not_take_the_records_place(run:
         await attempt.connection.execute("create temp table jobs as select * from public.jobs")
         await write("done")(attempt)
         assert await attempt.store.exists(State.PROCESSING)
-        assert (await attempt.store.requeue(2)).done == "done"
+        assert (await attempt.store.requeue(2)).result == "done"
 
     async def scene(harness: AttemptHarness) -> None:
         claim = await harness.claim(rows=2)
