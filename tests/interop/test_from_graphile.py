@@ -114,7 +114,7 @@ def test_a_dry_run_counts_and_changes_nothing(theirs: str, version: str, call: S
         "  3 job keys, 1 jobs with flags",
         "  2 jobs of 1 named queues",
         "  0 crontab items, with their last ticks",
-        "Their schema would be called graphile_worker_before_stowhand.",
+        "The old schema would be called graphile_worker_before_stowhand.",
     ]
     assert "Add --yes to do it" in shown.err
     assert execute(theirs, SHOWN.format(jobs=source_of(version))) == before
