@@ -17,11 +17,16 @@ from stowhand.jobs.durations import MAX_DURATION_SECONDS, seconds
 from stowhand.jobs.fields import FIELDS, INT32, Kind
 from stowhand.jobs.job import KeyMode, NewJob
 from stowhand.jobs.lifecycle import STATES_WITH_PAYLOAD, Settlement
+from stowhand.jobs.queues import DEFAULT_QUEUE
 
 _MAX_LENGTHS = {field.name: field.limits[1] for field in FIELDS if field.kind is Kind.TEXT and field.limits}
 _MINIMUMS = {field.name: field.limits[0] for field in FIELDS if field.kind is Kind.WHOLE and field.limits}
 _OPTIONAL_FIELDS = tuple(name for name in (*_MAX_LENGTHS, *_MINIMUMS) if name not in ("task", "priority"))
-_NO_VALUES = (None,) * len(_OPTIONAL_FIELDS)
+_USUAL_VALUES = (
+    (None,) * len(_OPTIONAL_FIELDS),
+    tuple(DEFAULT_QUEUE if name == "queue" else None for name in _OPTIONAL_FIELDS),
+)
+"""Values that need no check. An App names the queue of each job, and it is seldom another one."""
 _optional_of = attrgetter(*_OPTIONAL_FIELDS)
 TASK_LIMIT = _MAX_LENGTHS["task"]
 SERIAL_LIMIT = _MAX_LENGTHS["serial"]
@@ -106,7 +111,7 @@ def check_options(job: NewJob) -> NewJob:
         raise InvalidJob(f"{a_type(job)} is not a job; give a NewJob, which task.new_job(…) returns")
     check_name("task", job.task, TASK_LIMIT)
     _check_integer("priority", job.priority, -INT32 - 1)
-    if (values := _optional_of(job)) != _NO_VALUES:
+    if (values := _optional_of(job)) not in _USUAL_VALUES:
         _check_optional(values)
     if job.run_at is not None:
         _check_time(job.run_at, job.delay)
