@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from typing import TypeVar
 
 import msgspec
 
@@ -13,6 +14,7 @@ from stowhand.jobs.durations import format_short_duration
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.protocols.throughput import OutcomeCounts, Period, sum_counts
 
+K = TypeVar("K")
 TASK_SPAN_MINUTES = 4
 """Whole minutes before the current one, for the figures by task."""
 TOTAL_SPANS_MINUTES = (1, 5, 15)
@@ -74,6 +76,17 @@ def recent_counts_object(counted: RecentCounts) -> dict[str, object]:
     return {"seconds": round(seconds, 3), "tasks": [fields(TASK_COUNT_COLUMNS, row) for row in counted.tasks.items()]}
 
 
+def rate_column() -> Column[tuple[K, SpanCounts]]:
+    """Return the column of jobs finished per second, for rows of a key and its counts."""
+    return Column(
+        "per_second",
+        "PER SECOND",
+        lambda row: round(row[1].rate, 3),
+        lambda row: f"{row[1].rate:.2f}",
+        is_right_aligned=True,
+    )
+
+
 def _number(name: str, heading: str = "") -> Column[TaskCounts]:
     return Column(name, heading, lambda row: getattr(row[1].tally, name), is_right_aligned=True)
 
@@ -96,13 +109,7 @@ TASK_COUNT_COLUMNS: list[Column[TaskCounts]] = [
         lambda row: row[0] or OTHERS_LABEL,
         can_shrink=True,
     ),
-    Column(
-        "per_second",
-        "PER SECOND",
-        lambda row: round(row[1].rate, 3),
-        lambda row: f"{row[1].rate:.2f}",
-        is_right_aligned=True,
-    ),
+    rate_column(),
     _number("failures", "FAILED"),
     _number("retry", "RETRIED"),
     _number("resets", "RESETS"),

@@ -19,6 +19,7 @@ from stowhand.cli.recent_counts import (
     TASK_COUNT_COLUMNS,
     RecentCounts,
     SpanCounts,
+    rate_column,
     read_recent_counts,
     recent_counts_object,
 )
@@ -175,13 +176,7 @@ TOTAL_COLUMNS: list[Column[tuple[int, SpanCounts]]] = [
     Column("completed", "COMPLETED", lambda row: row[1].tally.ok, is_right_aligned=True),
     Column("failed", "FAILED", lambda row: row[1].tally.failures, is_right_aligned=True),
     Column("canceled", "CANCELED", lambda row: row[1].tally.canceled, is_right_aligned=True),
-    Column(
-        "per_second",
-        "PER SECOND",
-        lambda row: round(row[1].rate, 3),
-        lambda row: f"{row[1].rate:.2f}",
-        is_right_aligned=True,
-    ),
+    rate_column(),
 ]
 """Counts by the number of minutes."""
 AMOUNT_COLUMNS: list[Column[LiveCounts]] = [
