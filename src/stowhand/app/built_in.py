@@ -57,7 +57,7 @@ def handler_on(store: QueueStore, tasks: Registry, new_logger: LoggerFactory, op
 
 
 def built_in(open_store: Callable[[], Awaitable[QueueStore]]) -> Registry:
-    """Return the built-in tasks for the store that ``opened`` returns."""
+    """Return the built-in tasks for the store that ``open_store`` returns."""
 
     async def purge(payload: Any) -> dict[str, int]:
         ages = payload if isinstance(payload, dict) else {}

@@ -57,7 +57,7 @@ class LoopStores:
         return self._unconnected
 
     def forget_any_store(self) -> None:
-        """Make a new store at the next call, because ``make`` returns other stores from now on."""
+        """Make a new store at the next call, because the factory returns other stores from now on."""
         self._unconnected = None
 
     async def close(self) -> None:

@@ -37,13 +37,13 @@ class SyncFacade(Protocol):
     """The asynchronous object as an expression, for messages."""
 
     def wait_for(self, call: Callable[[Any], Awaitable[Any]], replacement: str) -> Any:
-        """Wait for what ``ask`` returns for the asynchronous object; ``instead``: what to write in an event loop."""
+        """Wait for what ``call`` returns for the asynchronous object. ``replacement``: what to write in a loop."""
 
 
 class SyncMethod(Generic[P, T]):
     """A synchronous method with the name, parameters and types of an asynchronous one, which may be of a part.
 
-    ``instead``: what to write in an event loop, if not the method of the asynchronous object.
+    ``replacement``: what to write in an event loop, if not the method of the asynchronous object.
     """
 
     def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]], replacement: str | None = None) -> None:

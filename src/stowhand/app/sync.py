@@ -149,7 +149,7 @@ class Sync:
         self._portal.close()
 
     def wait_for(self, call: Callable[[QueueStore], Any], replacement: str) -> Any:
-        """Call ``ask`` with the open store; ``instead``: what to write in an event loop."""
+        """Wait for what ``call`` returns for the open store; ``replacement``: what to write in an event loop."""
 
         async def answer() -> Any:
             return await call(await self._app.open())

@@ -8,7 +8,7 @@ flow_jobs      the jobs of flows; a step without a row here belongs to a deleted
 flow_lookups   attributes for finding jobs
 flow_limits    number of jobs that a limiter has admitted in its window
 flow_lists     attributes too long for every step: the parameters of a parent's children
-flow_waits     jobs that a limiter has told to wait; those that do not return expire
+flow_waits     jobs that a limiter makes wait; those that do not return expire
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class RateLimitRequest(msgspec.Struct, frozen=True, kw_only=True):
     part: str
     """Each part has a reservoir of its own."""
     holder: str
-    """The requester. A holder that was told to wait is recognised when it returns."""
+    """The requester. A waiting holder is recognized when it returns."""
     reservoir: int
     interval: float
     """Seconds."""
@@ -169,7 +169,7 @@ def is_step(task: str, key: str | None) -> bool:
 def spend(now: float, previous: RateLimitReply, request: RateLimitRequest, *, came_back: bool) -> RateLimitReply:
     """Return the state of a limiter after one more request at ``now`` (seconds).
 
-    ``came_back`` means that the holder was told to wait before. An overdue holder passes as soon as a window has room,
+    ``came_back`` means that the holder has waited before. An overdue holder passes as soon as a window has room,
     and takes a new ticket otherwise, so that each later window is filled. A new holder does not pass while others wait.
     """
     window = max(previous.slot, int(now // request.interval))

@@ -65,12 +65,12 @@ class OutcomeCounts(msgspec.Struct):
 
     @property
     def failures(self) -> int:
-        """Jobs that have failed for good."""
+        """Number of permanently failed jobs."""
         return self.failed + self.poison
 
     @property
     def errors(self) -> int:
-        """Attempts that failed, for good or to be tried again."""
+        """Number of failed attempts, retried ones included."""
         return self.retry + self.failures
 
     def wait(self, share: float) -> float | None:

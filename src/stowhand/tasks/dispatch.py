@@ -40,7 +40,7 @@ class TaskHandler:
         built_in: Registry | None = None,
         open_resources: Mapping[Factory, object] | None = None,
     ) -> None:
-        """``enqueue``: commits a job of ``helpers.add_job``. ``given``: resources that are open already, by factory."""
+        """``enqueue`` commits a job of ``helpers.add_job``. ``open_resources``: values of the host, by factory."""
         self._registry = registry
         self.task_queues = registry.queues()
         self._resources = WorkerResources(

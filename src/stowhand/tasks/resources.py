@@ -45,7 +45,7 @@ class SharedResources:
         return open_resource
 
     async def release(self, open_resource: _OpenResource, on_end: OnEnd, within: float) -> BaseException | None:
-        """Close it, if nobody else uses it, within so many seconds. Gives what that raised."""
+        """Close the resource if it has no other user. Return the error of closing. ``within``: timeout in seconds."""
         open_resource.users.remove(on_end)
         if open_resource.users:
             return None
@@ -89,7 +89,7 @@ class WorkerResources:
                 self._values[one.factory] = opened.value.result()
 
     async def close(self, within: Callable[[], float]) -> list[tuple[str, BaseException]]:
-        """Close all, the last first; each has ``within()`` seconds. Gives what that raised, by name."""
+        """Close all in reverse order, each within ``within()`` seconds. Return the name and error of each failure."""
         failed = []
         while self._open:
             opened, on_end = self._open.pop()

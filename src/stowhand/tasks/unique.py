@@ -24,7 +24,7 @@ _ALL_ARGUMENTS = "arguments"
 
 
 class Uniqueness:
-    """Makes the keys of one task's jobs: from all arguments, or from what ``choose`` returns for some."""
+    """Makes the keys of one task's jobs: from all arguments, or from what ``key_function`` returns for some."""
 
     def __init__(
         self,
