@@ -1,4 +1,4 @@
-"""Connections that are not used are closed: an idle worker holds the two by which it listens and beats."""
+"""Unused connections are closed. An idle worker keeps at most two: one to listen and one for heartbeats."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_of_a_pool_those_are_closed_that_are_not_needed(
     run(story())
 
 
-def test_an_idle_worker_holds_two_connections(
+def test_an_idle_worker_closes_the_connections_of_claims_and_settlements(
     store: PostgresStore, sql: Sql, open_roles: Callable[[], list[str]], run: Any
 ) -> None:
     async def story() -> None:
@@ -84,7 +84,8 @@ def test_an_idle_worker_holds_two_connections(
         await store.jobs.enqueue(NewJob(task="t"))
         worker = Worker(store, handler(nothing))
         running = asyncio.create_task(worker.run())
-        await until(lambda: open_roles() == ["heart", "listen"])
+        # With an idle time of 0.1 s the heartbeat's connection is closed too, between two heartbeats.
+        await until(lambda: open_roles() in (["heart", "listen"], ["listen"]))
         await store.jobs.enqueue(NewJob(task="t"))
         await until(lambda: sql("select count(*) from stowhand.live") == [(0,)])
         worker.stop()
