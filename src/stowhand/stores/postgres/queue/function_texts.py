@@ -20,7 +20,7 @@ _FUNCTION = re.compile(
 )
 FUNCTIONS = (
     *("views", "time", "tries", "ends", "uniques", "enqueue", "serials", "claim", "idle", "on_failure", "settle"),
-    *("expire", "leases", "inspect", "jobs"),
+    *("expire", "leases", "jobs"),
     *("add_job", "administer", "cron", "flows", "operate", "throughput", "maintain"),
     *("shared_name",),
     *("finish", "grants"),

@@ -145,6 +145,9 @@ from {schema}.tries where job_id = %s::bigint order by place
 -- name: retry
 select done, why from {schema}.retry(%s::bigint, %s::timestamptz)
 
+-- name: retry_failed
+select * from {schema}.retry_failed(%s::bigint[], %s::timestamptz)
+
 -- name: cancel
 select done, why from {schema}.cancel(%s::bigint, %s, %s::timestamptz)
 
@@ -353,9 +356,6 @@ select minute, task from {schema}.write_throughput(%(writer)s, %(rows)s::jsonb, 
 -- name: purge_history
 select completed, canceled, _next
 from {schema}.purge_history(%s::float8, %s::float8, %s::bigint, %s::int, %s::timestamptz)
-
--- name: retry_failed
-select * from {schema}.retry_failed(%s::bigint[], %s::timestamptz)
 
 -- name: purge_failed
 select {schema}.purge_failed(%s::float8, %s::int, %s::timestamptz)

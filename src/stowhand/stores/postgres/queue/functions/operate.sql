@@ -180,23 +180,6 @@ begin
   delete from {schema}.tries t where t.job_id = any(_ids);
 end $$;
 
--- Those of them that have failed are due now, as by `retry`; their ids. Whatever has become of the others: it stays.
-create or replace function {schema}.retry_failed(_ids bigint[], _now timestamptz default null) returns setof bigint
-language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
-declare
-  _at timestamptz := {schema}.at(_now);
-  _failed bigint[];
-begin
-  _failed := array(
-    select j.id from {schema}.live j where j.id = any(_ids) and j.state = 'failed' order by j.id for update);
-  update {schema}.live j
-    set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
-        cancel_requested = false, scout = j.serial is not null, round = {schema}.next_round(j.id)
-    where j.id = any(_failed);
-  if cardinality(_failed) > 0 then perform {schema}.wake(); end if;
-  return query select unnest(_failed);
-end $$;
-
 -- Failed jobs that ended more than so many seconds ago, at most `_limit`; how many went.
 create or replace function {schema}.purge_failed(_age double precision, _limit int, _now timestamptz default null)
 returns bigint

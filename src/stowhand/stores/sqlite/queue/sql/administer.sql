@@ -1,3 +1,47 @@
+-- Actions on one job.
+
+-- name: state
+SELECT state FROM stowhand_jobs WHERE id = :id
+UNION ALL
+SELECT state FROM stowhand_history WHERE id = :id
+
+-- name: retry
+UPDATE stowhand_jobs
+SET state = 'queued', run_at = :now, expires_at = NULL, attempts = 0, resets = 0, finished_at = NULL, cancel_requested = 0,
+    loses_retries = NULL, round = (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id)
+WHERE id = :id
+
+-- name: retry_failed
+UPDATE stowhand_jobs
+SET state = 'queued', run_at = :now, expires_at = NULL, attempts = 0, resets = 0, finished_at = NULL,
+    cancel_requested = 0, loses_retries = NULL, round = (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id)
+WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'failed'
+RETURNING id
+
+-- name: revive
+-- A canceled job comes back with its id; with its key only if no other job has taken that.
+INSERT INTO stowhand_jobs (
+    id, task, payload, state, run_at, attempts, resets, key, {details}, last_error, revision, replaced, created_at,
+    updated_at, started_at, epoch, settled_token, last_worker, round, on_failure
+)
+SELECT
+    id, task, payload, 'queued', :now, 0, 0,
+    CASE WHEN EXISTS (SELECT 1 FROM stowhand_jobs AS live WHERE live.key = past.key) THEN NULL ELSE key END, {details},
+    last_error, revision, replaced, created_at, updated_at, started_at, epoch, settled_token, last_worker,
+    (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id), on_failure
+FROM stowhand_history AS past WHERE id = :id
+
+-- name: has_other_key
+-- Did it come back without the key that it had?
+SELECT 1 FROM stowhand_history AS past JOIN stowhand_jobs AS job ON job.id = past.id
+WHERE past.id = :id AND past.key IS NOT job.key
+
+-- name: forget
+DELETE FROM stowhand_history WHERE id = :id
+
+-- name: ask_to_cancel
+UPDATE stowhand_jobs SET cancel_requested = 1 WHERE id = :id
+
 -- Acting on many jobs. `ids` are those that may be acted on, found in this very transaction: see `actionable`. A job that
 -- loses its token gets a new epoch, so that its worker learns of the loss.
 

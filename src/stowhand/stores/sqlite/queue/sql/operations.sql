@@ -12,13 +12,6 @@ INSERT INTO stowhand_pauses (kind, name, since) VALUES (:kind, :name, :now) ON C
 -- name: resume_kind
 DELETE FROM stowhand_pauses WHERE kind = :kind AND name = :name
 
--- name: retry_failed
-UPDATE stowhand_jobs
-SET state = 'queued', run_at = :now, expires_at = NULL, attempts = 0, resets = 0, finished_at = NULL,
-    cancel_requested = 0, loses_retries = NULL, round = (SELECT max(round) + 1 FROM stowhand_tries WHERE job_id = id)
-WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'failed'
-RETURNING id
-
 -- name: clear_task_queues
 DELETE FROM stowhand_task_queues WHERE task IN (SELECT key FROM json_each(:task_queues) WHERE value = 'default')
 
