@@ -79,7 +79,7 @@ class StepState(StrEnum):
     WAITING = "waiting"
     PROCESSING = "processing"
     DELAYED = "delayed"
-    PARKED_FLAG = "parked"
+    PARKED = "parked"
     FAILED = "failed"
 
 

@@ -59,7 +59,7 @@ def _count(tasks: Sequence[str]) -> Question[Sequence[StepCount]]:
             numbers[task, priority, StepState.FAILED] += number
         else:
             numbers[task, priority, StepState.WAITING] += due
-            numbers[task, priority, StepState.PARKED_FLAG] += parked
+            numbers[task, priority, StepState.PARKED] += parked
             numbers[task, priority, StepState.DELAYED] += number - due - parked
     return [StepCount(*kind, number) for kind, number in numbers.items() if number]
 
@@ -86,7 +86,7 @@ def _by_time(row: Row) -> tuple[Any, int]:
 
 def _delayed_step(engine: Engine, row: Row) -> PlacedStep:
     key, priority, run_at, _, is_parked = row
-    state = StepState.PARKED_FLAG if is_parked else StepState.DELAYED
+    state = StepState.PARKED if is_parked else StepState.DELAYED
     return PlacedStep(key, priority, state, engine.read_moment(run_at).timestamp())
 
 
