@@ -286,7 +286,7 @@ def test_a_proxy_that_is_named_says_who_comes(
         (("--host", "0.0.0.0", "--public-url", "https://a.example"), "stowhand tokens make"),
         (("--trust-header", "X-User"), "--trust-from 10.0.0.0/8 --public-url"),
         (("--trust-header", "X-User", "--trust-from", "10.0.0.0/8"), "--public-url"),
-        (("--trust-from", "proxy"), "no network"),
+        (("--trust-from", "proxy"), "not a network"),
         (("--public-url", "jobs.example.com"), "write it like https://"),
         (("--tokens", "t.json"), "no tokens yet"),
         (("--tls-key", "key.pem"), "--tls-cert"),

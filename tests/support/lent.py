@@ -25,10 +25,10 @@ from stowhand.remote.server.authenticator import Authenticator
 from stowhand.remote.server.claims import Claims
 from stowhand.remote.server.health import Health
 from stowhand.remote.server.http_app import HttpApp
-from stowhand.remote.server.lent_throughput import LentThroughput
 from stowhand.remote.server.proofs import Proofs
+from stowhand.remote.server.remote_throughput import RemoteThroughput
 from stowhand.remote.server.shared_store import QUEUE, SharedStore
-from stowhand.remote.server.store_server import StoreServer, as_it_is
+from stowhand.remote.server.store_server import StoreServer, unchanged
 from stowhand.remote.server.tokens import TokenFile
 from stowhand.remote.server.wake_broadcast import WakeBroadcast
 from stowhand.worker.heartbeat_thread import HeartbeatThread
@@ -49,10 +49,10 @@ class House:
         self._store = store
         self.bell = WakeBroadcast(store, events, clock)
         self._heartbeats = HeartbeatThread("stowhand lending heartbeats", store.heartbeats)
-        self._throughput = LentThroughput(self._heartbeats, clock, events, is_kept=loan.kind == QUEUE)
+        self._throughput = RemoteThroughput(self._heartbeats, clock, events, is_kept=loan.kind == QUEUE)
         proofs = Proofs(SECRET)
-        claims = Claims(loan, self.bell, self._heartbeats, proofs, authenticator.is_valid, self._throughput.lent)
-        server = StoreServer(loan, self._heartbeats, proofs, claims, self._throughput, as_it_is, lambda lease: None)
+        claims = Claims(loan, self.bell, self._heartbeats, proofs, authenticator.is_valid, self._throughput.add_claims)
+        server = StoreServer(loan, self._heartbeats, proofs, claims, self._throughput, unchanged, lambda lease: None)
         self.app: ASGIApp = HttpApp(server, authenticator, Health(loan, self.bell, events, clock), events)
 
     async def write_throughput(self) -> None:

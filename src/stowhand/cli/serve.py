@@ -92,7 +92,7 @@ def command(
         tls_key=tls_key,
         trust_from=trust_from,
         grace=grace,
-        declared=served.tasks().complete_foreign_job,
+        complete_job=served.tasks().complete_foreign_job,
     )
     asyncio.run(_serve(settings, served, options))
     return exit_codes.OK

@@ -108,15 +108,15 @@ class LendingMetrics:
         self._records = metric_definitions.LENDING_RECORDS(registry=self._registry)
         self._verdicts = metric_definitions.LENDING_VERDICTS(registry=self._registry)
 
-    def answered(self, call: str, status: int) -> None:
+    def count_request(self, call: str, status: int) -> None:
         """Count an answered request."""
         self._requests.labels(call, str(status)).inc()
 
-    def lent(self, number: int) -> None:
-        """Count lent records."""
+    def count_claims(self, number: int) -> None:
+        """Count claimed records."""
         self._records.inc(number)
 
-    def settled(self, results: Sequence[RecordedSettlement]) -> None:
+    def count_verdicts(self, results: Sequence[RecordedSettlement]) -> None:
         """Count the verdicts on a batch of settlements."""
         for verdict, number in Counter(result.verdict.value for result in results).items():
             self._verdicts.labels(verdict).inc(number)

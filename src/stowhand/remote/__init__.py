@@ -1,4 +1,4 @@
-"""A store lent over HTTP: the messages, the server that lends it, the client that works with it."""
+"""A store over HTTP: the messages, the server that lends a store, and the client of a lent store."""
 
 from __future__ import annotations
 

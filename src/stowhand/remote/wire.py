@@ -1,13 +1,13 @@
-"""The messages of the HTTP store, in both directions: JSON over HTTP/1.1, ``Authorization: Bearer <token>``.
+"""Messages of the HTTP store in both directions: JSON over HTTP/1.1, with ``Authorization: Bearer <token>``.
 
-The calls are the table ``VERBS``, at the end. Beside them: ``GET /healthz``, ``/readyz`` and ``/metrics``.
+The table ``VERBS`` at the end lists all calls. In addition there are ``GET /healthz``, ``/readyz`` and ``/metrics``.
 
-Errors are an ``ErrorReply`` with 400 malformed, 401 no or wrong token, 403 out of scope, 404 unknown, 405 method, 408
-too slow, 409 lease lost, 413 too large, 429 too many, 431 headers too large, 503 the lent store does not answer.
-Batches answer 200 with a verdict per item, and hold at most 1000 items.
+An error is an ``ErrorReply`` with 400 malformed, 401 missing or wrong token, 403 out of scope, 404 unknown, 405 wrong
+method, 408 too slow, 409 lease lost, 413 too large, 429 too many, 431 headers too large, or 503 the lent store does not
+answer. The reply to a batch is 200 with a verdict for each item. A batch contains at most 1000 items.
 
-A lease contains the claim token that the client made. Where the server has worker tokens, the store knows the claim by
-another token, derived from both: a stolen claim token is useless to another worker, also after a restart of the server.
+A lease contains the claim token that the client has generated. A server with worker tokens derives another token from
+both, and passes it to the store. So a stolen claim token is useless to another worker, even after a server restart.
 """
 
 from __future__ import annotations
@@ -29,15 +29,12 @@ from stowhand.protocols.producer import JobStanding
 from stowhand.protocols.queue_store import Failures
 
 MAX_WAIT_SECONDS = 30.0
-"""How long a poll may wait."""
-
-
+"""Maximum duration of a poll."""
 MAX_LEASE_SECONDS = 86_400.0
-"""Seconds."""
 MAX_BODY_BYTES = 1024 * 1024
-"""Bytes of one request."""
+"""Maximum size of a request."""
 MAX_ITEMS = 1000
-"""Items in one list of a request: leases, settlements, jobs, entries of a log, ids."""
+"""Maximum length of a list in a request: leases, settlements, jobs, log entries or ids."""
 ITEM_LIMIT = msgspec.Meta(max_length=MAX_ITEMS)
 
 Q = TypeVar("Q")
@@ -47,18 +44,20 @@ JobNumber = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One body. In a request an unknown field is an error at every level, since a mistyped one would be ignored in
-    silence (``server/bodies.py``). In a reply it is ignored, since a later version may add some.
+    """Body of a request or reply.
+
+    A request with an unknown field is refused, since a misspelled field would be ignored silently
+    (``server/bodies.py``). Unknown fields of a reply are ignored, since a later version may add some.
     """
 
 
 class RemoteClaimRequest(Message, frozen=True):
     worker: str
     token: str
-    """A uuid, new for every claim: one that was used is refused (``used``). Where the reply to a claim is lost, release
-    its token (``Release.token``), and claim with another one."""
+    """UUID, new for every claim: a token that was already used is refused (``used``). If the reply to a claim is lost,
+    release its token (``ReleaseRequest.token``), and claim with a new one."""
     limit: Annotated[int, msgspec.Meta(ge=0)]
-    """A reply has at most 500 records."""
+    """Maximum number of records. A reply contains at most 500 records."""
     lease: LeaseSeconds
     tasks: tuple[str, ...] | None = None
     forbidden_flags: tuple[str, ...] = ()
@@ -73,11 +72,11 @@ class ClaimedRecord(Message, frozen=True):
 
     lease: Lease
     authorization: str
-    """Proves, with the lease, that this claim was answered to this worker. Sent with every later call about it."""
+    """Proof, with the lease, that this worker holds the claim. Every later call about the lease contains it."""
     record: msgspec.Raw
-    """JSON. A value of any type can be encoded here."""
+    """JSON of any type."""
     kind: str
-    """``job``, ``record``, or ``unreadable`` (``record`` is the reason, a text): how ``record`` is to be read."""
+    """Type of ``record``: ``job``, ``record`` (a row), or ``unreadable`` (then ``record`` is the reason, a text)."""
     task: str
     attempts: int
     max_attempts: int
@@ -110,11 +109,11 @@ class HeartbeatReply(Message, frozen=True):
 
 
 class ProgressNote(Message, frozen=True, omit_defaults=True):
-    """The progress of one attempt."""
+    """Progress of one attempt."""
 
     proof: Proof
     done: float
-    """0 to 1."""
+    """Completed share of the work, 0 to 1."""
     text: str | None = None
 
 
@@ -123,15 +122,18 @@ class ProgressRequest(Message, frozen=True):
 
 
 class ProgressReply(Message, frozen=True):
-    """The reply to progress, which is dropped if the lent store does not answer at once."""
+    """Reply to progress. Progress is dropped if the lent store does not answer at once."""
 
     lost: tuple[Pair, ...] = ()
-    """Leases that were not lent under this token."""
+    """Leases that this token does not hold."""
 
 
 class ProvedSettlement(Message, frozen=True):
-    """If its result, payload or following jobs cannot be stored, the verdict is ``unwritten``. A state that contradicts
-    ``ended`` is an error of the whole call."""
+    """Settlement of a proved lease.
+
+    If its result, payload or following jobs cannot be stored, the verdict is ``unwritten``. A state that contradicts
+    ``ended`` is an error of the whole call.
+    """
 
     proof: Proof
     settlement: Settlement
@@ -143,13 +145,14 @@ class SettleRequest(Message, frozen=True):
 
 
 class Difference(Message, frozen=True, omit_defaults=True):
-    """The settlement recorded instead of the one sent, or why none was."""
+    """Settlement that was recorded instead of the one in the request, or the reason why none was recorded."""
 
     place: int
     """Position in the batch, from 0."""
     recorded: Settlement | None = None
-    """Without its result, payload and following jobs."""
+    """Recorded settlement without its result, payload and following jobs."""
     unwritten: str | None = None
+    """Reason why no settlement was recorded."""
 
 
 class SettleReply(Message, frozen=True, omit_defaults=True):
@@ -158,41 +161,42 @@ class SettleReply(Message, frozen=True, omit_defaults=True):
 
 
 class QueuesRequest(Message, frozen=True):
-    """The queues that the tasks of a worker declare, as it starts."""
+    """Queues that the tasks of a starting worker declare."""
 
     task_queues: Annotated[dict[str, str], ITEM_LIMIT]
-    """By task, for jobs whose producer names no queue and does not know the task."""
+    """Queue by task, for jobs whose producer names no queue and does not know the task."""
 
 
 class QueuesReply(Message, frozen=True):
     left_out: tuple[str, ...] = ()
-    """Tasks that are outside the token's tasks, or whose queue is outside its queues."""
+    """Tasks that were not recorded: the task or its queue is not allowed by the token."""
 
 
 class ReleaseRequest(Message, frozen=True):
     leases: Annotated[tuple[Proof, ...], ITEM_LIMIT] = ()
     token: str | None = None
-    """A claim token whose reply never arrived: its jobs return to the queue, and it can never claim again."""
+    """Token of a claim whose reply was lost: its jobs return to the queue, and the token can never claim again."""
 
 
 class ReleaseReply(Message, frozen=True):
     busy: tuple[Pair, ...] = ()
     """Leases that are not released yet: try again."""
     lost: tuple[Pair, ...] = ()
-    """Leases that were not lent under this token: nothing was changed."""
+    """Leases that this token does not hold: nothing was changed."""
     abandoned: bool = True
+    """False if the claim token could not be released yet: try again."""
 
 
 class ResetRequest(Message, frozen=True):
     leases: Annotated[tuple[Proof, ...], ITEM_LIMIT] = ()
     """Leases of jobs whose worker process, or child process, has died."""
     worker: str | None = None
-    """The name of a worker that has died: everything lent to it under the same worker token is reset."""
+    """Name of a dead worker: all jobs that it claimed with the same worker token are reset."""
 
 
 class ResetReply(Message, frozen=True):
     jobs: tuple[ResetJob, ...] = ()
-    """The jobs that were reset. Each counts one reset."""
+    """Jobs that were reset. Each counts one reset."""
 
 
 class LogRequest(Message, frozen=True):
@@ -206,15 +210,15 @@ class LogReply(Message, frozen=True):
 
 
 class EnqueueRequest(Message, frozen=True, omit_defaults=True):
-    """All of these jobs are enqueued in one transaction, or none."""
+    """Jobs to enqueue in one transaction: all of them, or none."""
 
     jobs: Annotated[tuple[NewJob, ...], ITEM_LIMIT]
     bare: bool = False
-    """The answer contains ids only."""
+    """Whether the reply contains ids only."""
 
 
 class EnqueueReply(Message, frozen=True):
-    """In the order of the jobs that were sent."""
+    """Enqueued jobs, in the order of the request."""
 
     ids: tuple[int, ...]
     jobs: tuple[Job, ...] = ()
@@ -232,54 +236,54 @@ class TermsReply(Message, frozen=True):
 
 
 class DueRequest(Message, frozen=True):
-    """Asks when a job is due, and, with ``wait``, waits for a wake-up.
+    """Question when a job is due; with ``wait``, a request to wait for a wake-up.
 
-    The server counts the lent store's wake-ups. It answers at once when its count differs from ``wake_count``, else as
-    soon as the count changes, or after ``wait`` seconds. A client sends the count that it knew before its last claim:
-    then a wake-up between claim and poll is not missed.
+    The server counts the lent store's wake-ups. It answers at once if its count differs from ``wake_count``, otherwise
+    as soon as the count changes, or after ``wait`` seconds. A client sends the count from before its last claim, so
+    that no wake-up between claim and poll is missed.
     """
 
     tasks: tuple[str, ...] | None = None
     queues: Queues = ALL_QUEUES
     wait: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_SECONDS)] = 0.0
-    """Seconds, at most ``LONGEST_WAIT``. 0: answer at once."""
+    """Seconds, at most ``MAX_WAIT_SECONDS``. 0: answer at once."""
     wake_count: str | None = None
-    """The count in an earlier reply. Required with ``wait``."""
+    """Count from an earlier reply. Required with ``wait``."""
 
 
 class DueReply(Message, frozen=True):
     seconds: float | None = None
-    """Seconds until the earliest waiting job of these tasks is due. Only where ``wait`` is 0."""
+    """Seconds until the earliest waiting job of these tasks is due. Set only if ``wait`` is 0."""
     wake_count: str = ""
-    """The count now, prefixed with an id of this server process: after a restart it differs from every earlier one."""
+    """Current count, prefixed with an id of this server process: after a restart it differs from all earlier counts."""
     is_listening: bool = True
-    """``store.is_listening`` of the lent store: the server is receiving wake-ups."""
+    """``is_listening`` of the lent store: whether the server receives wake-ups."""
 
 
 class ResultsRequest(Message, frozen=True):
-    """Asks how jobs ended."""
+    """Question how jobs ended."""
 
     job_ids: Annotated[tuple[JobNumber, ...], ITEM_LIMIT]
 
 
 class ResultsReply(Message, frozen=True):
     ended: tuple[JobStanding, ...] = ()
-    """The jobs that have finished, were replaced, or do not exist."""
+    """Jobs that have finished, were replaced, or do not exist."""
     left_out: tuple[int, ...] = ()
-    """Ids of finished jobs that the reply has no room for: ask about these again."""
+    """Ids of finished jobs that do not fit into the reply: request them again."""
     retention: float | None = None
-    """How long the lent store keeps the outcome of a job, in seconds; ``None``: not at all."""
+    """Seconds for which the lent store keeps the outcome of a job; ``None``: it keeps none."""
 
 
 class ErrorKind(StrEnum):
-    """The kind of an error, for programs."""
+    """Kind of an error, for programs."""
 
     MALFORMED = "malformed"
     """400: not JSON, or not of the expected shape."""
     INVALID_JOB = "invalid job"
     """400: InvalidJob, with its message."""
     REFUSED = "refused"
-    """400: the lent store refuses a setting (ConfigurationError), as conditions where it takes none."""
+    """400: the lent store refuses a setting (ConfigurationError), such as conditions for a queue."""
     UNAUTHORIZED = "unauthorized"
     """401"""
     OUT_OF_SCOPE = "out of scope"
@@ -291,30 +295,31 @@ class ErrorKind(StrEnum):
     LEASE_LOST = "lease lost"
     """409"""
     LOG_REFUSED = "log refused"
-    """409: LogRefused: no such entry, or the attempt is over."""
+    """409: LogRefused: the entry does not exist, or the attempt has ended."""
     USED = "used"
-    """409: the claim token was used before. Release it, and claim with a new one."""
+    """409: the claim token was already used. Release it, and claim with a new one."""
     TOO_LARGE = "too large"
     """413"""
     TOO_MANY = "too many"
     """429, with Retry-After"""
     OUTCOME_UNKNOWN = "outcome unknown"
-    """503: OutcomeUnknown: the jobs may be in the lent store or not."""
+    """503: OutcomeUnknown: it is unknown whether the lent store has the jobs."""
     UNREACHABLE = "unreachable"
-    """503, with Retry-After: the lent store does not answer, its schema does not fit, or the server is stopping."""
+    """503, with Retry-After: the lent store does not answer, its schema is unsuitable, or the server is stopping."""
     BROKEN = "broken"
     """500: a bug in the server."""
 
 
 class ErrorReply(Message, frozen=True):
     error: str
-    """One of ``Kind``; a later version may add more."""
+    """An ``ErrorKind``; a later version may add more."""
     message: str
     fix: str = ""
+    """What the caller should do next."""
 
 
 class Scope(StrEnum):
-    """A right of a token."""
+    """Right of a token."""
 
     CLAIM = "claim"
     """Claim, renew, log and settle, as a worker does."""
@@ -323,7 +328,7 @@ class Scope(StrEnum):
     READ = "read"
     """Read jobs and metrics."""
     PAYLOAD = "payload"
-    """Read payload and result of jobs that were not claimed with it."""
+    """Read payload and result of jobs that were not claimed with this token."""
     ACT = "act"
     """Change jobs and serial keys on the dashboard."""
     ADD = "add"
@@ -331,16 +336,16 @@ class Scope(StrEnum):
 
 
 class Verb(msgspec.Struct, Generic[Q, A], frozen=True, eq=False):
-    """One call of the protocol."""
+    """Call of the protocol."""
 
     name: str
-    """The name in metrics, the log and the audit."""
+    """Name in metrics, log and audit."""
     path: str
     request: type[Q] | None
-    """The body; ``None`` of a GET."""
+    """Type of the body; ``None`` for a GET."""
     response: type[A]
     scopes: tuple[Scope, ...] = ()
-    """The scopes that a token needs, all of them."""
+    """Scopes that a token needs; all are required."""
 
     @property
     def method(self) -> str:
@@ -348,24 +353,26 @@ class Verb(msgspec.Struct, Generic[Q, A], frozen=True, eq=False):
         return "GET" if self.request is None else "POST"
 
 
-CLAIM = Verb("claim", "/v1/claim", RemoteClaimRequest, ClaimReply, (Scope.CLAIM,))
-HEARTBEAT = Verb("heartbeat", "/v1/heartbeat", HeartbeatRequest, HeartbeatReply, (Scope.CLAIM,))
-PROGRESS = Verb("progress", "/v1/progress", ProgressRequest, ProgressReply, (Scope.CLAIM,))
-SETTLE = Verb("settle", "/v1/settle", SettleRequest, SettleReply, (Scope.CLAIM,))
-RESET = Verb("reset", "/v1/reset", ResetRequest, ResetReply, (Scope.CLAIM,))
-RELEASE = Verb("release", "/v1/release", ReleaseRequest, ReleaseReply, (Scope.CLAIM,))
-QUEUES = Verb("queues", "/v1/queues", QueuesRequest, QueuesReply, (Scope.CLAIM,))
-LOGS = Verb("logs", "/v1/logs", LogRequest, LogReply, (Scope.CLAIM,))
-ENQUEUE = Verb("enqueue", "/v1/enqueue", EnqueueRequest, EnqueueReply, (Scope.ENQUEUE,))
-DUE = Verb("due", "/v1/due", DueRequest, DueReply, (Scope.CLAIM,))
-ENDS = Verb("ends", "/v1/ends", ResultsRequest, ResultsReply, (Scope.READ, Scope.PAYLOAD))
-JOB: Verb[None, Job] = Verb("jobs", "/v1/jobs/{id}", None, Job, (Scope.READ,))
-TRIES: Verb[None, list[FailedAttempt]] = Verb("tries", "/v1/jobs/{id}/tries", None, list[FailedAttempt], (Scope.READ,))
-FAILURES: Verb[None, list[Failures]] = Verb("failures", "/v1/failures", None, list[Failures], (Scope.READ,))
-TERMS: Verb[None, TermsReply] = Verb("terms", "/v1/terms", None, TermsReply)
+CLAIM_VERB = Verb("claim", "/v1/claim", RemoteClaimRequest, ClaimReply, (Scope.CLAIM,))
+HEARTBEAT_VERB = Verb("heartbeat", "/v1/heartbeat", HeartbeatRequest, HeartbeatReply, (Scope.CLAIM,))
+PROGRESS_VERB = Verb("progress", "/v1/progress", ProgressRequest, ProgressReply, (Scope.CLAIM,))
+SETTLE_VERB = Verb("settle", "/v1/settle", SettleRequest, SettleReply, (Scope.CLAIM,))
+RESET_VERB = Verb("reset", "/v1/reset", ResetRequest, ResetReply, (Scope.CLAIM,))
+RELEASE_VERB = Verb("release", "/v1/release", ReleaseRequest, ReleaseReply, (Scope.CLAIM,))
+QUEUES_VERB = Verb("queues", "/v1/queues", QueuesRequest, QueuesReply, (Scope.CLAIM,))
+LOGS_VERB = Verb("logs", "/v1/logs", LogRequest, LogReply, (Scope.CLAIM,))
+ENQUEUE_VERB = Verb("enqueue", "/v1/enqueue", EnqueueRequest, EnqueueReply, (Scope.ENQUEUE,))
+DUE_VERB = Verb("due", "/v1/due", DueRequest, DueReply, (Scope.CLAIM,))
+ENDS_VERB = Verb("ends", "/v1/ends", ResultsRequest, ResultsReply, (Scope.READ, Scope.PAYLOAD))
+JOB_VERB: Verb[None, Job] = Verb("jobs", "/v1/jobs/{id}", None, Job, (Scope.READ,))
+TRIES_VERB: Verb[None, list[FailedAttempt]] = Verb(
+    "tries", "/v1/jobs/{id}/tries", None, list[FailedAttempt], (Scope.READ,)
+)
+FAILURES_VERB: Verb[None, list[Failures]] = Verb("failures", "/v1/failures", None, list[Failures], (Scope.READ,))
+TERMS_VERB: Verb[None, TermsReply] = Verb("terms", "/v1/terms", None, TermsReply)
 
 VERBS: tuple[Verb[Any, Any], ...] = (
-    *(CLAIM, HEARTBEAT, PROGRESS, SETTLE, RESET, RELEASE, QUEUES, LOGS),
-    *(ENQUEUE, DUE, ENDS, JOB, TRIES, FAILURES, TERMS),
+    *(CLAIM_VERB, HEARTBEAT_VERB, PROGRESS_VERB, SETTLE_VERB, RESET_VERB, RELEASE_VERB, QUEUES_VERB, LOGS_VERB),
+    *(ENQUEUE_VERB, DUE_VERB, ENDS_VERB, JOB_VERB, TRIES_VERB, FAILURES_VERB, TERMS_VERB),
 )
-"""Every call of a lent store, in the order of the page docs/reference/http.md."""
+"""All calls of a lent store, in the order of the page docs/reference/http.md."""

@@ -22,7 +22,7 @@ from stowhand.errors import ConfigurationError
 from stowhand.events import DashboardChanged, Events
 from stowhand.remote.server.authenticator import LOOPBACK_NAMES, Authenticator, Proxies, host_of, is_forwarded
 from stowhand.remote.server.refusals import Refused, forbidden
-from stowhand.remote.server.tokens import DASHBOARD_ONLY_SCOPES, EVERYTHING, Grant, hash_of
+from stowhand.remote.server.tokens import DASHBOARD_ONLY_SCOPES, UNLIMITED_GRANT, Grant, hash_of
 from stowhand.remote.wire import ErrorKind, Scope
 
 MAX_NAME_LENGTH = 128
@@ -155,7 +155,7 @@ class Visitors:
         if not self._link.spend(secret):
             refused = self._authenticator.wrong(address)
             raise Refused(refused.kind, "This link was already used or has expired.", status=refused.status)
-        return EVERYTHING
+        return UNLIMITED_GRANT
 
     def _check_token(self, token: str, address: str) -> Grant:
         grant = self._authenticator.find(token)

@@ -61,7 +61,7 @@ ODD = {
         "<h1>Welcome</h1>; is this the address",
     ),
     "a redirect": (reply(b"", "302 Found", location="https://else"), StoreError, "redirect.*not followed"),
-    "no JSON": (reply(b"<html>hello</html>"), StoreError, "message that this version does not know"),
+    "no JSON": (reply(b"<html>hello</html>"), StoreError, "message that this version cannot read"),
     "another shape": (reply({"claims": 7}), StoreError, "claims"),
     "a wrong token": (trouble("unauthorized", "no", "401 Unauthorized", "fix"), StoreError, "stowhand tokens make"),
     "malformed": (trouble("malformed", "limit: -1", "400 Bad Request"), StoreError, "limit: -1"),
@@ -325,7 +325,7 @@ def test_a_claim_is_believed_only_under_its_own_token(run: Run) -> None:
     }
     with (
         Canned(reply({"claims": [lent | {"task": "t", "attempts": 1, "max_attempts": 1}]})) as server,
-        pytest.raises(StoreError, match="leases of another one"),
+        pytest.raises(StoreError, match="leases of another claim"),
     ):
         claim(server, run)
 
@@ -376,7 +376,7 @@ def test_a_repeat_says_that_it_is_one_and_shows_what_proves_the_lease_until_it_h
 def test_a_call_that_never_got_a_connection_was_not_made(run: Run) -> None:
     async def go(server: Canned) -> None:
         store = HttpStore(server.url, HttpOptions(timeout=20.0))
-        patience = store._http._limits["timeout"]
+        patience = store._http._extensions["timeout"]
         assert patience["pool"] < 20.0, "the first to end are those that wait for a connection"
         patience["pool"] = 0.3
         calls = [asyncio.create_task(store.jobs.enqueue(NewJob(task="t"))) for _ in range(MAX_CONNECTIONS + 3)]

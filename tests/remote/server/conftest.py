@@ -34,7 +34,7 @@ def leaving() -> Iterator[list[Lending]]:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that waits and is not woken looks again later than any test waits."""
-    monkeypatch.setattr("stowhand.remote.server.wake_broadcast.LISTENING", 100.0)
+    monkeypatch.setattr("stowhand.remote.server.wake_broadcast.LISTENING_WAIT_SECONDS", 100.0)
 
 
 @pytest.fixture

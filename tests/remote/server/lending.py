@@ -159,7 +159,7 @@ class Lending:
         app: Any = self.server._server.config.app
 
         async def waits() -> None:
-            while not app._store_server._claims._polls:  # noqa: ASYNC110
+            while not app._store_server._claims._poll_counts:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
         self.do(waits())

@@ -450,7 +450,7 @@ def test_the_metrics_count_calls_records_and_verdicts(lend: Lend) -> None:
 
 
 def test_a_server_without_the_client_of_prometheus_says_what_to_install(lend: Lend) -> None:
-    assert "keeps no metrics" in lend().client().get("/metrics").refused(404, "unknown")
+    assert "has no metrics" in lend().client().get("/metrics").refused(404, "unknown")
 
 
 def test_progress_is_kept_under_the_lease_and_its_proof(lend: Lend, tokens: Path) -> None:

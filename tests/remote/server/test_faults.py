@@ -122,7 +122,7 @@ def test_a_claim_that_arrives_twice_is_refused_and_abandoned_so_that_its_jobs_co
             ids = [(await on.lent.jobs.enqueue(NewJob(task="t"))).id for _ in range(4)]
             on.proxy.next("/v1/claim", Fault.TWICE)
             token = str(uuid.uuid4())
-            with pytest.raises(StoreUnreachable, match="was used"):
+            with pytest.raises(StoreUnreachable, match="already used"):
                 await on.claim(store, token, limit=2)
             assert (await on.lent.inspect.counts())[State.PROCESSING] == 2
             heartbeats = store.heartbeats()

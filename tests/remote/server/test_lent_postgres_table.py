@@ -152,7 +152,7 @@ def test_a_record_that_cannot_be_sent_fails_alone(run: Run, uploads: Uploads) ->
     ]  # fmt: skip
     assert "NaN and infinity are not JSON numbers" in rows[3][2]
     assert "NaN and infinity are not JSON numbers" in rows[4][2]
-    assert "select the value in another form by column_expressions" in rows[4][2]
+    assert "select the value in another form with column_expressions" in rows[4][2]
     assert "surrogates" in rows[0][2]
     assert "no word of mine" in rows[1][2]
 
@@ -167,7 +167,7 @@ def test_a_handler_far_away_puts_its_own_record_back_and_no_other(run: Run, uplo
     async def handle(ctx: Attempt[Any], record: Any) -> None:
         path = record["path"]
         for other in (B if path == "a" else A, {**record, "id": "another"}, 7):
-            with pytest.raises(ConfigurationError, match="no other one"):
+            with pytest.raises(ConfigurationError, match="only its own record"):
                 await ctx.store.requeue(other)
         for wrong in (-1, "soon", datetime(2030, 1, 1)):  # noqa: DTZ001 - that is the mistake
             with pytest.raises(InvalidJob):
@@ -193,7 +193,7 @@ def test_a_condition_that_the_database_refuses_is_the_clients_mistake(lend: Lend
     client = lending.client()
     for column, op, value in (("nothing", "=", 1), ("size", "<", "much"), ("path", "=", "a\0")):
         reply = client.post("claim", **claiming(conditions=[{"column": column, "op": op, "value": value}]))
-        assert f"cannot compare so ({column})" in reply.refused(400, "malformed")
+        assert f"cannot make this comparison ({column})" in reply.refused(400, "malformed")
         assert b"postgres" not in reply.raw
     assert [event.operation for event in lending.heard(StoreCallFailed)] == ["claim"] * 2, (
         "NUL is never sent to the database"

@@ -38,7 +38,7 @@ def test_what_was_recorded_is_replied_audited_and_counted(lend: Lend) -> None:
     assert (first["place"], first["recorded"]["state"], first["recorded"]["error"]) == (0, "canceled", "it failed")
     assert second == {"place": 1, "unwritten": "the store cannot write it: a trigger says no"}
     assert [lending.state(one) for one in (canceled, refused, lost)] == ["canceled", "processing", "processing"]
-    assert audit(lending) == ["canceled: settled", "nothing: unwritten", "nothing: lost"]
+    assert audit(lending) == ["canceled: settled", "unchanged: unwritten", "unchanged: lost"]
     text = client.get("/metrics").raw.decode()
     for verdict in reply.body["verdicts"]:
         assert f'stowhand_lending_verdicts_total{{verdict="{verdict}"}} 1.0' in text
@@ -60,7 +60,7 @@ def test_jobs_that_may_not_follow_are_refused_and_nothing_is_reported_as_recorde
     assert "the scope enqueue" in reply["differences"][0]["unwritten"]
     assert lending.state(job) == "processing"
     assert client.settle(claim, state="failed", ended="failed", error="may not enqueue") == ["settled"]
-    assert audit(lending) == ["nothing: unwritten", "failed: settled"]
+    assert audit(lending) == ["unchanged: unwritten", "failed: settled"]
 
 
 def test_a_lease_that_is_settled_twice_in_one_call_is_reported_as_it_was_settled(lend: Lend) -> None:

@@ -42,9 +42,9 @@ def client(shared: Lending) -> Iterator[Client]:
 @pytest.mark.parametrize(
     ("body", "where"),
     [
-        (b"", "no JSON"),
-        (b"{", "no JSON"),
-        (b"\xff", "no JSON"),
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff", "not JSON"),
         (b"[" * 100_000, "object"),
         (b'{"tasks": ' + b"[" * 100_000, "tasks"),
         (b"[]", "object"),
@@ -102,7 +102,7 @@ def test_an_unknown_field_is_refused_at_every_level(client: Client, call: str, b
         ({"priorty": 5}, "did you mean 'priority'?"),
         (
             {"payload": {"to": "ada"}},
-            "jobs[0].payload: Expected 'str', got 'object'; give JSON as text: \"payload\": \"{",
+            "jobs[0].payload: Expected 'str', got 'object'; encode the JSON as text: \"payload\": \"{",
         ),
     ],
 )

@@ -143,7 +143,7 @@ def test_a_token_for_some_queues_claims_enqueues_and_reads_jobs_of_these_alone(l
     assert "'default'" in client.post("claim", **claiming(queues={"only": ["default"]})).refused(403, "out of scope")
     assert client.claim(5, queues={"excluded": ["mail"]}) == []
     assert [claim["lease"]["job_id"] for claim in client.claim(5)] == [mail]
-    assert "name the queue" in client.post("enqueue", jobs=[{"task": "a"}]).body["fix"]
+    assert "set the job's queue" in client.post("enqueue", jobs=[{"task": "a"}]).body["fix"]
     client.post("enqueue", jobs=[{"task": "a", "queue": "night"}]).refused(403, "out of scope")
     (made,) = client.post("enqueue", jobs=[{"task": "a", "queue": "bulk"}]).body["ids"]
     assert client.get(f"/v1/jobs/{made}").body["queue"] == "bulk"
@@ -187,7 +187,7 @@ def test_a_job_that_tells_of_a_failure_needs_the_same_rights_unless_the_server_d
     def declared() -> None: ...
 
     token = token_of(tokens, "a", "enqueue", "claim", tasks=("a", "declared"))
-    lending = lend(declared=app.registry.with_declaration)
+    lending = lend(complete_job=app.registry.with_declaration)
     client = lending.client(token)
     others = {"task": "a", "on_failure": {"task": "notify"}}
     assert "'notify'" in client.post("enqueue", jobs=[others]).refused(403, "out of scope")
@@ -247,7 +247,7 @@ def test_a_stolen_lease_changes_nothing(lend: Lend, tokens: Path) -> None:
     assert other.post("heartbeat", leases=[stolen], lease=30.0).body["lost"] == [pair]
     assert other.post("release", leases=[stolen]).body["lost"] == [pair]
     (audited,) = [event.verdicts for event in lending.heard(RemoteCallAudited) if event.call == "release"]
-    assert audited == ("nothing: lost",)
+    assert audited == ("unchanged: lost",)
     other.post("release", token=token)
     other.post("logs", proof=stolen).refused(409, "lease lost")
     assert other.claim(1, token) == []

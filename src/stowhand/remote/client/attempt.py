@@ -18,13 +18,19 @@ from stowhand.protocols.attempt import Attempt, control_of
 from stowhand.protocols.queue_store import ActionResult, Answer
 from stowhand.remote.client.claims import HeldProofs
 from stowhand.remote.client.http_caller import CallRefused, HttpCaller
-from stowhand.remote.wire import LOGS, ErrorKind, LogRequest
+from stowhand.remote.wire import LOGS_VERB, ErrorKind, LogRequest
 
-_REFUSALS = (ErrorKind.LOG_REFUSED, ErrorKind.LEASE_LOST, ErrorKind.UNKNOWN, ErrorKind.TOO_LARGE, ErrorKind.MALFORMED)
+_LOG_REFUSAL_KINDS = (
+    ErrorKind.LOG_REFUSED,
+    ErrorKind.LEASE_LOST,
+    ErrorKind.UNKNOWN,
+    ErrorKind.TOO_LARGE,
+    ErrorKind.MALFORMED,
+)
 
 
 class RemoteAttempt:
-    """``ctx.store``. Every change is guarded by the attempt's lease."""
+    """``ctx.store`` of a handler. The attempt's lease guards every change."""
 
     def __init__(self, http: HttpCaller, proofs: HeldProofs, attempt: Attempt[Any]) -> None:
         self._http = http
@@ -36,16 +42,16 @@ class RemoteAttempt:
         return self._attempt.lease
 
     async def requeue(self, record: object, after: datetime | Duration | None = None) -> Answer:
-        """Put the attempt's own record back to ``queued`` if the handler returns without raising; no attempt is spent.
+        """Return the attempt's own record to ``queued`` if the handler returns without raising; no attempt is counted.
 
-        ``after``: an aware datetime by this machine's clock, seconds from now, or ``None`` for now. The server
-        learns it with the settlement. Raises InvalidJob for an invalid time, ConfigurationError for another record.
+        ``after``: an aware datetime by this machine's clock, seconds from now, or ``None`` for now. The settlement
+        contains it. Raises InvalidJob for an invalid time, and ConfigurationError for another record.
         """
         job_id = self._attempt.lease.job_id
         if record is not self._attempt.record and _key(record) != job_id:
             raise ConfigurationError(
-                f"requeue: not the record of this attempt ({job_id}); over HTTP a handler requeues no other one."
-                " Do it where the table is: TableStore.requeue"
+                f"requeue: not the record of this attempt ({job_id}); over HTTP a handler requeues only its own record."
+                " Use TableStore.requeue on a machine that reaches the database"
             )
         control_of(self._attempt).decide(Snooze(_delay(after)))
         return Answer(job_id, ActionResult.DONE)
@@ -53,8 +59,8 @@ class RemoteAttempt:
     async def add_execution_log_entry(self, entry: ExecutionLogEntry) -> int:
         """Append an entry to the record's execution log, and return its number: 1, 2, …
 
-        Long texts are cut (``out`` keeps its end). When the reply is lost (StoreUnreachable) the entry may
-        have been written; it is not sent again. Raises LogRefused when the lease is lost.
+        Long texts are cut (``out`` keeps its end). If the reply is lost (StoreUnreachable), the entry may have been
+        written; it is not sent again. Raises LogRefused if the lease is lost.
         """
         (number,) = await self._change(LogRequest(proof=self._proofs.of(self._lease), add=(bounded(entry),)))
         return number
@@ -65,9 +71,9 @@ class RemoteAttempt:
 
     async def _change(self, change: LogRequest) -> tuple[int, ...]:
         try:
-            return (await self._http.post(LOGS, change)).numbers
+            return (await self._http.post(LOGS_VERB, change)).numbers
         except CallRefused as refused:
-            if refused.kind in _REFUSALS:
+            if refused.kind in _LOG_REFUSAL_KINDS:
                 raise LogRefused(str(refused)) from None
             raise
 

@@ -1,4 +1,4 @@
-"""Claims and settlements over HTTP, and the proofs of the leases that the server has lent."""
+"""Claims and settlements over HTTP, and the proofs of the leases."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from stowhand.protocols.store import Claim, ClaimRequest, RefusedSettlement, Rep
 from stowhand.remote.client.http_caller import MAX_ITEM_BYTES, CallRefused, HttpCaller, NoReply, split_items
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.wire import (
-    CLAIM,
-    SETTLE,
+    CLAIM_VERB,
+    SETTLE_VERB,
     ClaimedRecord,
     Difference,
     ErrorKind,
@@ -31,14 +31,13 @@ from stowhand.remote.wire import (
 
 MAX_REASON_CHARACTERS = 2048
 MAX_HELD_PROOFS = 100_000
-"""Far more than a worker holds. Leases lost during an outage are never reported, and must not pile up."""
+"""Far more than a worker holds. Leases lost during an outage are never reported, so their proofs would accumulate."""
 MAX_ENDED_PROOFS = 10_000
-"""Ended leases whose proofs are kept: a repeated call must get the same answer."""
-_CAUSED_BY_ONE = (ErrorKind.MALFORMED, ErrorKind.INVALID_JOB, ErrorKind.REFUSED, ErrorKind.TOO_LARGE)
-"""Refusals caused by one settlement of a batch: each is then sent alone, so that the others are recorded."""
-
-_PERMANENT = (ErrorKind.REFUSED, ErrorKind.OUT_OF_SCOPE)
-"""Refusals of a claim that no repetition changes: the lent store or the token is not for such claims."""
+"""Ended leases whose proofs are kept: a repeated call must get the same reply."""
+_SETTLEMENT_REFUSAL_KINDS = (ErrorKind.MALFORMED, ErrorKind.INVALID_JOB, ErrorKind.REFUSED, ErrorKind.TOO_LARGE)
+"""Refusals that one settlement of a batch causes: each is then sent alone, so that the others are recorded."""
+_CLAIM_REFUSAL_KINDS = (ErrorKind.REFUSED, ErrorKind.OUT_OF_SCOPE)
+"""Permanent refusals of a claim: the lent store or the token does not support it."""
 
 
 class HttpClaims:
@@ -48,47 +47,46 @@ class HttpClaims:
         self._http = http
         self._proofs = proofs
         self._max_attempts = options.max_attempts
-        self._make = _record_maker(options.record)
+        self._make_record = _record_maker(options.record)
 
     async def claim(self, request: ClaimRequest) -> Sequence[Claim[Any]]:
-        """Claim records; there may be fewer than the limit.
+        """Claim records, possibly fewer than the limit.
 
-        A lost reply raises StoreUnreachable: ``HttpHeartbeats.abandon`` releases what the claim may have taken.
+        A lost reply raises StoreUnreachable: ``HttpHeartbeats.abandon`` then releases the records of the claim.
         """
         if not all(isinstance(condition, Where) for condition in request.conditions):
             raise ConfigurationError(
-                f"{self._http.base}: a lent store takes conditions as Where(column, operator, value) only: SQL does not"
-                " go over the wire"
+                f"{self._http.base}: a lent store supports conditions only as Where(column, operator, value), not SQL"
             )
         message = RemoteClaimRequest(
             **{field: getattr(request, field) for field in RemoteClaimRequest.__struct_fields__}
         )
         try:
-            records = (await self._http.post(CLAIM, message)).claims
+            records = (await self._http.post(CLAIM_VERB, message)).claims
         except CallRefused as refused:
-            if refused.kind in _PERMANENT:
+            if refused.kind in _CLAIM_REFUSAL_KINDS:
                 raise ConfigurationError(str(refused)) from None
             if refused.kind == ErrorKind.USED:
-                raise NoReply(f"{refused}: the request arrived twice, so the reply to the first is lost") from None
+                raise NoReply(f"{refused}: the request arrived twice, and the first reply was lost") from None
             raise
         if any(record.lease.token != request.token for record in records):
-            raise StoreError(f"{self._http.base} answers a claim with leases of another one")
+            raise StoreError(f"{self._http.base} answered a claim with leases of another claim")
         self._proofs.keep(records)
-        return [self._read(record) for record in records]
+        return [self._read_claim(record) for record in records]
 
     async def settle(self, batch: Sequence[tuple[Lease, Settlement]], *, repeat: bool = False) -> Sequence[Reply]:
-        """Settle in requests of bounded size. At a repeat, those answered before are already settled.
+        """Settle in requests of limited size. A repeat finds the settlements of earlier requests already settled.
 
         A lost reply raises StoreUnreachable: repeating the call with ``repeat=True`` is harmless.
         """
         batch = batch_with_max_attempts(batch, self._max_attempts)
         encoded_batch = [self._encode(lease, settlement) for lease, settlement in batch]
         replies: list[Reply] = [item if isinstance(item, RefusedSettlement) else Verdict.LOST for item in encoded_batch]
-        sent = [(index, item) for index, item in enumerate(encoded_batch) if not isinstance(item, RefusedSettlement)]
-        for part in split_items([text for _, text in sent]):
-            part_replies = await self._settle([sent[position][1] for position in part], repeat=repeat)
+        items = [(index, item) for index, item in enumerate(encoded_batch) if not isinstance(item, RefusedSettlement)]
+        for part in split_items([text for _, text in items]):
+            part_replies = await self._settle([items[position][1] for position in part], repeat=repeat)
             for position, reply in zip(part, part_replies, strict=True):
-                replies[sent[position][0]] = reply
+                replies[items[position][0]] = reply
         self._proofs.end(
             lease.pair
             for (lease, _), reply in zip(batch, replies, strict=True)
@@ -97,39 +95,38 @@ class HttpClaims:
         return replies
 
     async def _settle(self, batch: Sequence[bytes], *, repeat: bool) -> list[Reply]:
-        # The encoding of a SettleRequest. Each settlement is already encoded, to know its length.
+        # This is the encoding of a SettleRequest. Each settlement is already encoded, since its length was needed.
         body = b'{"batch":[' + b",".join(batch) + b'],"repeat":' + (b"true}" if repeat else b"false}")
         try:
-            reply = await self._http.post(SETTLE, body)
+            reply = await self._http.post(SETTLE_VERB, body)
         except CallRefused as refused:
-            if refused.kind not in _CAUSED_BY_ONE:
+            if refused.kind not in _SETTLEMENT_REFUSAL_KINDS:
                 raise
             if len(batch) == 1:
                 return [RefusedSettlement(_one_line(refused.server_message))]
             return [(await self._settle([settlement], repeat=repeat))[0] for settlement in batch]
         if len(reply.verdicts) != len(batch):
-            raise StoreError(f"{self._http.base} answers {len(batch)} settlements with {len(reply.verdicts)} verdicts")
-        differences_by_place = {settlement.place: settlement for settlement in reply.differences}
+            raise StoreError(f"{self._http.base} answered {len(batch)} settlements with {len(reply.verdicts)} verdicts")
+        differences_by_place = {difference.place: difference for difference in reply.differences}
         try:
             return [_reply(verdict, differences_by_place.get(place)) for place, verdict in enumerate(reply.verdicts)]
         except ValueError as error:
-            raise StoreError(f"{self._http.base} answers a settlement with {error}") from None
+            raise StoreError(f"{self._http.base} answered a settlement with {error}") from None
 
     def _encode(self, lease: Lease, settlement: Settlement) -> bytes | RefusedSettlement:
-        """Return a settlement encoded with its proof, or why it cannot be encoded."""
-        sent = ProvedSettlement(proof=self._proofs.of(lease), settlement=settlement)
+        """Return a settlement encoded with its proof, or the reason why it cannot be encoded."""
         try:
-            text = msgspec.json.encode(sent)
+            text = msgspec.json.encode(ProvedSettlement(proof=self._proofs.of(lease), settlement=settlement))
         except (UnicodeError, TypeError, ValueError) as error:
             return RefusedSettlement(_one_line(str(error)))
         if len(text) > MAX_ITEM_BYTES:
-            return RefusedSettlement(f"it is {len(text)} bytes as a request, the server takes at most {MAX_ITEM_BYTES}")
+            return RefusedSettlement(f"it is {len(text)} bytes as a request, the limit is {MAX_ITEM_BYTES}")
         return text
 
-    def _read(self, claimed: ClaimedRecord) -> Claim[Any]:
+    def _read_claim(self, claimed: ClaimedRecord) -> Claim[Any]:
         return Claim(
             lease=claimed.lease,
-            record=self._record(claimed),
+            record=self._read_record(claimed),
             task=claimed.task,
             attempts=claimed.attempts,
             max_attempts=claimed.max_attempts,
@@ -137,40 +134,40 @@ class HttpClaims:
             resets=claimed.resets,
         )
 
-    def _record(self, claimed: ClaimedRecord) -> Any:
-        """Return the record of the handler. A record that cannot be read fails alone."""
+    def _read_record(self, claimed: ClaimedRecord) -> Any:
+        """Return the record for the handler. A record that cannot be read fails alone."""
         try:
             match claimed.kind:
                 case "job":
                     return msgspec.json.decode(claimed.record, type=Job)
                 case "record":
-                    return self._make(msgspec.json.decode(claimed.record))
+                    return self._make_record(msgspec.json.decode(claimed.record))
                 case "unreadable":
                     return Unreadable(_one_line(str(msgspec.json.decode(claimed.record))))
                 case kind:
-                    return Unreadable(_one_line(f"the server lends a {kind}, which this version does not know"))
+                    return Unreadable(_one_line(f"unknown kind of record {kind!r}; upgrade this client"))
         except Exception as error:  # noqa: BLE001 - boundary: a model's validators are the user's
             return Unreadable(_one_line(f"{type(error).__name__}: {error}"))
 
 
 class HeldProofs:
-    """Proofs of leases, used by the loop and by the heartbeat's thread."""
+    """Proofs of leases, used by the loop and by the heartbeat thread."""
 
     def __init__(self) -> None:
         self._held: dict[Pair, str] = {}
         self._ended: OrderedDict[Pair, str] = OrderedDict()
         self._lock = Lock()
 
-    def keep(self, claimed: Sequence[ClaimedRecord]) -> None:
+    def keep(self, claimed_records: Sequence[ClaimedRecord]) -> None:
         """Keep the proofs of the records that a claim returned."""
         with self._lock:
-            for record in claimed:
+            for record in claimed_records:
                 self._held[record.lease.pair] = record.authorization
             while len(self._held) > MAX_HELD_PROOFS:
                 del self._held[next(iter(self._held))]
 
     def of(self, lease: Lease) -> Proof:
-        """Return the proof of a lease; empty for one that was never ours, which the server reports as lost."""
+        """Return the proof of a lease; an empty one for an unknown lease, which the server reports as lost."""
         pair = lease.pair
         return Proof(lease=lease, authorization=self._held.get(pair) or self._ended.get(pair, ""))
 
@@ -193,7 +190,7 @@ class HeldProofs:
 
 
 def _record_maker(record: type[Any] | None) -> Callable[[Any], Any]:
-    """Return the function that makes a record of decoded JSON. Times arrive as text."""
+    """Return the function that makes a record from decoded JSON, in which times are text."""
     if record is None:
         return lambda row: row
     validate: Callable[[Any], Any] | None = getattr(record, "model_validate", None)
@@ -203,7 +200,7 @@ def _record_maker(record: type[Any] | None) -> Callable[[Any], Any]:
 
 
 def _reply(verdict_text: str, difference: Difference | None) -> Reply:
-    """Return the reply for a verdict. Raises ValueError for one that this version does not know."""
+    """Return the reply for a verdict. Raises ValueError for an unknown verdict."""
     if difference is not None and difference.recorded is not None:
         return difference.recorded
     verdict = Verdict(verdict_text)

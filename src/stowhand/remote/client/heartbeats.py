@@ -1,7 +1,7 @@
-"""The heartbeats of a lent store: beat, release and abandon, on a connection for the loop of the heartbeat's thread.
+"""Heartbeats of a lent store, with a connection of their own for the loop of the heartbeat thread.
 
-The server finds dead workers and resets their jobs. A process that saw a worker die (the supervisor of a child) reports
-it, so that nothing waits for the end of the lease.
+The server finds dead workers and resets their jobs. A process that has seen a worker die (the supervisor of a child)
+reports it, so that its jobs need not wait until their leases expire.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from stowhand.remote.client.claims import HeldProofs
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.wire import (
-    HEARTBEAT,
+    HEARTBEAT_VERB,
     MAX_ITEMS,
-    PROGRESS,
-    QUEUES,
-    RELEASE,
-    RESET,
+    PROGRESS_VERB,
+    QUEUES_VERB,
+    RELEASE_VERB,
+    RESET_VERB,
     HeartbeatRequest,
     ProgressNote,
     ProgressRequest,
@@ -35,7 +35,7 @@ from stowhand.remote.wire import (
 )
 
 MAX_NOTES_PER_CALL = 500
-"""With texts of 200 characters, these notes are within the limit of a body."""
+"""Maximum number of notes with texts of 200 characters that fits into a body."""
 
 
 class HttpHeartbeats:
@@ -54,7 +54,7 @@ class HttpHeartbeats:
         canceled: set[Pair] = set()
         busy: set[Pair] = set()
         for proofs in self._pages(leases):
-            answer = await self._http.post(HEARTBEAT, HeartbeatRequest(leases=proofs, lease=lease))
+            answer = await self._http.post(HEARTBEAT_VERB, HeartbeatRequest(leases=proofs, lease=lease))
             lost.update(answer.lost)
             canceled.update(answer.canceled)
             busy.update(answer.busy)
@@ -65,14 +65,14 @@ class HttpHeartbeats:
         """Return jobs to the queue without using an attempt. Return the leases that are busy."""
         busy_leases: list[Lease] = []
         for proofs in self._pages(leases):
-            busy = frozenset((await self._http.post(RELEASE, ReleaseRequest(leases=proofs))).busy)
+            busy = frozenset((await self._http.post(RELEASE_VERB, ReleaseRequest(leases=proofs))).busy)
             busy_leases += [proof.lease for proof in proofs if proof.lease.pair in busy]
             self._proofs.end(proof.lease.pair for proof in proofs if proof.lease.pair not in busy)
         return busy_leases
 
     async def abandon(self, token: str) -> bool:
-        """Release what a claim without a reply took. Only the worker token that made the claim may do this."""
-        abandoned = (await self._http.post(RELEASE, ReleaseRequest(token=token))).abandoned
+        """Release the records of a claim without a reply. Only the worker token of the claim may do this."""
+        abandoned = (await self._http.post(RELEASE_VERB, ReleaseRequest(token=token))).abandoned
         if abandoned:
             self._proofs.end_token(token)
         return abandoned
@@ -86,12 +86,12 @@ class HttpHeartbeats:
         return ()
 
     async def reset_worker(self, worker: str) -> Sequence[ResetJob]:
-        """Reset the jobs lent to this worker under the same worker token."""
-        return (await self._http.post(RESET, ResetRequest(worker=worker))).jobs
+        """Reset the jobs that this worker has claimed with the same worker token."""
+        return (await self._http.post(RESET_VERB, ResetRequest(worker=worker))).jobs
 
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Reset the job of this lease."""
-        done = await self._http.post(RESET, ResetRequest(leases=(self._proofs.of(lease),)))
+        done = await self._http.post(RESET_VERB, ResetRequest(leases=(self._proofs.of(lease),)))
         self._proofs.end([lease.pair])
         return done.jobs
 
@@ -103,7 +103,7 @@ class HttpHeartbeats:
         """Do nothing: the server checks the schema of the store that it lends."""
 
     async def check_writable(self) -> None:
-        """Do nothing: the reply to a claim has the server's error."""
+        """Do nothing: the reply to a claim contains the server's error."""
 
     async def maintain(self) -> None:
         """Do nothing: the server maintains the store."""
@@ -118,34 +118,34 @@ class HttpHeartbeats:
 
 
 class QueueHeartbeats(HttpHeartbeats):
-    """The heartbeats of a lent queue, which keeps progress and the queues of tasks. It does not list remote workers."""
+    """Heartbeats of a lent queue, which records progress and the queues of tasks. It does not list remote workers."""
 
     _has_declared = False
 
     async def worker_seen(self, card: WorkerDescription, task_queues: Mapping[str, str]) -> None:
-        """Declare the queues of its tasks, once."""
+        """Declare the queues of the worker's tasks, once."""
         if not self._has_declared:
             await self.declare_queues(task_queues)
             self._has_declared = True
 
     async def declare_queues(self, task_queues: Mapping[str, str]) -> None:
-        """Send the queues of tasks. The server leaves out those that the token does not cover."""
+        """Send the queues of tasks. The server ignores those that the token does not allow."""
         items = list(task_queues.items())
         for start in range(0, len(items), MAX_ITEMS):
-            await self._http.post(QUEUES, QueuesRequest(task_queues=dict(items[start : start + MAX_ITEMS])))
+            await self._http.post(QUEUES_VERB, QueuesRequest(task_queues=dict(items[start : start + MAX_ITEMS])))
 
     async def worker_gone(self, name: str) -> None:
         """Do nothing: the server does not list remote workers."""
 
     async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
-        """Return the leases with a cancellation request, and renew nothing."""
+        """Return the leases with a cancellation request. Renew nothing."""
         canceled: set[Pair] = set()
         for proofs in self._pages(leases):
-            canceled.update((await self._http.post(HEARTBEAT, HeartbeatRequest(leases=proofs))).canceled)
+            canceled.update((await self._http.post(HEARTBEAT_VERB, HeartbeatRequest(leases=proofs))).canceled)
         return frozenset(canceled)
 
     async def keep_progress(self, notes: Sequence[Progress], within: float) -> None:
-        """Send progress. The server drops what its store does not take at once."""
+        """Send progress. The server drops it if its store does not answer at once."""
         try:
             async with asyncio.timeout(within):
                 for start in range(0, len(notes), MAX_NOTES_PER_CALL):
@@ -153,6 +153,6 @@ class QueueHeartbeats(HttpHeartbeats):
                     page_notes = [
                         ProgressNote(proof=self._proofs.of(note.lease), done=note.done, text=note.text) for note in page
                     ]
-                    await self._http.post(PROGRESS, ProgressRequest(notes=tuple(page_notes)))
+                    await self._http.post(PROGRESS_VERB, ProgressRequest(notes=tuple(page_notes)))
         except TimeoutError:
             raise StoreUnreachable(f"{self._http.base}: no answer within {within:g} s") from None

@@ -1,11 +1,11 @@
-"""Calls to a lent store: one request, one reply within a deadline, and the errors of both.
+"""Calls to a lent store: each is one request, with one reply within a deadline.
 
 Connections are kept between calls, redirects are not followed, and the environment's proxies are ignored. No call is
-made before the time of ``Retry-After``.
+made before the time that ``Retry-After`` names.
 
-CallRefused   the server refuses the request: nothing was changed
-NoReply       it is not known whether anything was done: the connection broke, the deadline passed, or a proxy between
-              here and the server answered in its place
+CallRefused   the server refused the request: nothing was changed
+NoReply       the request may have been executed or not: the connection broke, the deadline passed, or a proxy answered
+              instead of the server
 """
 
 from __future__ import annotations
@@ -31,27 +31,33 @@ A = TypeVar("A")
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 KEEPALIVE_SECONDS = 30.0
-"""How long an idle connection is kept: shorter than at common servers (60 s or more, ours 75 s), because a request that
-is sent while the server closes its connection is lost."""
+"""Time for which an idle connection is kept. It is shorter than that of common servers (at least 60 s; 75 s for
+``stowhand serve``), because a request sent while the server closes its connection is lost."""
 MAX_CONNECTIONS = 20
 MAX_REPLY_BYTES = 256 * 1024 * 1024
 MAX_PAUSE_SECONDS = 5.0
-"""The maximum pause for ``Retry-After``: during a longer one leases would expire."""
+"""Maximum pause for ``Retry-After``: during a longer one leases would expire."""
 MAX_QUOTED_CHARACTERS = 300
-"""The limit of a server's or proxy's text in an error."""
+"""Maximum length of a server's or proxy's text in an error."""
 MAX_ITEM_BYTES = MAX_BODY_BYTES - 4096
-"""The limit of the items of one list. The rest of a body is for the message around them."""
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
+"""Maximum size of the items of one list. The other bytes of a body are for the message around them."""
+_UNSENT_REQUEST_ERRORS = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.ProxyError,
+    httpx.UnsupportedProtocol,
+)
 
 
 class CallRefused(StoreRefused):
-    """The server refuses this call; ``kind`` says why, for programs."""
+    """The server refuses this call. ``kind`` is the reason, for programs."""
 
     def __init__(self, message: str, kind: str, server_message: str) -> None:
         super().__init__(message)
         self.kind = kind
         self.server_message = server_message
-        """The message without the address at its start."""
+        """Message without the address at its start."""
 
 
 class NoReply(StoreUnreachable):
@@ -71,19 +77,19 @@ def split_items(items: Sequence[bytes]) -> Iterator[range]:
 
 
 class HttpCaller:
-    """Makes calls from one event loop."""
+    """Caller of one server, on one event loop."""
 
     def __init__(self, base: str, options: HttpOptions, clock: Clock) -> None:
         self.base = base
         self._options = options
         self._clock = clock
-        # Not a client: that would obey the environment and cookies, and log a line for every call.
+        # A transport, not a client: a client would use the environment and cookies, and log a line for every call.
         self._transport: httpx.AsyncHTTPTransport | None = None
         self._streams: WeakSet[Any] = WeakSet()
-        """The streams of connections that have answered."""
-        # Shorter than the deadline of the call: a request that was never sent must not count as possibly done.
+        """Streams of connections that have answered."""
+        # Shorter than the deadline of the call: an unsent request must not count as possibly executed.
         timeouts = {"connect": min(CONNECT_TIMEOUT_SECONDS, options.timeout * 0.9), "pool": options.timeout * 0.9}
-        self._limits = {"timeout": timeouts}
+        self._extensions = {"timeout": timeouts}
         self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json", "User-Agent": "stowhand"}
         if options.token is not None:
             self._headers["Authorization"] = f"Bearer {options.token}"
@@ -91,14 +97,14 @@ class HttpCaller:
         call_in_children(self)
 
     async def get(self, verb: Verb[Any, A], job_id: int | None = None) -> A:
-        """Return the answer to a call without a message. ``job_id``: fills its path. Raises as ``post``."""
+        """Return the reply to a call without a message. ``job_id`` completes its path. Raises the same as ``post``."""
         return await self._ask(verb, verb.path.format(id=job_id), None, 0.0)
 
     async def post(self, verb: Verb[Q, A], message: Q | bytes, *, wait_seconds: float = 0.0) -> A:
         """Return the reply to a message, which may already be encoded.
 
-        ``wait_seconds``: how long the server may wait, on top of the timeout. Raises CallRefused, StoreUnreachable
-        (NoReply if the call may have been executed), StoreError.
+        ``wait_seconds``: how long the server may wait, in addition to the timeout. Raises CallRefused, StoreUnreachable
+        (NoReply if the call may have been executed) and StoreError.
         """
         body = message if isinstance(message, bytes) else msgspec.json.encode(message)
         return await self._ask(verb, verb.path, body, wait_seconds)
@@ -124,7 +130,7 @@ class HttpCaller:
                 status, headers, reply = await self._exchange(verb.method, path, body)
         except TimeoutError:
             raise NoReply(f"{self.base}: no answer within {self._options.timeout + wait_seconds:g} s") from None
-        except _NOT_SENT as error:
+        except _UNSENT_REQUEST_ERRORS as error:
             raise StoreUnreachable(f"{self.base}: {_describe(error)}") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise NoReply(f"{self.base}: {_describe(error)}") from None
@@ -134,14 +140,16 @@ class HttpCaller:
             return msgspec.json.decode(reply, type=verb.response)
         except (msgspec.MsgspecError, ConfigurationError, RecursionError) as error:
             raise StoreError(
-                f"{self.base} answers {path} with a message that this version does not know: {error};"
+                f"{self.base} answered {path} with a message that this version cannot read: {error};"
                 " is this the address of 'stowhand serve', and of the same version?"
             ) from None
 
     async def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, httpx.Headers, bytes]:
         if self._transport is None:
             self._transport = self._connect()
-        request = httpx.Request(method, self.base + path, headers=self._headers, content=body, extensions=self._limits)
+        request = httpx.Request(
+            method, self.base + path, headers=self._headers, content=body, extensions=self._extensions
+        )
         response = await self._transport.handle_async_request(request)
         self._streams.add(response.extensions["network_stream"])
         try:
@@ -175,7 +183,7 @@ class HttpCaller:
 
 
 def _trusted(ca_file: str | None) -> ssl.SSLContext:
-    """Return the trusted certificates. Of the environment only ``SSL_CERT_FILE`` is read."""
+    """Return the trusted certificates. ``SSL_CERT_FILE`` is the only environment variable that counts."""
     if ca_file is None:
         return httpx.create_ssl_context(trust_env=True)
     return ssl.create_default_context(cafile=ca_file)
@@ -198,7 +206,7 @@ def _describe(error: Exception) -> str:
 
 
 def _error_of(status: int, body: bytes, url: str, secret: str | None) -> StoreError:
-    """Return the error for a reply that is not 200. ``secret`` is never part of the text."""
+    """Return the error for a reply that is not 200. Its text never contains ``secret``."""
     try:
         error_reply: ErrorReply | None = msgspec.json.decode(body, type=ErrorReply)
     except msgspec.MsgspecError:
@@ -210,18 +218,19 @@ def _error_of(status: int, body: bytes, url: str, secret: str | None) -> StoreEr
     match status:
         case 401:
             return CallRefused(
-                f"{url} refuses the worker token: it is missing, wrong, expired or revoked{fix};"
-                " a new one is made on the server: stowhand tokens make",
+                f"{url} refused the worker token: it is missing, wrong, expired or revoked{fix};"
+                " make a new one on the server: stowhand tokens make",
                 error_reply.error,
                 message,
             )
         case 403:
             return CallRefused(
-                f"{url}: not within this worker token's scopes: {message}{fix}", error_reply.error, message
+                f"{url}: not allowed by the scopes of this worker token: {message}{fix}", error_reply.error, message
             )
         case 429 | 503:
-            unknown = error_reply.error == ErrorKind.OUTCOME_UNKNOWN
-            return (NoReply if unknown else StoreUnreachable)(f"{url}: {message}{fix}")
+            if error_reply.error == ErrorKind.OUTCOME_UNKNOWN:
+                return NoReply(f"{url}: {message}{fix}")
+            return StoreUnreachable(f"{url}: {message}{fix}")
         case status if status >= 500:
             return NoReply(f"{url}: {status}: {message}{fix}")
     return CallRefused(f"{url}: {message}{fix}", error_reply.error, message)
@@ -233,7 +242,7 @@ def _from_another_program(status: int, body: bytes, url: str, secret: str | None
     if status in (408, 429) or status >= 500:
         return NoReply(f"{url}: {status}" + (f": {text}" if text else ""))
     if 300 <= status < 400:
-        return StoreError(f"{url} answers with a redirect ({status}), which is not followed: give the address itself")
+        return StoreError(f"{url} answered with a redirect ({status}), which is not followed: use the target's address")
     hint = "is this the address of 'stowhand serve'?"
     return StoreError(f"{url}: {status}" + (f": {text}" if text else "") + f"; {hint}")
 

@@ -1,8 +1,8 @@
-"""Jobs of a lent queue: enqueueing them, one by its id, and how they ended.
+"""Jobs of a lent queue: enqueueing, reading by id, and outcomes.
 
-The jobs of one request are committed together, or not at all.
-A lost reply is OutcomeUnknown, and the request is not repeated here: repeating a keyed job makes one job, but where
-payloads are arrays it would append twice. Only the caller knows which.
+The jobs of one request are committed together, or not at all. A lost reply raises OutcomeUnknown. The request is not
+repeated here: repeating a keyed job makes one job, but a payload that is an array would be appended twice. Only the
+caller knows whether that is harmless.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from stowhand.protocols.validation import validate_id
 from stowhand.remote.client.http_caller import MAX_ITEM_BYTES, CallRefused, HttpCaller, NoReply, split_items
 from stowhand.remote.client.options import HttpOptions
 from stowhand.remote.wire import (
-    ENDS,
-    ENQUEUE,
-    FAILURES,
-    JOB,
+    ENDS_VERB,
+    ENQUEUE_VERB,
+    FAILURES_VERB,
+    JOB_VERB,
     MAX_BODY_BYTES,
     MAX_ITEMS,
-    TRIES,
+    TRIES_VERB,
     EnqueueReply,
     EnqueueRequest,
     ErrorKind,
@@ -42,19 +42,19 @@ A = TypeVar("A")
 
 
 class HttpJobs:
-    """Enqueues jobs on the lent store, and looks at one."""
+    """Producer of the lent store."""
 
     def __init__(self, http: HttpCaller, options: HttpOptions) -> None:
         self._http = http
         self._max_attempts = options.max_attempts
 
     async def get(self, job_id: int) -> Job | None:
-        """Return the job, without payload and result unless the token has the scope payload."""
-        return await self._find(JOB, job_id)
+        """Return the job; payload and result only if the token has the scope payload."""
+        return await self._find(JOB_VERB, job_id)
 
     async def tries(self, job_id: int) -> Sequence[FailedAttempt]:
         """Return the attempts that did not complete; none if there is no such job."""
-        return await self._find(TRIES, job_id) or []
+        return await self._find(TRIES_VERB, job_id) or []
 
     async def _find(self, verb: Verb[None, A], job_id: int) -> A | None:
         try:
@@ -65,16 +65,16 @@ class HttpJobs:
             raise
 
     async def failures(self) -> Sequence[Failures]:
-        """Return failures of the token's tasks. Raises ConfigurationError if a table is lent, which has no jobs."""
+        """Return failures of the token's tasks. Raises ConfigurationError for a lent table, which has no jobs."""
         try:
-            return await self._http.get(FAILURES)
+            return await self._http.get(FAILURES_VERB)
         except CallRefused as refused:
             if refused.kind != ErrorKind.UNKNOWN:
                 raise
             raise ConfigurationError(str(refused)) from None
 
     async def enqueue(self, job: NewJob) -> Job:
-        """Commit one job. Raises InvalidJob, OutcomeUnknown, StoreUnreachable, and StoreError where out of scope."""
+        """Enqueue and commit one job. Raises InvalidJob, OutcomeUnknown, StoreUnreachable; StoreError: out of scope."""
         (written,) = await self.add_jobs([job])
         return written
 
@@ -86,14 +86,15 @@ class HttpJobs:
         if len(list(split_items(texts))) > 1:
             raise InvalidJob(
                 f"add_jobs: {len(checked)} jobs of {sum(map(len, texts))} bytes do not fit into one request of"
-                f" {MAX_BODY_BYTES} bytes; give fewer, or use enqueue_many, which sends several"
+                f" {MAX_BODY_BYTES} bytes; give fewer jobs, or use enqueue_many, which sends several requests"
             )
         return (await self._send(checked, bare=False, enqueued_before=0)).jobs
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
-        """Enqueue any number of jobs, in requests of at most 1000; all are checked before the first is sent.
+        """Enqueue any number of jobs in requests of at most 1000 jobs. All are checked before the first request.
 
-        Each request is all or none. When one fails, those before it are committed; the error says how many jobs.
+        Each request enqueues all of its jobs or none. If one fails, the jobs of earlier requests are committed; the
+        error contains their number.
         """
         all_jobs = [job async for job in jobs] if isinstance(jobs, AsyncIterable) else list(jobs)
         checked, texts = _checked(all_jobs, self._max_attempts)
@@ -105,11 +106,11 @@ class HttpJobs:
     async def _send(self, jobs: Sequence[NewJob], *, bare: bool, enqueued_before: int) -> EnqueueReply:
         suffix = f"; the first {enqueued_before} jobs of this call are enqueued" if enqueued_before else ""
         try:
-            return await self._http.post(ENQUEUE, EnqueueRequest(jobs=tuple(jobs), bare=bare))
+            return await self._http.post(ENQUEUE_VERB, EnqueueRequest(jobs=tuple(jobs), bare=bare))
         except NoReply as error:
             raise OutcomeUnknown(
-                f"{error}: the reply was lost, so the enqueue may have happened or not{suffix}."
-                " Repeat it with the same key: with a key a repeat yields one job"
+                f"{error}: the reply was lost, so the jobs may have been enqueued or not{suffix}."
+                " Repeat the call with the same key: jobs with a key are not duplicated"
             ) from None
         except CallRefused as refused:
             if refused.kind in (ErrorKind.INVALID_JOB, ErrorKind.TOO_LARGE):
@@ -122,22 +123,22 @@ class HttpJobs:
 
 
 class HttpResults:
-    """Results of jobs on the lent store."""
+    """Results of jobs of the lent store."""
 
     min_pause = 0.1
     hear = None
 
     def __init__(self, http: HttpCaller) -> None:
         self._http = http
-        self._last: ResultsReply | None = None
+        self._last_reply: ResultsReply | None = None
 
     async def retention(self) -> float | None:
-        """Return the retention of the last answer. Raises ConfigurationError if the server cannot be asked."""
-        last = self._last or await self._request_results(())
-        return last.retention
+        """Return the retention from the last reply. Raises ConfigurationError if the store keeps no results."""
+        last_reply = self._last_reply or await self._request_results(())
+        return last_reply.retention
 
     async def ask(self, job_ids: Sequence[int]) -> Sequence[JobStanding]:
-        """Return how jobs ended: one request for 1000 jobs, more if their results are large."""
+        """Return the outcomes of jobs: one request for 1000 jobs, more if their results are large."""
         standings: list[JobStanding] = []
         remaining = list(job_ids)
         while remaining:
@@ -148,17 +149,17 @@ class HttpResults:
 
     async def _request_results(self, job_ids: Sequence[int]) -> ResultsReply:
         try:
-            self._last = await self._http.post(ENDS, ResultsRequest(job_ids=tuple(job_ids)))
+            self._last_reply = await self._http.post(ENDS_VERB, ResultsRequest(job_ids=tuple(job_ids)))
         except CallRefused as refused:
             if refused.kind != ErrorKind.REFUSED:
                 raise
             reason = f"{PART_OPERATIONS['results']}: {self._http.base}: {refused.server_message}"
             raise ConfigurationError(reason) from None
-        return self._last
+        return self._last_reply
 
 
 def _checked(jobs: Iterable[NewJob], max_attempts: int | None) -> tuple[list[NewJob], list[bytes]]:
-    """Return the jobs, and each as it will be sent. Raises InvalidJob before anything is sent."""
+    """Return the jobs, and the encoding of each. Raises InvalidJob before anything is sent."""
     checked = [whole(limits.check(job), max_attempts) for job in jobs]
     keys: dict[str, KeyMode] = {}
     for job in checked:
@@ -167,7 +168,7 @@ def _checked(jobs: Iterable[NewJob], max_attempts: int | None) -> tuple[list[New
     for text in texts:
         if len(text) > MAX_ITEM_BYTES:
             raise InvalidJob(
-                f"payload: the job is {len(text)} bytes as a request, a lent store takes at most {MAX_ITEM_BYTES};"
-                " keep large data elsewhere, and enqueue its location"
+                f"payload: the job is {len(text)} bytes as a request, the limit of a lent store is {MAX_ITEM_BYTES};"
+                " store large data elsewhere, and enqueue its location"
             )
     return checked, texts

@@ -1,4 +1,4 @@
-"""Where a lent store is and how it is reached; impossible settings are refused when the value is made."""
+"""Options of a connection to a lent store. Impossible values are refused when the options are made."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from stowhand.jobs.durations import seconds
 from stowhand.jobs.option_struct import SuggestingMeta
 
 MAX_TIMEOUT_SECONDS = 300.0
-_TOKEN = re.compile(r"[\x21-\x7e]{1,1024}")
+_TOKEN_PATTERN = re.compile(r"[\x21-\x7e]{1,1024}")
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=SuggestingMeta):
     """Options of a connection to a lent store."""
 
     token: str | None = None
-    """The worker token that ``stowhand tokens make`` showed. ``None``: the server asks for none (loopback)."""
+    """Worker token, as printed by ``stowhand tokens make``. ``None``: the server requires no token (loopback)."""
     record: type[Any] | None = None
-    """A dataclass, a msgspec.Struct or a pydantic model, which records of a lent table become. ``None``: dicts."""
+    """Type of a lent table's records: a dataclass, msgspec.Struct or pydantic model. ``None``: dicts."""
     timeout: float = 10.0
-    """Seconds for one call, to the last byte of its reply; the waiting time of a long poll comes on top."""
+    """Seconds for one call, up to the last byte of its reply. The waiting time of a long poll is added."""
     ca_file: str | Path | None = None
-    """Certificates (PEM) to trust instead of the public ones; ``SSL_CERT_FILE`` is read too."""
+    """Certificates (PEM) to trust instead of the public ones; ``SSL_CERT_FILE`` counts too."""
     insecure: bool = False
-    """Allow a token to be sent over http:// to another machine, where anyone on the network can read and use it."""
+    """Allow sending the token over http:// to another machine, where anyone on the network can read and use it."""
     max_attempts: int | None = None
-    """For enqueued jobs that do not set it; ``None``: the lent store's default."""
+    """Maximum number of attempts of enqueued jobs that do not set it; ``None``: the lent store's default."""
     proxy: str | None = None
-    """The URL of an HTTP proxy. The environment's (``HTTPS_PROXY`` …) are ignored."""
+    """URL of an HTTP proxy. Those of the environment (``HTTPS_PROXY`` …) are ignored."""
 
     def __post_init__(self) -> None:
-        if self.token is not None and not _TOKEN.fullmatch(self.token):
-            # The value is not shown: even a malformed token is a secret.
+        if self.token is not None and not _TOKEN_PATTERN.fullmatch(self.token):
+            # The message does not contain the value: even a malformed token is a secret.
             raise ConfigurationError("token: not a worker token: 1 to 1024 visible ASCII characters without spaces")
         try:
             msgspec.structs.force_setattr(self, "timeout", seconds(self.timeout))
@@ -62,8 +62,8 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True, metaclass=Suggestin
         yield "timeout", self.timeout
 
 
-def base_of(url: str, options: HttpOptions) -> str:
-    """Return the URL to which every path is appended. Raises ConfigurationError, which never contains a secret."""
+def base_url_of(url: str, options: HttpOptions) -> str:
+    """Return the URL to which each path is appended. Raises ConfigurationError, which never contains a secret."""
     try:
         parts = urlsplit(url.strip())
         port = parts.port
@@ -85,7 +85,7 @@ def base_of(url: str, options: HttpOptions) -> str:
     ):
         raise ConfigurationError(
             f"{address}: the token and every payload could be read by anyone on the network; put TLS before the server"
-            " and use https://, or, in a network that you trust, say so: --insecure (in Python insecure=True)"
+            " and use https://, or, in a network that you trust, allow it: --insecure (in Python insecure=True)"
         )
     return address
 

@@ -1,8 +1,8 @@
-"""The store that a server lends: each call is one request.
+"""Store that a server lends: each call is one request.
 
-An idle worker waits in one long poll (``POST /v1/due``) that claims nothing. It returns the server's count of wake-ups,
-so that none between two polls, or between a poll and a claim, is missed. A claim never waits at the server: it would
-fix the number of free slots at its beginning, and one that is cut off, because the worker stops, would have taken jobs.
+An idle worker waits in one long poll (``POST /v1/due``) that claims nothing. The reply contains the server's count of
+wake-ups, so that none is missed between two polls, or between a poll and a claim. A claim never waits at the server:
+its number of free slots could be outdated when it returns, and an interrupted claim may already have taken jobs.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from stowhand.remote.client.claims import HeldProofs, HttpClaims
 from stowhand.remote.client.heartbeats import HttpHeartbeats, QueueHeartbeats
 from stowhand.remote.client.http_caller import HttpCaller
 from stowhand.remote.client.jobs import HttpJobs, HttpResults
-from stowhand.remote.client.options import HttpOptions, base_of
-from stowhand.remote.wire import DUE, MAX_WAIT_SECONDS, TERMS, DueRequest, TermsReply
+from stowhand.remote.client.options import HttpOptions, base_url_of
+from stowhand.remote.wire import DUE_VERB, MAX_WAIT_SECONDS, TERMS_VERB, DueRequest, TermsReply
 
-OPEN_ATTEMPTS = 5
-"""The attempts of ``open``, over 1.5 seconds, before an unreachable server is an error."""
+MAX_OPEN_ATTEMPTS = 5
+"""Attempts of ``open``, within 1.5 seconds, before an unreachable server is an error."""
 
 
 class HttpStore:
-    """Jobs of a queue, or records of a user's table, lent by ``stowhand serve`` at ``url``.
+    """Jobs of a queue, or records of a user's table, that ``stowhand serve`` lends at ``url``.
 
-    Used by one event loop, and by one thread for its heartbeats. Raises ConfigurationError for an invalid URL, and for
-    a token that would be sent unencrypted.
+    For use on one event loop, and by one thread for its heartbeats. Raises ConfigurationError for an invalid URL, and
+    for a token that would be sent unencrypted.
     """
 
     transactions = settings = connections = None
-    """Parts that are available only where the jobs are stored."""
+    """Parts that a lent store does not have."""
 
     def __init__(self, url: str, options: HttpOptions | None = None) -> None:
         self._options = options or HttpOptions()
-        self._base = base_of(url, self._options)
+        self._base = base_url_of(url, self._options)
         self._clock = SystemClock()
         self._http = HttpCaller(self._base, self._options, self._clock)
         self._proofs = HeldProofs()
@@ -53,15 +53,15 @@ class HttpStore:
         self.claim = self._claims.claim
         self.settle = self._claims.settle
         self.description = self._base
-        """The address, without the token."""
+        """Address without the token."""
         self.capabilities = Capabilities(rations=True, lent=True, has_queues=True, absent=_absent(self._base))
         self.jobs = HttpJobs(self._http, self._options)
         self.results = HttpResults(self._http)
         self.notices = Notices()
-        """Wake-ups arrive as answers to polls (``is_listening``), and the server logs the store's own warnings."""
+        """Unused: replies to polls report wake-ups (``is_listening``), and the server logs the store's warnings."""
         self._terms_reply: TermsReply | None = None
         self.terms: Terms | None = None
-        """The lent store's terms; a table has some, a queue has none. Known once the store is open."""
+        """Terms of a lent table; ``None`` for a queue, and until the store is open."""
         self._wake_count: str | None = None
         self._is_listening = False
 
@@ -72,25 +72,25 @@ class HttpStore:
     async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
-    # -- a worker's ------------------------------------------------------------------------------
+    # -- worker ----------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Ask what is lent, and on what terms. Repeats a few times in case the server is starting or busy.
+        """Request the terms of the lent store. Repeat this a few times in case the server is starting or busy.
 
-        Raises StoreUnreachable, and StoreError where the token is refused.
+        Raises StoreUnreachable, and StoreError if the token is refused.
         """
-        terms_reply = await self._first_answer()
+        terms_reply = await self._request_terms()
         if self._options.record is not None and terms_reply.kind == "queue":
             raise ConfigurationError(f"{self._base} lends jobs of a queue, not records of a table: leave out record=…")
         self._terms_reply, self.terms = terms_reply, _terms_of(terms_reply)
 
-    async def _first_answer(self) -> TermsReply:
-        for failures in range(1, OPEN_ATTEMPTS):
+    async def _request_terms(self) -> TermsReply:
+        for failures in range(1, MAX_OPEN_ATTEMPTS):
             try:
-                return await self._http.get(TERMS)
+                return await self._http.get(TERMS_VERB)
             except StoreUnreachable:
                 await self._clock.sleep(OUTAGE_BACKOFF(failures))
-        return await self._http.get(TERMS)
+        return await self._http.get(TERMS_VERB)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -98,14 +98,14 @@ class HttpStore:
 
     async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
         """Return the seconds until the earliest waiting job of these tasks and queues is due."""
-        return (await self._http.post(DUE, DueRequest(tasks=tasks, queues=queues))).seconds
+        return (await self._http.post(DUE_VERB, DueRequest(tasks=tasks, queues=queues))).seconds
 
     def foreign(self) -> Foreign | None:
-        """``None``: the server looks for foreign leases that have ended."""
+        """Return ``None``: the server finds the expired leases of other workers."""
         return None
 
     async def wait(self, timeout: float) -> bool:
-        """Wait for a wake-up in long polls of at most half a minute each."""
+        """Wait for a wake-up in long polls of at most 30 seconds each. Return False at the timeout."""
         while True:
             wait_seconds = min(max(timeout, 0.0), MAX_WAIT_SECONDS)
             if await self._poll(wait_seconds):
@@ -116,15 +116,17 @@ class HttpStore:
 
     @property
     def is_listening(self) -> bool:
-        """The last poll was answered, and the lent store receives wake-ups."""
+        """Whether the last poll was answered, and the lent store receives wake-ups."""
         return self._is_listening
 
     async def _poll(self, wait_seconds: float) -> bool:
         if self._wake_count is None:
-            wait_seconds = 0.0  # the first reply counts as a wake-up: earlier ones are not known
+            wait_seconds = 0.0  # the first reply counts as a wake-up: earlier ones may have been missed
         try:
             due = await self._http.post(
-                DUE, DueRequest(tasks=(), wait=wait_seconds, wake_count=self._wake_count), wait_seconds=wait_seconds
+                DUE_VERB,
+                DueRequest(tasks=(), wait=wait_seconds, wake_count=self._wake_count),
+                wait_seconds=wait_seconds,
             )
         except StoreError:
             self._is_listening = False
@@ -136,13 +138,13 @@ class HttpStore:
     def heartbeats(self) -> HttpHeartbeats:
         """Return heartbeats with connections of their own, and the proofs of this store's leases.
 
-        Those of a table keep no progress. Call again once the store is open: only then is it known what is lent.
+        Heartbeats of a table do not record progress. Call this after the store is open: only then is its kind known.
         """
         if self._terms_reply is not None and self._terms_reply.kind != "queue":
             return HttpHeartbeats(self._base, self._options, self._proofs)
         return QueueHeartbeats(self._base, self._options, self._proofs)
 
-    # -- available only where the jobs are stored --------------------------------------------------
+    # -- parts that are not available over HTTP ----------------------------------------------------
 
     @property
     def inspect(self) -> Inspector:
@@ -170,31 +172,31 @@ class HttpStore:
 
     @property
     def enclosing(self) -> EnclosingStore:
-        """The store itself."""
+        """This store."""
         return self
 
     async def validate(self, events: Events | None = None) -> None:
         """Open the store if necessary: a worker needs its terms.
 
-        Raises StoreError at once where the token lacks the scope claim: the worker could never claim a job.
+        Raises StoreError if the token lacks the scope claim, since the worker could never claim a job.
         """
         if self._terms_reply is None:
             await self.open()
         with suppress(StoreUnreachable):  # an outage passes, and the worker's own calls report it
-            await self._http.post(DUE, DueRequest(tasks=()))
+            await self._http.post(DUE_VERB, DueRequest(tasks=()))
 
     def around(self, attempt: Attempt[Any]) -> None:
-        """Give the handler its ``ctx.store``, where what is lent is a table."""
+        """Bind ``ctx.store`` for the handler if the lent store is a table."""
         if self._terms_reply is not None and self._terms_reply.logs:
             control_of(attempt).bind(RemoteAttempt(self._http, self._proofs, attempt))
 
 
 def _absent(address: str) -> dict[str, str]:
-    refused = (
+    refusal = (
         f"not over HTTP; {address} only lends its jobs to workers."
-        " Do it on a machine that reaches the store itself, with that store's own URL (postgresql://… or sqlite:///…)"
+        " Use a machine that reaches the store itself, with that store's own URL (postgresql://… or sqlite:///…)"
     )
-    return dict.fromkeys(set(PART_NAMES) - {"jobs", "notices", "results"}, refused)
+    return dict.fromkeys(set(PART_NAMES) - {"jobs", "notices", "results"}, refusal)
 
 
 def _terms_of(terms_reply: TermsReply) -> Terms | None:

@@ -1,8 +1,8 @@
-"""Identifies the caller: by the worker token of the ``Authorization`` header, or, where there are no tokens, as a
-program on this machine; callers from elsewhere are then refused.
+"""Authenticator of callers, by the worker token in the ``Authorization`` header.
 
-The file of tokens is checked at every request, so that a revoked token is refused at once. A server that has once seen
-the file requires tokens until it ends: removing the file opens nothing.
+Without tokens, only programs of this machine are accepted. The tokens file is checked at every request, so that a
+revoked token is refused at once. A server that has once seen the file requires tokens until it ends: removing the file
+does not open the server.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from stowhand.clock import Clock, wall_clock
 from stowhand.errors import ConfigurationError
 from stowhand.events import Events, InvalidTokensSent, TokenFileUnreadable
 from stowhand.remote.server.refusals import Refused, forbidden
-from stowhand.remote.server.tokens import EVERYTHING, Grant, TokenFile, TokenRecord, hash_of, id_of
+from stowhand.remote.server.tokens import UNLIMITED_GRANT, Grant, TokenFile, TokenRecord, hash_of, id_of
 from stowhand.remote.wire import ErrorKind
 
 MAX_WRONG_TOKENS_PER_MINUTE = 10
 """Wrong tokens from one address before it must wait."""
 MAX_ADDRESSES = 4096
-"""Addresses remembered at a time."""
+"""Number of addresses whose wrong tokens are counted."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 FORWARDING_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 _NO_TOKEN_HASH = hash_of("")
@@ -35,7 +35,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Authenticator:
-    """Identifies callers, on the event loop. ``required``: tokens are required although there is no file yet."""
+    """Authenticator of one server, on its event loop. ``required``: require tokens even while the file is missing."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Authenticator:
 
     @property
     def requires_tokens(self) -> bool:
-        """Requests without a token are refused."""
+        """Whether requests without a token are refused."""
         if not self._requires_tokens and self._file.stamp() is not None:
             self._requires_tokens = True
         return self._requires_tokens
@@ -67,20 +67,20 @@ class Authenticator:
         """Return the grant of the sender of these headers. Raises Refused."""
         if not self.requires_tokens:
             _check_is_local(headers)
-            return EVERYTHING
+            return UNLIMITED_GRANT
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
-            raise Refused(ErrorKind.UNAUTHORIZED, "a worker token is needed", _TOKEN_ADVICE)
+            raise Refused(ErrorKind.UNAUTHORIZED, "a worker token is required", _TOKEN_ADVICE)
         grant = self.find(token.strip())
         if grant is None:
             raise self.wrong(address)
         return grant
 
     def find(self, token: str) -> Grant | None:
-        """Return what the token allows now; ``None`` if wrong, expired or revoked: the reply does not say which."""
+        """Return the current grant of a token; ``None`` if it is wrong, expired or revoked (the reply is the same)."""
         self._refresh()
         record = self._tokens.get(id_of(token))
-        # Takes as long for an unknown id as for a known one.
+        # The comparison takes the same time for an unknown id, so that the time does not reveal which ids exist.
         is_right = hmac.compare_digest(record.sha256 if record is not None else _NO_TOKEN_HASH, hash_of(token))
         if record is None or not is_right or record.standing(self._now()) != "active":
             return None
@@ -106,7 +106,7 @@ class Authenticator:
                 _TOKEN_ADVICE,
                 retry_after=60,
             )
-        return Refused(ErrorKind.UNAUTHORIZED, "this token is not valid (any more)", _TOKEN_ADVICE)
+        return Refused(ErrorKind.UNAUTHORIZED, "this token is wrong, expired or revoked", _TOKEN_ADVICE)
 
     def _refresh(self) -> None:
         if self._file.stamp() != self._stamp:
@@ -116,33 +116,33 @@ class Authenticator:
                 self._events.emit(TokenFileUnreadable(str(error)))
 
     def _read(self) -> None:
-        # The stamp first: a change during the reading is read again.
+        # Read the stamp first, so that the next request sees a change that happens during this read.
         self._stamp = self._file.stamp()
         self._tokens = {record.id: record for record in self._file.read()}
 
 
 class _WrongTokenCounter:
-    """Counts wrong tokens, by address and minute."""
+    """Counter of wrong tokens, by address and minute."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._counts: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        """By address, the start of the minute, and the count."""
+        """By address: the start of its minute, and the count."""
 
     def add(self, address: str) -> int:
         """Count one more, and return the count of this minute."""
         now = self._clock.monotonic()
-        started_at, number = self._counts.pop(address, (now, 0))
+        started_at, count = self._counts.pop(address, (now, 0))
         if now - started_at >= 60:
-            started_at, number = now, 0
-        self._counts[address] = started_at, number + 1
+            started_at, count = now, 0
+        self._counts[address] = started_at, count + 1
         if len(self._counts) > MAX_ADDRESSES:
             self._counts.popitem(last=False)
-        return number + 1
+        return count + 1
 
 
 def host_of(headers: Mapping[str, str]) -> tuple[str, int | None]:
-    """Return name, in lower case, and port that the request names; an empty name if none can be read."""
+    """Return the host name, in lower case, and the port of the ``Host`` header. The name is empty if it is invalid."""
     try:
         host = urlsplit(f"//{headers.get('host', '')}")
         return host.hostname or "", host.port
@@ -156,25 +156,27 @@ def is_forwarded(headers: Mapping[str, str]) -> bool:
 
 
 def _check_is_local(headers: Mapping[str, str]) -> None:
-    """A server without tokens serves programs of this machine only: not web pages in a browser here, whose host name
-    resolves to the loopback, nor requests that a proxy forwards from elsewhere."""
+    """Raise Refused unless a program of this machine has sent the request.
+
+    Requests of web pages, whose host name may resolve to the loopback, and requests that a proxy forwards are refused.
+    """
     if is_forwarded(headers):
         raise forbidden(
-            "this server has no tokens, and a proxy stands before it",
+            "this server has no tokens, so it refuses requests that a proxy forwards",
             "make tokens first: stowhand tokens make --name NAME",
         )
     if host_of(headers)[0] not in LOOPBACK_NAMES or "origin" in headers:
         raise forbidden(
-            "this server has no tokens, so it answers only to programs that ask for localhost",
-            "ask for http://127.0.0.1:PORT, or make tokens: stowhand tokens make --name NAME",
+            "this server has no tokens, so it accepts only requests to localhost that no web page has sent",
+            "use http://127.0.0.1:PORT, or make tokens: stowhand tokens make --name NAME",
         )
 
 
 class Proxies:
-    """Trusted proxies, which report the address of their client. A proxy is recognized by the address at the other end
-    of the socket alone, which no request can forge.
+    """Trusted proxies, which report the address of their client.
 
-    ``networks``: the addresses of proxies, such as ``10.0.0.0/8`` or ``127.0.0.1``. Raises ConfigurationError.
+    A proxy is recognized only by the address at the other end of the socket, which no request can forge.
+    ``networks``: addresses of proxies, such as ``10.0.0.0/8`` or ``127.0.0.1``. Raises ConfigurationError.
     """
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
@@ -191,7 +193,7 @@ class Proxies:
     def client(self, peer: str, headers: Mapping[str, str]) -> str:
         """Return the client's address: the last in ``X-Forwarded-For`` that is not a proxy's, else the socket's.
 
-        Each proxy appends the address that it saw to those that its client claims.
+        Each proxy appends the address of its own client, so earlier addresses may be forged.
         """
         if peer not in self:
             return peer
@@ -205,7 +207,7 @@ def _network(text: str) -> Network:
         return ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
         raise ConfigurationError(
-            f"--trust-from {text}: no network; give the addresses of your proxy, such as 10.0.0.0/8 or 127.0.0.1"
+            f"--trust-from {text}: not a network; give the addresses of your proxy, such as 10.0.0.0/8 or 127.0.0.1"
         ) from None
 
 
@@ -214,4 +216,4 @@ def _address(text: str) -> Address | None:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    return getattr(address, "ipv4_mapped", None) or address  # a socket for both families names IPv4 so
+    return getattr(address, "ipv4_mapped", None) or address  # a dual-stack socket reports mapped IPv4 addresses

@@ -1,4 +1,4 @@
-"""Request bodies: bounded while they are read, and of exactly the shape of the message."""
+"""Request bodies: limited in size and time, and without unknown fields."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ MAX_HEADERS = 128
 MAX_HEADER_BYTES = 32 * 1024
 """Including the path and query of the request."""
 MAX_NESTED = 2
-"""The depth of a record in itself: the failure job of a job has no failure job of its own."""
+"""Maximum depth of a record in itself: the failure job of a job has no failure job of its own."""
 READ_TIMEOUT_SECONDS = 30.0
-"""The time in which a body must arrive completely."""
+"""Time within which the whole body must arrive."""
 M = TypeVar("M", bound=msgspec.Struct)
-_UNKNOWN_FIELD = re.compile("unknown field `(.*?)`")
-_PLACE = re.compile(r" - at `\$?\.?(.*)`$")
+_UNKNOWN_FIELD_PATTERN = re.compile("unknown field `(.*?)`")
+_PLACE_PATTERN = re.compile(r" - at `\$?\.?(.*)`$")
 
 
 def check_head(scope: Scope) -> None:
-    """Raise Refused for too many headers, or too large ones (uvicorn's own limit does not see what arrives in one
-    piece), and for a body with two lengths: a proxy may believe the other one, and the rest would be read as another
-    request.
+    """Raise Refused for too many or too large headers, and for a body with two lengths.
+
+    The limit of uvicorn misses headers that arrive in one piece. With two lengths, a proxy may use the other one, and
+    the rest of the body would be read as another request.
     """
     headers = scope["headers"]
     if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
@@ -49,16 +50,16 @@ def check_head(scope: Scope) -> None:
     if len(headers) > MAX_HEADERS or size > MAX_HEADER_BYTES:
         raise Refused(
             ErrorKind.MALFORMED,
-            f"{len(headers)} headers of {size} bytes, the limits are {MAX_HEADERS} and {MAX_HEADER_BYTES}",
+            f"{len(headers)} headers of {size} bytes; the limits are {MAX_HEADERS} and {MAX_HEADER_BYTES}",
             "send fewer and shorter headers",
             status=431,
         )
 
 
 async def read(request: Request, message_type: type[M]) -> M:
-    """Read a message. Raises Refused, which names the wrong field."""
+    """Read a message. Raises Refused, which names the invalid field."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        # Also keeps web pages out: for this type a browser first sends a preflight request, which is refused.
+        # This also refuses web pages: for this type a browser first sends a preflight request, which is refused.
         raise malformed("the body must be JSON", "send the header Content-Type: application/json")
     raw = await collect(request)
     try:
@@ -66,9 +67,9 @@ async def read(request: Request, message_type: type[M]) -> M:
         _strict_decoder(message_type).decode(raw)
         return message
     except msgspec.ValidationError as error:
-        raise malformed(_field_first(str(error))) from None
+        raise malformed(_with_field_first(str(error))) from None
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise malformed(f"no JSON: {error}", "send one JSON object") from None
+        raise malformed(f"not JSON: {error}", "send one JSON object") from None
     except StowhandError as error:  # an impossible condition
         raise Refused(ErrorKind.REFUSED, str(error), "see the operators of stowhand.jobs.conditions.Where") from None
 
@@ -77,7 +78,7 @@ async def read(request: Request, message_type: type[M]) -> M:
 def _strict_decoder(message_type: type[msgspec.Struct]) -> msgspec.json.Decoder[Any]:
     """Return a decoder that refuses unknown fields at every level.
 
-    The records in a message ignore them, because replies have the same records.
+    The types of the records ignore unknown fields, because replies contain the same records.
     """
     return msgspec.json.Decoder(_names_only(inspect.type_info(message_type)))
 
@@ -117,7 +118,7 @@ async def collect(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
                     raise _too_large(limit)
     except TimeoutError:
         message = f"the body did not arrive within {READ_TIMEOUT_SECONDS:g} s"
-        raise Refused(ErrorKind.MALFORMED, message, "send it at once", status=408, closes=True) from None
+        raise Refused(ErrorKind.MALFORMED, message, "send it without pauses", status=408, closes=True) from None
     return bytes(raw)
 
 
@@ -129,20 +130,20 @@ def _too_large(limit: int) -> Refused:
     )
 
 
-def _field_first(message: str) -> str:
+def _with_field_first(message: str) -> str:
     """Return the error message with the field at its beginning."""
-    place_match = _PLACE.search(message)
+    place_match = _PLACE_PATTERN.search(message)
     place = place_match[1] if place_match else ""
     prefix = f"{place}: " if place else ""
-    return f"{prefix}{_PLACE.sub('', message)}".replace("`", "'") + _advice(place, message)
+    return f"{prefix}{_PLACE_PATTERN.sub('', message)}".replace("`", "'") + _advice(place, message)
 
 
 def _advice(place: str, message: str) -> str:
-    """Return what to write instead in a job that is enqueued; empty for other messages."""
+    """Return advice for a mistake in an enqueued job; empty for other messages."""
     if not place.startswith("jobs["):
         return ""
-    if unknown := _UNKNOWN_FIELD.search(message):
+    if unknown := _UNKNOWN_FIELD_PATTERN.search(message):
         return suggest(unknown[1], NewJob.__struct_fields__)
     if place.endswith("].payload"):
-        return '; give JSON as text: "payload": "{\\"to\\": \\"ada@example.com\\"}"'
+        return '; encode the JSON as text: "payload": "{\\"to\\": \\"ada@example.com\\"}"'
     return ""

@@ -1,4 +1,4 @@
-"""Reads jobs of a lent queue for tokens. Each token sees jobs within its tasks, queues and serial keys."""
+"""Reader of jobs of a lent queue. A token sees the jobs of its tasks, queues and serial keys."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from stowhand.jobs.failed_attempts import FailedAttempt
 from stowhand.jobs.job import Job
 from stowhand.protocols.producer import JobStanding
 from stowhand.protocols.queue_store import Failures, require_part
-from stowhand.remote.server.claims import fitting
+from stowhand.remote.server.claims import fitting_count
 from stowhand.remote.server.refusals import Refused, forbidden
 from stowhand.remote.server.shared_store import SharedStore
 from stowhand.remote.server.tokens import Grant
 from stowhand.remote.wire import ErrorKind, ResultsReply, ResultsRequest
 
 MAX_SEEN_JOBS = 100_000
-"""The jobs to remember as visible to a token."""
+"""Number of jobs that are remembered as visible to a token."""
 
 
 class JobReader:
-    """Reads jobs of one lent store, on the server's loop. Every method raises Refused, or what the store raises."""
+    """Reader of one lent store, on the server's loop. Every method raises Refused, and the errors of the store."""
 
     def __init__(self, shared_store: SharedStore) -> None:
         self._shared_store = shared_store
         self._seen: set[tuple[Grant, int]] = set()
 
     async def job(self, grant: Grant, job_id: str) -> Job:
-        """Return one job; payload and result only with that scope."""
+        """Return one job; payload and result only with the scope payload."""
         return grant.shown(await self._find(grant, job_id))
 
     async def tries(self, grant: Grant, job_id: str) -> Sequence[FailedAttempt]:
         """Return the last attempts that did not complete."""
         job = await self._find(grant, job_id)
-        return await self._shared_store.queue("looked at job by job").jobs.tries(job.id)
+        return await self._shared_store.queue("reading jobs").jobs.tries(job.id)
 
     async def failures(self, grant: Grant) -> Sequence[Failures]:
-        """Return failed jobs of the token's tasks by class of error.
+        """Return failed jobs of the token's tasks, grouped by class of error.
 
-        A group has no queue and no serial key, so it is not for tokens of some.
+        A group contains all queues and serial keys, so a token that is limited to some of them is refused.
         """
         if grant.serials is not None or grant.queues is not None:
             raise forbidden(
-                "this token is for some queues or serial keys, and failed jobs are grouped over all of them",
+                "this token is limited to some queues or serial keys, but failed jobs are grouped over all of them",
                 "use a token without --queue and --serial",
             )
-        found = await self._shared_store.queue("grouped by its failures").inspect.failures()
-        return [group for group in found if grant.tasks is None or group.task in grant.tasks]
+        groups = await self._shared_store.queue("grouping failures").inspect.failures()
+        return [group for group in groups if grant.tasks is None or group.task in grant.tasks]
 
     async def ends(self, grant: Grant, request: ResultsRequest) -> ResultsReply:
         """Return how jobs ended. Raises ConfigurationError if the store keeps no results."""
@@ -54,11 +54,11 @@ class JobReader:
         hidden = await self._hidden(grant, [job_id for job_id in request.job_ids if (grant, job_id) not in self._seen])
         job_ids = [job_id for job_id in request.job_ids if job_id not in hidden]
         ended = await results.ask(job_ids) if job_ids else ()
-        # A key may have passed a job of this id to another task meanwhile.
+        # In the meantime an enqueue with the same key may have given a job of this id another task.
         hidden |= await self._hidden(grant, [standing.job_id for standing in ended])
         visible = [JobStanding(job_id, is_known=False) for job_id in hidden]
         visible += [standing for standing in ended if standing.job_id not in hidden]
-        count_that_fits = fitting(
+        count_that_fits = fitting_count(
             len(standing.result_text or "") + len(standing.last_error or "") for standing in visible
         )
         left_out = tuple(standing.job_id for standing in visible[count_that_fits:])
@@ -67,11 +67,11 @@ class JobReader:
         )
 
     async def _hidden(self, grant: Grant, job_ids: Sequence[int]) -> set[int]:
-        """Return the jobs outside the token's tasks, queues and serial keys: for it they never existed."""
+        """Return the jobs outside the token's tasks, queues and serial keys. They are reported as unknown."""
         if grant.sees_all:
             return set()
         hidden = set()
-        producer = self._shared_store.queue("waited for").jobs
+        producer = self._shared_store.queue("waiting for results").jobs
         for job_id in job_ids:
             job = await producer.get(job_id)
             if job is not None and not grant.sees(job):
@@ -81,7 +81,7 @@ class JobReader:
         return hidden
 
     async def _find(self, grant: Grant, job_id: str) -> Job:
-        queue = self._shared_store.queue("looked at job by job")
+        queue = self._shared_store.queue("reading jobs")
         unknown = Refused(
             ErrorKind.UNKNOWN, f"there is no job {job_id[:40]}", "it may have been removed from the history"
         )

@@ -1,4 +1,4 @@
-"""A server that lends one store: its background tasks, and its stop.
+"""Server that lends one store, with its background tasks and its stop.
 
 async with running(store, options, events) as server:
     print(server.url)
@@ -23,12 +23,12 @@ from stowhand.remote.server.authenticator import Authenticator, Proxies
 from stowhand.remote.server.claims import Claims
 from stowhand.remote.server.health import Health
 from stowhand.remote.server.http_app import HttpApp
-from stowhand.remote.server.lent_throughput import LentThroughput
 from stowhand.remote.server.proofs import Proofs
+from stowhand.remote.server.remote_throughput import RemoteThroughput
 from stowhand.remote.server.shared_store import QUEUE, SharedStore
-from stowhand.remote.server.store_server import Declared, StoreServer, as_it_is
+from stowhand.remote.server.store_server import CompleteJob, StoreServer, unchanged
 from stowhand.remote.server.tokens import DEFAULT_FILE, TokenFile
-from stowhand.remote.server.wake_broadcast import NAME, WakeBroadcast
+from stowhand.remote.server.wake_broadcast import LENDER_NAME, WakeBroadcast
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 from stowhand.worker.resetter import Resetter, ResetterOptions
 
@@ -40,17 +40,17 @@ RESET_INTERVAL_SECONDS = 5.0
 
 
 class ServerOptions(HttpServerOptions, frozen=True, kw_only=True):
-    """How a store is lent."""
+    """Options of a server that lends a store."""
 
     port: int = DEFAULT_PORT
     tokens: Path = Path(DEFAULT_FILE)
-    """The file of worker tokens."""
+    """Path of the tokens file."""
     tokens_required: bool = False
-    """The file was named explicitly: refuse to start until a token has been made."""
+    """Whether the file was named explicitly: then the server does not start until a token has been made."""
     trust_from: tuple[str, ...] = ()
-    """Networks of proxies, whose ``X-Forwarded-For`` is believed."""
-    declared: Declared = as_it_is
-    """Fills in what the tasks of an App declare, for the jobs that are enqueued here."""
+    """Networks of trusted proxies, whose ``X-Forwarded-For`` is used."""
+    complete_job: CompleteJob = unchanged
+    """Completes enqueued jobs with the options that the tasks of an App declare."""
 
 
 @asynccontextmanager
@@ -61,10 +61,10 @@ async def running(
     metrics: LendingMetrics | None = None,
     show: Callable[[Health], AbstractContextManager[object]] = nullcontext,
 ) -> AsyncIterator[Serving]:
-    """Lend an open store for the length of the block. ``show``: shows the server's health meanwhile.
+    """Lend an open store while the block runs. ``show``: context manager that shows the server's health meanwhile.
 
     Raises ConfigurationError for invalid options (a public address without tokens, a certificate without its key), and
-    ConfigurationError when the port is in use.
+    if the port is in use.
     """
     clock = SystemClock()
     file = TokenFile(options.tokens)
@@ -73,10 +73,12 @@ async def running(
     authenticator = Authenticator(file, events, clock, required=options.tokens_required)
     resetter = _resetter(shared_store, events, clock)
     heartbeats = HeartbeatThread("stowhand lending heartbeats", store.heartbeats)
-    throughput = LentThroughput(heartbeats, clock, events, is_kept=shared_store.kind == QUEUE)
+    throughput = RemoteThroughput(heartbeats, clock, events, is_kept=shared_store.kind == QUEUE)
     proofs = Proofs(file.secret())
-    claims = Claims(shared_store, wake_broadcast, heartbeats, proofs, authenticator.is_valid, throughput.lent)
-    store_server = StoreServer(shared_store, heartbeats, proofs, claims, throughput, options.declared, resetter.expect)
+    claims = Claims(shared_store, wake_broadcast, heartbeats, proofs, authenticator.is_valid, throughput.add_claims)
+    store_server = StoreServer(
+        shared_store, heartbeats, proofs, claims, throughput, options.complete_job, resetter.expect
+    )
     health = Health(shared_store, wake_broadcast, events, clock)
     app = HttpApp(store_server, authenticator, health, events, metrics, Proxies(options.trust_from))
 
@@ -86,8 +88,8 @@ async def running(
 
     async with serving(app, options, on_stop) as server:
         wake_broadcast.start()
-        resetting, counting = server.run(resetter.run()), server.run(throughput.run())
-        health.watch(resetting)
+        resetter_task, throughput_task = server.run(resetter.run()), server.run(throughput.run())
+        health.watch(resetter_task)
         events.emit(
             LendingStarted(server.url, shared_store.name, not authenticator.requires_tokens, str(options.tokens))
         )
@@ -98,17 +100,17 @@ async def running(
             await server.close()
             await wake_broadcast.stop()
             resetter.stop()
-            counting.cancel()
-            await asyncio.wait({resetting, counting}, timeout=options.grace)
+            throughput_task.cancel()
+            await asyncio.wait({resetter_task, throughput_task}, timeout=options.grace)
             await throughput.close()
             await heartbeats.close()
 
 
 def _resetter(shared_store: SharedStore, events: Events, clock: Clock) -> Resetter:
-    """The server needs its own resetter: the remote workers may all be gone at once."""
+    """Return the server's own resetter: all remote workers may be lost at once."""
     terms = shared_store.store.terms
     options = ResetterOptions(
-        name=NAME,
+        name=LENDER_NAME,
         interval=RESET_INTERVAL_SECONDS,
         slack=MAX_SLACK_SECONDS if terms is None else slack(terms.lease),
         prompt=True,
@@ -117,12 +119,12 @@ def _resetter(shared_store: SharedStore, events: Events, clock: Clock) -> Resett
 
 
 def _check_tokens(options: ServerOptions, file: TokenFile) -> None:
-    """Refuse options that would open the store to the network without tokens."""
-    make = f"stowhand tokens make --name NAME --tokens {options.tokens}"
+    """Raise ConfigurationError for options that would open the store to the network without tokens."""
+    command = f"stowhand tokens make --name NAME --tokens {options.tokens}"
     if options.tokens_required and not file.exists():
-        raise ConfigurationError(f"{options.tokens}: no tokens yet; make one: {make}")
+        raise ConfigurationError(f"{options.tokens}: no tokens yet; make one: {command}")
     if not file.exists() and not is_loopback(options.host):
         raise ConfigurationError(
-            f"--host {options.host}: without tokens a store is lent to programs of this machine only."
-            f" Make a token first: {make}; or leave out --host"
+            f"--host {options.host}: without tokens a store is lent only to programs of this machine."
+            f" Make a token first: {command}; or omit --host"
         )

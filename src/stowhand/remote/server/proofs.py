@@ -1,8 +1,8 @@
-"""Proof that a lease was lent to a worker token, without remembering it: HMAC-SHA256 with a key of the server.
+"""Proofs that a worker token holds a lease. They are computed, not remembered: HMAC-SHA256 with a key of the server.
 
 Two values are derived. The *authorization* of a lease covers the worker token, the job, the claim token and the epoch;
-every later call sends it. And the client's claim token is replaced in the store by one derived from it and the worker
-token, so that a stolen claim token is useless under another worker token. Both survive a restart of the server.
+every later call contains it. The *store token* covers the worker token and the client's claim token, and replaces the
+latter in the store, so that a stolen claim token is useless with another worker token. Both survive a restart.
 """
 
 from __future__ import annotations
@@ -19,38 +19,41 @@ from stowhand.remote.server.tokens import Grant
 from stowhand.remote.wire import Proof
 
 MAX_CACHED_TOKENS = 1024
-"""The cache of store tokens, by claim token."""
+"""Size of the cache of store tokens."""
 UUID_CHARACTERS = 36
 
 
 class Proofs:
-    """Makes authorizations, and checks them."""
+    """Authorizations and store tokens of one server."""
 
     def __init__(self, secret: bytes) -> None:
         self._keyed = hmac.new(secret, digestmod="sha256")
-        """Keyed once: a copy takes half as long as keying."""
-        self._known = lru_cache(MAX_CACHED_TOKENS)(self._store_token)
+        """Keyed once, since copying takes half as long as keying."""
+        self._cached_store_token = lru_cache(MAX_CACHED_TOKENS)(self._store_token)
 
     def store_token(self, grant: Grant, token: str) -> str:
-        """Return the store's claim token for the client's. Raises Refused if that is not a uuid."""
-        # A batch names few tokens, each many times. Only of the usual length: with more dashes a uuid may be any.
-        return (self._known if len(token) == UUID_CHARACTERS else self._store_token)(grant.id, token)
+        """Return the store token for the client's claim token. Raises Refused if that is not a uuid."""
+        # A batch contains few tokens, each many times. A uuid may be written with extra dashes, in any length: only
+        # texts of the usual length are cached.
+        if len(token) == UUID_CHARACTERS:
+            return self._cached_store_token(grant.id, token)
+        return self._store_token(grant.id, token)
 
     def _store_token(self, token_id: str, token: str) -> str:
         try:
             client_token = uuid.UUID(token)
         except ValueError:
-            raise malformed(f"token: {token[:40]!r} is no uuid", "make one for every claim: uuid4") from None
-        if not token_id:  # without worker tokens all callers are the same
+            raise malformed(f"token: {token[:40]!r} is not a uuid", "generate a uuid4 for every claim") from None
+        if not token_id:  # without worker tokens all callers have the same rights
             return str(client_token)
         return str(uuid.UUID(bytes=self._sign("claim", token_id, str(client_token))[:16], version=4))
 
     def prove(self, grant: Grant, lease: Lease) -> str:
-        """Return the authorization of a lease, which contains the client's claim token."""
+        """Return the authorization of a lease with the client's claim token."""
         return self._sign("lease", grant.id, lease.job_id, lease.token, lease.epoch).hex()
 
     def lease(self, grant: Grant, proof: Proof) -> Lease | None:
-        """Return the lease with the store's token; ``None`` if the authorization is not this caller's."""
+        """Return the lease with the store token; ``None`` if the authorization is not valid for this caller."""
         try:
             token = self.store_token(grant, proof.lease.token)
         except Refused:
@@ -64,9 +67,9 @@ class Proofs:
         return Lease(client_lease.job_id, token, client_lease.epoch)
 
     def _sign(self, *parts: object) -> bytes:
-        signed = self._keyed.copy()
-        signed.update(msgspec.json.encode(parts))
-        return signed.digest()
+        code = self._keyed.copy()
+        code.update(msgspec.json.encode(parts))
+        return code.digest()
 
 
 def _is_id(job_id: JobId) -> bool:

@@ -24,8 +24,10 @@ STATUS_CODES = {
 
 
 class Refused(Exception):
-    """The request is refused. ``retry_after``: seconds after which it may be repeated. ``closes``: the connection is
-    closed."""
+    """Refusal of a request.
+
+    ``retry_after``: seconds after which the request may be repeated. ``closes``: the connection is closed after it.
+    """
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class Refused(Exception):
 
 
 def malformed(message: str, fix: str = "") -> Refused:
-    """Return the refusal of a request that cannot be read, or contains impossible values."""
+    """Return the refusal of a request that cannot be read or contains impossible values."""
     return Refused(ErrorKind.MALFORMED, message, fix or "compare the request with docs/reference/http.md")
 
 

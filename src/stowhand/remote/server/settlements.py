@@ -1,8 +1,8 @@
-"""Checks the settlements that remote workers send, and reports what was recorded for them.
+"""Checks of the settlements that remote workers send, and replies with the recorded ones.
 
-An impossible state is a mistake of the client, and the whole call is refused. What a handler made (a result, a payload,
-following jobs) may be invalid although the client is correct: then that settlement alone is not written, and the reply
-says why.
+An impossible state is a mistake of the client, and the whole call is refused. The values of a handler (result, payload,
+following jobs) may be invalid although the client is correct: then only that settlement is not written, and the reply
+contains the reason.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ OUTCOMES_BY_STATE = {
     State.QUEUED: (AttemptOutcome.SNOOZED,),
     State.CANCELED: (AttemptOutcome.CANCELED,),
 }
-"""The states in which a job can end an attempt, with the matching ``ended``."""
+"""Outcomes of an attempt, by the state of the job after it."""
 WAITING_STATES = (State.ERRORED, State.QUEUED)
 MAX_FOLLOWING_JOBS = 1000
 
 
 def check_settlement(grant: Grant, place: int, settlement: Settlement) -> Settlement | RefusedSettlement:
-    """Return the settlement as it may be recorded. ``place`` in the batch, for the message. Raises Refused."""
-    if settlement == COMPLETED:  # the commonest by far: nothing in it can be wrong
+    """Return the settlement in the form to record. ``place``: its position in the batch. Raises Refused."""
+    if settlement == COMPLETED:  # by far the most common settlement: nothing in it can be wrong
         return COMPLETED
     location = f"batch[{place}].settlement"
     if settlement.ended not in OUTCOMES_BY_STATE.get(settlement.state, ()):
-        raise malformed(f"{location}: no job ends as {settlement.state} and {settlement.ended} at once")
+        raise malformed(f"{location}: the state {settlement.state} contradicts the outcome {settlement.ended}")
     if not math.isfinite(settlement.delay) or not 0 <= settlement.delay <= MAX_DURATION_SECONDS:
-        raise malformed(f"{location}.delay: {settlement.delay:g} s; 0 to {MAX_DURATION_SECONDS:g}")
+        raise malformed(f"{location}.delay: {settlement.delay:g} s given; give 0 to {MAX_DURATION_SECONDS:g}")
     if settlement.delay and settlement.state not in WAITING_STATES:
-        raise malformed(f"{location}.delay: a job that is {settlement.state} waits for nothing")
+        raise malformed(f"{location}.delay: a job with the state {settlement.state} has no delay")
     if settlement.refund is not (settlement.state is State.QUEUED):
-        raise malformed(f"{location}.refund: the attempt is given back if, and only if, the job is queued again")
+        raise malformed(f"{location}.refund: it is true if, and only if, the job is queued again")
     settlement = _cleaned(settlement)
     try:
         _check_content(grant, settlement)
-    except (InvalidJob, UndecodablePayload) as trouble:
-        return RefusedSettlement(str(trouble))
+    except (InvalidJob, UndecodablePayload) as error:
+        return RefusedSettlement(str(error))
     except Refused as refusal:
         return RefusedSettlement(f"{refusal.message}; {refusal.fix}")
     return settlement
 
 
 def _cleaned(settlement: Settlement) -> Settlement:
-    """Return the settlement without fields that its state does not use, and with an error text that can be stored."""
+    """Return the settlement without fields that its state does not use, and with error texts that can be stored."""
     error = None if settlement.error is None else clean(settlement.error)
     result = settlement.result if settlement.state is State.COMPLETED else None
     payload = settlement.payload if settlement.state in (State.ERRORED, State.FAILED) else None
@@ -79,30 +79,27 @@ def _check_content(grant: Grant, settlement: Settlement) -> None:
         grant.check_enqueue(job)
 
 
-def reply_of(sent: SettleRequest, found: Sequence[RecordedSettlement]) -> SettleReply:
-    """Return the reply to a batch: a verdict for each, and the settlements that differ from those sent."""
+def reply_of(request: SettleRequest, results: Sequence[RecordedSettlement]) -> SettleReply:
+    """Return the reply to a batch: all verdicts, and the recorded settlements that differ from the request."""
     differences = []
-    for place, (proved, recorded_settlement) in enumerate(zip(sent.batch, found, strict=True)):
-        if recorded_settlement.reason:
-            differences.append(Difference(place=place, unwritten=recorded_settlement.reason))
-        elif recorded_settlement.settlement is not None and recorded_settlement.settlement is not proved.settlement:
-            recorded = _bare(recorded_settlement.settlement)
+    for place, (proved, result) in enumerate(zip(request.batch, results, strict=True)):
+        if result.reason:
+            differences.append(Difference(place=place, unwritten=result.reason))
+        elif result.settlement is not None and result.settlement is not proved.settlement:
+            recorded = _bare(result.settlement)
             if recorded != _bare(proved.settlement):
                 differences.append(Difference(place=place, recorded=recorded))
-    return SettleReply(
-        verdicts=tuple(recorded_settlement.verdict.value for recorded_settlement in found),
-        differences=tuple(differences),
-    )
+    return SettleReply(verdicts=tuple(result.verdict.value for result in results), differences=tuple(differences))
 
 
 def _bare(settlement: Settlement) -> Settlement:
     return msgspec.structs.replace(settlement, result=None, payload=None, then=())
 
 
-def audited(found: RecordedSettlement) -> str:
-    """Return the entry of the audit for one settlement, without data of the handler."""
-    if found.settlement is None:
-        return f"nothing: {found.verdict.value}"
-    following = len(found.settlement.then)
+def audit_text(result: RecordedSettlement) -> str:
+    """Return the audit's text for one settlement. It contains no data of the handler."""
+    if result.settlement is None:
+        return f"unchanged: {result.verdict.value}"
+    following = len(result.settlement.then)
     enqueued = f", {following} enqueued" if following else ""
-    return f"{found.settlement.state.value}: {found.verdict.value}{enqueued}"
+    return f"{result.settlement.state.value}: {result.verdict.value}{enqueued}"

@@ -1,4 +1,4 @@
-"""The store that is lent: a queue, or a user's table, and the operations that only one of them has."""
+"""Lent store: a queue or a user's table, and the operations that only one of them has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUEUE, TABLE = "queue", "table"
 
 
 class SharedStore:
-    """A store, with its terms and what it offers beyond claims."""
+    """Lent store, with its terms and its operations beyond claims."""
 
     def __init__(self, store: AnyStore[Any]) -> None:
         self.store = store
@@ -27,17 +27,17 @@ class SharedStore:
         self._enclosing = store.enclosing
         if self._enclosing is not None and self._log(Lease("", "", 0)) is None:
             raise ConfigurationError(
-                f"{self.name}: transactional handlers run beside their database, not over HTTP;"
+                f"{self.name}: transactional handlers need a connection to the database, so they do not run over HTTP;"
                 " lend a TableStore with transactional=False"
             )
 
     def lease(self, requested_seconds: float) -> float:
-        """Return the seconds of a lease: of the store's terms, or as the client asked."""
+        """Return the seconds of a lease: those of the store's terms, otherwise the requested ones."""
         terms = self.store.terms
         return requested_seconds if terms is None else terms.lease
 
     def terms(self) -> TermsReply:
-        """Return the store's terms, as they are sent to remote workers."""
+        """Return the store's terms for remote workers."""
         terms = self.store.terms
         return TermsReply(
             name=self.name,
@@ -51,28 +51,28 @@ class SharedStore:
         )
 
     def queue(self, operation: str) -> QueueStore:
-        """Return the store as a queue. Raises Refused for a table, which cannot be ``what``."""
+        """Return the store as a queue. Raises Refused for a table, which does not support the operation."""
         if self.kind != QUEUE:
             raise Refused(
                 ErrorKind.UNKNOWN,
-                f"the table {self.name!r} cannot be {operation} here",
-                "its rows belong to the application: use SQL where the database is",
+                f"the table {self.name!r} does not support {operation}",
+                "its rows belong to the application: use SQL in the database",
             )
         return cast("QueueStore", self.store)
 
     async def holder(self, key: str) -> Job | None:
-        """Return the job that has this key now."""
-        found = await self.queue("enqueued in").inspect.list(JobFilter(key=key, limit=1))
-        return found[0] if found else None
+        """Return the live job with this key."""
+        jobs = await self.queue("enqueueing").inspect.list(JobFilter(key=key, limit=1))
+        return jobs[0] if jobs else None
 
     def log_of(self, lease: Lease) -> ExecutionLog:
-        """Return the log of the attempt under this lease. Raises Refused if the store keeps none."""
+        """Return the execution log of the attempt with this lease. Raises Refused if the store keeps none."""
         log = self._log(lease)
         if log is None:
             raise Refused(
                 ErrorKind.UNKNOWN,
                 "this store keeps no execution logs",
-                "lend a table's store, or log where the worker runs",
+                "lend a table, or log on the worker's machine",
             )
         return log
 

@@ -1,8 +1,8 @@
-"""Worker tokens, their rights, and their file: JSON, mode 0600, written atomically, with the SHA-256 of each token.
+"""Worker tokens, their rights, and the tokens file: JSON with mode 0600, which contains the SHA-256 of each token.
 
     {"version": 1, "tokens": [{"id": "…", "name": "ci", "sha256": "…", "scopes": ["claim"], …}]}
 
-Beside it is ``<file>.secret``: the key of the leases' proofs, kept in a file so that they survive a restart.
+The file ``<file>.secret`` beside it contains the key of the leases' proofs, so that they survive a restart.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ from stowhand.remote.wire import Scope
 DEFAULT_FILE = ".stowhand/tokens.json"
 TOKEN_PREFIX = "stow"
 MAX_TOKENS = 10_000
-"""Tokens in one file, revoked and expired ones included."""
+"""Maximum number of tokens in one file, including revoked and expired ones."""
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_WORKER_NAME_CHARACTERS = 255
-"""Characters of a worker's name."""
 DASHBOARD_ONLY_SCOPES = frozenset({Scope.ACT, Scope.ADD})
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker token and what it allows. ``None``: no limit."""
+    """Rights of a worker token. A limit of ``None`` means no limit."""
 
     id: str
-    """The token's id, for the audit; empty where the server has no tokens."""
+    """Id of the token, for the audit; empty if the server has no tokens."""
     name: str = ""
     scopes: frozenset[str] = frozenset()
     tasks: tuple[str, ...] | None = None
@@ -64,10 +63,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             raise missing_scope(scope, self.name)
 
     def worker_in_store(self, worker: str) -> str:
-        """Return the store's name for a worker of this token, so that the row of a job shows its token.
-
-        Raises InvalidJob.
-        """
+        """Return the store's name for a worker of this token. It contains the token's id. Raises InvalidJob."""
         limits.check_name("worker", worker, MAX_WORKER_NAME_CHARACTERS)
         return f"{worker}@{self.id}" if self.id else worker
 
@@ -96,7 +92,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         return Queues(allowed, excluded)
 
     def check_conditions(self, conditions: tuple[Where, ...]) -> None:
-        """Raise Refused for a column that is not allowed: comparing a column reveals its values."""
+        """Raise Refused for a column that is not allowed: a comparison reveals the column's values."""
         if self.conditions is None:
             return
         for condition in conditions:
@@ -113,13 +109,13 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         if self.queues is not None and job.queue not in self.queues:
             if job.queue is None:
                 names = ", ".join(map(repr, self.queues))
-                raise forbidden("this token is for some queues alone", f"name the queue of the job (queue): {names}")
+                raise forbidden("this token is limited to some queues", f"set the job's queue to one of: {names}")
             raise outside_limit("queue", job.queue, "--queue")
         if job.on_failure is not None:
             self.check_enqueue(job.on_failure)
 
     def shown(self, job: Job) -> Job:
-        """Return the job as this token may see it: payload and result only with that scope."""
+        """Return the job in the form that this token may see: payload and result only with the scope payload."""
         if Scope.PAYLOAD in self.scopes:
             return job
         return msgspec.structs.replace(job, payload_text="", result_text=None)
@@ -129,31 +125,31 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         return self.covers(job.task, job.queue) and (self.serials is None or job.serial in self.serials)
 
     def covers(self, task: str, queue: str) -> bool:
-        """Return whether the token is for this task and this queue."""
+        """Return whether the token allows this task and this queue."""
         return (self.tasks is None or task in self.tasks) and (self.queues is None or queue in self.queues)
 
 
-EVERYTHING = Grant(id="", name="", scopes=frozenset(Scope), conditions=None)
-"""The grant of every request to a server without tokens, which listens on the loopback only."""
+UNLIMITED_GRANT = Grant(id="", name="", scopes=frozenset(Scope), conditions=None)
+"""Grant of every request to a server without tokens, which accepts only local programs."""
 
 
 def check_limits(record: TokenRecord) -> None:
-    """Raise ConfigurationError for limits that nothing enforces."""
+    """Raise ConfigurationError for limits that are not enforced."""
     scopes = frozenset(record.scopes)
     if DASHBOARD_ONLY_SCOPES & scopes and not record.grant().sees_all:
         raise ConfigurationError(
-            "act and add are for the dashboard, which shows every task, queue and serial key: leave out --task,"
+            "act and add are scopes of the dashboard, which shows every task, queue and serial key: omit --task,"
             " --queue and --serial, or make two tokens"
         )
     if record.serials is not None and Scope.CLAIM in scopes:
         raise ConfigurationError(
-            "a claim cannot be limited by serial key, only by task and queue: leave out --serial, or make two tokens:"
+            "a claim cannot be limited by serial key, only by task and queue: omit --serial, or make two tokens:"
             " one with --scope claim --task …, one with --scope enqueue --serial …"
         )
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One token, as it is stored."""
+    """Stored token."""
 
     id: str
     name: str
@@ -174,7 +170,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return "expired" if self.expires is not None and self.expires <= now else "active"
 
     def grant(self) -> Grant:
-        """Return what the token may do."""
+        """Return the rights of the token."""
         return Grant(
             id=self.id,
             name=self.name,
@@ -192,7 +188,7 @@ class _Tokens(msgspec.Struct, frozen=True):
 
 
 def new_token() -> tuple[str, str, str]:
-    """Return a token with 256 random bits, its id, and its hash. The id is part of the token, and not secret."""
+    """Return a token with 256 random bits, its id, and its hash. The id is a part of the token that is not secret."""
     token_id = secrets.token_hex(6)
     token = f"{TOKEN_PREFIX}_{token_id}_{secrets.token_urlsafe(32)}"
     return token, token_id, hash_of(token)
@@ -210,17 +206,17 @@ def id_of(token: str) -> str:
 
 
 class TokenFile:
-    """Reads and writes the file. Raises ConfigurationError, with the fix, for an unusable one."""
+    """Tokens file. Its methods raise ConfigurationError if it is unusable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def exists(self) -> bool:
-        """Return whether a token was ever made here."""
+        """Return whether the file exists, so a token was made before."""
         return self.path.exists()
 
     def stamp(self) -> tuple[int, ...] | None:
-        """Return a value that changes with the file's content and mode, so that a fixed file is read again."""
+        """Return a value that changes with the file's content and mode, so that a changed file is read again."""
         try:
             status = self.path.stat()
         except OSError:
@@ -228,7 +224,7 @@ class TokenFile:
         return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size
 
     def read(self) -> tuple[TokenRecord, ...]:
-        """Read all tokens; none if there is no file."""
+        """Read all tokens; none if the file is missing."""
         raw = _read_private(self.path, MAX_FILE_BYTES)
         if raw is None:
             return ()
@@ -236,14 +232,14 @@ class TokenFile:
             content = msgspec.json.decode(raw, type=_Tokens)
         except msgspec.MsgspecError as error:
             raise ConfigurationError(
-                f"{self.path}: no file of tokens ({error}); move it away and make new ones: stowhand tokens make"
+                f"{self.path}: not a tokens file ({error}); move it away and make new tokens: stowhand tokens make"
             ) from None
         if content.version != 1:
             raise ConfigurationError(f"{self.path}: written by a later version; upgrade this package")
         return content.tokens
 
     def change(self, changed: Callable[[tuple[TokenRecord, ...]], tuple[TokenRecord, ...]]) -> None:
-        """Replace the tokens under a lock, so that no program overwrites the change of another."""
+        """Replace the tokens under a lock, so that concurrent changes are not lost."""
         with self._locked():
             tokens = changed(self.read())
             if len(tokens) > MAX_TOKENS:
@@ -252,12 +248,12 @@ class TokenFile:
             write_private(self.path, body + b"\n")
 
     def secret(self) -> bytes:
-        """Return the key beside the file, generated at the first use."""
+        """Return the key of the leases' proofs. It is generated at the first use."""
         key_path = self.path.with_name(self.path.name + ".secret")
         with self._locked():
             if (key := _read_private(key_path, 1024)) is not None:
                 if len(key) < 32:
-                    raise ConfigurationError(f"{key_path}: too short for a key; remove it, and another one is made")
+                    raise ConfigurationError(f"{key_path}: too short for a key; remove it to generate a new one")
                 return key
             new_key = secrets.token_hex(32).encode()
             write_private(key_path, new_key)
@@ -270,37 +266,39 @@ class TokenFile:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(folder, os.O_RDONLY)
         except OSError as error:
-            raise ConfigurationError(f"{folder}: {error.strerror}; name another place with --tokens") from None
+            raise ConfigurationError(f"{folder}: {error.strerror}; choose another location with --tokens") from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
         except OSError as error:
-            raise ConfigurationError(f"{self.path}: {error.strerror}; name another place with --tokens") from None
+            raise ConfigurationError(f"{self.path}: {error.strerror}; choose another location with --tokens") from None
         finally:
             os.close(handle)
 
 
 def _read_private(path: Path, limit: int) -> bytes | None:
-    """Return the bytes of a file that only its owner may read; ``None`` if it is missing."""
+    """Return the content of a file that only its owner may read; ``None`` if it is missing."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if mode & 0o077:
-                raise ConfigurationError(f"{path}: others may open it (mode {mode & 0o777:o}); chmod 600 {path}")
+                raise ConfigurationError(
+                    f"{path}: other users can open it (mode {mode & 0o777:o}); run: chmod 600 {path}"
+                )
             raw = file.read(limit + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}") from None
     if len(raw) > limit:
-        raise ConfigurationError(f"{path}: more than {limit} bytes, so it is no file of ours")
+        raise ConfigurationError(f"{path}: more than {limit} bytes, so it is not a tokens file")
     return raw
 
 
 def write_private(path: Path, body: bytes) -> None:
     """Write a file of mode 0600 atomically. Create its folder if necessary."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # creates it with mode 0600
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # the mode is 0600
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(body)

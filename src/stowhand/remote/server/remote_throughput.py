@@ -1,7 +1,7 @@
-"""Counts the recorded settlements of remote workers, and writes the counts as a local worker would.
+"""Throughput of remote workers: the server counts their recorded settlements, and writes the counts as a worker would.
 
-For a lease lent before the server's last restart, neither task nor times are known. The run time of a lent job is
-counted from the reply to its claim, so it includes the network and the time before its start.
+For a lease from before the server's last restart, neither task nor times are known. The run time of a remote job
+begins with the reply to its claim, so it includes the network and the wait for a slot.
 """
 
 from __future__ import annotations
@@ -19,45 +19,44 @@ from stowhand.events import Events, JobsReset
 from stowhand.jobs.lease import Lease, Pair, ResetJob
 from stowhand.protocols.store import Claim, RecordedSettlement, Verdict
 from stowhand.protocols.throughput import OTHER_TASKS
-from stowhand.remote.server.wake_broadcast import NAME
+from stowhand.remote.server.wake_broadcast import LENDER_NAME
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 from stowhand.worker.reports import WRITE_INTERVAL_SECONDS, ThroughputCounter, ThroughputWriter
 
 MAX_LEASES = 100_000
-"""Leases whose tasks and times are remembered."""
+"""Number of leases whose tasks and times are remembered."""
 LAST_WRITE_TIMEOUT_SECONDS = 1.0
-"""The time limit of the last write."""
 
 
-class LentThroughput:
-    """Counter of one server. ``is_kept``: False for a user's table, of which nothing is counted."""
+class RemoteThroughput:
+    """Counter of one server. ``is_kept``: False for a user's table, for which nothing is counted."""
 
     def __init__(self, heartbeats: HeartbeatThread, clock: Clock, events: Events, *, is_kept: bool) -> None:
         self._heartbeats = heartbeats
         self._clock = clock
         self._is_kept = is_kept
         self._counter = ThroughputCounter(clock.monotonic)
-        self._writer = ThroughputWriter(NAME, self._counter, events)
-        self._lent: OrderedDict[Pair, tuple[str, datetime, datetime, float]] = OrderedDict()
-        """By unfinished lease: task, due time, time of the claim, and time of the reply."""
-        self._is_due = False
+        self._writer = ThroughputWriter(LENDER_NAME, self._counter, events)
+        self._held: OrderedDict[Pair, tuple[str, datetime, datetime, float]] = OrderedDict()
+        """Task, due time, time of the claim, and time of the reply, by lease that has not ended."""
+        self._has_news = False
         """Whether something was counted since the last write."""
-        events.on(JobsReset, lambda event: self.reset(event.jobs))
+        events.on(JobsReset, lambda event: self.count_resets(event.jobs))
 
-    def lent(self, claims: Iterable[Claim[Any]]) -> None:
-        """Note records that have just been claimed."""
+    def add_claims(self, claims: Iterable[Claim[Any]]) -> None:
+        """Remember the leases of new claims."""
         if not self._is_kept:
             return
         now = self._clock.monotonic()
         for claim in claims:
             job = claim.record
-            self._lent[claim.lease.pair] = (claim.task, job.run_at, job.started_at, now)
+            self._held[claim.lease.pair] = (claim.task, job.run_at, job.started_at, now)
             self._counter.hear(job.started_at, now)
-        while len(self._lent) > MAX_LEASES:
-            self._lent.popitem(last=False)
+        while len(self._held) > MAX_LEASES:
+            self._held.popitem(last=False)
 
-    def settled(self, leases: Iterable[Lease], replies: Iterable[RecordedSettlement]) -> None:
-        """Count what was recorded, only once even if a client repeats it."""
+    def count_settlements(self, leases: Iterable[Lease], replies: Iterable[RecordedSettlement]) -> None:
+        """Count recorded settlements. One that a client repeats is counted once."""
         if not self._is_kept:
             return
         now = self._clock.monotonic()
@@ -65,18 +64,18 @@ class LentThroughput:
             if reply.settlement is None:
                 continue
             ended = reply.settlement.ended.value
-            if (lent_lease := self._lent.pop(lease.pair, None)) is not None:
-                task, due, claimed, answered_at = lent_lease
-                self._counter.add(task, ended, due, claimed, now - answered_at)
+            if (held := self._held.pop(lease.pair, None)) is not None:
+                task, due_at, claimed_at, answered_at = held
+                self._counter.add(task, ended, due_at, claimed_at, now - answered_at)
             elif reply.verdict is not Verdict.ALREADY_SETTLED:
                 self._counter.add(OTHER_TASKS, ended, None, None, None)
-            self._is_due = True
+            self._has_news = True
 
-    def reset(self, jobs: Sequence[ResetJob]) -> None:
+    def count_resets(self, jobs: Sequence[ResetJob]) -> None:
         """Count jobs that were reset after their worker was lost."""
         if self._is_kept and jobs:
             self._counter.count_resets(jobs)
-            self._is_due = True
+            self._has_news = True
 
     async def run(self) -> None:
         """Write the counts every ten seconds, until cancelled."""
@@ -85,18 +84,18 @@ class LentThroughput:
             await self.write()
 
     async def close(self) -> None:
-        """Write what is left, unless the store takes too long."""
+        """Write the last counts, unless the store takes too long."""
         self._writer.finish()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WRITE_TIMEOUT_SECONDS):
                 await self.write()
 
     async def write(self) -> None:
-        """Write what has been counted. An error is reported, and the figures are written with the next ones."""
-        if not self._is_due:
+        """Write the counts. After an error, which is reported, they are written with the next ones."""
+        if not self._has_news:
             return
-        self._is_due = False
+        self._has_news = False
         try:
             await self._heartbeats.call(lambda heartbeats: self._writer.tick(heartbeats, self._clock.monotonic()))
-        except StoreError:  # the heartbeats cannot be called at all: health shows it
-            self._is_due = True
+        except StoreError:  # the heartbeats could not be called: the health page shows it
+            self._has_news = True

@@ -16,7 +16,7 @@ from stowhand.protocols.store import Claim, ClaimRequest, RecordedSettlement, Re
 from stowhand.protocols.throughput import total
 from stowhand.remote import HttpOptions, HttpStore
 from stowhand.remote.server.lender import ServerOptions, running
-from stowhand.remote.server.lent_throughput import LentThroughput
+from stowhand.remote.server.remote_throughput import RemoteThroughput
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.worker.heartbeat_thread import HeartbeatThread
 from stowhand.worker.worker import Worker
@@ -32,13 +32,13 @@ class Lender:
         self.clock, self.events = FakeClock(), Events()
         self.store = MemoryStore(self.clock)
         self.thread = HeartbeatThread("heartbeats of a test", self.store.heartbeats)
-        self.throughput = LentThroughput(self.thread, self.clock, self.events, is_kept=is_kept)
+        self.throughput = RemoteThroughput(self.thread, self.clock, self.events, is_kept=is_kept)
 
     async def claim(self, count: int = 1) -> list[Claim[Any]]:
         for _ in range(count):
             await self.store.jobs.enqueue(NewJob(task="t"))
         claims = list(await self.store.claim(ClaimRequest(worker="w", token="x", limit=count, lease=30.0)))
-        self.throughput.lent(claims)
+        self.throughput.add_claims(claims)
         return claims
 
     async def written(self) -> dict[str | None, Any]:
@@ -62,8 +62,8 @@ def test_what_was_recorded_is_counted_once_whatever_is_repeated(run: Run) -> Non
         turned = Settlement(State.CANCELED, AttemptOutcome.CANCELED)
         replies: tuple[Reply, ...] = (Verdict.SETTLED, Verdict.ALREADY_SETTLED, Verdict.LOST, turned)
         found = [RecordedSettlement.of(sent, reply) for sent, reply in zip(settlements, replies, strict=True)]
-        lender.throughput.settled(leases, found)
-        lender.throughput.settled(
+        lender.throughput.count_settlements(leases, found)
+        lender.throughput.count_settlements(
             leases[:2], [RecordedSettlement(Verdict.ALREADY_SETTLED, one) for one in settlements[:2]]
         )
         tally = (await lender.written())["t"]
@@ -78,7 +78,7 @@ def test_of_what_another_server_lent_only_the_number_is_known(run: Run) -> None:
     async def lend() -> None:
         lender = Lender()
         await lender.claim()
-        lender.throughput.settled([Lease(9, "y", 1)], [RecordedSettlement(Verdict.SETTLED, COMPLETED)])
+        lender.throughput.count_settlements([Lease(9, "y", 1)], [RecordedSettlement(Verdict.SETTLED, COMPLETED)])
         tally = (await lender.written())[None]
         assert (tally.ok, tally.runs, tally.waits) == (1, {}, {})
 
@@ -99,7 +99,7 @@ def test_of_a_table_nothing_is_counted(run: Run) -> None:
     async def lend() -> None:
         lender = Lender(is_kept=False)
         (claim,) = await lender.claim()
-        lender.throughput.settled([claim.lease], [RecordedSettlement(Verdict.SETTLED, COMPLETED)])
+        lender.throughput.count_settlements([claim.lease], [RecordedSettlement(Verdict.SETTLED, COMPLETED)])
         assert await lender.written() == {}
 
     run(lend())
