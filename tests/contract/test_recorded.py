@@ -74,7 +74,7 @@ class Report:
         assert self.job.state is state
         assert (self.ended, len(self.lost)) == ([], 1)
         assert self.counts.keys() <= {"resets"}
-        assert not self.audit or self.audit[-1].startswith("nothing: ")
+        assert not self.audit or self.audit[-1].startswith("unchanged: ")
 
 
 async def report(harness: StoreHarness, act: Act, **details: Any) -> Report:
@@ -160,7 +160,7 @@ async def test_the_store_refuses_the_settlement(harness: StoreHarness) -> None:
 
     found = await report(harness, act)
     found.check(State.ERRORED, "its settlement could not be written")
-    assert not found.audit or found.audit[-2] == "nothing: unwritten"
+    assert not found.audit or found.audit[-2] == "unchanged: unwritten"
 
 
 async def test_the_store_refuses_the_error_of_the_attempt_too(harness: StoreHarness) -> None:
