@@ -357,7 +357,7 @@ async def test_a_word_that_was_read_as_the_name_of_a_database_is_named_when_no_s
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PGHOST", str(tmp_path))
-    answer = "'tasks' was read as the name of a database; its server is named by postgresql://HOST/tasks, and a file"
+    answer = "'tasks' was read as the name of a database; name its server by postgresql://HOST/tasks, or a file"
     with pytest.raises(StoreUnreachable, match=answer):
         await App("tasks").open()
 

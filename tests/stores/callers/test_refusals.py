@@ -347,7 +347,7 @@ def test_what_is_closed_or_has_failed_says_so_in_its_own_words(postgres_url: str
 
 
 def test_the_names_of_classes_are_those_of_the_libraries() -> None:
-    for name in connection_types._ALTERNATIVES:
+    for name in connection_types._ADVICE_BY_CLASS:
         module, _, cls = name.rpartition(".")
         if module.partition(".")[0] in ("django", "flask_sqlalchemy"):
             continue

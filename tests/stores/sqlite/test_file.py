@@ -70,7 +70,7 @@ def test_an_applications_file_lacks_our_tables_and_keeps_its_own(tmp_path: Path,
 def test_what_is_no_database_is_called_so(tmp_path: Path, run: Run) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database\n" * 100)
-    with pytest.raises(StoreError, match="not, or no longer, a sound SQLite file"):
+    with pytest.raises(StoreError, match="not, or no longer, a valid SQLite file"):
         run(SqliteStore(path).open())
 
 

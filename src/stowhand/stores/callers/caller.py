@@ -18,7 +18,7 @@ POSTGRES, SQLITE = "postgresql", "sqlite"
 """Kinds of databases, named as in SQLAlchemy and Django."""
 
 ConnectionCheck = Callable[[object], None]
-"""Called with the driver's own connection before anything is written there; raises ConfigurationError."""
+"""A check of the driver's own connection, called before any write to it. It raises ConfigurationError."""
 
 
 def function_call(function: str) -> str:
@@ -32,7 +32,7 @@ class PostgresCaller(Protocol):
     def ask(self, function: str, value: str, check: ConnectionCheck) -> Any:
         """Call an SQL function of one text, and return the text that it returns.
 
-        Raises ConfigurationError where the connection's owner could not commit.
+        Raise ConfigurationError if the connection's owner could not commit.
         """
 
 
@@ -42,7 +42,7 @@ class SqliteCaller(Protocol):
     def run(self, work: Callable[[sqlite3.Connection], T]) -> Any:
         """Run the work on the driver's connection, in the thread that may use it, and return its result.
 
-        Raises ConfigurationError where the connection's owner could not commit.
+        Raise ConfigurationError if the connection's owner could not commit.
         """
 
 

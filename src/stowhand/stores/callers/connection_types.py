@@ -25,7 +25,7 @@ _CALLER_PATHS = {
     "django.utils.connection.ConnectionProxy": "django:DjangoCaller",
     "django.db.backends.base.base.BaseDatabaseWrapper": "django:DjangoCaller",
 }
-"""By class name, the factory of its callers, in a sibling module."""
+"""The factory of the callers of each class, in a sibling module."""
 _ASYNCHRONOUS_CLASSES = {
     "psycopg.AsyncConnection",
     "asyncpg.connection.Connection",
@@ -40,7 +40,7 @@ _ENGINE_ADVICE = "it is no transaction: `with engine.begin() as connection:`, an
 _SESSION_MAKER_ADVICE = "call it: `with make_session.begin() as session:`, and hand over the session"
 _POOL_ADVICE = "a pool has no transaction: take a connection from it, and hand that over"
 _CONNECTION_ADVICE = "hand over its connection"
-_ALTERNATIVES = {
+_ADVICE_BY_CLASS = {
     "sqlalchemy.engine.base.Engine": _ENGINE_ADVICE,
     "sqlalchemy.ext.asyncio.engine.AsyncEngine": _ENGINE_ADVICE.replace("`with", "`async with"),
     "sqlalchemy.orm.session.sessionmaker": _SESSION_MAKER_ADVICE,
@@ -60,7 +60,7 @@ _ALTERNATIVES = {
     "django.db.utils.ConnectionHandler": "hand over one of them: `connections['default']`",
     "psycopg2.extensions.connection": "psycopg2 alone is not supported: call add_job in SQL, or use psycopg 3",
 }
-"""By class name, what to pass instead of an object that is not a supported connection."""
+"""What to pass instead of an object of a class that is no supported connection."""
 
 
 def is_asynchronous(connection: object) -> bool:
@@ -76,9 +76,9 @@ def caller_to(database: str, connection: object) -> Any:
     caller = _caller_of(connection)
     if caller is not None and caller.database == database:
         return caller
-    alternative = f" to {caller.database}" if caller is not None else _alternative_to(connection)
+    correction = f" to {caller.database}" if caller is not None else _advice_for(connection)
     raise ConfigurationError(
-        f"enqueue_in needs {_ACCEPTED_CONNECTIONS[database]}, not a {_class_names(type(connection))[0]}{alternative}"
+        f"enqueue_in needs {_ACCEPTED_CONNECTIONS[database]}, not a {_class_names(type(connection))[0]}{correction}"
     )
 
 
@@ -88,9 +88,9 @@ def commit_aware_caller(connection: object) -> CommitAwareCaller | None:
     Raise ConfigurationError for an engine, a pool and the like.
     """
     caller = _caller_of(connection)
-    if caller is None and (alternative := _alternative_to(connection)):
+    if caller is None and (advice := _advice_for(connection)):
         raise ConfigurationError(
-            f"enqueue_in needs a connection or a session, not a {_class_names(type(connection))[0]}{alternative}"
+            f"enqueue_in needs a connection or a session, not a {_class_names(type(connection))[0]}{advice}"
         )
     return caller if hasattr(caller, "add_pending") else None
 
@@ -101,20 +101,21 @@ def is_asyncpg(connection: object) -> bool:
 
 
 def _caller_of(connection: object) -> Any:
-    kind: Any = type(connection)
-    make_caller = _maker_of(kind)
+    connection_type: Any = type(connection)
+    make_caller = _factory_of(connection_type)
     return None if make_caller is None else make_caller(connection)
 
 
 @cache
-def _maker_of(kind: type) -> Any:
-    path = next((_CALLER_PATHS[name] for name in _class_names(kind) if name in _CALLER_PATHS), None)
+def _factory_of(connection_type: type) -> Any:
+    path = next((_CALLER_PATHS[name] for name in _class_names(connection_type) if name in _CALLER_PATHS), None)
     return None if path is None else resolve_name(f"{__package__}.{path}")
 
 
-def _alternative_to(connection: object) -> str:
-    return next((f"; {_ALTERNATIVES[name]}" for name in _class_names(type(connection)) if name in _ALTERNATIVES), "")
+def _advice_for(connection: object) -> str:
+    known_names = (name for name in _class_names(type(connection)) if name in _ADVICE_BY_CLASS)
+    return next((f"; {_ADVICE_BY_CLASS[name]}" for name in known_names), "")
 
 
-def _class_names(kind: type) -> list[str]:
-    return [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
+def _class_names(connection_type: type) -> list[str]:
+    return [f"{base.__module__}.{base.__qualname__}" for base in connection_type.__mro__]

@@ -40,6 +40,6 @@ class DjangoCaller:
     def _refuse_autocommit(self) -> None:
         if not self._connection.in_atomic_block and self._connection.get_autocommit():
             raise ConfigurationError(
-                f"the Django connection {self._connection.alias!r} is in no transaction, so that each statement is"
+                f"the Django connection {self._connection.alias!r} is in no transaction, so each statement is"
                 f" committed by itself: open one, `with transaction.atomic(using={self._connection.alias!r}):`"
             )

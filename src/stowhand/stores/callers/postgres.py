@@ -51,7 +51,7 @@ class AsyncPsycopgCaller:
 def _refuse_autocommit(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
     if connection.autocommit and connection.pgconn.transaction_status == TransactionStatus.IDLE:
         raise ConfigurationError(
-            "this psycopg connection is in autocommit and in no transaction, so that each statement is"
+            "this psycopg connection is in autocommit and in no transaction, so each statement is"
             " committed by itself: open one, `with connection.transaction():`"
         )
 
@@ -67,7 +67,7 @@ class AsyncpgCaller:
     async def ask(self, function: str, value: str, check: ConnectionCheck) -> Any:
         if not (self._connection.is_in_transaction() or self._connection.is_closed()):
             raise ConfigurationError(
-                "this asyncpg connection is in no transaction, so that each statement is committed by itself: open"
+                "this asyncpg connection is in no transaction, so each statement is committed by itself: open"
                 " one, `async with connection.transaction():`"
             )
         check(self._connection)
@@ -75,7 +75,7 @@ class AsyncpgCaller:
 
 
 def asyncpg_address(connection: Any) -> SimpleNamespace | None:
-    """Return the server and database as psycopg's ``info`` has them; ``None`` where asyncpg does not tell."""
+    """Return the server and database as psycopg's ``info`` has them; ``None`` if asyncpg does not report them."""
     address, name = getattr(connection, "_addr", None), getattr(getattr(connection, "_params", None), "database", None)
     if address is None or name is None:
         return None

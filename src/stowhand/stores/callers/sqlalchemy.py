@@ -36,8 +36,8 @@ class PendingCommits:
     def on_commit(self, *_: Any) -> None:
         """Show all jobs. SQLAlchemy calls this right before the commit."""
         pending, self._pending = self._pending, []
-        for one, _within in pending:
-            one.show()
+        for commit, _ in pending:
+            commit.show()
 
     def on_rollback(self, *_: Any) -> None:
         """Drop all jobs."""
@@ -45,7 +45,7 @@ class PendingCommits:
 
     def on_savepoint_rollback(self, _: Connection, name: str, context: object) -> None:
         """Drop the jobs enqueued since this savepoint."""
-        self._pending = [(one, within) for one, within in self._pending if name not in within]
+        self._pending = [(commit, savepoints) for commit, savepoints in self._pending if name not in savepoints]
 
 
 _PENDING_COMMITS: WeakKeyDictionary[Connection, PendingCommits] = WeakKeyDictionary()
@@ -75,7 +75,7 @@ T = TypeVar("T")
 RunOnConnection = Callable[[Callable[["Connection"], Any]], Any]
 """Runs some work on the connection, and returns its result or an awaitable of it."""
 
-_AUTOCOMMIT = (
+_AUTOCOMMIT_MESSAGE = (
     "this SQLAlchemy connection is in AUTOCOMMIT: each statement is committed by itself, and commit() and"
     " rollback() do nothing. Use another isolation level: engine.execution_options(isolation_level=…)"
 )
@@ -83,17 +83,17 @@ _AUTOCOMMIT = (
 
 def of_connection(connection: Connection) -> SqlAlchemyCaller:
     """Make the caller of a ``Connection``."""
-    return SqlAlchemyCaller(connection.dialect.name, lambda work: _unawaited(lambda: work(connection)))
+    return SqlAlchemyCaller(connection.dialect.name, lambda work: _run_synchronous(lambda: work(connection)))
 
 
 def of_session(session: Session) -> SqlAlchemyCaller:
     """Make the caller of a ``Session``."""
-    return SqlAlchemyCaller(_database(session), lambda work: _unawaited(lambda: work(session.connection())))
+    return SqlAlchemyCaller(_database(session), lambda work: _run_synchronous(lambda: work(session.connection())))
 
 
-def of_scoped_session(scoped: scoped_session[Session]) -> SqlAlchemyCaller:
+def of_scoped_session(scoped_session: scoped_session[Session]) -> SqlAlchemyCaller:
     """Make the caller of the session of a ``scoped_session``."""
-    return of_session(scoped())
+    return of_session(scoped_session())
 
 
 def of_async_connection(connection: AsyncConnection) -> SqlAlchemyCaller:
@@ -109,9 +109,9 @@ def of_async_session(session: AsyncSession) -> SqlAlchemyCaller:
     )
 
 
-def of_async_scoped_session(scoped: async_scoped_session[AsyncSession]) -> SqlAlchemyCaller:
+def of_async_scoped_session(scoped_session: async_scoped_session[AsyncSession]) -> SqlAlchemyCaller:
     """Make the caller of the session of an ``async_scoped_session``."""
-    return of_async_session(scoped())
+    return of_async_session(scoped_session())
 
 
 class SqlAlchemyCaller:
@@ -146,7 +146,7 @@ def _database(session: Session) -> str:
         ) from None
 
 
-def _unawaited(work: Callable[[], T]) -> T:
+def _run_synchronous(work: Callable[[], T]) -> T:
     """Run work of a synchronous object. Raise ConfigurationError if it belongs to an asynchronous one."""
     try:
         return work()
@@ -154,18 +154,18 @@ def _unawaited(work: Callable[[], T]) -> T:
         if not isinstance(getattr(error, "orig", error), MissingGreenlet):
             raise
         raise ConfigurationError(
-            "this connection or session is the inside of an asynchronous one, and works within its run_sync alone: hand"
-            " over the asynchronous one, `await task.enqueue_in(async_session, …)`"
+            "this connection or session belongs to an asynchronous one, and works only within its run_sync: hand over"
+            " the asynchronous one, `await task.enqueue_in(async_session, …)`"
         ) from None
 
 
 def _ask(connection: Connection, function: str, value: str, check: ConnectionCheck) -> Any:
-    # Ask the driver: SQLAlchemy reports a transaction for connections in AUTOCOMMIT too.
+    # Check the driver: SQLAlchemy reports a transaction for connections in AUTOCOMMIT too.
     pooled = connection.connection
     if getattr(pooled.dbapi_connection, "autocommit", False) is True:
-        raise ConfigurationError(_AUTOCOMMIT)
+        raise ConfigurationError(_AUTOCOMMIT_MESSAGE)
     check(pooled.driver_connection)
-    # Escape colons in the schema's name, which are no parameters. In `:job::text` SQLAlchemy finds no parameter at all.
+    # Escape colons in the schema's name, which are no parameters. SQLAlchemy finds no parameter in `:job::text`.
     escaped = function.replace(":", "\\:")
     return connection.execute(text(f"select {escaped}(cast(:job as text))"), {"job": value}).scalar_one()
 
@@ -175,10 +175,10 @@ def _run(connection: Connection, work: Callable[[sqlite3.Connection], T]) -> T:
     connection.exec_driver_sql("SELECT 1")
     dbapi_connection: Any = connection.connection.dbapi_connection
     driver: Any = connection.connection.driver_connection
-    ends_by_itself = driver.isolation_level is None or getattr(driver, "autocommit", None) is True
-    if ends_by_itself and not driver.in_transaction:
-        raise ConfigurationError(_AUTOCOMMIT)
+    is_autocommit = driver.isolation_level is None or getattr(driver, "autocommit", None) is True
+    if is_autocommit and not driver.in_transaction:
+        raise ConfigurationError(_AUTOCOMMIT_MESSAGE)
     if driver is dbapi_connection:
         return SqliteCaller(driver).run(work)
-    result: T = dbapi_connection.run_async(lambda inside: AiosqliteCaller(inside).run(work))
+    result: T = dbapi_connection.run_async(lambda aiosqlite_connection: AiosqliteCaller(aiosqlite_connection).run(work))
     return result

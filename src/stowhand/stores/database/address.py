@@ -17,11 +17,11 @@ from stowhand.stores.database.postgres_errors import first_line
 from stowhand.stores.url import store_url
 
 STATEMENT_DEADLINE_SECONDS = 30.0
-"""Longest time of any statement, by the client's clock. Stowhand's own statements take milliseconds."""
+"""Maximum time of any statement, by the client's clock. Stowhand's own statements take milliseconds."""
 
 CONNECT_TIMEOUT_SECONDS = 10
 
-# The kernel notices a peer that disappeared silently, in about the time of a lease.
+# With these values, the kernel detects a lost peer in about the time of a lease.
 _DEFAULT_PARAMETERS: dict[str, str] = {
     "connect_timeout": str(CONNECT_TIMEOUT_SECONDS),
     "keepalives": "1",
@@ -32,7 +32,7 @@ _DEFAULT_PARAMETERS: dict[str, str] = {
 }
 
 _MAX_NAME_BYTES = 63
-"""Bytes of an application_name; the server cuts what is longer."""
+"""Maximum bytes of an application_name; the server cuts longer names."""
 
 
 class Address:
@@ -59,7 +59,7 @@ class Address:
 
     @property
     def url(self) -> str:
-        """The whole address with its password: for connecting, never for printing."""
+        """The whole address with its password, for connecting and never for printing."""
         parameters = {name: value for name, value in self._parameters.items() if _DEFAULT_PARAMETERS.get(name) != value}
         name = quote(parameters.pop("dbname", ""), safe="")
         return f"postgresql:///{name}" + (f"?{urlencode(parameters, quote_via=quote)}" if parameters else "")

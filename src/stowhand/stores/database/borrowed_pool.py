@@ -1,4 +1,4 @@
-"""An application's own pool: never opened or closed here, and its connections keep their settings."""
+"""The pool of an application. It is never opened or closed here, and its connections keep their settings."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ class BorrowedPool:
 
     @asynccontextmanager
     async def connection(self, role: str) -> AsyncIterator[Session]:
-        """Borrow a connection for our own statements. Raises StoreUnreachable when the pool has none in time."""
+        """Borrow a connection for our own statements. Raise StoreUnreachable if the pool has none in time."""
         async with self._borrow(autocommit=True) as connection:
             yield BorrowedConnection(
                 connection, prepared=self.prepared, read_timeout_seconds=self._read_timeout_seconds
             )
 
     @asynccontextmanager
-    async def lend(self, role: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        """Lend a connection to the application: committed at the end of the block, rolled back when it raises."""
-        # A pool's connection is not closed by its own context manager, the second one.
+    async def application_connection(self, role: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """Give a connection to the application. Commit at the end of the block, or roll back if it raises."""
+        # The second context manager commits or rolls back. It does not close a connection of a pool.
         async with self._borrow(autocommit=False) as connection, connection:
             yield connection
 
@@ -85,14 +85,14 @@ class BorrowedPool:
             await self._pool.putconn(connection)
 
     async def _get(self) -> psycopg.AsyncConnection[Any]:
-        """Raise StoreUnreachable when none is free, the server is unreachable, or the pool is not open."""
+        """Raise StoreUnreachable if none is free, the server is unreachable, or the pool is not open."""
         from psycopg_pool import PoolTimeout
 
         self._process = self._process or os.getpid()
         if self._process != os.getpid():
             raise StoreUnreachable(
                 f"{self.address}: the pool was in use before this process was forked, and its connections belong to the"
-                " other process: open a pool, and make its App, in each process"
+                " other process: create the pool and its App in each process"
             )
 
         timeout_seconds = min(self._pool.timeout, STATEMENT_DEADLINE_SECONDS)
@@ -100,11 +100,10 @@ class BorrowedPool:
             connection: psycopg.AsyncConnection[Any] = await self._pool.getconn(timeout_seconds)
         except PoolTimeout:
             raise StoreUnreachable(
-                f"{self.address}: the pool gives no connection: none became free within {timeout_seconds:g} s"
-                f"{POOL_ADVICE}"
+                f"{self.address}: no connection of the pool became free within {timeout_seconds:g} s{POOL_ADVICE}"
             ) from None
         except psycopg.OperationalError as error:
-            raise StoreUnreachable(f"{self.address}: the pool gives no connection: {error}") from None
+            raise StoreUnreachable(f"{self.address}: cannot get a connection of the pool: {error}") from None
         return connection
 
 
@@ -118,7 +117,7 @@ class BorrowedConnection:
         self._prepared = prepared
         self._read_timeout_seconds = read_timeout_seconds
         self.needs_transaction = read_timeout_seconds is not None
-        """True where it is read-only. Its owner chooses the isolation level."""
+        """Whether the connection is read-only. Its owner chooses the isolation level."""
         self._cursor: psycopg.AsyncCursor[Row] | None = None
 
     def reader(self) -> psycopg.AsyncCursor[Row]:

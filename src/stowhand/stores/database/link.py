@@ -5,7 +5,7 @@ decides how long to wait before that. Every statement has a deadline, so a serve
 
 Why not ``psycopg_pool``, which is as fast (borrow and return: 15 us, here 14 us)? It opens connections in background
 tasks, which would have no owner here. All its connections share one application name, and it cannot keep one back from
-those lent to applications. An application that has such a pool passes it, and we borrow from it (borrowed_pool.py).
+those of the application. An application that has such a pool passes it, and we borrow from it (borrowed_pool.py).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ READ_ONLY = b"""
 ONE_SNAPSHOT = b"set transaction isolation level repeatable read"
 READ_COMMITTED_LEVELS = ("read committed", "read uncommitted")
 MAX_ANSWER_SECONDS = STATEMENT_DEADLINE_SECONDS - 1.0
-"""Upper bound of a call's own time limit. Shorter than the deadline of all statements, which asks the server to cancel
-and waits for that."""
+"""Upper bound of a call's own time limit. It is shorter than the deadline of all statements, which asks the server to
+cancel the statement and waits for that."""
 Values = Sequence[object] | Mapping[str, object]
 """The values of a statement's placeholders: in order, or by name."""
-_T = TypeVar("_T")
+T = TypeVar("T")
 _ABSENT_DATABASE = re.compile(r'database "([^"]+)" does not exist')
 C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
 
@@ -78,7 +78,7 @@ class Session(Protocol):
 
 
 class Connection(psycopg.AsyncConnection[Row]):
-    """A psycopg connection with one cursor for all statements: a new cursor costs more than many a statement."""
+    """A psycopg connection with one cursor for all statements, as a new cursor costs more than a short statement."""
 
     _reader: psycopg.AsyncCursor[Row] | None = None
     needs_transaction = False
@@ -88,14 +88,14 @@ class Connection(psycopg.AsyncConnection[Row]):
 
     @contextmanager
     def answering_within(self, seconds: float) -> Iterator[None]:
-        """Raise TimeoutError at once without an answer by then. A cancellation would first ask the server to cancel."""
+        """Raise TimeoutError at the limit. A cancelled task would first ask the server to cancel its statement."""
         self._deadline = stopwatch() + seconds
         try:
             yield
         finally:
             self._deadline = None
 
-    async def wait(self, gen: Generator[Any, Any, _T], *args: Any, **options: Any) -> _T:
+    async def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
         if self._deadline is None:
             return await super().wait(gen, *args, **options)
         try:
@@ -144,12 +144,12 @@ class Dialer:
         self._needs_transaction: bool | None = None
 
     async def dial(self, role: str) -> Connection:
-        """A new connection in autocommit. Raises StoreUnreachable, without a password."""
+        """Open a connection in autocommit. Raise StoreUnreachable, without a password in its message."""
         connection = await self._dial(Connection, role, autocommit=True)
         read_timestamps_as_utc(connection)
         try:
             await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
-            if self._needs_transaction is None:  # the first connection tells
+            if self._needs_transaction is None:  # read it once, on the first connection
                 ((level,),) = await rows(connection, DEFAULT_ISOLATION, (), prepare=False)
                 self._needs_transaction = level not in READ_COMMITTED_LEVELS
             if self._read_timeout_seconds is not None:
@@ -163,7 +163,7 @@ class Dialer:
         return connection
 
     async def dial_plain(self, role: str) -> psycopg.AsyncConnection[Row]:
-        """A plain psycopg connection for an application's own statements. Raises StoreUnreachable."""
+        """Open a plain psycopg connection for an application's own statements. Raise StoreUnreachable."""
         connection = await self._dial(psycopg.AsyncConnection[Row], role, autocommit=False)
         if self._read_timeout_seconds is not None:
             await connection.set_read_only(True)
@@ -185,7 +185,7 @@ class Dialer:
         return connection
 
     def unreachable(self, error: BaseException) -> StoreUnreachable:
-        """Return the error for the caller, with advice where the cause is known."""
+        """Return the error for the caller, with advice if the cause is known."""
         message = self.address.scrub(str(error).strip()) or type(error).__name__
         if isinstance(error, TimeoutError):
             message = "no answer in time"
@@ -193,8 +193,8 @@ class Dialer:
             message += f"; create it: createdb {absent[1]}"
         elif name := self.address.bare_name:
             message += (
-                f"\n{name!r} was read as the name of a database; its server is named by postgresql://HOST/{name},"
-                f" and a file of SQLite by sqlite:///{name}.db"
+                f"\n{name!r} was read as the name of a database; name its server by postgresql://HOST/{name},"
+                f" or a file of SQLite by sqlite:///{name}.db"
             )
         return StoreUnreachable(f"{self.address}: {message}")
 
@@ -205,7 +205,7 @@ class Link:
     def __init__(
         self, dialer: Dialer, role: Callable[[], str], adapt: Callable[[psycopg.AsyncCursor[Row]], None] | None = None
     ) -> None:
-        """``adapt``: called with the cursor of each new connection, to register special loaders."""
+        """``adapt`` is called with the cursor of each new connection, to register special loaders."""
         self._dialer = dialer
         self._role = role
         self._adapt = adapt
@@ -216,7 +216,7 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection, as far as is known."""
+        """Whether a connection is open, as far as this process knows."""
         return self._connection is not None
 
     async def rows(
@@ -224,8 +224,8 @@ class Link:
     ) -> list[Row]:
         """Run one statement in a transaction of its own.
 
-        ``time_limit``: seconds to wait for the answer, read once there is a connection, since connecting takes time.
-        Raises psycopg's errors, StoreUnreachable, TimeoutError.
+        ``time_limit`` returns the seconds to wait for the answer. It is called once a connection is open, as connecting
+        takes time. Raise psycopg's errors, StoreUnreachable, TimeoutError.
         """
         async with self.connection() as connection:
             with (
@@ -275,17 +275,17 @@ class Link:
 class Pool:
     """A few connections, opened on demand and closed after a while without use.
 
-    Connections lent to an application are kept apart, so its settings do not reach the package's own statements.
-    One place is never lent (pool_places.py).
+    The connections of the application are separate, so its settings do not affect the package's own statements.
+    One place is never given to the application (pool_places.py).
     """
 
     def __init__(self, dialer: Dialer, size: int, name: Callable[[str], str]) -> None:
         self._dialer = dialer
         self._name = name
-        self._free: list[Connection] = []
-        self._lent: list[psycopg.AsyncConnection[Row]] = []
-        """Free connections that an application has used."""
-        self._spare = {id(free): 0 for free in (self._free, self._lent)}
+        self._free_own: list[Connection] = []
+        self._free_application: list[psycopg.AsyncConnection[Row]] = []
+        """Free connections that the application has used."""
+        self._spare = {id(free): 0 for free in (self._free_own, self._free_application)}
         """The number of connections of each list that were not needed since the last idle check."""
         self._idle_timer = IdleTimer(self._close_idle)
         self._places = Places(size)
@@ -293,17 +293,17 @@ class Pool:
 
     async def rows(self, role: str, statement: bytes, values: Values = ()) -> list[Row]:
         """Run one statement in a transaction of its own."""
-        if self._places.fits(lent=False):
+        if self._places.fits(for_application=False):
             return await self._rows_at_once(role, statement, values)
         async with self.connection(role) as connection:
             return await rows(connection, statement, values, prepare=self._dialer.prepared or None)
 
     async def _rows_at_once(self, role: str, statement: bytes, values: Values) -> list[Row]:
-        """Do what ``connection`` does, without its context managers: they cost as much as sending the statement."""
-        self._places.enter(lent=False)
+        """Do what ``connection`` does, without its context managers, which cost as much as sending the statement."""
+        self._places.enter(for_application=False)
         connection: Connection | None = None
         try:
-            connection = await self._take(role, self._free, self._lent, self._dialer.dial)
+            connection = await self._take_connection(role, self._free_own, self._free_application, self._dialer.dial)
             return await rows(connection, statement, values, prepare=self._dialer.prepared or None)
         except BaseException as error:
             if connection is not None and not is_usable(connection, error):
@@ -311,19 +311,23 @@ class Pool:
             raise
         finally:
             if connection is not None:
-                await self._put_back(connection, self._free)
-            self._places.leave(lent=False)
+                await self._put_back(connection, self._free_own)
+            self._places.leave(for_application=False)
 
     @asynccontextmanager
     async def connection(self, role: str) -> AsyncIterator[Session]:
-        """Borrow a connection. Raises StoreUnreachable when all are in use for too long."""
-        async with self._borrowed(role, self._free, self._lent, self._dialer.dial, lent=False) as connection:
+        """Open or reuse a connection. Raise StoreUnreachable if all are in use for too long."""
+        async with self._occupy(
+            role, self._free_own, self._free_application, self._dialer.dial, for_application=False
+        ) as connection:
             yield connection
 
     @asynccontextmanager
-    async def lend(self, role: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        """Lend a connection to the application: committed at the end of the block, rolled back when it raises."""
-        async with self._borrowed(role, self._lent, self._free, self._dialer.dial_plain, lent=True) as connection:
+    async def application_connection(self, role: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """Give a connection to the application. Commit at the end of the block, or roll back if it raises."""
+        async with self._occupy(
+            role, self._free_application, self._free_own, self._dialer.dial_plain, for_application=True
+        ) as connection:
             connection.row_factory = tuple_row
             await connection.set_autocommit(False)
             yield connection
@@ -334,28 +338,28 @@ class Pool:
         self._places.grow(size)
 
     async def close(self) -> None:
-        """Close the free connections now, and the borrowed ones when they are returned."""
+        """Close the free connections now, and those in use when they are returned."""
         self._closed = True
-        for free in (self._free, self._lent):
+        for free in (self._free_own, self._free_application):
             while free:
                 await disconnect(free.pop())
 
     @asynccontextmanager
-    async def _borrowed(
+    async def _occupy(
         self,
         role: str,
         free: list[C],
         others: list[Any],
         dial: Callable[[str], Awaitable[C]],
         *,
-        lent: bool,
+        for_application: bool,
     ) -> AsyncIterator[C]:
-        if self._places.fits(lent=lent):
-            self._places.enter(lent=lent)
+        if self._places.fits(for_application=for_application):
+            self._places.enter(for_application=for_application)
         else:
-            await self._queue_up(lent=lent)
+            await self._wait_for_place(for_application=for_application)
         try:
-            connection = await self._take(role, free, others, dial)
+            connection = await self._take_connection(role, free, others, dial)
             try:
                 yield connection
             except BaseException as error:
@@ -365,7 +369,7 @@ class Pool:
             finally:
                 await self._put_back(connection, free)
         finally:
-            self._places.leave(lent=lent)
+            self._places.leave(for_application=for_application)
 
     async def _put_back(self, connection: C, free: list[C]) -> None:
         if self._closed:
@@ -373,18 +377,21 @@ class Pool:
         elif not connection.closed:
             free.append(connection)
 
-    async def _queue_up(self, *, lent: bool) -> None:
+    async def _wait_for_place(self, *, for_application: bool) -> None:
         try:
             async with asyncio.timeout(STATEMENT_DEADLINE_SECONDS):
-                await self._places.wait(lent=lent)
+                await self._places.wait(for_application=for_application)
         except TimeoutError:
-            number = f"{self._places.lendable} that tasks may have" if lent else f"{self._places.size} of the pool"
+            if for_application:
+                number = f"{self._places.application_size} that tasks may have"
+            else:
+                number = f"{self._places.size} of the pool"
             raise StoreUnreachable(
                 f"{self._dialer.address}: all connections ({number}) are in use, and none became free within"
                 f" {STATEMENT_DEADLINE_SECONDS:g} s{POOL_ADVICE}"
             ) from None
 
-    async def _take(
+    async def _take_connection(
         self,
         role: str,
         free: list[C],
@@ -398,21 +405,21 @@ class Pool:
             if not is_stale(connection):
                 return connection
             await disconnect(connection)
-        if self._places.used + len(others) > self._places.size:  # close a free one of the other kind
+        if self._places.used + len(others) > self._places.size:  # make room: close a free connection of the other kind
             await disconnect(others.pop())
         connection = await dial(self._name(role))
         self._idle_timer.start()
         return connection
 
     def _close_idle(self) -> bool:
-        """The connection returned last is used first, so those that were not needed are at the beginning."""
-        for free in (self._free, self._lent):
+        """Close connections that were not needed. They are the first of each list, as its last one is used first."""
+        for free in (self._free_own, self._free_application):
             spare = min(self._spare[id(free)], len(free))
             for connection in free[:spare]:
                 close_now(connection)
             del free[:spare]
             self._spare[id(free)] = len(free)
-        return bool(self._free or self._lent or self._places.used)
+        return bool(self._free_own or self._free_application or self._places.used)
 
 
 async def rows(connection: Session, statement: bytes, values: Values = (), prepare: bool | None = None) -> list[Row]:
@@ -438,7 +445,7 @@ async def fetch(connection: Session, statement: bytes, values: Values) -> list[R
 async def ask(
     connection: psycopg.AsyncConnection[Any], statement: Any, values: Values | None = None
 ) -> list[dict[str, Any]]:
-    """Run a statement of the application and return its rows, each a dict by column. Raises psycopg's errors.
+    """Run a statement of the application and return its rows, each a dict by column. Raise psycopg's errors.
 
     ``statement``: text, or an object of ``psycopg.sql``. The list is empty for a statement without rows.
     """
@@ -448,15 +455,15 @@ async def ask(
 
 
 class _NoAnswer(Exception):
-    """No answer before the deadline. psycopg's generators take a TimeoutError for a closed socket."""
+    """No answer before the deadline. psycopg's generators treat a TimeoutError as a closed socket."""
 
 
-def _with_deadline(gen: Generator[Any, Any, _T], deadline: float) -> Generator[Any, Any, _T]:
-    """Run psycopg's ``gen`` until the deadline. It resumes when the socket is ready or an interval has passed."""
+def _with_deadline(generator: Generator[Any, Any, T], deadline: float) -> Generator[Any, Any, T]:
+    """Run psycopg's ``generator`` until the deadline. It resumes when the socket is ready or an interval has passed."""
     ready = None
     try:
         while True:
-            ready = yield gen.send(ready)
+            ready = yield generator.send(ready)
             if not ready and stopwatch() > deadline:
                 raise _NoAnswer
     except StopIteration as end:
@@ -467,7 +474,7 @@ def is_stale(connection: psycopg.AsyncConnection[Any]) -> bool:
     """Return whether the server closed the connection or sent something unrequested, before we send anything."""
     if connection.closed:
         return True
-    poll = select.poll()  # unlike ``select`` it takes descriptors from 1024 on
+    poll = select.poll()  # unlike ``select``, it accepts descriptors above 1023
     poll.register(connection.fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
@@ -493,8 +500,8 @@ _own_connections: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
 
 
 # A forked process inherits its parent's sockets. Anything it sends there, even the message that closes a connection,
-# would be part of the parent's session. So the child replaces each socket: its next use finds the connection closed,
-# and connects again.
+# would be part of the parent's session. So the child replaces each socket. Its next use finds the connection closed and
+# connects again.
 
 
 def keep_from_children(connection: psycopg.AsyncConnection[Any]) -> None:
@@ -502,7 +509,7 @@ def keep_from_children(connection: psycopg.AsyncConnection[Any]) -> None:
     _own_connections.add(connection)
 
 
-def _cut_off() -> None:
+def _replace_inherited_sockets() -> None:
     descriptors = []
     for connection in list(_own_connections):
         with suppress(psycopg.Error):  # closed
@@ -511,7 +518,7 @@ def _cut_off() -> None:
     _own_connections.clear()
 
 
-os.register_at_fork(after_in_child=_cut_off)
+os.register_at_fork(after_in_child=_replace_inherited_sockets)
 
 
 IDLE_SECONDS = 60.0
@@ -520,7 +527,7 @@ IDLE_SECONDS = 60.0
 class IdleTimer:
     """Calls ``close_idle`` every ``IDLE_SECONDS`` while connections are open.
 
-    ``close_idle`` closes what was not used since its last call, and returns whether any connection is still open.
+    ``close_idle`` closes connections that were not used since its last call, and returns whether any is still open.
     """
 
     def __init__(self, close_idle: Callable[[], bool]) -> None:
@@ -528,7 +535,7 @@ class IdleTimer:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Start the timer for a new connection. Harmless when repeated."""
+        """Start the timer for a new connection. Repeated calls have no effect."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # a timer of a loop that has ended never fires
             self._loop = loop

@@ -33,7 +33,7 @@ class Migration:
         self.number = number
         self.text = text
         self.breaking = text.startswith(_BREAKING_HEADER)
-        """Whether versions that do not know it can no longer work with the schema."""
+        """Whether older versions can no longer work with the schema."""
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -88,12 +88,12 @@ class Migrations:
         self.refuse_newer(status, location)
 
     def refuse_newer(self, status: SchemaStatus, location: str) -> None:
-        """Raise SchemaTooNew where a newer version has made a breaking change."""
+        """Raise SchemaTooNew if a newer version has made a breaking change."""
         if status.breaking:
             raise SchemaTooNew(
                 f"{location} has number {status.installed}, this version knows {self.newest}: upgrade this program"
             )
 
     def missing(self, status: SchemaStatus) -> list[Migration]:
-        """The migrations yet to be applied, in order."""
+        """Return the migrations that are not applied yet, in order."""
         return [migration for migration in self.all if migration.number > (status.installed or 0)]

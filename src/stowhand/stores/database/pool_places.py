@@ -1,7 +1,7 @@
 """How many connections of a pool are in use, and the calls that wait for one.
 
-The package's own statements are short, but an application may keep a lent connection for minutes. So one place is
-never lent: enqueues of tasks that hold a connection, health checks and the dashboard use it while all others are lent.
+The package's own statements are short, but an application may keep a connection for minutes. So one place is never
+given to the application. Enqueues of tasks that hold a connection, health checks and the dashboard use that place.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Places:
     def __init__(self, size: int) -> None:
         self._size = max(size, 1)
         self._used = 0
-        self._lent = 0
+        self._application_used = 0
         self._waiting: deque[tuple[bool, asyncio.Future[None]]] = deque()
-        """Waiting calls in order of arrival, as (lent, admitted). No place fits any of them now."""
+        """Waiting calls in order of arrival, as (for_application, admitted). None of them fits now."""
 
     @property
     def used(self) -> int:
@@ -36,8 +36,8 @@ class Places:
         return self._size
 
     @property
-    def lendable(self) -> int:
-        """The number of places that may be lent: all but one, and the only one of a pool of one."""
+    def application_size(self) -> int:
+        """The number of places for the application: all but one, or the only place of a pool of one."""
         return max(self._size - 1, 1)
 
     def grow(self, size: int) -> None:
@@ -45,18 +45,18 @@ class Places:
         self._size = max(self._size, size)
         self._admit()
 
-    def fits(self, *, lent: bool) -> bool:
-        """Return whether there is a place now."""
-        return self._used < self._size and not (lent and self._lent >= self.lendable)
+    def fits(self, *, for_application: bool) -> bool:
+        """Return whether a place is free for this use."""
+        return self._used < self._size and not (for_application and self._application_used >= self.application_size)
 
-    def enter(self, *, lent: bool) -> None:
+    def enter(self, *, for_application: bool) -> None:
         """Take a free place."""
         self._used += 1
-        self._lent += lent
+        self._application_used += for_application
 
-    async def wait(self, *, lent: bool) -> None:
-        """Take a place as soon as there is one. A cancelled call takes none."""
-        waiter = lent, asyncio.get_running_loop().create_future()
+    async def wait(self, *, for_application: bool) -> None:
+        """Take a place as soon as one is free. A cancelled call takes none."""
+        waiter = for_application, asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
             await waiter[1]
@@ -64,21 +64,21 @@ class Places:
             if waiter[1].cancelled():
                 self._waiting.remove(waiter)
             else:
-                self.leave(lent=lent)
+                self.leave(for_application=for_application)
             raise
 
-    def leave(self, *, lent: bool) -> None:
-        """Give the place to the call that has waited longest for one of its kind."""
+    def leave(self, *, for_application: bool) -> None:
+        """Free a place. The call that has waited longest and fits gets it."""
         self._used -= 1
-        self._lent -= lent
+        self._application_used -= for_application
         self._admit()
 
     def _admit(self) -> None:
         for waiter in tuple(self._waiting):
-            lent, admitted = waiter
+            for_application, admitted = waiter
             if self._used >= self._size:
                 return
-            if self.fits(lent=lent) and not admitted.done():
+            if self.fits(for_application=for_application) and not admitted.done():
                 self._waiting.remove(waiter)
-                self.enter(lent=lent)
+                self.enter(for_application=for_application)
                 admitted.set_result(None)

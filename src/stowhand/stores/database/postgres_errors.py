@@ -1,9 +1,9 @@
 """The meaning of PostgreSQL's errors for a caller.
 
-client           raised on this side: no server sent it, and no socket failed; a retry does not help
+client           raised by the driver, not sent by a server or caused by a socket; a retry does not help
 connection lost  no reply arrived, so the outcome is unknown
-transient        the server refused for now (deadlock, shutdown, no space, read-only) and did nothing; a retry may pass
-values           the values are at fault: a retry does not help, other values may pass
+transient        the server refused temporarily (deadlock, shutdown, disk full, read-only); a retry may help
+values           the values are refused; a retry does not help, but other values may be accepted
 undefined        the schema, a table or a function does not exist
 forbidden        the login lacks a privilege
 
@@ -28,14 +28,14 @@ _ABSENT_CODES = frozenset({"3F000", "42P01", "42883", "42704", "42703"})
 
 
 def is_client_error(error: BaseException) -> bool:
-    """Return whether the driver refused the call: values it cannot send, a closed cursor, a bug of ours."""
+    """Return whether the driver refused the call: values that it cannot send, a closed cursor, a bug here."""
     if isinstance(error, UnicodeError):
         return True
     return isinstance(error, psycopg.Error) and not error.sqlstate and not isinstance(error, psycopg.OperationalError)
 
 
 def is_connection_lost(error: BaseException) -> bool:
-    """Return whether the session ended without a reply: no SQLSTATE, closed by server or pooler, or our own deadline.
+    """Return whether the session ended without a reply: no SQLSTATE, closed by server or pooler, or past the deadline.
 
     An error of class 08 in a session that continues has another source, such as a trigger that calls a foreign server.
     """
@@ -83,7 +83,7 @@ def is_read_only(error: BaseException) -> bool:
 
 
 def is_query_canceled(error: BaseException) -> bool:
-    """Return whether the server canceled the statement: it timed out, or someone requested that."""
+    """Return whether the server canceled the statement: it timed out, or another session requested that."""
     return _code(error) == "57014"
 
 
@@ -104,7 +104,7 @@ def first_line(error: BaseException) -> str:
 
 
 def driver_error(error: BaseException) -> BaseException:
-    """Return the driver's own error where a library (SQLAlchemy, Django) has wrapped it."""
+    """Return the driver's own error if a library (SQLAlchemy, Django) has wrapped it."""
     while (inner := getattr(error, "orig", None) or error.__cause__) is not None and _code(inner):
         error = inner
     return error

@@ -1,12 +1,12 @@
-"""Writes of many rows of which the database may refuse some: finds out which, or that the store itself is at fault.
+"""Writes of many rows of which the database may refuse some. They find the refused rows, or that the store is at fault.
 
-An error code does not tell what caused an error: a trigger or a policy may raise any of them for one row. So every
-error is treated alike, unless it concerns the whole call (a lost connection):
+An error code does not show what caused an error: a trigger or a policy may raise any of them for one row. So every
+error is handled in the same way, unless it concerns the whole call (a lost connection):
 
     repeat   repeat the whole call once
-    control  if it fails again, a call without rows shows whether the statement works at all
+    control  if it fails again, call without rows to check whether the statement works at all
     halves   if it works, write the halves separately, until each failing row is alone
-    alone    retry rows that fail alone after a pause, since their error may pass (a deadlock)
+    alone    retry rows that fail alone after a pause, since their error may be temporary (a deadlock)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Write = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
 Attempt = Callable[[Sequence[T]], Awaitable[Sequence[R] | Exception]]
 
 RETRY_PAUSES_SECONDS: tuple[float, ...] = (0.05, 0.1, 0.15)
-"""Pauses before the further attempts of rows that failed alone."""
+"""Pauses before each further attempt of rows that failed alone."""
 
 
 class WriteResult(NamedTuple, Generic[T, R]):
@@ -43,9 +43,9 @@ async def write_each(
 ) -> WriteResult[T, R]:
     """Write all items in as few calls as possible.
 
-    ``write`` writes all of its items (possibly none) or, when it raises, nothing. Raises an error that
-    ``concerns_call``, and the last error of the whole call where a call without items fails too.
-    Where all of several items are refused, the caller decides whether the store is at fault.
+    ``write`` writes all of its items (possibly none) or, if it raises, nothing. Raise an error that ``concerns_call``,
+    and the last error of the whole call if a call without items fails too. If all of several items are refused, the
+    caller decides whether the store is at fault.
     """
 
     async def attempt(part: Sequence[T]) -> Sequence[R] | Exception:

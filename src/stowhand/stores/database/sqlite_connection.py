@@ -1,7 +1,7 @@
 """Connections to an SQLite file: transactions that wait for their lock, threads, and forks.
 
-write   BEGIN IMMEDIATE … COMMIT. Never a deferred transaction that upgrades: SQLite refuses that at once, whatever
-        its busy timeout. A write waits for the lock, at most a minute.
+write   BEGIN IMMEDIATE … COMMIT. A write waits for the lock, at most a minute. A deferred transaction that upgrades
+        is never used, because SQLite refuses it at once, whatever the busy timeout.
 read    plain statements.
 """
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class OnConnection(Protocol):
-    """The argument of a unit of work: the connection in its transaction, with whatever a store adds."""
+    """The argument of a unit of work: the connection in its transaction, with the additions of a store."""
 
     @property
     def raw(self) -> sqlite3.Connection: ...
@@ -37,7 +37,7 @@ X = TypeVar("X", bound=OnConnection)
 Explain = Callable[[sqlite3.Error, Path], StoreError]
 
 BUSY_DEADLINE_SECONDS = 60.0
-"""How long to wait for other writers."""
+"""Maximum time to wait for other writers."""
 
 
 class SqliteConnection(Generic[X]):
@@ -45,7 +45,7 @@ class SqliteConnection(Generic[X]):
 
     ``dial`` opens a connection, and ``prepare`` is called with it first. ``make_context`` makes the argument of a unit
     of work in every transaction, once it has the lock. ``explain`` converts an error. ``on_opened`` is called with the
-    identity of each file opened: where another file replaces the first one, the connection uses the new one.
+    identity of each opened file. If another file replaces the first one, the connection uses the new one.
     """
 
     is_on_file = True
@@ -75,13 +75,13 @@ class SqliteConnection(Generic[X]):
         self._is_forbidden = False
         self._file: FileIdentity = None
         self.open_count = 0
-        """The number of connections opened so far. A counter read on one is meaningless on the next."""
-        _all.add(self)
+        """The number of connections opened so far. Counters of different connections are not comparable."""
+        _connections.add(self)
 
     def open(self) -> None:
         """Connect, and check that the file can be written.
 
-        Waits for no other writer: that may be the caller's own transaction, which continues when this returns.
+        Do not wait for another writer: it may be the caller's own transaction, which continues after this returns.
         """
         with self._lock:
             try:
@@ -95,7 +95,7 @@ class SqliteConnection(Generic[X]):
                     raise self._explain(error, self._path) from error
 
     def write(self, work: Callable[[X], T]) -> T:
-        """Run ``work`` in one transaction, which is rolled back when it raises. Other writers wait meanwhile."""
+        """Run ``work`` in one transaction, which is rolled back if it raises. Other writers wait meanwhile."""
         with self._lock:
             try:
                 return self._with_lenient_text(lambda: self._transact(self._connected(), work))
@@ -165,19 +165,19 @@ class SqliteConnection(Generic[X]):
     def _with_lenient_text(self, step: Callable[[], T]) -> T:
         """Repeat a step that read a text that is not UTF-8 (written by another program), decoding it leniently.
 
-        Its bytes become lone surrogates, which no JSON may contain: that job fails alone, and stops no other.
+        Its bytes become lone surrogates, which JSON must not contain. So that job fails alone and blocks no other.
         """
         try:
             return step()
         except sqlite3.OperationalError as error:
             if self._raw is None or not sqlite_errors.is_undecodable(error):
                 raise
-        # Keep it from now on, although it costs more per text: that row is still there.
+        # Decode leniently from now on, although it costs more per text, as the row is still in the file.
         self._raw.text_factory = sqlite_errors.decode_leniently
         return step()
 
     def _retry_while_busy(self, step: Callable[[], T], timeout_seconds: float | None = None) -> T:
-        """Repeat a step while others have the lock. Every attempt waits inside SQLite, so this does not spin."""
+        """Repeat a step while others hold the lock. Each attempt waits inside SQLite, so this is no busy loop."""
         timeouts = (timeout_seconds, self._timeout_seconds, BUSY_DEADLINE_SECONDS)
         deadline = stopwatch() + next(timeout for timeout in timeouts if timeout is not None)
         while True:
@@ -192,18 +192,18 @@ class SqliteConnection(Generic[X]):
     # that it believes locked. So no connection is open during a fork; both sides open new ones afterwards.
 
     def before_fork(self) -> bool:
-        """Close, and lock out other threads. Return False when a transaction does not end in time."""
+        """Close the connection and block other threads. Return False if a transaction does not end in time."""
         if not self._lock.acquire(timeout=FORK_TIMEOUT_SECONDS):
             return False
         self.close()
         return True
 
     def after_fork(self) -> None:
-        """Let other threads use it again."""
+        """Let other threads use the connection again."""
         self._lock.release()
 
     def forbid_use(self) -> None:
-        """Refuse all use in the child of a parent in a transaction: never touch or close the inherited connection."""
+        """Refuse all use in a child forked during a transaction. Never touch or close the inherited connection."""
         if self._raw is not None:
             _never_closed.append(self._raw)
         self._raw = None
@@ -239,7 +239,7 @@ class OwnThreads:
 
 
 class WriteProbe:
-    """A check that the file can be written. It has its own connection, which keeps hardly a page in memory."""
+    """A check that the file can be written. It has its own connection, which caches almost nothing."""
 
     def __init__(self, connection: SqliteConnection[Any]) -> None:
         self._connection = connection
@@ -247,8 +247,8 @@ class WriteProbe:
     def look(self) -> None:
         """Raise StoreUnreachable as a commit would: the disk is full, or the file is no longer writable.
 
-        Takes 0.1 to 0.3 ms and no fsync. It does not wait for the lock: the owner of the lock is writing, and if that
-        fails, the next check reports it.
+        This takes 0.1 to 0.3 ms and no fsync. It does not wait for the lock: its holder is writing, and if that fails,
+        the next check reports it.
         """
         try:
             self._connection.write(_write_and_undo)
@@ -267,15 +267,15 @@ class _Undone(Exception):
     """Raised after a successful write, to roll it back."""
 
 
-def _write_and_undo(on: OnConnection) -> None:
+def _write_and_undo(context: OnConnection) -> None:
     # Pages wait in memory for the commit, so an empty or rolled back transaction never touches the disk. Without a
     # cache they go to the -wal file at once, behind its last commit, where the next commit overwrites them.
-    # A rollback journal is written to the disk anyway; spilled pages would lock out the application's readers.
-    if on.raw.execute("PRAGMA journal_mode").fetchone() == ("wal",):
-        on.raw.execute("PRAGMA cache_size = 1")
-        on.raw.execute("PRAGMA cache_spill = 1")
-    # About as much as a claim and a settlement write. The name is never visible outside.
-    on.raw.execute("CREATE TABLE stowhand_write_probe AS SELECT zeroblob(32768) AS pages")
+    # A rollback journal is written to the disk anyway, and spilled pages would block the application's readers.
+    if context.raw.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+        context.raw.execute("PRAGMA cache_size = 1")
+        context.raw.execute("PRAGMA cache_spill = 1")
+    # This is about as much as a claim and a settlement write. No other connection ever sees the table.
+    context.raw.execute("CREATE TABLE stowhand_write_probe AS SELECT zeroblob(32768) AS pages")
     raise _Undone
 
 
@@ -296,22 +296,22 @@ def write_in_savepoint(connection: sqlite3.Connection, write: Callable[[], objec
 
 
 def check_written(cursor: sqlite3.Cursor, expected: int = 1) -> None:
-    """Raise an error where a trigger kept a row unchanged with RAISE(IGNORE), which SQLite does not report."""
+    """Raise an error if a trigger kept a row unchanged by RAISE(IGNORE), which SQLite does not report."""
     if cursor.rowcount < expected:
-        raise sqlite3.IntegrityError(f"a trigger keeps {expected - cursor.rowcount} of {expected} rows as they are")
+        raise sqlite3.IntegrityError(f"a trigger leaves {expected - cursor.rowcount} of {expected} rows unchanged")
 
 
 # -- forks of all connections -------------------------------------------------------------------
 
 FORK_TIMEOUT_SECONDS = 2.0
-_all: WeakSet[SqliteConnection[Any]] = WeakSet()
+_connections: WeakSet[SqliteConnection[Any]] = WeakSet()
 _locked: list[SqliteConnection[Any]] = []
 _not_locked: list[SqliteConnection[Any]] = []
 _never_closed: list[sqlite3.Connection] = []
 
 
 def _before_fork() -> None:
-    for connection in list(_all):
+    for connection in list(_connections):
         (_locked if connection.before_fork() else _not_locked).append(connection)
 
 
@@ -323,7 +323,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    # One inherited lock table is enough to make the file unsafe here for every connection to it.
+    # One inherited lock table makes the file unsafe for every connection of this process.
     unsafe_paths = {connection._path for connection in _not_locked if connection.is_on_file}  # noqa: SLF001 - this module's own
     for connection in _not_locked:
         connection.forbid_use()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stowhand.errors import StoreError, StoreUnreachable
 
-_ADVICE = {
+_ADVICE_BY_CODE = {
     sqlite3.SQLITE_FULL: "the disk is full: free some space; everything committed is safe",
     sqlite3.SQLITE_READONLY: "the file, or the folder that holds its -wal and -shm, may not be written by this user",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened: do the folder and the file exist, and may this user write there?",
@@ -19,7 +19,7 @@ _ADVICE = {
     sqlite3.SQLITE_PROTOCOL: "its locks are not available",
     sqlite3.SQLITE_NOLFS: "it is too large for this system",
 }
-"""What SQLite reports of the file, the disk or the machine: an outage. Every other code is about the statement."""
+"""Advice for errors of the file, the disk or the machine, which are outages. Other codes are about the statement."""
 _REFUSED_DATA_CODES = (
     sqlite3.SQLITE_CONSTRAINT_CHECK,
     sqlite3.SQLITE_CONSTRAINT_NOTNULL,
@@ -28,7 +28,7 @@ _REFUSED_DATA_CODES = (
 )
 DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _FILE_CODES = (
-    *_ADVICE,
+    *_ADVICE_BY_CODE,
     *DAMAGE_CODES,
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -39,12 +39,12 @@ _FILE_CODES = (
 
 
 def code(error: sqlite3.Error) -> int:
-    """Return the primary result code; 0 where the error is Python's own."""
+    """Return the primary result code; 0 for an error of Python."""
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Return whether another connection has the lock, which passes by itself."""
+    """Return whether another connection holds the lock, which is temporary."""
     return code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
@@ -66,7 +66,7 @@ def decode_leniently(stored: bytes) -> str:
 def is_refused_data(error: BaseException) -> bool:
     """Return whether no writer can ever write these values."""
     if isinstance(error, sqlite3.Error):
-        # A violated UNIQUE is a bug of ours, not of the data.
+        # A violated UNIQUE is a bug of this package, not of the data.
         extended = getattr(error, "sqlite_errorcode", None)
         return extended in _REFUSED_DATA_CODES or isinstance(error, sqlite3.DataError)
     return isinstance(error, ValueError | OverflowError)
@@ -80,8 +80,8 @@ def is_refused(error: BaseException) -> bool:
 def concerns_call(error: Exception) -> bool:
     """Return whether the error concerns the whole call, not a row: an error of the file, or of other code.
 
-    No trigger of an application can raise the file's errors. The connection reads a text that is not UTF-8 in another
-    way (sqlite_connection.py). ``error``: SQLite's, or ours with SQLite's as its cause.
+    No trigger of an application can raise the file's errors. The connection decodes a text that is not UTF-8 leniently
+    (sqlite_connection.py). ``error``: SQLite's, or ours with SQLite's as its cause.
     """
     cause = error.__cause__ if isinstance(error, StoreError) else error
     if isinstance(cause, sqlite3.Error):
@@ -99,8 +99,8 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
     if is_busy(error):
         return StoreUnreachable(f"{path}: could not be written for too long; {lock_holder(path)}")
     if code(error) in DAMAGE_CODES:
-        return StoreError(f"{path}: {error}. It is not, or no longer, a sound SQLite file; restore it from a backup")
-    if (advice := _ADVICE.get(code(error))) is None:
+        return StoreError(f"{path}: {error}. It is not, or no longer, a valid SQLite file; restore it from a backup")
+    if (advice := _ADVICE_BY_CODE.get(code(error))) is None:
         return StoreError(f"{path}: {error}")
     return StoreUnreachable(f"{path}: {error}; {advice}")
 
@@ -121,7 +121,7 @@ def find_damage(connection: sqlite3.Connection) -> list[str]:
 
 
 def lock_holder(path: Path) -> str:
-    """Describe the process that has the write lock, if the kernel tells (Linux; this machine only)."""
+    """Describe the process that has the write lock, if the kernel shows it (Linux; this machine only)."""
     pids = _lock_holders(path.with_name(path.name + "-shm"), _WAL_WRITE_LOCK) or _lock_holders(path, _RESERVED_LOCK)
     if not pids:
         return (
@@ -137,18 +137,18 @@ _RESERVED_LOCK = 0x40000001
 """The lock's byte in the file itself, in the mode of a rollback journal."""
 
 
-def _lock_holders(locked: Path, byte: int) -> list[int]:
+def _lock_holders(path: Path, byte: int) -> list[int]:
     try:
-        status = locked.stat()
+        status = path.stat()
         lines = Path("/proc/locks").read_text("ascii").splitlines()
     except OSError:
         return []
-    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    identity = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     locks = [line.split() for line in lines if "->" not in line]
     return sorted(
         int(fields[4])
         for fields in locks
-        if fields[3] == "WRITE" and fields[5] == file and _covers(fields[6], fields[7], byte) and int(fields[4]) > 0
+        if fields[3] == "WRITE" and fields[5] == identity and _covers(fields[6], fields[7], byte) and int(fields[4]) > 0
     )
 
 

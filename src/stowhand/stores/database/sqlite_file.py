@@ -33,14 +33,14 @@ NETWORK_FILE_SYSTEMS = (
 """File systems whose locks or shared memory do not reach every machine that mounts them."""
 
 BUSY_TIMEOUT_SECONDS = 0.1
-"""How long SQLite itself waits for a lock. Short, because its pauses grow and start again with each call."""
+"""Time that SQLite itself waits for a lock. It is short, because its pauses grow and start again with each call."""
 
 _creation_lock = threading.Lock()
 FILE_MODE = 0o600
 
 
 def check_path(path: Path) -> None:
-    """Raise ConfigurationError, with the reason and what to do, for a path where no queue can be."""
+    """Raise ConfigurationError, with the reason and the fix, for a path where no queue can be."""
     try:
         path.lstat()
     except FileNotFoundError:
@@ -64,23 +64,25 @@ def check_path(path: Path) -> None:
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """Return the type of a folder's file system; ``None`` where the kernel does not tell it (not Linux)."""
+    """Return the type of a folder's file system; ``None`` if the kernel does not show it (not Linux)."""
     try:
         lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return None
     real = folder.resolve()
-    mounted = [(_unescape(words[1]), words[2]) for words in (line.split() for line in lines) if len(words) > 2]
-    # Later mounts hide earlier ones on the same point, so use the last of the longest.
-    holding = [(len(point), order, kind) for order, (point, kind) in enumerate(mounted) if real.is_relative_to(point)]
-    return max(holding)[2] if holding else None
+    mount_points = [(_unescape(fields[1]), fields[2]) for fields in (line.split() for line in lines) if len(fields) > 2]
+    # A later mount hides an earlier one on the same point, so use the last mount of the longest path.
+    containing = [
+        (len(point), order, kind) for order, (point, kind) in enumerate(mount_points) if real.is_relative_to(point)
+    ]
+    return max(containing)[2] if containing else None
 
 
 def create(path: Path) -> None:
     """Create an empty file that only its owner may read, unless it exists.
 
     An existing file is never opened here: closing any descriptor of a file drops all locks that this process has on it,
-    including those of SQLite's connections. That is also why only one thread at a time may do this.
+    including those of SQLite's connections. For the same reason, only one thread at a time may do this.
     """
     check_path(path)
     with _creation_lock:
@@ -96,7 +98,7 @@ def create(path: Path) -> None:
 def connect(path: Path, settings: Iterable[str] = ()) -> sqlite3.Connection:
     """Connect to an existing file. Transactions are started explicitly; any thread may use it, one at a time.
 
-    ``settings``: pragmas. Raises FileNotFoundError: no file is ever created here.
+    ``settings``: pragmas. Raise FileNotFoundError if there is no file, as none is created here.
     """
     check_path(path)
     with _creation_lock:
@@ -151,7 +153,7 @@ def file_identity(path: Path) -> FileIdentity:
 
 
 def check_replacement(path: Path) -> None:
-    """Raise SchemaError where opening the path would destroy the file there."""
+    """Raise SchemaError if opening the path would destroy the file there."""
     before, now = _opened_files.get(path), file_identity(path)
     if before is None or now is None or now == before.file:
         return

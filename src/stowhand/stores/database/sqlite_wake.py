@@ -1,4 +1,4 @@
-"""Wake-ups by the commits of other connections. SQLite counts these (``PRAGMA data_version``), and reading is cheap.
+"""Wake-ups by the commits of other connections. SQLite counts these in ``PRAGMA data_version``, which is cheap.
 
 Within the process an enqueue wakes sleepers directly.
 """
@@ -14,8 +14,8 @@ from stowhand.stores.database.sqlite_connection import OnConnection, SqliteConne
 from stowhand.stores.database.sqlite_errors import is_busy
 
 TICK_SECONDS = 0.02
-"""Interval of the checks while a worker waits. They take about 0.8 % of one processor, nearly all of it to wake up; the
-check itself takes 4 microseconds."""
+"""Interval of the checks while a worker waits. They use about 0.8 % of one processor, almost all of it for the wake-up.
+The check itself takes 4 microseconds."""
 ACTIVE_TICK_SECONDS = 0.005
 UNKNOWN_VERSION = -1
 """Differs from every version, so the next check wakes sleepers."""
@@ -29,8 +29,8 @@ class DirectWake:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._sleepers = Sleepers(clock)
-        self._wakes_before = 0
-        """The number of wakes when ``wait`` was last called: later wakes are kept for the next call."""
+        self._last_wakes = 0
+        """The number of wakes when ``wait`` was last called. Later wakes end the next call."""
 
     @property
     def wakes(self) -> int:
@@ -38,15 +38,15 @@ class DirectWake:
         return self._sleepers.wakes
 
     def look(self) -> None:
-        """Wake sleepers if there was a commit that ``ring`` was not called for."""
+        """Wake sleepers if there was a commit without a call of ``ring``."""
 
     def ring(self) -> None:
-        """Wake sleepers: there may be work. Any thread may call this."""
+        """Wake sleepers, as there may be work. Any thread may call this."""
         self._sleepers.wake()
 
     async def wait(self, timeout: float) -> bool:
         """Return True on a wake since the last call; False after ``timeout`` seconds."""
-        known_wakes, self._wakes_before = self._wakes_before, self._sleepers.wakes
+        known_wakes, self._last_wakes = self._last_wakes, self._sleepers.wakes
         return await self.wait_since(known_wakes, timeout)
 
     async def wait_since(self, known_wakes: int, timeout: float) -> bool:
@@ -63,15 +63,15 @@ class Wake(DirectWake):
     def __init__(self, connection: SqliteConnection[Any]) -> None:
         super().__init__(SystemClock())
         self._connection = connection
-        self._seen: tuple[int, int] | None = None
+        self._last_version: tuple[int, int] | None = None
         self._changed_at = float("-inf")
 
     def look(self) -> None:
-        """Wake sleepers if another connection committed since the last check. The first check only remembers."""
-        seen = self._connection.read(self._version)
-        if self._seen is not None and seen != self._seen:
+        """Wake sleepers if another connection committed since the last check. The first check stores the version."""
+        version = self._connection.read(self._read_version)
+        if self._last_version is not None and version != self._last_version:
             self.ring()
-        self._seen = seen
+        self._last_version = version
 
     def tick(self) -> float:
         """Return the seconds until the next check."""
@@ -94,16 +94,16 @@ class Wake(DirectWake):
         return True
 
     def close(self) -> None:
-        self._seen = None
+        self._last_version = None
         self._connection.close()
 
-    def _version(self, on: OnConnection) -> tuple[int, int]:
+    def _read_version(self, context: OnConnection) -> tuple[int, int]:
         # A version is comparable only within one connection, so return it with the connection's number.
         try:
-            (version,) = on.raw.execute("PRAGMA data_version").fetchone()
+            (version,) = context.raw.execute("PRAGMA data_version").fetchone()
         except sqlite3.OperationalError as error:
             # Without write-ahead logging no connection can read during a commit: the next check sees it.
             if not is_busy(error):
                 raise
-            return self._seen or (self._connection.open_count, UNKNOWN_VERSION)
+            return self._last_version or (self._connection.open_count, UNKNOWN_VERSION)
         return self._connection.open_count, version

@@ -1,10 +1,10 @@
-"""Named statements kept in .sql files, and literals. Knows text and identifiers, and nothing about jobs.
+"""Named statements in .sql files, and literals. Nothing here knows about jobs.
 
 -- name: claim
 select * from {schema}.claim(%s, ...)       {braces} are filled in once, when the store is built;
                                             values are always parameters, never text.
--- part: wanted
- and (%(task)s is null or …)                a part that several statements below share, as {wanted}
+-- part: task_condition
+ and (%(task)s is null or …)                a part that statements below use as {task_condition}
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources.abc import Traversable
 
 _STATEMENT_HEADER = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
-_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+_PLACEHOLDER_PATTERN = re.compile(r"\{([a-z_]+)\}")
 
 
 def load_statements(file: Traversable, fillings: Mapping[str, str]) -> dict[str, bytes]:
@@ -25,7 +25,7 @@ def load_statements(file: Traversable, fillings: Mapping[str, str]) -> dict[str,
     for kind, name, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         if name in statements or name in parts_by_name:
             raise ValueError(f"statement {name!r} is declared twice in {file.name}")
-        text = _PLACEHOLDER.sub(lambda match: parts_by_name.get(match[1], match[0]), text)
+        text = _PLACEHOLDER_PATTERN.sub(lambda match: parts_by_name.get(match[1], match[0]), text)
         if kind == "part":
             parts_by_name[name] = text.strip()
         else:
@@ -34,8 +34,8 @@ def load_statements(file: Traversable, fillings: Mapping[str, str]) -> dict[str,
 
 
 def fill(text: str, fillings: Mapping[str, str]) -> str:
-    """Return ``text`` with its {placeholders} filled. Raise KeyError where a filling is missing."""
-    return _PLACEHOLDER.sub(lambda match: fillings[match[1]], text)
+    """Return ``text`` with its {placeholders} filled. Raise KeyError if a filling is missing."""
+    return _PLACEHOLDER_PATTERN.sub(lambda match: fillings[match[1]], text)
 
 
 def quote_identifier(name: str) -> str:
@@ -60,7 +60,7 @@ def plain_array(values: Iterable[object]) -> str:
 
 
 def token_array(tokens: Sequence[str]) -> str:
-    """Return an array literal of texts of which few need escapes."""
+    """Return an array literal of texts, which is fast if none of them needs escapes."""
     joined = "".join(tokens)
     if not tokens or '"' in joined or "\\" in joined:
         return text_array(tokens)

@@ -107,8 +107,8 @@ class PostgresContext:
         return self.options.pinned() if self.options.pinned is not None else None
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
-        """Lend a connection for the application's statements; commit at the end of the block."""
-        return self.pool.lend("task")
+        """Give a connection to the application. Commit at the end of the block, or roll back if it raises."""
+        return self.pool.application_connection("task")
 
     def seat(self, slots: int) -> str | None:
         """Let the pool have a connection for each slot. Return a warning if its size is set to fewer.

@@ -102,7 +102,7 @@ class AttemptTransactions:
                     # An outcome may have to be written outside of its transaction. If connections are few, the
                     # transactions would take them all, so connect for settlements first.
                     await self.settlements.connect()
-                    connection = await stack.enter_async_context(self._pool.lend("transaction"))
+                    connection = await stack.enter_async_context(self._pool.application_connection("transaction"))
                 except StoreUnreachable:
                     await self._pool.close()  # idle connections may be in the way
                     raise

@@ -62,7 +62,7 @@ class MemoryStore(EmbeddedStore):
         connections = PrivateConnections(clock, options)
         absent = {
             "transactions": "a memory store has no transactions; use enqueue()",
-            "connections": "a memory store has none to lend; PostgreSQL has",
+            "connections": "a memory store has no connections for tasks; PostgreSQL has",
         }
         super().__init__(connections, options, notices, description=NAME, absent=absent)
         self.transactions = AfterCommit(connections.connection, options, notices) if hears_commits else None
