@@ -511,7 +511,7 @@ def test_a_store_that_is_closed_beneath_a_waiter_ends_its_wait(app: App, run: Ru
         waiting = asyncio.create_task(job.result())
         await asyncio.sleep(0.05)
         await app.close()
-        with pytest.raises(StoreError, match="closed while the end of a job was waited for; the job goes on"):
+        with pytest.raises(StoreError, match="closed while a caller waited for a job; the job continues"):
             await waiting
         async with at_work(app):
             await job.result()

@@ -191,7 +191,7 @@ def test_a_job_that_waits_beside_a_free_slot_is_named(call: Stowhand) -> None:
     call("migrate")
     call("enqueue", "hello")
     (line,) = asyncio.run(waiting(a_card("hello")))
-    assert line.startswith("job 1: it has been due for 5m while 4 of 4 slots that could take it are free")
+    assert line.startswith("job 1: it has been due for 5m while 4 of 4 slots that could claim it are free")
     assert "job 1: it has been due" in call("doctor").out
 
 

@@ -43,7 +43,7 @@ def test_explain_says_every_reason_and_what_to_do(serial: Stowhand) -> None:
     first, *lines = said.out.splitlines()
     assert first == "1 (unknown/task) is queued:"
     assert lines[0].startswith("  it is not due before ")
-    assert lines[1] == "    -> stowhand jobs reschedule 1 --run-at +0s, to have it run at once"
+    assert lines[1] == "    -> stowhand jobs reschedule 1 --run-at +0s, to run it now"
     assert "    -> stowhand serials resume mail" in lines
     assert "    -> start one that has the task: stowhand worker MODULE:APP, or --tasks FOLDER" in lines
     codes = [row["code"] for row in serial("jobs", "explain", 1, "--json").rows()]

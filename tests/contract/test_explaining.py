@@ -103,7 +103,7 @@ async def test_a_queue_that_a_dead_workers_job_holds_says_so(harness: StoreHarne
     await harness.pass_time(31)
     held = (await reasons(harness, job.id))["serial_held"].text
     assert f"job {holder.job_id}" in held
-    assert "under a lease which has ended: if its worker is dead, another one takes the job back" in held
+    assert "under a lease which has expired: if its worker is lost, another one resets the job" in held
 
 
 async def test_a_pause_without_a_holder_is_a_pause_alone(harness: StoreHarness) -> None:
@@ -128,7 +128,7 @@ async def test_no_worker_and_no_worker_with_the_task(harness: StoreHarness) -> N
     assert list(await reasons(harness, job.id)) == ["no_worker", "due"]
 
 
-async def test_a_suspect_and_flags_are_told(harness: StoreHarness) -> None:
+async def test_a_suspect_and_its_flags_are_reasons(harness: StoreHarness) -> None:
     await seen(harness, WorkerDescription(name="w1", host="h", pid=7, version="1", tasks=None, concurrency=4))
     job = await harness.make_suspect(flags=("gpu", "big"))
     found = await reasons(harness, job.id)
@@ -139,7 +139,7 @@ async def test_a_suspect_and_flags_are_told(harness: StoreHarness) -> None:
     assert found["flags"].text == "it has flags (gpu, big): no worker alive is known to forbid one"
 
 
-async def test_workers_that_forbid_a_flag_are_named_and_take_nothing_before_the_job(harness: StoreHarness) -> None:
+async def test_workers_that_forbid_a_flag_are_named_and_claim_no_job_before_it(harness: StoreHarness) -> None:
     await harness.add()
     job = await harness.add(flags=("gpu",))
     await seen(harness, _card("careful", forbidden_flags=("gpu", "big")))
@@ -147,10 +147,13 @@ async def test_workers_that_forbid_a_flag_are_named_and_take_nothing_before_the_
     assert found["flags"].text == (
         "it has flags (gpu): every worker alive that has its task forbids one of them (careful: gpu)"
     )
-    assert found["due"].text == "it is due", "nobody could take it, so nothing is taken before it"
+    assert found["due"].text == "it is due", "no worker can claim it, so no job is claimed before it"
     await seen(harness, _card("asking", forbidden_flags=None))
     found = await reasons(harness, job.id)
-    assert "careful: gpu leaves it alone; 1 of them asks a function each time" in found["flags"].text
+    assert found["flags"].text == (
+        "it has flags (gpu): one is forbidden by 1 of 2 workers (careful: gpu);"
+        " a function decides before each claim of 1 of 2 workers"
+    )
     assert found["due"].text == "it is due; ahead of it among those without a serial key: 1"
 
 
@@ -173,7 +176,7 @@ async def test_when_every_slot_is_busy_the_oldest_job_is_named(harness: StoreHar
     job = await harness.add()
     busy = (await reasons(harness, job.id))["slots_busy"].text
     assert busy == (
-        f"the one slot of the one worker that could take it is busy, the oldest for 20s with job {first.job_id} (t)"
+        f"the one slot of the one worker that could claim it is busy, the oldest for 20s with job {first.job_id} (t)"
     )
     await seen(harness, _card("w2", tasks=("another",)))
     assert "slots_busy" in await reasons(harness, job.id), "its slots are no use to this job"
@@ -199,28 +202,28 @@ def _card(name: str, **said: Any) -> WorkerDescription:
     return WorkerDescription(name=name, host="h", pid=7, version="1", **made)
 
 
-async def test_a_running_job_says_where_and_until_when(harness: StoreHarness) -> None:
+async def test_a_running_job_is_explained_by_its_worker_and_lease(harness: StoreHarness) -> None:
     lease = await harness.start()
     found = await reasons(harness, lease.job_id)
     assert list(found) == ["running"]
     assert "on w1" in found["running"].text
-    assert "has ended" not in found["running"].text
+    assert "has expired" not in found["running"].text
     await harness.store.admin.cancel(lease.job_id)
     await harness.pass_time(3600)
     found = await reasons(harness, lease.job_id)
     assert list(found) == ["running", "cancel_asked"]
-    assert "which has ended" in found["running"].text
+    assert "which has expired" in found["running"].text
 
 
 @pytest.mark.parametrize("state", [State.COMPLETED, State.CANCELED, State.FAILED])
-async def test_one_that_is_over_says_so(harness: StoreHarness, state: State) -> None:
+async def test_the_reason_of_an_ended_job_is_its_state(harness: StoreHarness, state: State) -> None:
     job = await harness.in_state(state)
     found = await reasons(harness, job.id)
     assert list(found) == [state.value]
     assert ("stowhand jobs retry" in found[state.value].advice) == (state is not State.COMPLETED)
 
 
-async def test_one_whose_attempts_are_used_up_says_so(harness: StoreHarness) -> None:
+async def test_used_up_attempts_are_a_reason(harness: StoreHarness) -> None:
     job = await harness.in_state(State.FAILED, max_attempts=1)
     found = await reasons(harness, job.id)
     assert list(found) == ["attempts_used_up"]
@@ -272,7 +275,7 @@ async def test_a_job_that_no_free_slot_takes_is_overdue(harness: StoreHarness) -
     assert len(await inspect.overdue(None)) == len(jobs) + 1
     await seen(harness)
     overdue = (await reasons(harness, jobs[0].id))["overdue"].text
-    assert overdue.startswith("it has been due for 30s while 3 of 4 slots that could take it are free")
+    assert overdue.startswith("it has been due for 30s while 3 of 4 slots that could claim it are free")
     for job in (busy, held, paused, later):
         assert "overdue" not in await reasons(harness, job.id)
     for _ in range(3):

@@ -269,7 +269,7 @@ async def test_a_store_that_is_closed_ends_every_wait_with_an_error(harness: Sto
     async with waiting(harness.store) as poll:
         waiter = await begun(poll, await harness.add())
         await poll.close()
-        with pytest.raises(StoreError, match=r"closed while the end of a job was waited for; the job goes on"):
+        with pytest.raises(StoreError, match=r"closed while a caller waited for a job; the job continues"):
             await waiter
 
 

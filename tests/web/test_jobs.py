@@ -165,7 +165,7 @@ async def test_what_an_error_says_is_no_link_to_a_task() -> None:
         await store.admin.permanently_fail_jobs([job.id], "a job of 'x' was bad; the value of 'y' was enqueued")
         page = await PageReader(store).page(f"/job?id={job.id}")
         assert not [one for one in links(page) if "since=" in one]
-        assert ("<q>" in page, "tells of its failure" in page) == (False, on_failure is told)
+        assert ("<q>" in page, "reports its failure" in page) == (False, on_failure is told)
 
 
 async def test_a_job_that_tells_of_a_failure_leads_to_the_one_that_failed(store_at: Stores) -> None:

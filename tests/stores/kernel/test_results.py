@@ -204,7 +204,7 @@ def test_a_poll_that_is_closed_ends_every_wait_and_may_be_used_again(run: Run) -
         await questions.clock.advance(1.0)
         await questions.poll.close()
         await questions.clock.settle()
-        assert "closed while the end of a job was waited for" in str(waiting[0].exception())
+        assert "closed while a caller waited for a job" in str(waiting[0].exception())
         assert not questions.poll.is_waiting
         questions.ended[1] = "done"
         again = questions.wait(1)

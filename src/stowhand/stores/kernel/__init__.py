@@ -1,4 +1,4 @@
-"""Reads, written once for all engines: SQL that each engine understands, and the conversion of its rows.
+"""Reads of a queue, written once for all engines: SQL that each engine understands, and the conversion of its rows.
 
 inspector     overviews, lists and searches for people
 lists, search, counts, due, serials, workers, failures, throughput, explanation      questions: generators of

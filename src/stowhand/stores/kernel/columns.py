@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from stowhand.jobs.fields import FIELDS, OPTIONS
 from stowhand.protocols.search import TITLE_LIMIT
 
-COLUMNS = tuple(field.name for field in FIELDS)
-KEPT = tuple(field.name for field in FIELDS if field.kept)
+COLUMN_NAMES = tuple(field.name for field in FIELDS)
+KEPT_COLUMN_NAMES = tuple(field.name for field in FIELDS if field.kept)
 """Columns that the history copies unchanged from the table of live jobs."""
 DETAILS = tuple(field.name for field in OPTIONS if field.name != "key")
-"""Columns besides task, payload and time that an enqueue sets. Another enqueue with the key replaces them."""
+"""Columns besides task, payload, run time and key that an enqueue sets. An enqueue with the same key replaces them."""
 
 
 def named(names: Iterable[str], table: str = "") -> str:
@@ -19,11 +19,11 @@ def named(names: Iterable[str], table: str = "") -> str:
     return ", ".join(f"{table}.{name}" if table else name for name in names)
 
 
-def select(instead: Mapping[str, str]) -> str:
+def select(replacements: Mapping[str, str]) -> str:
     """Return the columns as the list of a SELECT. ``instead``: expressions that replace some of them."""
-    return ", ".join(f"{instead[name]} AS {name}" if name in instead else name for name in COLUMNS)
+    return ", ".join(f"{replacements[name]} AS {name}" if name in replacements else name for name in COLUMN_NAMES)
 
 
-JOB = select({})
-HEAD = select({"payload": "''", "result": "NULL", "last_error": f"substr(last_error, 1, {TITLE_LIMIT})"})
-"""Columns for searches and overviews: no payload, no result, and the first characters of the last error."""
+JOB_COLUMNS = select({})
+JOB_SUMMARY_COLUMNS = select({"payload": "''", "result": "NULL", "last_error": f"substr(last_error, 1, {TITLE_LIMIT})"})
+"""List of a SELECT for searches and overviews: no payload, no result, and the first characters of the last error."""

@@ -24,81 +24,81 @@ from stowhand.stores.kernel.workers import list_workers
 UNLIMITED_COUNT = 2**62
 """A limit that no number of jobs reaches."""
 MAX_INDEX_ROWS = MAX_EXACT_COUNT_FOR_METRICS
-"""Entries of an index that are read to group the jobs in it."""
-_QUEUE = f"coalesce(queue, '{DEFAULT_QUEUE}')"
-_DUE = "count(*) FILTER (WHERE run_at <= :now) AS due"
-_READY = f"SELECT task, count(*), {_DUE} FROM {{ready}} GROUP BY task"
-_QUEUED = f"SELECT task, queue, count(*), {_DUE} FROM {{queued}} GROUP BY queue, task"
+"""Maximum number of index entries that are read to group their jobs."""
+_QUEUE_NAME = f"coalesce(queue, '{DEFAULT_QUEUE}')"
+_DUE_COUNT = "count(*) FILTER (WHERE run_at <= :now) AS due"
+_READY_COUNTS = f"SELECT task, count(*), {_DUE_COUNT} FROM {{ready}} GROUP BY task"
+_QUEUED_COUNTS = f"SELECT task, queue, count(*), {_DUE_COUNT} FROM {{queued}} GROUP BY queue, task"
 FULL_COUNT_FACTOR = 20
-"""Multiple of ``most``: up to so many jobs are all counted; of more, only the first of each level are counted."""
-# Grouping first in the order of the index takes a third of the time.
-_SERIAL = {
+"""Up to this multiple of ``max_count``, all jobs are counted; beyond it, only the first jobs of each level."""
+# Grouping by the columns of the index first takes a third of the time.
+_SERIAL_COUNTS = {
     "task": f"""
         SELECT task, CAST(sum(jobs) AS bigint), CAST(sum(due) AS bigint) FROM (
-            SELECT task, count(*) AS jobs, {_DUE} FROM {{serial}} GROUP BY serial, task
+            SELECT task, count(*) AS jobs, {_DUE_COUNT} FROM {{serial}} GROUP BY serial, task
         ) AS serials GROUP BY task
     """,
-    "serial": f"SELECT serial, count(*), {_DUE} FROM {{serial}} GROUP BY serial",
-    "queue": f"SELECT {_QUEUE}, count(*), {_DUE} FROM {{serial}} GROUP BY queue",
+    "serial": f"SELECT serial, count(*), {_DUE_COUNT} FROM {{serial}} GROUP BY serial",
+    "queue": f"SELECT {_QUEUE_NAME}, count(*), {_DUE_COUNT} FROM {{serial}} GROUP BY queue",
 }
-_FIRST_SERIAL = f"""
-SELECT %s, count(*), {_DUE} FROM (
-    SELECT task, serial, {_QUEUE} AS queue, run_at FROM {{serial}} LIMIT :most
+_FIRST_SERIAL_COUNTS = f"""
+SELECT %s, count(*), {_DUE_COUNT} FROM (
+    SELECT task, serial, {_QUEUE_NAME} AS queue, run_at FROM {{serial}} LIMIT :max_rows
 ) AS first GROUP BY 1
 """
-_SUSPECTS = f"""
-SELECT task, serial, queue, count(*), {_DUE} FROM (
-    SELECT task, serial, {_QUEUE} AS queue, run_at FROM {{suspects}} LIMIT :most
+_SUSPECT_COUNTS = f"""
+SELECT task, serial, queue, count(*), {_DUE_COUNT} FROM (
+    SELECT task, serial, {_QUEUE_NAME} AS queue, run_at FROM {{suspects}} LIMIT :max_rows
 ) AS first GROUP BY task, serial, queue
 """
-_TROUBLED = f"""
+_TROUBLED_COUNTS = f"""
 SELECT task, queue, count(*) FROM (
-    SELECT task, {_QUEUE} AS queue FROM {{troubled}} AND state = :state LIMIT :most
+    SELECT task, {_QUEUE_NAME} AS queue FROM {{troubled}} AND state = :state LIMIT :max_rows
 ) AS first GROUP BY task, queue
 """
-NEWEST_FAILED = """
+NEWEST_FAILED_COUNTS = """
 SELECT serial, count(*) FROM (
-    SELECT serial FROM {failed} ORDER BY finished_at DESC, id DESC LIMIT :most
+    SELECT serial FROM {failed} ORDER BY finished_at DESC, id DESC LIMIT :max_rows
 ) AS newest GROUP BY serial
 """
-_RUNNING = f"""
+_RUNNING_COUNTS = f"""
 SELECT task, serial, queue, worker, count(*) FROM (
-    SELECT task, serial, {_QUEUE} AS queue, worker FROM {{running}} LIMIT :most
+    SELECT task, serial, {_QUEUE_NAME} AS queue, worker FROM {{running}} LIMIT :max_rows
 ) AS first GROUP BY task, serial, queue, worker
 """
 
 
-def count_states(most: int = MAX_EXACT_COUNT) -> Question[dict[State, BoundedCount]]:
-    """Count jobs by state, exact up to ``most``."""
+def count_states(max_count: int = MAX_EXACT_COUNT) -> Question[dict[State, BoundedCount]]:
+    """Count jobs by state, exact up to ``max_count``."""
     errored, canceled = "{troubled} AND state = 'errored'", "{canceled}"
     counts = {
-        State.PROCESSING: (yield from count_some("{running}", most)),
-        State.FAILED: (yield from count_some("{failed}", most)),
+        State.PROCESSING: (yield from count_some("{running}", max_count)),
+        State.FAILED: (yield from count_some("{failed}", max_count)),
     }
-    for few, many, some_of, all_of, table in (
+    for rare_state, common_state, rare_source, all_sources, table in (
         (State.ERRORED, State.QUEUED, errored, ("{ready}", "{queued}", "{serial}", "{suspects}"), "{live}"),
         (State.CANCELED, State.COMPLETED, canceled, ("{past}",), "{past}"),
     ):
-        far = max(most, MAX_INDEX_ROWS)
-        counts[few] = number = yield from count_some(some_of, far)
-        if number > far:
-            counts[many] = yield from count_some(f"{table} WHERE state = '{many}'", most)
+        rare_limit = max(max_count, MAX_INDEX_ROWS)
+        counts[rare_state] = number = yield from count_some(rare_source, rare_limit)
+        if number > rare_limit:
+            counts[common_state] = yield from count_some(f"{table} WHERE state = '{common_state}'", max_count)
             continue
         # A state without an index of its own: subtract the jobs of the rare state from all jobs.
-        counts[many] = -number
-        for source in all_of:
-            counts[many] += yield from count_some(source, most + number)
-    return {state: BoundedCount.up_to(most, counts[state]) for state in State}
+        counts[common_state] = -number
+        for source in all_sources:
+            counts[common_state] += yield from count_some(source, max_count + number)
+    return {state: BoundedCount.up_to(max_count, counts[state]) for state in State}
 
 
-def read_figures(engine: Engine, most: int) -> Question[Figures]:
-    """Count live jobs by indexes. Known empty queues are included: in metrics, a missing row means unknown."""
-    live = yield from _count_live(most)
+def read_figures(engine: Engine, max_count: int) -> Question[Figures]:
+    """Count live jobs by indexes. Known empty queues are included, because metrics show a missing row as unknown."""
+    live = yield from _count_live(max_count)
     workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
     for queue in named_queues((yield from _declared_queues()), workers, pauses):
         live["queue"].add(queue, "waiting", 0)
     return Figures(
-        states=(yield from count_states(most)),
+        states=(yield from count_states(max_count)),
         tasks=live["task"].live(),
         serials=live["serial"].live(),
         queues=live["queue"].live(),
@@ -110,20 +110,20 @@ def read_figures(engine: Engine, most: int) -> Question[Figures]:
 
 def list_tasks(engine: Engine) -> Question[Sequence[BacklogRow]]:
     """Return the known tasks, ordered by name."""
-    live = yield from _count_live(MAX_EXACT_COUNT, of_serials=False)
+    live = yield from _count_live(MAX_EXACT_COUNT, by_serial=False)
     since = (yield from read_now(engine)) - timedelta(seconds=RECENT_TASK_SECONDS)
     text = "SELECT DISTINCT task FROM {throughput} WHERE seconds = 60 AND begins > :since"
-    counted = [task for (task,) in (yield Query(text, {"since": since}))]
+    recent_tasks = [task for (task,) in (yield Query(text, {"since": since}))]
     workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
-    return known_tasks(live["task"].live(MAX_TASKS_PER_MINUTE), counted, workers, pauses)
+    return known_tasks(live["task"].live(MAX_TASKS_PER_MINUTE), recent_tasks, workers, pauses)
 
 
 def list_queues(engine: Engine) -> Question[Sequence[BacklogRow]]:
     """Return the known queues, ordered by name."""
-    live = yield from _count_live(MAX_EXACT_COUNT, of_serials=False)
-    declared = yield from _declared_queues()
+    live = yield from _count_live(MAX_EXACT_COUNT, by_serial=False)
+    declared_queues = yield from _declared_queues()
     workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
-    return known_queues(live["queue"].live(MAX_TASKS_PER_MINUTE), declared, workers, pauses)
+    return known_queues(live["queue"].live(MAX_TASKS_PER_MINUTE), declared_queues, workers, pauses)
 
 
 def _declared_queues() -> Question[list[str]]:
@@ -144,38 +144,38 @@ def list_paused(engine: Engine) -> Question[Mapping[str, datetime]]:
     return {serial: engine.read_moment(since) for serial, since in sorted(rows)}
 
 
-def _count_live(most: int, *, of_serials: bool = True) -> Question[dict[str, NameCounts]]:
+def _count_live(max_count: int, *, by_serial: bool = True) -> Question[dict[str, NameCounts]]:
     """Count live jobs by task, serial key, queue and worker.
 
     ``of_serials`` false: waiting and failed jobs are not counted by serial key.
     """
-    tallies = {name: NameCounts(most) for name in ("task", "serial", "queue", "worker")}
-    yield from _add_ready(tallies, most)
-    yield from _add_serial(tallies, ("task", "queue", "serial") if of_serials else ("task", "queue"))
-    yield from _add_suspects(tallies, most)
-    yield from _add_troubled(tallies)
-    if of_serials:
-        failed = yield Query(NEWEST_FAILED, {"most": most + 1})
-        _add(tallies["serial"], "failed", failed, is_cut=_total(failed) > most)
-    running = yield Query(_RUNNING, {"most": most + 1})
-    is_cut = _total(running) > most
-    for place, name in enumerate(tallies):
-        _add(tallies[name], "processing", [(row[place], row[-1]) for row in running], is_cut=is_cut)
-    return tallies
+    counts = {name: NameCounts(max_count) for name in ("task", "serial", "queue", "worker")}
+    yield from _add_ready(counts, max_count)
+    yield from _add_serial(counts, ("task", "queue", "serial") if by_serial else ("task", "queue"))
+    yield from _add_suspects(counts, max_count)
+    yield from _add_troubled(counts)
+    if by_serial:
+        failed = yield Query(NEWEST_FAILED_COUNTS, {"max_rows": max_count + 1})
+        _add(counts["serial"], "failed", failed, is_cut=_total(failed) > max_count)
+    running = yield Query(_RUNNING_COUNTS, {"max_rows": max_count + 1})
+    is_cut = _total(running) > max_count
+    for place, name in enumerate(counts):
+        _add(counts[name], "processing", [(row[place], row[-1]) for row in running], is_cut=is_cut)
+    return counts
 
 
-def _add_ready(tallies: Mapping[str, NameCounts], most: int) -> Question[None]:
-    """Count waiting jobs without a serial key, up to ``most`` of each task and queue."""
-    near = min(FULL_COUNT_FACTOR * most, MAX_INDEX_ROWS)
-    for source, all_of, levels in (
-        ("{ready}", _READY, _levels("ready", "task")),
-        ("{queued}", _QUEUED, _levels("queued", "queue", "task")),
+def _add_ready(counts: Mapping[str, NameCounts], max_count: int) -> Question[None]:
+    """Count waiting jobs without a serial key, up to ``max_count`` of each task and queue."""
+    full_count_limit = min(FULL_COUNT_FACTOR * max_count, MAX_INDEX_ROWS)
+    for source, all_counts, level_counts in (
+        ("{ready}", _READY_COUNTS, _levels("ready", "task")),
+        ("{queued}", _QUEUED_COUNTS, _levels("queued", "queue", "task")),
     ):
-        text = all_of if (yield from count_some(source, near)) <= near else levels
-        for task, *queue, waiting, due in (yield Query(text, {"most": most + 1})):
+        text = all_counts if (yield from count_some(source, full_count_limit)) <= full_count_limit else level_counts
+        for task, *queue, waiting, due in (yield Query(text, {"max_rows": max_count + 1})):
             for column, name in (("task", task), ("queue", queue[0] if queue else DEFAULT_QUEUE)):
-                tallies[column].add(name, "waiting", waiting)
-                tallies[column].add(name, "due", due)
+                counts[column].add(name, "waiting", waiting)
+                counts[column].add(name, "due", due)
 
 
 def _levels(source: str, *names: str) -> str:
@@ -194,46 +194,47 @@ WITH RECURSIVE levels ({listed}) AS (
     SELECT {of_job} FROM levels AS here {{next_{source}}}
 )
 SELECT {", ".join(reversed(names))},
-    (SELECT count(*) FROM (SELECT 1 FROM {level} LIMIT :most) AS waiting),
-    (SELECT count(*) FROM (SELECT 1 FROM {level} AND run_at <= :now LIMIT :most) AS due)
+    (SELECT count(*) FROM (SELECT 1 FROM {level} LIMIT :max_rows) AS waiting),
+    (SELECT count(*) FROM (SELECT 1 FROM {level} AND run_at <= :now LIMIT :max_rows) AS due)
 FROM levels
 """
 
 
-def _add_serial(tallies: Mapping[str, NameCounts], columns: Sequence[str]) -> Question[None]:
-    """Count waiting jobs with a serial key: at most a million in all, as each job may have a key of its own."""
+def _add_serial(counts: Mapping[str, NameCounts], columns: Sequence[str]) -> Question[None]:
+    """Count waiting jobs with a serial key. At most a million are read, as each job may have a key of its own."""
     is_cut = (yield from count_some("{serial}", MAX_INDEX_ROWS)) > MAX_INDEX_ROWS
     for column in columns:
-        rows = yield Query(_FIRST_SERIAL % column if is_cut else _SERIAL[column], {"most": MAX_INDEX_ROWS})
-        _add(tallies[column], "waiting", [(name, number) for name, number, _ in rows], is_cut=is_cut)
-        _add(tallies[column], "due", [(name, number) for name, _, number in rows], is_cut=is_cut)
+        text = _FIRST_SERIAL_COUNTS % column if is_cut else _SERIAL_COUNTS[column]
+        rows = yield Query(text, {"max_rows": MAX_INDEX_ROWS})
+        _add(counts[column], "waiting", [(name, number) for name, number, _ in rows], is_cut=is_cut)
+        _add(counts[column], "due", [(name, number) for name, _, number in rows], is_cut=is_cut)
 
 
-def _add_suspects(tallies: Mapping[str, NameCounts], most: int) -> Question[None]:
-    rows = yield Query(_SUSPECTS, {"most": most + 1})
-    is_cut = sum(number for *_, number, _ in rows) > most
+def _add_suspects(counts: Mapping[str, NameCounts], max_count: int) -> Question[None]:
+    rows = yield Query(_SUSPECT_COUNTS, {"max_rows": max_count + 1})
+    is_cut = sum(number for *_, number, _ in rows) > max_count
     for place, name in enumerate(("task", "serial", "queue")):
-        _add(tallies[name], "waiting", [(row[place], row[3]) for row in rows], is_cut=is_cut)
-        _add(tallies[name], "due", [(row[place], row[4]) for row in rows], is_cut=is_cut)
+        _add(counts[name], "waiting", [(row[place], row[3]) for row in rows], is_cut=is_cut)
+        _add(counts[name], "due", [(row[place], row[4]) for row in rows], is_cut=is_cut)
 
 
-def _add_troubled(tallies: Mapping[str, NameCounts]) -> Question[None]:
+def _add_troubled(counts: Mapping[str, NameCounts]) -> Question[None]:
     """Count errored and failed jobs."""
     for state in (State.ERRORED, State.FAILED):
-        rows = yield Query(_TROUBLED, {"state": state.value, "most": MAX_INDEX_ROWS + 1})
+        rows = yield Query(_TROUBLED_COUNTS, {"state": state.value, "max_rows": MAX_INDEX_ROWS + 1})
         for place, name in enumerate(("task", "queue")):
             _add(
-                tallies[name], state.value, [(row[place], row[2]) for row in rows], is_cut=_total(rows) > MAX_INDEX_ROWS
+                counts[name], state.value, [(row[place], row[2]) for row in rows], is_cut=_total(rows) > MAX_INDEX_ROWS
             )
 
 
-def _add(tallies: NameCounts, part: str, rows: Iterable[Row], *, is_cut: bool) -> None:
-    """Add counts of one part. ``is_cut``: there are more jobs, whose names are not known."""
+def _add(counts: NameCounts, part: str, rows: Iterable[Row], *, is_cut: bool) -> None:
+    """Add counts of one part. ``is_cut``: more jobs exist, whose names are unknown."""
     for name, number in rows:
         if name is not None:
-            tallies.add(name, part, number)
+            counts.add(name, part, number)
     if is_cut:
-        tallies.cut(part)
+        counts.cut(part)
 
 
 def _total(rows: Iterable[Row]) -> int:

@@ -9,8 +9,8 @@ from stowhand.protocols.operator import MAX_OVERDUE_JOBS
 from stowhand.stores.kernel.question import Engine, Query, Question, read_now
 
 # The first job of each queue, task and priority (and of each serial key) is its oldest, so a backlog costs a few steps.
-# Each walk ends after two thousand of them; the answer is then that of the jobs visited.
-HEADS = """
+# Each walk ends after 2000 steps; the answer then covers only the visited jobs.
+FIRST_DUE_JOBS = """
 WITH RECURSIVE free (task, priority, run_at, id, number) AS (
     SELECT * FROM (SELECT task, priority, run_at, id, 1 FROM {ready} ORDER BY task, priority, run_at LIMIT 1) AS first
     UNION ALL
@@ -48,8 +48,10 @@ WHERE task NOT IN (SELECT name FROM {pauses} WHERE kind = 'task')
     AND queue NOT IN (SELECT name FROM {pauses} WHERE kind = 'queue')
     AND (serial IS NULL OR serial NOT IN (SELECT serial FROM {paused_serials} AS paused))
 """
-_OLDEST = HEADS.replace("SELECT id, run_at, queue FROM", "SELECT queue, min(run_at) FROM", 1) + "GROUP BY queue"
-_UNHELD = "AND (serial IS NULL OR serial NOT IN (SELECT serial FROM {running} AND serial IS NOT NULL))"
+_OLDEST_DUE_BY_QUEUE = (
+    FIRST_DUE_JOBS.replace("SELECT id, run_at, queue FROM", "SELECT queue, min(run_at) FROM", 1) + "GROUP BY queue"
+)
+_SERIAL_NOT_HELD = "AND (serial IS NULL OR serial NOT IN (SELECT serial FROM {running} AND serial IS NOT NULL))"
 
 
 def oldest_due(engine: Engine) -> Question[dict[str, float]]:
@@ -58,17 +60,19 @@ def oldest_due(engine: Engine) -> Question[dict[str, float]]:
     Paused jobs do not count. Queues without a due job are left out.
     """
     now = yield from read_now(engine)
-    rows = yield Query(_OLDEST, {"before": now})
+    rows = yield Query(_OLDEST_DUE_BY_QUEUE, {"before": now})
     return {queue: max((now - engine.read_moment(run_at)).total_seconds(), 0.0) for queue, run_at in sorted(rows)}
 
 
-def find_overdue(engine: Engine, tasks: Sequence[str] | None, seconds: float) -> Question[Sequence[int]]:
+def find_overdue(engine: Engine, tasks: Sequence[str] | None, min_seconds: float) -> Question[Sequence[int]]:
     """Return ids of due jobs that neither a pause nor a serial key blocks, the oldest first.
 
-    ``tasks``: ``None`` means any task. ``seconds``: for how long the jobs are due at least.
+    ``tasks``: ``None`` means any task. ``min_seconds``: the jobs have been due for at least this time.
     """
-    before = (yield from read_now(engine)) - timedelta(seconds=seconds)
-    of_tasks = "" if tasks is None else " AND task IN :tasks"
-    values = {"before": before, "tasks": [] if tasks is None else [*tasks], "most": MAX_OVERDUE_JOBS}
-    rows = yield Query(f"{HEADS} {_UNHELD}{of_tasks} ORDER BY run_at, id LIMIT :most", values)
+    before = (yield from read_now(engine)) - timedelta(seconds=min_seconds)
+    task_condition = "" if tasks is None else " AND task IN :tasks"
+    values = {"before": before, "tasks": [] if tasks is None else [*tasks], "max_rows": MAX_OVERDUE_JOBS}
+    rows = yield Query(
+        f"{FIRST_DUE_JOBS} {_SERIAL_NOT_HELD}{task_condition} ORDER BY run_at, id LIMIT :max_rows", values
+    )
     return [job_id for job_id, *_ in rows]

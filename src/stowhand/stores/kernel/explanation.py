@@ -5,25 +5,27 @@ from __future__ import annotations
 from stowhand.jobs.job import Job
 from stowhand.jobs.queues import DEFAULT_QUEUE
 from stowhand.protocols.operator import MAX_JOBS_AHEAD, Explanation
-from stowhand.stores.kernel.columns import JOB
+from stowhand.stores.kernel.columns import JOB_COLUMNS
 from stowhand.stores.kernel.counts import list_pauses
 from stowhand.stores.kernel.question import Engine, Query, Question, read_now
-from stowhand.stores.kernel.reasons import Busy, ClaimScope, Facts, Holder, claim_scope, explain
+from stowhand.stores.kernel.reasons import ClaimScope, Facts, Holder, WorkerLoad, claim_scope, explain
 from stowhand.stores.kernel.workers import list_workers
 
-_JOB = f"SELECT {JOB} FROM {{live_jobs}} WHERE id = :id UNION ALL SELECT {JOB} FROM {{past_jobs}} WHERE id = :id"
-_LEASE = "SELECT {lease_until}, expires_at, {on_failure_task} FROM {live} WHERE id = :id"
-_PAUSED = "SELECT since FROM {paused_serials} AS paused WHERE serial = :serial"
-_HOLDER = "SELECT id, worker, started_at, {lease_until} FROM {running} AND serial = :serial AND id <> :id LIMIT 1"
+_JOB_QUERY = f"""
+SELECT {JOB_COLUMNS} FROM {{live_jobs}} WHERE id = :id UNION ALL SELECT {JOB_COLUMNS} FROM {{past_jobs}} WHERE id = :id
+"""
+_LEASE_QUERY = "SELECT {lease_until}, expires_at, {on_failure_task} FROM {live} WHERE id = :id"
+_PAUSE_QUERY = "SELECT since FROM {paused_serials} AS paused WHERE serial = :serial"
+_HOLDER_QUERY = "SELECT id, worker, started_at, {lease_until} FROM {running} AND serial = :serial AND id <> :id LIMIT 1"
 # The priority is compared twice: SQLite's search in the index uses only the first column of the row comparison.
-_AHEAD = """
+_JOBS_AHEAD_QUERY = """
 SELECT count(*) FROM (
     SELECT 1 FROM {%s} AND priority <= :priority AND (priority, run_at, id) < (:priority, :run_at, :id)
-        AND run_at <= :now%s LIMIT :most
+        AND run_at <= :now%s LIMIT :max_rows
 ) AS counted
 """
 # For each worker: the number of jobs it holds, and the one it has held longest.
-_BUSY = """
+_WORKER_LOADS_QUERY = """
 SELECT worker, jobs, id, task, started_at FROM (
     SELECT worker, id, task, started_at, count(*) OVER (PARTITION BY worker) AS jobs,
         row_number() OVER (PARTITION BY worker ORDER BY started_at, id) AS place
@@ -33,19 +35,19 @@ SELECT worker, jobs, id, task, started_at FROM (
 
 
 def explain_job(engine: Engine, job_id: int) -> Question[Explanation | None]:
-    """Explain why a job is in its state. The statements do not share a snapshot, which people do not need."""
-    rows = yield Query(_JOB, {"id": job_id})
+    """Explain why a job is in its state. The statements do not share a snapshot."""
+    rows = yield Query(_JOB_QUERY, {"id": job_id})
     if not rows:
         return None
     job = engine.read_job(rows[0])
     now = yield from read_now(engine)
-    leases = yield Query(_LEASE, {"id": job.id})
+    leases = yield Query(_LEASE_QUERY, {"id": job.id})
     if not leases:  # the job is in the history
         return explain(Facts(job=job, now=now))
     ((lease_until, expires_at, on_failure),) = leases
-    paused = yield Query(_PAUSED, {"serial": job.serial})
+    paused = yield Query(_PAUSE_QUERY, {"serial": job.serial})
     workers, pauses = (yield from list_workers(engine)), (yield from list_pauses(engine))
-    busy = yield Query(_BUSY)
+    loads = yield Query(_WORKER_LOADS_QUERY)
     return explain(
         Facts(
             job=job,
@@ -53,20 +55,22 @@ def explain_job(engine: Engine, job_id: int) -> Question[Explanation | None]:
             lease_until=None if lease_until is None else engine.read_moment(lease_until),
             paused_since=engine.read_moment(paused[0][0]) if paused else None,
             pauses=pauses,
-            holder=(yield from _holder(engine, job)),
+            holder=(yield from _read_holder(engine, job)),
             ahead=(yield from _count_ahead(job, claim_scope(job, workers, pauses))),
             workers=workers,
-            busy={name: Busy(jobs, oldest, task, engine.read_moment(at)) for name, jobs, oldest, task, at in busy},
+            loads={
+                name: WorkerLoad(jobs, oldest, task, engine.read_moment(at)) for name, jobs, oldest, task, at in loads
+            },
             expires_at=None if expires_at is None else engine.read_moment(expires_at),
             on_failure=on_failure,
         )
     )
 
 
-def _holder(engine: Engine, job: Job) -> Question[Holder | None]:
+def _read_holder(engine: Engine, job: Job) -> Question[Holder | None]:
     if job.serial is None:
         return None
-    rows = yield Query(_HOLDER, {"serial": job.serial, "id": job.id})
+    rows = yield Query(_HOLDER_QUERY, {"serial": job.serial, "id": job.id})
     for job_id, worker, since, until in rows:
         return Holder(job_id, worker, engine.read_moment(since), None if until is None else engine.read_moment(until))
     return None
@@ -87,6 +91,6 @@ def _count_ahead(job: Job, scope: ClaimScope | None) -> Question[int]:
     if scope.forbidden:
         conditions += " AND NOT {is_forbidden}"
     values = {name: getattr(job, name) for name in ("serial", "queue", "priority", "run_at", "id")}
-    values |= {"tasks": list(scope.tasks or ()), "forbidden": list(scope.forbidden), "most": MAX_JOBS_AHEAD + 1}
-    ((ahead,),) = yield Query(_AHEAD % (name, conditions), values)
+    values |= {"tasks": list(scope.tasks or ()), "forbidden": list(scope.forbidden), "max_rows": MAX_JOBS_AHEAD + 1}
+    ((ahead,),) = yield Query(_JOBS_AHEAD_QUERY % (name, conditions), values)
     return int(ahead)

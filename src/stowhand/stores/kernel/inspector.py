@@ -49,15 +49,15 @@ class Inspector:
 
     async def list(self, wanted: JobFilter = NEWEST_JOBS) -> Sequence[Job]:
         """Return the jobs that match the filter, in ascending or descending order of their ids."""
-        valid = validate_filter(wanted)
-        return await self._engine.answer(lambda: list_jobs(self._engine, valid))
+        job_filter = validate_filter(wanted)
+        return await self._engine.answer(lambda: list_jobs(self._engine, job_filter))
 
     async def search(self, wanted: Search = ALL_JOBS) -> SearchResult:
         """Search piece by piece, without delaying other reads."""
-        valid = validate_search(wanted)
-        if valid is None:
+        query = validate_search(wanted)
+        if query is None:
             return EMPTY_RESULT
-        return await self._engine.answer(lambda: search(self._engine, valid), is_long=True)
+        return await self._engine.answer(lambda: search(self._engine, query), is_long=True)
 
     async def failures(self) -> Sequence[Failures]:
         """Group failed jobs by task and the error class of the last attempt."""
@@ -65,8 +65,8 @@ class Inspector:
 
     async def counts(self) -> dict[State, int]:
         """Count jobs by state, without a limit. Every state is a key."""
-        amounts = await self._engine.answer(lambda: count_states(UNLIMITED_COUNT), is_long=True)
-        return {state: amount.number for state, amount in amounts.items()}
+        counts = await self._engine.answer(lambda: count_states(UNLIMITED_COUNT), is_long=True)
+        return {state: count.number for state, count in counts.items()}
 
     async def amounts(self) -> dict[State, BoundedCount]:
         """Count jobs by state, up to a limit. Every state is a key."""
@@ -92,11 +92,11 @@ class Inspector:
         self, since: datetime, until: datetime, *, step: float = 60.0, task: str | None = None, by_task: bool = True
     ) -> Sequence[Period]:
         """Count attempts and jobs that ended in this time, by period and task."""
-        length = validate_step(since, until, step)
+        step_seconds = validate_step(since, until, step)
         rows = await self._engine.answer(
             lambda: read_throughput(self._engine, since, until, task, by_task=by_task), is_long=True
         )
-        return periods(rows, length, by_task=by_task)
+        return periods(rows, step_seconds, by_task=by_task)
 
     async def pauses(self) -> Pauses:
         """Return the paused tasks and queues, each ordered by name."""
@@ -112,8 +112,8 @@ class Inspector:
 
     async def explain(self, job_id: int) -> Explanation | None:
         """Return the reasons why the job is not running; ``None`` without such a job."""
-        valid = validate_id(job_id)
-        return await self._engine.answer(lambda: explain_job(self._engine, valid))
+        valid_id = validate_id(job_id)
+        return await self._engine.answer(lambda: explain_job(self._engine, valid_id))
 
     async def workers(self) -> Sequence[WorkerRow]:
         """Return the workers, ordered by name."""

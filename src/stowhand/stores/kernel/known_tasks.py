@@ -11,11 +11,11 @@ from stowhand.protocols.operator import MAX_SHOWN_WORKERS, BacklogRow, WorkerRow
 from stowhand.protocols.throughput import HOUR_SECONDS, MAX_TASKS_PER_MINUTE, OTHER_TASKS
 
 RECENT_TASK_SECONDS = HOUR_SECONDS
-"""A task without live jobs and workers stays known for so long after its last job."""
+"""A task without live jobs and workers stays known for this time after its last job."""
 
 
 def known_tasks(
-    standing: Sequence[LiveCounts], counted: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses
+    live_counts: Sequence[LiveCounts], recent_tasks: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses
 ) -> list[BacklogRow]:
     """Return the known tasks, ordered by name.
 
@@ -23,52 +23,52 @@ def known_tasks(
     jobs ended recently.
     """
     alive = [row.description for row in workers if row.is_alive]
-    live = {counts.name: counts for counts in standing}
-    names = {*live, *counted, *pauses.tasks, *(task for card in alive for task in card.tasks or ())} - {
+    live = {counts.name: counts for counts in live_counts}
+    names = {*live, *recent_tasks, *pauses.tasks, *(task for worker in alive for task in worker.tasks or ())} - {
         None,
         OTHER_TASKS,
     }
     others = live.get(None, LiveCounts(name=None))
     if others.waiting.number or others.processing.number or others.failed.number:
-        names &= live.keys()  # which of the other tasks have jobs is not known
+        names &= live.keys()  # it is unknown which of the other tasks have jobs
     rows = []
     for name in sorted(filter(None, names))[:MAX_TASKS_PER_MINUTE]:
-        serving = [card.name for card in alive if card.tasks is None or name in card.tasks]
+        serving = [worker.name for worker in alive if worker.tasks is None or name in worker.tasks]
         rows.append(_row(name, live.get(name, others), pauses.tasks, serving))
     return rows
 
 
 def known_queues(
-    standing: Sequence[LiveCounts], declared: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses
+    live_counts: Sequence[LiveCounts], declared_queues: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses
 ) -> list[BacklogRow]:
     """Return the known queues, ordered by name.
 
     ``standing``: live jobs of the queues with the most jobs. ``declared``: queues that workers have declared for tasks.
     """
     alive = [row.description for row in workers if row.is_alive]
-    live = {counts.name: counts for counts in standing}
-    names = {*live, *named_queues(declared, workers, pauses)} - {None}
+    live = {counts.name: counts for counts in live_counts}
+    names = {*live, *named_queues(declared_queues, workers, pauses)} - {None}
     rows = []
     for name in sorted(filter(None, names))[:MAX_TASKS_PER_MINUTE]:
-        serving = [card.name for card in alive if name in card.queues]
+        serving = [worker.name for worker in alive if name in worker.queues]
         rows.append(_row(name, live.get(name, LiveCounts(name=name)), pauses.queues, serving))
     return rows
 
 
-def _row(name: str, live: LiveCounts, paused: Mapping[str, datetime], workers: Sequence[str]) -> BacklogRow:
+def _row(name: str, counts: LiveCounts, paused: Mapping[str, datetime], workers: Sequence[str]) -> BacklogRow:
     return BacklogRow(
         name=name,
         paused_since=paused.get(name),
-        waiting=live.waiting,
-        due=live.due,
-        running=live.processing,
-        failed=live.failed,
+        waiting=counts.waiting,
+        due=counts.due,
+        running=counts.processing,
+        failed=counts.failed,
         serving=len(workers),
         workers=tuple(workers[:MAX_SHOWN_WORKERS]),
     )
 
 
-def named_queues(declared: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses) -> set[str]:
+def named_queues(declared_queues: Iterable[str], workers: Sequence[WorkerRow], pauses: Pauses) -> set[str]:
     """Return the queues that are known without jobs: those of tasks and live workers, paused ones, and ``default``."""
     served = (name for row in workers if row.is_alive for name in row.description.queues.only or ())
-    return {DEFAULT_QUEUE, *declared, *served, *pauses.queues}
+    return {DEFAULT_QUEUE, *declared_queues, *served, *pauses.queues}

@@ -15,7 +15,7 @@ from stowhand.jobs.job import Job
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
-_SOME = "SELECT count(*) FROM (SELECT 1 FROM %s LIMIT :most) AS counted"
+_BOUNDED_COUNT = "SELECT count(*) FROM (SELECT 1 FROM %s LIMIT :max_rows) AS counted"
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -34,14 +34,14 @@ Question = Generator[Query, list[Row], T]
 class Engine(Protocol):
     """The part of a store that runs the queries of questions and converts its columns."""
 
-    async def answer(self, ask: Callable[[], Question[T]], *, is_long: bool = False) -> T:
-        """Return the answer of the question that ``ask`` starts. The engine may start it again.
+    async def answer(self, start: Callable[[], Question[T]], *, is_long: bool = False) -> T:
+        """Return the answer of the question that ``start`` creates. The engine may start it again.
 
         ``is_long``: the question may read many rows and must not delay others.
         """
 
     def read_job(self, row: Row) -> Job:
-        """Convert a row with the columns of a job (``columns.COLUMNS``)."""
+        """Convert a row with the columns of a job (``columns.COLUMN_NAMES``)."""
 
     def read_moment(self, value: Any) -> datetime:
         """Convert a value of a time column."""
@@ -56,7 +56,7 @@ def read_now(engine: Engine) -> Question[datetime]:
     return engine.read_moment(now)
 
 
-def count_some(source: str, most: int) -> Question[int]:
-    """Count the rows of a FROM clause, up to one more than ``most``."""
-    ((number,),) = yield Query(_SOME % source, {"most": most + 1})
+def count_some(source: str, max_count: int) -> Question[int]:
+    """Count the rows of a FROM clause, up to one more than ``max_count``."""
+    ((number,),) = yield Query(_BOUNDED_COUNT % source, {"max_rows": max_count + 1})
     return int(number)

@@ -26,8 +26,8 @@ MAX_PAUSE_SECONDS = 0.5
 PAUSE_SHARE = 0.1
 """The pause before the next request about a handle, as a share of the time it has waited."""
 SPACING_SECONDS = 20e-6
-"""Pause after a request for each handle in it, as a request about ten thousand handles loads the store."""
-CANCEL_AGAIN_SECONDS = 0.1
+"""Pause after a request, for each handle in it: a request about ten thousand handles loads the store."""
+RECANCEL_DELAY_SECONDS = 0.1
 
 
 class Handle(Generic[A]):
@@ -44,13 +44,13 @@ class Handle(Generic[A]):
         self.pause = 0.0
         """Seconds between the last request and ``due``."""
 
-    def ask_by(self, due: float, pause: float) -> None:
-        """Set the due time, unless it is due earlier: repeated calls do not postpone the request."""
+    def set_due(self, due: float, pause: float) -> None:
+        """Set the due time, unless the handle is due earlier: repeated calls do not postpone the request."""
         if due < self.due:
             self.due, self.pause = due, pause
 
-    def asked(self, now: float, min_pause: float) -> None:
-        """Set the next due time after a request is sent."""
+    def postpone(self, now: float, min_pause: float) -> None:
+        """Set the next due time when a request is sent."""
         self.pause = min(max(PAUSE_SHARE * (now - self.since), min_pause), MAX_PAUSE_SECONDS)
         self.due = now + self.pause
 
@@ -69,7 +69,7 @@ class SharedPoll(Generic[K, A]):
     ) -> None:
         """Take the functions that read from the store.
 
-        ``ask`` returns the available answers. ``spacing``: seconds of pause after a request for each handle in it.
+        ``ask`` returns the available answers. ``spacing``: seconds of pause after a request, for each handle in it.
         ``hear`` returns after a commit that may have ended a job; the poll calls it again at once.
         """
         self._ask = ask
@@ -98,7 +98,7 @@ class SharedPoll(Generic[K, A]):
         caller: asyncio.Future[A] = self._loop.create_future()
         handle.callers[caller] = ends
         handle.since = now
-        handle.ask_by(now + pause, pause)
+        handle.set_due(now + pause, pause)
         self._look_by(handle.due)
         try:
             return await caller
@@ -114,7 +114,7 @@ class SharedPoll(Generic[K, A]):
         now = self._clock.monotonic()
         for key in self._handles if keys is None else keys:
             if key in self._handles:
-                self._handles[key].ask_by(now, 0.0)
+                self._handles[key].set_due(now, 0.0)
                 self._look_by(now)
 
     @property
@@ -126,8 +126,8 @@ class SharedPoll(Generic[K, A]):
         """End every wait with an error."""
         task, self._task = self._task, None
         if task is not None:
-            await _ended(task)
-        self._fail(StoreError("the store was closed while the end of a job was waited for; the job goes on"))
+            await _cancel(task)
+        self._fail(StoreError("the store was closed while a caller waited for a job; the job continues"))
 
     def _look_by(self, time: float) -> None:
         if self._task is None:
@@ -137,16 +137,16 @@ class SharedPoll(Generic[K, A]):
             self._changed.set()
 
     async def _run(self) -> None:
-        hearing = None if self._hear is None else asyncio.ensure_future(self._listen(self._hear))
+        listener = None if self._hear is None else asyncio.ensure_future(self._listen(self._hear))
         try:
             await self._poll()
         except Exception as error:  # noqa: BLE001 - boundary: each waiting caller raises it
             self._fail(error)
         finally:
             if self._task is asyncio.current_task():
-                self._task = None  # before any await: a caller that arrives now starts another task
-            if hearing is not None:
-                await _ended(hearing)
+                self._task = None  # before any await, so that a new caller starts another task
+            if listener is not None:
+                await _cancel(listener)
 
     async def _poll(self) -> None:
         failures = 0
@@ -176,7 +176,7 @@ class SharedPoll(Generic[K, A]):
         keys = []
         for key, handle in self._handles.items():
             if handle.due - handle.pause / 2 <= now:
-                handle.asked(now, self._min_pause)
+                handle.postpone(now, self._min_pause)
                 keys.append(key)
         return keys
 
@@ -222,16 +222,16 @@ class LoopPolls(Generic[P]):
         """Return the poll of the running loop. ``make`` creates the first one."""
         loop = asyncio.get_running_loop()
         if loop not in self._polls:
-            for closed in [known for known in self._polls if known.is_closed()]:
+            for closed in [other for other in self._polls if other.is_closed()]:
                 del self._polls[closed]
             self._polls[loop] = make()
         return self._polls[loop]
 
     def ask_now(self, keys: Sequence[object] | None = None) -> None:
-        """Request these at once on every loop with a waiting caller; ``None``: all. Safe from any thread."""
+        """Request these handles at once on every loop with a waiting caller; ``None``: all. Safe from any thread."""
         for loop, poll in list(self._polls.items()):
             if poll.is_waiting:
-                with suppress(RuntimeError):  # the loop that waits is closed
+                with suppress(RuntimeError):  # the loop has been closed
                     loop.call_soon_threadsafe(poll.ask_now, keys)
 
     def leave(self) -> None:
@@ -263,8 +263,8 @@ class ResultPoll(SharedPoll[int, JobStanding]):
         return {standing.job_id: standing for standing in await self.results.ask(job_ids)}
 
 
-async def _ended(task: asyncio.Future[None]) -> None:
+async def _cancel(task: asyncio.Future[None]) -> None:
     """Cancel the task until it has ended: up to Python 3.11, ``wait_for`` in a driver may swallow a cancellation."""
     while not task.done():
         task.cancel()
-        await asyncio.wait([task], timeout=CANCEL_AGAIN_SECONDS)
+        await asyncio.wait([task], timeout=RECANCEL_DELAY_SECONDS)

@@ -24,21 +24,20 @@ class Part(msgspec.Struct, frozen=True):
     """Rows that a store examines next: of the live jobs, or of the history."""
 
     states: tuple[State, ...]
-    place: SearchPosition
+    position: SearchPosition
     limit: int
     """Maximum number of jobs."""
-    budget: float
-    """Seconds."""
+    remaining_seconds: float
 
 
 class SearchProgress:
-    """Progress of one search, which requests the next part, examines it, and adds the matching jobs."""
+    """Progress of one search: the parts that it has examined, and the jobs that it has found."""
 
-    def __init__(self, wanted: Search) -> None:
-        self._wanted = wanted
-        self._ends = stopwatch() + wanted.budget
+    def __init__(self, query: Search) -> None:
+        self._query = query
+        self._ends = stopwatch() + query.budget
         self._jobs: list[Job] = []
-        self._next: SearchPosition | None = parse_position(wanted)
+        self._next: SearchPosition | None = parse_position(query)
         self._examined_before = self._next.examined_rows
         self._examined, self._matches = self._next.examined_rows, self._next.matches
 
@@ -48,16 +47,16 @@ class SearchProgress:
             return None
         seconds = self._ends - stopwatch()
         is_over = seconds <= 0 and self._examined - self._examined_before >= FIRST_PAGE_ROWS
-        if is_over or len(self._jobs) == self._wanted.limit:
+        if is_over or len(self._jobs) == self._query.limit:
             return None
         table = HISTORY_STATES if self._next.in_history else LIVE_STATES
-        states = tuple(state for state in table if state in self._wanted.requested_states)
-        return Part(states, self._next, self._wanted.limit - len(self._jobs), max(seconds, 0.0))
+        states = tuple(state for state in table if state in self._query.requested_states)
+        return Part(states, self._next, self._query.limit - len(self._jobs), max(seconds, 0.0))
 
     def add(self, jobs: Sequence[Job], examined: int, end: SearchPosition | None) -> None:
         """Add the result of a part: jobs, number of examined rows, and end position (``None``: no row is left)."""
         in_history = self._next is not None and self._next.in_history
-        if end is None and not in_history and self._wanted.requested_states & set(HISTORY_STATES):
+        if end is None and not in_history and self._query.requested_states & set(HISTORY_STATES):
             end = SearchPosition(in_history=True)
         self._jobs += jobs
         self._examined += examined
@@ -69,7 +68,7 @@ class SearchProgress:
         """Whether no row is left to examine."""
         return self._next is None
 
-    def found(self, all_rows: BoundedCount) -> SearchResult:
+    def result(self, all_rows: BoundedCount) -> SearchResult:
         """Return the answer. ``all_rows``: the number of rows that the whole search examines; unused when complete."""
         if self._next is None:
             all_rows, next_position = BoundedCount(self._examined), None

@@ -10,25 +10,25 @@ from stowhand.protocols.throughput import HOUR_SECONDS, MINUTE_SECONDS
 from stowhand.stores.kernel.question import Engine, Query, Question
 from stowhand.stores.periods import Row
 
-_ROWS = """
+_THROUGHPUT_ROWS = """
 SELECT begins, task, CAST(tally AS text) FROM {%s}
 WHERE seconds = :seconds AND begins > :since AND begins < :until
 """
-_EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 """No job ended before this time."""
-_numbers = msgspec.json.Decoder(dict[str, int])
+_counts_decoder = msgspec.json.Decoder(dict[str, int])
 
 
 def read_throughput(
     engine: Engine, since: datetime, until: datetime, task: str | None, *, by_task: bool
 ) -> Question[list[Row]]:
-    """Return the rows that overlap this time. ``task``: ``None`` means any task."""
+    """Return the rows that overlap the period from ``since`` until ``until``. ``task``: ``None`` means any task."""
     source = "throughput" if by_task or task is not None else "total_throughput"
-    text = _ROWS % source + ("" if task is None else "AND task = :task")
+    text = _THROUGHPUT_ROWS % source + ("" if task is None else "AND task = :task")
     rows: list[Row] = []
     for seconds in (HOUR_SECONDS, MINUTE_SECONDS):
-        begin = max(since, _EARLIEST) - timedelta(seconds=seconds)
-        values = {"seconds": seconds, "since": begin, "until": until, "task": task}
-        for begins, name, tally in (yield Query(text, values)):
-            rows.append((seconds, int(engine.read_moment(begins).timestamp()), name, _numbers.decode(tally)))
+        after = max(since, _EARLIEST_TIME) - timedelta(seconds=seconds)
+        values = {"seconds": seconds, "since": after, "until": until, "task": task}
+        for begins, name, counts in (yield Query(text, values)):
+            rows.append((seconds, int(engine.read_moment(begins).timestamp()), name, _counts_decoder.decode(counts)))
     return rows

@@ -27,7 +27,7 @@ SETTINGS = b"""
 """
 _TYPES = {
     **dict.fromkeys(("task", "serial", "key", "flag", "queue", "worker", "error", "state", "above"), "text"),
-    **dict.fromkeys(("id", "after", "below", "first", "limit", "rows", "most", "each"), "bigint"),
+    **dict.fromkeys(("id", "after", "below", "first", "limit", "rows", "max_rows", "max_jobs"), "bigint"),
     **dict.fromkeys(("since", "until", "at", "before", "run_at"), "timestamptz"),
     **dict.fromkeys(("states", "tasks", "serials"), "text[]"),
     **dict.fromkeys(("priority", "seconds"), "int"),
@@ -108,8 +108,8 @@ class Reader:
         schema = context.fillings["schema"].replace("%", "%%")
         self._dialect = Dialect(
             {name: text.replace("{schema}", schema) for name, text in _FILLINGS.items()},
-            value=lambda name: _NOW if name == "now" else f"%({name})s::{_TYPES[name]}",
-            is_one_of=lambda column, name: f"{column} = any(%({name})s::{_TYPES[name]})",
+            format_value=lambda name: _NOW if name == "now" else f"%({name})s::{_TYPES[name]}",
+            format_membership=lambda column, name: f"{column} = any(%({name})s::{_TYPES[name]})",
         )
 
     async def answer(self, ask: Callable[[], Question[T]], *, is_long: bool = False) -> T:

@@ -12,11 +12,11 @@ from stowhand.jobs.lease import Lease
 from stowhand.protocols.store import Claim
 from stowhand.stores.database.statements import quote_text
 from stowhand.stores.database.timestamps import TimestampCache
-from stowhand.stores.kernel.columns import COLUMNS, DETAILS, KEPT, named, select
+from stowhand.stores.kernel.columns import COLUMN_NAMES, DETAILS, KEPT_COLUMN_NAMES, named, select
 
 Row = tuple[Any, ...]
 
-_FIELDS = tuple(ATTRIBUTE_NAMES[name] for name in COLUMNS)
+_FIELDS = tuple(ATTRIBUTE_NAMES[name] for name in COLUMN_NAMES)
 CLAIMED = (
     *("id", "task", "payload", "serial", "priority", "run_at", "attempts", "max_attempts", "resets", "max_resets"),
     *("key", "flags", "last_error", "revision", "created_at", "updated_at", "started_at"),
@@ -27,7 +27,7 @@ _OF_GRAPHILE = (
     *("id", "serial", "task", "payload", "priority", "run_at", "attempts", "max_attempts", "last_error", "created_at"),
     *("updated_at", "key", "worker", "revision", "flags"),
 )
-_SHOWN = [name for name in COLUMNS if name not in (*_OF_GRAPHILE, "result")]
+_SHOWN = [name for name in COLUMN_NAMES if name not in (*_OF_GRAPHILE, "result")]
 """The columns of the view ``jobs`` that graphile-worker does not have."""
 _TYPES = {
     Kind.TEXT: "text",
@@ -84,14 +84,14 @@ def function_fillings() -> dict[str, str]:
         "live_row": select(live),
         "past_row": select(past),
         "live_job": select(live | text | {"result": "null::text"}),
-        "unended_job": _columns(unended, [name for name in COLUMNS if name != "result"]),
+        "unended_job": _columns(unended, [name for name in COLUMN_NAMES if name != "result"]),
         "past_job": select(past | text | {"result": "result::text"}),
         "shown": ", ".join(shown.get(name, name) for name in _SHOWN),
         "job_shown": ", ".join(job_shown.get(name, f"_job.{name}") for name in _SHOWN),
         "claimed": ", ".join(claimed.get(name, f"j.{name}") for name in CLAIMED),
         "claimed_types": ", ".join(f"{name} {types[name]}" for name in CLAIMED),
-        "kept": named(KEPT),
-        "gone_kept": named(KEPT, "g"),
+        "kept": named(KEPT_COLUMN_NAMES),
+        "gone_kept": named(KEPT_COLUMN_NAMES, "g"),
         "details": named(DETAILS),
         "old_details": named(DETAILS, "_old"),
         "job_details": named(DETAILS, "_job"),
@@ -104,7 +104,7 @@ def function_fillings() -> dict[str, str]:
     }
 
 
-def _columns(instead: Mapping[str, str], names: Sequence[str] = COLUMNS) -> str:
+def _columns(instead: Mapping[str, str], names: Sequence[str] = COLUMN_NAMES) -> str:
     return ", ".join(instead.get(name, name) for name in names)
 
 

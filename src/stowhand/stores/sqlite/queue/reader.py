@@ -78,8 +78,8 @@ DIALECT = Dialect(
         "on_failure_task": "json_extract(on_failure, '$.task')",
         "byte_order": "COLLATE BINARY",
     },
-    value=lambda name: f":{name}",
-    is_one_of=lambda column, name: f"{column} IN (SELECT value FROM json_each(:{name}))",
+    format_value=lambda name: f":{name}",
+    format_membership=lambda column, name: f"{column} IN (SELECT value FROM json_each(:{name}))",
 )
 
 

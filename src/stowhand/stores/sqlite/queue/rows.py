@@ -13,7 +13,7 @@ from stowhand.jobs import limits
 from stowhand.jobs.failed_attempts import AttemptEnd, FailedAttempt
 from stowhand.jobs.fields import FIELDS, Kind
 from stowhand.jobs.job import DEFAULT_MAX_ATTEMPTS, Job, NewJob, State
-from stowhand.stores.kernel.columns import COLUMNS, DETAILS
+from stowhand.stores.kernel.columns import COLUMN_NAMES, DETAILS
 from stowhand.stores.sqlite.queue.moment import Moment, micros, to_datetime, to_micros
 
 PAYLOAD_LIMIT = 1024 * 1024
@@ -75,8 +75,8 @@ _READERS: dict[Kind, Callable[[Any], Any]] = {
     Kind.NAMES: _read_flags,
 }
 _CONVERSIONS = [(place, _READERS[field.kind]) for place, field in enumerate(FIELDS) if field.kind in _READERS]
-_FLAGS_POSITION = COLUMNS.index("flags")
-_in_order = itemgetter(*map(COLUMNS.index, Job.__struct_encode_fields__))
+_FLAGS_POSITION = COLUMN_NAMES.index("flags")
+_in_order = itemgetter(*map(COLUMN_NAMES.index, Job.__struct_encode_fields__))
 
 
 def to_row(job: NewJob, now: Moment) -> tuple[Any, ...]:

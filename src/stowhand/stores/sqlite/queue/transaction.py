@@ -10,11 +10,11 @@ from importlib.resources import files
 from typing import Any
 
 from stowhand.stores.database.statements import load_statements
-from stowhand.stores.kernel.columns import DETAILS, JOB, KEPT, named, select
+from stowhand.stores.kernel.columns import DETAILS, JOB_COLUMNS, KEPT_COLUMN_NAMES, named, select
 from stowhand.stores.sqlite.queue.moment import Moment
 from stowhand.stores.sqlite.queue.rows import INSERTED
 
-_KEPT = (*KEPT, "replaced", "loses_retries", "on_failure")
+_KEPT = (*KEPT_COLUMN_NAMES, "replaced", "loses_retries", "on_failure")
 _SET_AT_END = "payload, state, attempts, resets, last_error, finished_at, epoch, settled_token, last_worker"
 
 
@@ -29,7 +29,7 @@ def _stored(name: str, value: str, task: str) -> str:
 
 
 FILLINGS = {
-    "job": JOB,
+    "job": JOB_COLUMNS,
     "claimed": select({"result": "NULL", "last_worker": "worker", "queue": "coalesce(queue, 'default')"}),
     "kept": named(_KEPT),
     "job_kept": named(_KEPT, "job"),
