@@ -259,7 +259,7 @@ def test_a_watching_worker_waits_for_the_first_file_of_an_empty_folder(folder: P
         try:
             assert any("No tasks yet in tasks: waiting" in line for line in until(worker.stderr, "looking for jobs"))
             (folder / "tasks" / "hello.py").write_text("def hello(payload, helpers): ...\n")
-            assert "(task names: 'hello')" in until(worker.stderr, "Loaded the tasks again")[-1]
+            assert "(task names: 'hello')" in until(worker.stderr, "Reloaded the tasks")[-1]
         finally:
             worker.terminate()
             worker.communicate(timeout=60)

@@ -118,7 +118,7 @@ def test_a_served_store_ends_its_polls_and_itself_at_a_signal(serving: Serving) 
     client.close()
     later.close()
     serving.end()
-    assert "No tokens: every program of this machine may work on it" in serving.said
+    assert "No tokens: every program on this machine can claim its jobs" in serving.said
 
 
 def test_a_users_table_is_served(folder: Path) -> None:

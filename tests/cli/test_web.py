@@ -318,5 +318,5 @@ def test_a_bug_in_a_page_is_in_the_log(
     assert (status, "log of this program" in said) == (500, True), said
     process.send_signal(signal.SIGTERM)
     logged, _ = process.communicate(timeout=DEADLINE)
-    assert "[web] ERROR: A request could not be answered (/). This is a bug:" in logged
+    assert "[web] ERROR: Cannot answer a request (/); this is a bug:" in logged
     assert "ZeroDivisionError: a bug" in logged

@@ -41,7 +41,7 @@ def stream() -> Iterator[io.StringIO]:
     ("event", "line"),
     [
         (CronStarted(("a",), 0), "INFO: Scheduling 1 recurring task: 'a'"),
-        (CronStarted(("a", "b"), 3), "INFO: Scheduling 2 recurring tasks: 'a', 'b'; made up for 3 missed ticks"),
+        (CronStarted(("a", "b"), 3), "INFO: Scheduling 2 recurring tasks: 'a', 'b'; backfilled 3 missed ticks"),
         (CronScheduled("a", "a", 7, AT, False, 0.1), "INFO: Scheduled task 7 (a) for 2030-01-01 04:00Z"),
         (
             CronScheduled("id", "a", 7, AT, False, 61.0),
@@ -50,7 +50,7 @@ def stream() -> Iterator[io.StringIO]:
         (CronScheduled("a", "a", 7, AT, True, 61.0), None),
         (CronClockMoved(-70.0), "WARNING: The store's clock went back by 70s; nothing is scheduled twice"),
         (SchedulingFailed("it is\naway", 0.1), "ERROR: Cannot schedule recurring tasks, retrying in 0.1s: it is"),
-        (CronReloaded(("a",), None), "INFO: Read the crontab again: 'a'"),
+        (CronReloaded(("a",), None), "INFO: Reloaded the crontab: 'a'"),
     ],
 )
 def test_each_event_has_its_line(stream: io.StringIO, event: Event, line: str | None) -> None:
@@ -66,8 +66,8 @@ def test_a_conflict_shows_both_items_and_a_bad_crontab_all_its_lines(stream: io.
     events.emit(CronConflict("x", AT, "0 4 * * * mine", "0 4 * * * \x1b[31mtheirs"))
     events.emit(CronReloaded(("a",), "crontab line 1: bad\ncrontab line 2: worse"))
     lines = stream.getvalue().splitlines()
-    assert "under the identifier x; for 2030-01-01 04:00Z" in lines[0]
-    assert "Ours: 0 4 * * * mine; theirs: 0 4 * * * " in lines[0]
+    assert "with the identifier x; for 2030-01-01 04:00Z" in lines[0]
+    assert "This worker: 0 4 * * * mine; the other: 0 4 * * * " in lines[0]
     assert "\x1b" not in lines[0]
     assert lines[1:] == [
         "[core] ERROR: Cannot reload the crontab; keeping the loaded one ('a'):",

@@ -193,7 +193,7 @@ def test_a_traceback_is_told_by_its_last_line() -> None:
         (WorkerStopping(W, 3, False), "waiting for 3 running jobs"),
         (WorkerStopping(W, 3, True), "Stopping now; returning 3 running jobs to the queue"),
         (WorkerStopped(W, 0), "INFO: Stopped"),
-        (WorkerStopped(W, 2), "WARNING: Stopped; 2 handlers could not be ended"),
+        (WorkerStopped(W, 2), "WARNING: Stopped; 2 handlers could not be stopped"),
         (JobStarted(W, 1, "hello", 2), "DEBUG: Started task 1 (hello), attempt 2"),
         (ended(AttemptOutcome.SNOOZED), "Snoozed task 1"),
         (ended(AttemptOutcome.CANCELED, "by hand"), "Canceled task 1 (hello): by hand"),
@@ -201,7 +201,7 @@ def test_a_traceback_is_told_by_its_last_line() -> None:
             ended(AttemptOutcome.POISON, "Poison: x"),
             "Permanently failed task 1 (hello): poison, attempt 2/25: Poison: x",
         ),
-        (JobLost(W, 1, "hello", "late"), "WARNING: Lost the lease of task 1 (hello), nothing was recorded: late"),
+        (JobLost(W, 1, "hello", "late"), "WARNING: Lost the lease of task 1 (hello); nothing was recorded: late"),
         (JobUnknown(W, 1, "hello"), "the result is not known"),
         (JobsReturned(W, (1, 2), "stopping"), "Returned tasks 1, 2 to the queue, attempt not counted: stopping"),
         (
@@ -218,9 +218,9 @@ def test_a_traceback_is_told_by_its_last_line() -> None:
         (LeaseExpiring(W, Lease(1, "t", 1), "hello"), "The lease of task 1 (hello) expires"),
         (
             LoopBlocked(W, "hello", 1, 2.5, "  File x", True),
-            "blocked for 2.5s by task 1 (hello). Stack:\n      File x",
+            "been blocked for 2.5s by task 1 (hello). Stack:\n      File x",
         ),
-        (LoopBlocked(W, None, None, 2.5, "s", False), "by something; it counts as hung"),
+        (LoopBlocked(W, None, None, 2.5, "s", False), "by a part of the worker; the worker counts as hung"),
         (ThreadAbandoned(W, 1, "hello"), "was stopped, but its thread"),
         (
             ChildDied(W, 77, "killed by SIGKILL", 1),
@@ -458,7 +458,7 @@ def test_the_audit_of_the_dashboard_is_one_line_whatever_the_names_are() -> None
     events.emit(DashboardChanged("pause serial", "", ("a\u202eb",), (), "::1"))
     assert stream.getvalue().splitlines() == [
         "[web(audit)] INFO: retry by ann\\n[core] INFO: forged from 10.0.0.1: 17 done, 18 refused",
-        "[web(audit)] INFO: pause serial by anybody from ::1: a\\u202eb",
+        "[web(audit)] INFO: pause serial by an unnamed caller from ::1: a\\u202eb",
     ]
 
 
@@ -470,7 +470,7 @@ def test_an_outage_of_the_dashboards_store_is_a_line_and_its_end_another() -> No
     events.emit(DashboardStoreLost("no answer of postgresql://ann:hush@db/shop\nfor long"))
     events.emit(DashboardStoreRecovered(83.0))
     assert stream.getvalue().splitlines() == [
-        "[web] ERROR: The store does not answer; pages show that until it does: no answer of postgresql://ann:***@db/shop",
+        "[web] ERROR: The store does not answer; pages show this until it does: no answer of postgresql://ann:***@db/shop",
         "[web] INFO: The store is back, after 1m 23s",
     ]
 

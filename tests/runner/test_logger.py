@@ -90,7 +90,7 @@ async def test_a_logger_that_raises_fails_no_job(sqlite_url: str, fails: str, ca
     with caplog.at_level(logging.ERROR, "stowhand"):
         await work(sqlite_url, task, Logger(factory))
     assert ran == [1]
-    assert "The program's own logger raised OSError: the disk is full" in caplog.messages
+    assert "The program's logger raised OSError: the disk is full" in caplog.messages
 
 
 async def test_without_a_logger_the_standard_logging_is_used(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -45,7 +45,7 @@ def test_identical_crontabs_make_one_job_per_tick(url: str, workers: Workers, cr
     ticks = Counter(tick for tick in _ticks(url) if tick.endswith("*"))
     assert set(ticks.values()) == {1}
     assert 179 <= len(ticks) <= 180 + _minutes_since(began)
-    made = [workers.said(number).partition("made up for ")[2].split(" ")[0] for number in range(count)]
+    made = [workers.said(number).partition("backfilled ")[2].split(" ")[0] for number in range(count)]
     assert sum(int(number or 0) for number in made) == len(ticks), "each by one of them"
 
 
@@ -86,7 +86,7 @@ def test_hup_reads_the_crontab_again_and_a_bad_one_keeps_the_old(
     crontab.write_text("0 4 1 1 * innocent ?id=first {number: 1}\n0 4 1 1 * missing ?id=second\n")
     process.send_signal(signal.SIGHUP)
     workers.wait_for("Scheduling 2 recurring tasks: 'first', 'second'")
-    assert "Read the crontab again: 'first', 'second'" in workers.said()
+    assert "Reloaded the crontab: 'first', 'second'" in workers.said()
     assert "no task 'missing' here" in workers.said()
     assert _known(url) == ["first", "second"]
     process.terminate()

@@ -183,7 +183,7 @@ def test_a_process_whose_threads_end_soon_after_their_cancellation_goes_on(
     process.terminate()
     assert process.wait(60) == 0
     said = sqlite_workers.said()
-    assert "cannot be ended" not in said
+    assert "its thread cannot be stopped" not in said
     assert [job_of(sqlite_workers.url, job_id).state for job_id in ids] == [State.COMPLETED] * 2
 
 
@@ -254,7 +254,7 @@ def test_a_process_whose_loop_is_blocked_too_long_exits_at_once_and_only_the_blo
     jam_id = _add_a_jam(url, tmp_path)
     process = workers.start("-j", "2", "--lease", "1", "--timeout", "2s", "--grace", "300")
     assert process.wait(60) == 1
-    assert "it counts as hung" in workers.said()
+    assert "the worker counts as hung" in workers.said()
     jam, other = job_of(url, jam_id), job_of(url, innocent_id)
     assert (jam.state, "its worker died" in (jam.last_error or "")) == (State.FAILED, True)
     assert (other.state, other.attempts, other.resets) == (State.QUEUED, 0, 0)

@@ -38,7 +38,7 @@ from tests.conftest import Run
 from tests.service.processes import QUICK, Workers, wait_until_done, with_store
 from tests.tasks.test_dispatch import attempt_of
 
-LOADED = "Loaded the tasks again"
+LOADED = "Reloaded the tasks"
 
 
 class Watching(Workers):

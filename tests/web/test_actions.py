@@ -369,7 +369,7 @@ async def test_changes_are_taken_and_checked(store_at: Stores) -> None:
             ({"serial": "a\x1bb"}, "control character"),
             ({"max_attempts": "0"}, "the limits are"),
             ({"when": "soon"}, "neither a time"),
-            ({"payload": '{"password": "***"}'}, "stands for a value that is hidden"),
+            ({"payload": '{"password": "***"}'}, "hides a value that the original lacks"),
         ):
             reply = await again(desk, old, **fields)
             page = Page(reply)

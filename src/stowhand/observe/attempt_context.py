@@ -29,7 +29,7 @@ class AttemptContext(msgspec.Struct, frozen=True):
     job_id: JobId | None = None
     attempt: int | None = None
     is_from_worker: bool = False
-    """Whether the worker reports it, outside the attempt's span."""
+    """True for a line that the worker writes about the attempt, outside the attempt's span."""
 
 
 class SpanIds(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class SpanIds(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, context: Any, correlation_id: str | None = None) -> SpanIds:
-        """Create them from a valid SpanContext."""
+        """Return the ids of a valid SpanContext."""
         return cls(f"{context.trace_id:032x}", f"{context.span_id:016x}", correlation_id)
 
 
@@ -85,15 +85,17 @@ def remember_span(worker: str, job_id: JobId, ids: SpanIds) -> None:
 def current_span_ids() -> SpanIds | None:
     """Return the ids of the span that a line written here belongs to; ``None`` without tracing."""
     context = _attempt.get()
-    remembered = (
-        None if context.worker is None or context.job_id is None else _spans.get((context.worker, context.job_id))
-    )
-    return (remembered or _opentelemetry_ids()) if context.is_from_worker else (_opentelemetry_ids() or remembered)
+    remembered = None
+    if context.worker is not None and context.job_id is not None:
+        remembered = _spans.get((context.worker, context.job_id))
+    if context.is_from_worker:
+        return remembered or _opentelemetry_ids()
+    return _opentelemetry_ids() or remembered
 
 
 def _opentelemetry_ids() -> SpanIds | None:
-    ask = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
-    if ask is None:
+    get_current_span = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
+    if get_current_span is None:
         return None
-    context = ask().get_span_context()
+    context = get_current_span().get_span_context()
     return SpanIds.of(context) if context.is_valid else None

@@ -1,4 +1,4 @@
-"""The span of an enqueue: the values that its jobs carry, and its outcome."""
+"""The span of an enqueue, with its outcome and the values that the new jobs carry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_ERROR_CHARS = 500
 
 
 class EnqueueSpan:
-    """Span ``enqueue <task>``. ``task`` is ``None`` if it is set later."""
+    """Span ``enqueue <task>``. Without ``task``, ``record_jobs`` sets the name."""
 
     def __init__(
         self,
@@ -36,15 +36,15 @@ class EnqueueSpan:
             self._span = tracer.start_span(name, context, SpanKind.PRODUCER, attributes)
 
     def carried(self) -> dict[str, str | None]:
-        """Return the values that its jobs carry (propagation.py)."""
+        """Return the values that the new jobs carry (propagation.py)."""
         return {TRACE_PARENT: trace_parent(self._span), CORRELATION_ID: current_correlation_id()}
 
-    def made(self, job_id: object) -> None:
+    def record_job(self, job_id: object) -> None:
         """Record the created job."""
         with errors_logged():
             self._span.set_attribute("messaging.message.id", str(job_id))
 
-    def made_many(self, jobs: int, task: str | None = None) -> None:
+    def record_jobs(self, jobs: int, task: str | None = None) -> None:
         """Record how many jobs were created. ``task``: their task, if they share one."""
         with errors_logged():
             self._span.set_attribute("messaging.batch.message_count", jobs)
@@ -58,20 +58,20 @@ class EnqueueSpan:
             self._span.end()
 
     @contextmanager
-    def current(self, *, ends: bool = True) -> Iterator[None]:
-        """Make the span current in the block. An error ends it; otherwise it ends with the block if ``ends``."""
+    def as_current(self, *, ends_with_block: bool = True) -> Iterator[None]:
+        """Make the span current in the block. An error always ends it; otherwise ``ends_with_block`` decides."""
         try:
             with use_span(self._span, record_exception=False, set_status_on_exception=False):
                 yield
-        except BaseException as error:  # boundary: the span ends however the block is left
+        except BaseException as error:  # boundary: the span must end however the block is left
             with errors_logged():
-                self._failed(error)
+                self._record_error(error)
             self.end()
             raise
-        if ends:
+        if ends_with_block:
             self.end()
 
-    def _failed(self, error: BaseException) -> None:
+    def _record_error(self, error: BaseException) -> None:
         if isinstance(error, Exception):
             name, message = type_name(error), shorten(scrub(clean(str(error))), MAX_ERROR_CHARS)
             self._span.add_event("exception", {"exception.type": name, "exception.message": message})

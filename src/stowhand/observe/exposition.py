@@ -33,12 +33,13 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 CUMULATIVE_KINDS = ("counter", "histogram", "summary")
 """Kinds of files whose values add up and must never decrease."""
 MAX_READ_ATTEMPTS = 5
+FILE_RETRY_SECONDS = 0.05
 EXITED_PROCESSES = "0"
 """Process number under which the sums of exited processes are kept; no process has it."""
 
 
 class Exposition:
-    """Metrics of a worker. Thread-safe. ``folder``: where several processes write; ``None`` for a single process."""
+    """Metrics of a worker; thread-safe. ``folder``: where several processes write; ``None`` for a single process."""
 
     def __init__(
         self,
@@ -68,22 +69,22 @@ class Exposition:
             for _ in range(MAX_READ_ATTEMPTS - 1):
                 with suppress(ValueError, RuntimeError, OSError, struct.error):
                     return generate_latest(self._registry)
-                sleep_blocking(0.05)  # a process is creating its file
+                sleep_blocking(FILE_RETRY_SECONDS)  # A process is creating its file.
             return generate_latest(self._registry)
 
     def _merge_exited(self) -> None:
         """Merge the counters of exited processes into one file, and delete their gauges."""
         for file in () if self._folder is None else self._folder.glob("*.db"):
-            kind, _, number = file.stem.rpartition("_")  # gauge_livesum_77.db is of process 77
+            kind, _, number = file.stem.rpartition("_")  # Process 77 writes gauge_livesum_77.db.
             if number != EXITED_PROCESSES and not _is_running(int(number)):
-                if kind in CUMULATIVE_KINDS and file.stat().st_size:  # it may have died while creating the file
-                    _add(file, file.with_name(f"{kind}_{EXITED_PROCESSES}.db"))
+                if kind in CUMULATIVE_KINDS and file.stat().st_size:  # A process that died may leave an empty file.
+                    _add_values(file, file.with_name(f"{kind}_{EXITED_PROCESSES}.db"))
                 file.unlink()
 
 
-def _add(file: Path, to: Path) -> None:
+def _add_values(file: Path, target: Path) -> None:
     """Add the values of one file to those of another."""
-    with closing(MmapedDict(str(to))) as sums:
+    with closing(MmapedDict(str(target))) as sums:
         for key, value, _, _ in MmapedDict.read_all_values_from_file(str(file)):
             before, _ = sums.read_value(key)
             sums.write_value(key, before + value, 0.0)
@@ -94,7 +95,7 @@ def _is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # the number was reused by another user's process
+    except PermissionError:  # A process of another user has reused the number.
         return True
     return True
 

@@ -21,7 +21,7 @@ from stowhand.observe import metric_definitions
 from stowhand.observe.prometheus import REGISTRY, CollectorRegistry
 from stowhand.protocols.flow_shape import FlowQueue, FlowShape
 
-STATES = ("waiting", "processing", "delayed", "parked")
+QUEUE_STATES = ("waiting", "processing", "delayed", "parked")
 
 
 class TaskNames(Protocol):
@@ -35,9 +35,9 @@ class ObservedMonitor(Protocol):
     """Part of a flow's monitor that the metrics use."""
 
     on_look: list[Callable[[Sequence[Any]], None]]
-    """Called with the counts of each round: objects with queue, priority, and a number for each state."""
+    """Callbacks for the counts of each round: objects with queue, priority, and a number for each state."""
     returned: int
-    """Number of jobs of lost workers that it has reset."""
+    """Number of jobs of lost workers that the monitor has reset."""
 
 
 class ObservedFlow(Protocol):
@@ -51,7 +51,7 @@ class ObservedFlow(Protocol):
 
     @property
     def engine(self) -> TaskNames:
-        """Engine, which knows the queues' names in events."""
+        """Engine of the flow."""
 
     @property
     def monitor(self) -> ObservedMonitor:
@@ -73,20 +73,20 @@ class FlowMetrics:
         queues = {flow.engine.task(queue): queue.name for queue in flow.shape.all_queues()}
         self._start_at_zero(name, queues.values())
         self._count(name, queues, flow.events)
-        flow.monitor.on_look.append(self._look_listener(name, flow.monitor))
+        flow.monitor.on_look.append(self._round_counter(name, flow.monitor))
 
-    def _look_listener(self, flow: str, monitor: ObservedMonitor) -> Callable[[Sequence[Any]], None]:
+    def _round_counter(self, flow: str, monitor: ObservedMonitor) -> Callable[[Sequence[Any]], None]:
         counted_returns = monitor.returned
 
-        def looked(counts: Sequence[Any]) -> None:
+        def count_round(counts: Sequence[Any]) -> None:
             nonlocal counted_returns
             self._resets.labels(flow).inc(monitor.returned - counted_returns)
             counted_returns = monitor.returned
             for count in counts:
-                for state in STATES:
+                for state in QUEUE_STATES:
                     self._queued.labels(flow, count.queue, str(count.priority), state).set(getattr(count, state))
 
-        return looked
+        return count_round
 
     def _start_at_zero(self, flow: str, queues: Iterable[str]) -> None:
         """Start series at 0, so that the first failure is an increase."""
@@ -97,16 +97,16 @@ class FlowMetrics:
                 self._jobs.labels(flow, queue, str(outcome))
 
     def _count(self, flow: str, queues: Mapping[str, str], events: Events) -> None:
-        def ended(event: JobEnded) -> None:
+        def count_end(event: JobEnded) -> None:
             if event.task in queues:
                 self._jobs.labels(flow, queues[event.task], event.outcome.value).inc()
                 self._seconds.labels(flow, queues[event.task]).observe(event.seconds)
 
-        def lost(event: JobLost) -> None:
+        def count_lost(event: JobLost) -> None:
             if event.task in queues:
                 self._jobs.labels(flow, queues[event.task], metric_definitions.LOST_OUTCOME).inc()
 
-        def reset(event: JobsReset) -> None:
+        def count_resets(event: JobsReset) -> None:
             # A queue store's sweep also resets jobs outside the flow.
             for job in event.jobs:
                 if job.task in queues:
@@ -114,6 +114,6 @@ class FlowMetrics:
                     if job.state is not State.QUEUED:
                         self._jobs.labels(flow, queues[job.task], job.state.value).inc()
 
-        events.on(JobEnded, ended)
-        events.on(JobLost, lost)
-        events.on(JobsReset, reset)
+        events.on(JobEnded, count_end)
+        events.on(JobLost, count_lost)
+        events.on(JobsReset, count_resets)

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 
 from stowhand.jobs.text import clean
-from stowhand.observe.logs import LEVELS, LOG_ENTRY_LIMIT, Scope, logger_of
+from stowhand.observe.logs import LOG_ENTRY_LIMIT, LOG_LEVELS, Scope, logger_of
 from stowhand.observe.safe_text import redact, scrub
 
 Facts = Mapping[str, Any] | None
 
 
 class LineLogger(ABC):
-    """Writer of log lines to the standard ``logging`` (below) or to a program's own (log_factory.py).
+    """Writer of log lines to the standard ``logging`` (below) or to a program's logger (log_factory.py).
 
     Messages are not %-formatted. Pass further fields by name, as a mapping, or both.
     """
@@ -24,21 +24,21 @@ class LineLogger(ABC):
     __slots__ = ()
 
     def debug(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """Details for debugging."""
+        """Log details for debugging."""
         self._log("debug", message, meta, facts)
 
     def info(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """The normal course of events."""
+        """Log the normal course of events."""
         self._log("info", message, meta, facts)
 
     def warning(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """Something unexpected that needs no action at once."""
+        """Log something unexpected that needs no immediate action."""
         self._log("warning", message, meta, facts)
 
     warn = warning
 
     def error(self, message: object, meta: Facts = None, /, **facts: Any) -> None:
-        """A failure that needs action."""
+        """Log a failure that needs action."""
         self._log("error", message, meta, facts)
 
     @abstractmethod
@@ -89,10 +89,10 @@ class ScopedLogger(LineLogger):
                 "traceback": traceback and scrub(traceback),
             }
             safe = (scrub(clean(value, LOG_ENTRY_LIMIT)) if isinstance(value, str) else value for value in values)
-            self._logger.log(LEVELS[level], scrub(clean(message, LOG_ENTRY_LIMIT)), *safe, extra=extra)
+            self._logger.log(LOG_LEVELS[level], scrub(clean(message, LOG_ENTRY_LIMIT)), *safe, extra=extra)
 
     def enabled(self, level: str) -> bool:
-        return self._logger.isEnabledFor(LEVELS[level])
+        return self._logger.isEnabledFor(LOG_LEVELS[level])
 
     def scope(self, extra: Facts = None, /, **facts: Any) -> ScopedLogger:
         """Return the same logger with further fields on every line."""
@@ -101,9 +101,9 @@ class ScopedLogger(LineLogger):
     def _log(self, level: str, message: object, meta_argument: Facts, facts: dict[str, Any]) -> None:
         meta = {**meta_argument, **facts} if meta_argument else facts
         if self.enabled(level):
-            # Cleaned here and not only by our formatters: a program may use its own handlers.
+            # Cleaned here too, because a program may use its own formatters.
             text = scrub(clean(str(message), LOG_ENTRY_LIMIT))
-            self._logger.log(LEVELS[level], text, extra={"scope": self._scope, "meta": redact(meta)})
+            self._logger.log(LOG_LEVELS[level], text, extra={"scope": self._scope, "meta": redact(meta)})
 
 
 def job_logger(worker: str, task: str, job_id: int, attempt: int | None = None) -> ScopedLogger:

@@ -1,9 +1,9 @@
-"""Events as log lines.
+"""Log lines for the events of a worker.
 
     [core] INFO: Worker connected and looking for jobs... (task names: 'hello')
     [worker(worker-7327)] INFO: Completed task 1 (hello) with success (0.16ms)
 
-It listens only to events that the log level lets through: an event without a listener is never created.
+The listener receives only events whose lines the log level permits. An event without a listener is never created.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ from stowhand.observe.safe_text import escape, shorten, summary_line
 from stowhand.protocols.operator import BUILT_IN_TASKS
 
 FORBIDDEN_FLAGS_OPERATION = "forbidden flags"
+"""Operation of a failed call of the application's own function, not of the store."""
 JOB_EVENTS = (
     JobStarted,
     JobEnded,
@@ -183,13 +184,13 @@ class LogListener:
 
     def _job_lost(self, event: JobLost) -> None:
         self._worker(event.worker).warning(
-            f"Lost the lease of task {job_label(event)}, nothing was recorded: {event.reason}"
+            f"Lost the lease of task {job_label(event)}; nothing was recorded: {event.reason}"
         )
 
     def _job_unknown(self, event: JobUnknown) -> None:
         if event.outcome is not None:
             ending = "succeeded" if event.outcome is AttemptOutcome.OK else f"ended ({event.outcome})"
-            message = "the worker stopped before the outcome was recorded; it is reset when its lease expires"
+            message = "the worker stopped before the outcome was recorded; the job is reset when its lease expires"
             self._worker(event.worker).error(f"Not recorded: task {job_label(event)} {ending}, but {message}")
             return
         self._worker(event.worker).warning(
@@ -249,7 +250,7 @@ class LogListener:
         operation = f"{OPERATION_VERBS.get(event.operation, event.operation)} task {escape(str(event.job_id))}"
         reason = one_line(summary_line(event.reason))
         self._core.warning(
-            f"The database refuses to {operation}; its lease will expire, and other jobs go on: {reason}"
+            f"The database refuses to {operation}; its lease will expire, and other jobs continue: {reason}"
         )
 
     def _store_call_failed(self, event: StoreCallFailed) -> None:
@@ -282,16 +283,17 @@ class LogListener:
         source = (
             f"task {escape(str(event.job_id))} ({escape(event.task or '')})"
             if event.job_id is not None
-            else "something"
+            else "a part of the worker"
         )
-        hung = "" if event.is_lease_renewed else "; it counts as hung, and leases are no longer renewed"
+        hung = "" if event.is_lease_renewed else "; the worker counts as hung, and leases are no longer renewed"
         self._worker(event.worker).warning(
-            f"The event loop is blocked for {event.seconds:.1f}s by {source}{hung}. Stack:\n{event.stack.rstrip()}"
+            f"The event loop has been blocked for {event.seconds:.1f}s by {source}{hung}. Stack:\n"
+            f"{event.stack.rstrip()}"
         )
 
     def _thread_abandoned(self, event: ThreadAbandoned) -> None:
         self._worker(event.worker).warning(
-            f"Task {job_label(event)} was stopped, but its thread cannot be ended; its result will be ignored"
+            f"Task {job_label(event)} was stopped, but its thread cannot be stopped; its result will be ignored"
         )
 
     def _thread_ended(self, event: ThreadEnded) -> None:
@@ -301,8 +303,8 @@ class LogListener:
 
     def _threads_exhausted(self, event: ThreadsExhausted) -> None:
         self._worker(event.worker).error(
-            f"{count(event.threads, 'thread')} outlived their attempts and cannot be stopped, as many as jobs may run"
-            " at once; claiming nothing until one of them ends"
+            f"{count(event.threads, 'abandoned thread')} cannot be stopped, as many as the worker has slots;"
+            " claiming nothing until one of them ends"
         )
 
     def _child_died(self, event: ChildDied) -> None:
@@ -316,13 +318,13 @@ class LogListener:
 
     def _reloaded(self, event: TasksReloaded) -> None:
         if event.problem is None:
-            self._core.info(f"Loaded the tasks again (task names: {names(event.tasks)})")
+            self._core.info(f"Reloaded the tasks (task names: {names(event.tasks)})")
         else:
             self._core.error(f"Cannot reload tasks; keeping the loaded ones: {event.problem}")
 
     def _cron_started(self, event: CronStarted) -> None:
-        filled = f"; made up for {count(event.backfilled, 'missed tick')}" if event.backfilled else ""
-        self._core.info(f"Scheduling {count(len(event.items), 'recurring task')}: {names(event.items)}{filled}")
+        backfill = f"; backfilled {count(event.backfilled, 'missed tick')}" if event.backfilled else ""
+        self._core.info(f"Scheduling {count(len(event.items), 'recurring task')}: {names(event.items)}{backfill}")
 
     def _cron_scheduled(self, event: CronScheduled) -> None:
         name = "" if event.identifier == event.task else f", {escape(event.identifier)}"
@@ -333,9 +335,9 @@ class LogListener:
 
     def _cron_conflict(self, event: CronConflict) -> None:
         self._core.warning(
-            f"Another worker has a different recurring task under the identifier {escape(event.identifier)}; for"
-            f" {event.tick:%Y-%m-%d %H:%M}Z its job was created and ours was not; give one of them another id."
-            f" Ours: {one_line(event.own_spec)}; theirs: {one_line(event.other_spec)}"
+            f"Another worker has a different recurring task with the identifier {escape(event.identifier)}; for"
+            f" {event.tick:%Y-%m-%d %H:%M}Z its job was created, not that of this worker; give one of them another id."
+            f" This worker: {one_line(event.own_spec)}; the other: {one_line(event.other_spec)}"
         )
 
     def _cron_clock_moved(self, event: CronClockMoved) -> None:
@@ -351,7 +353,7 @@ class LogListener:
 
     def _cron_reloaded(self, event: CronReloaded) -> None:
         if event.problem is None:
-            self._core.info(f"Read the crontab again: {names(event.items)}")
+            self._core.info(f"Reloaded the crontab: {names(event.items)}")
         else:
             self._core.error(f"Cannot reload the crontab; keeping the loaded one ({names(event.items)}):")
             for line in event.problem.splitlines():
@@ -363,7 +365,7 @@ class LogListener:
 
     def _renewed(self, event: WorkerRenewed) -> None:
         self._worker(event.worker).info(
-            f"Claiming nothing new: {event.reason}; ends when {count(event.running, 'running job')} ended"
+            f"Claiming nothing new: {event.reason}; stopping after {count(event.running, 'running job')}"
         )
 
     def _stopping(self, event: WorkerStopping) -> None:
@@ -376,9 +378,10 @@ class LogListener:
     def _stopped(self, event: WorkerStopped) -> None:
         logger = self._worker(event.worker)
         if event.unfinished:
-            unfinished = f"{event.unfinished} handlers could not be ended"
+            handlers = count(event.unfinished, "handler")
             logger.warning(
-                f"Stopped; {unfinished}; their jobs return to the queue when their leases expire, at the latest"
+                f"Stopped; {handlers} could not be stopped; the jobs return to the queue when their leases expire,"
+                " at the latest"
             )
         else:
             logger.info("Stopped")

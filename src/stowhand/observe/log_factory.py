@@ -1,4 +1,4 @@
-"""A logger that writes to the program's own logging: ``Logger(log_factory)``, for the runner and its tasks.
+"""A logger that writes to the logging of the program: ``Logger(log_factory)``, for the runner and its tasks.
 
 ``log_factory(scope)`` is called once per scope and returns a function ``log(level, message, meta)``. A scope is a dict
 that may have the keys ``label`` ("core", "worker", "job"), ``worker_id``, ``task_identifier``, ``job_id``, and those
@@ -19,6 +19,7 @@ LogScope = dict[str, Any]
 Log = Callable[[str, str, Mapping[str, Any] | None], object]
 LogFactory = Callable[[LogScope], Log]
 _SCOPE_KEYS = {"worker": "worker_id", "task": "task_identifier", "job_id": "job_id"}
+"""Keys of a scope by the fields of ``Scope``."""
 
 
 class Logger(LineLogger):
@@ -50,8 +51,9 @@ class Logger(LineLogger):
 
     def of(self, scope: Scope) -> Logger:
         """Return the same logger for the scope of a worker or job."""
-        known = {name: getattr(scope, ours) for ours, name in _SCOPE_KEYS.items() if getattr(scope, ours) is not None}
-        return self.scope({"label": scope.label, **known, **scope.extra})
+        values = {key: getattr(scope, field) for field, key in _SCOPE_KEYS.items()}
+        values = {key: value for key, value in values.items() if value is not None}
+        return self.scope({"label": scope.label, **values, **scope.extra})
 
     def enabled(self, level: str) -> bool:
         """Return True: a factory receives every message."""
@@ -68,17 +70,17 @@ class Logger(LineLogger):
         meta = redact({**meta_argument, **facts} if meta_argument else facts)
         try:
             self._write(level, scrub(clean(str(message), LOG_ENTRY_LIMIT)), meta or None)
-        except Exception as error:  # noqa: BLE001 - boundary: the same
+        except Exception as error:  # noqa: BLE001 - boundary: the program's code must not end a job
             _report(error)
 
 
 def _standard_log(scope: Mapping[str, Any]) -> Log:
     """Return a log function that uses the standard ``logging``."""
-    named = {ours: scope[name] for ours, name in _SCOPE_KEYS.items() if name in scope}
-    extra = {name: value for name, value in scope.items() if name not in ("label", *_SCOPE_KEYS.values())}
-    logger = ScopedLogger(Scope(str(scope.get("label", "core")), **named, extra=extra))
+    fields = {field: scope[key] for field, key in _SCOPE_KEYS.items() if key in scope}
+    extra = {key: value for key, value in scope.items() if key not in ("label", *_SCOPE_KEYS.values())}
+    logger = ScopedLogger(Scope(str(scope.get("label", "core")), **fields, extra=extra))
     return lambda level, message, meta: getattr(logger, level)(message, meta)
 
 
 def _report(error: Exception) -> None:
-    core_logger().error(f"The program's own logger raised {type(error).__name__}: {clean(str(error), 500)}")
+    core_logger().error(f"The program's logger raised {type(error).__name__}: {clean(str(error), 500)}")

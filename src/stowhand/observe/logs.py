@@ -26,7 +26,7 @@ from stowhand.observe.correlation import CORRELATION_FIELD, correlation_of
 from stowhand.observe.safe_text import escape, escape_lines, redact, scrub
 
 ROOT_LOGGER_NAME = "stowhand"
-LEVELS = {
+LOG_LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
     "warning": logging.WARNING,
@@ -46,7 +46,7 @@ _COLOR_RESET = "\x1b[0m"
 _VERBOSE_LIBRARIES = ("asyncio",)
 """Libraries whose info lines are not shown."""
 _DRIVER_LOGGERS = ("psycopg", "psycopg.pool")
-"""Loggers of the driver. Our own errors and events report its failures; its slow-call warnings are not shown."""
+"""Loggers of the database driver. Errors and events of Stowhand report its failures. Its warnings are not shown."""
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -83,32 +83,32 @@ def configure_logging(level: str = "info", fmt: str = "text", stream: TextIO | N
         prefix = _timestamp if fmt == "timed" else _prefix_on(target)
         handler.setFormatter(TextLines(color=wants_color(target), traced=fmt == "traced", prefix=prefix))
     _take_over(handler)
-    logging.getLogger().setLevel(max(LEVELS[level], logging.INFO))
-    logging.getLogger(ROOT_LOGGER_NAME).setLevel(LEVELS[level])
+    logging.getLogger().setLevel(max(LOG_LEVELS[level], logging.INFO))
+    logging.getLogger(ROOT_LOGGER_NAME).setLevel(LOG_LEVELS[level])
     for name in _VERBOSE_LIBRARIES:
-        logging.getLogger(name).setLevel(logging.INFO if level == "debug" else max(LEVELS[level], logging.WARNING))
+        logging.getLogger(name).setLevel(logging.INFO if level == "debug" else max(LOG_LEVELS[level], logging.WARNING))
     for name in _DRIVER_LOGGERS:
-        logging.getLogger(name).setLevel(logging.INFO if level == "debug" else max(LEVELS[level], logging.ERROR))
+        logging.getLogger(name).setLevel(logging.INFO if level == "debug" else max(LOG_LEVELS[level], logging.ERROR))
 
 
 @contextmanager
 def logging_restored() -> Iterator[None]:
-    """Restore what ``configure_logging`` has set after a block in which a library, as Django, sets up logging."""
-    before = [(one, one.level) for one in _loggers() if one is logging.root or _is_ours(one)]
-    streams = (one for one in logging.root.handlers if isinstance(one, logging.StreamHandler))
-    handler = next((one for one in streams if _writes_our_lines(one)), None)
+    """Restore the settings of ``configure_logging`` after a block in which a library such as Django sets up logging."""
+    levels = [(logger, logger.level) for logger in _loggers() if logger is logging.root or _is_ours(logger)]
+    stream_handlers = (handler for handler in logging.root.handlers if isinstance(handler, logging.StreamHandler))
+    handler = next((handler for handler in stream_handlers if _writes_our_lines(handler)), None)
     try:
         yield
     finally:
         if handler is not None:
-            for logger, level in before:
+            for logger, level in levels:
                 logger.setLevel(level)
                 logger.disabled = False
             _take_over(handler)
 
 
 def configure_unless_configured() -> None:
-    """Send our lines and the database driver's errors to stderr if the program has not configured logging.
+    """Send lines of Stowhand and errors of the database driver to stderr unless the program has configured logging.
 
     Without a handler of its own, Python prints the driver's lines as bare text.
     """
@@ -136,9 +136,9 @@ def logger_of(label: str) -> logging.Logger:
 
 def is_debugging() -> bool:
     """Return whether tracebacks are shown."""
-    return os.environ.get("STOWHAND_DEBUG", "") not in ("", "0") or logging.getLogger(ROOT_LOGGER_NAME).isEnabledFor(
-        logging.DEBUG
-    )
+    if os.environ.get("STOWHAND_DEBUG", "") not in ("", "0"):
+        return True
+    return logging.getLogger(ROOT_LOGGER_NAME).isEnabledFor(logging.DEBUG)
 
 
 class TextLines(logging.Formatter):
@@ -188,7 +188,7 @@ def _time_of_day() -> str:
 
 
 def _prefix_on(stream: TextIO) -> Callable[[], str]:
-    """Return the time on a terminal. Journals and containers add their own."""
+    """Return a function that returns the prefix of a line: the time on a terminal, since journals add their own."""
     return _time_of_day if stream.isatty() else str
 
 
@@ -217,16 +217,18 @@ class JsonLines(logging.Formatter):
 def _take_over(handler: logging.StreamHandler[TextIO]) -> None:
     """Add the handler to the root logger, and remove other handlers of its lines that write to the same stream."""
     for logger in _loggers():
-        for present in logger.handlers[:]:
-            same_stream = isinstance(present, logging.StreamHandler) and present.stream is handler.stream
-            if _reaches_root(logger) and (same_stream or (logger is logging.root and _writes_our_lines(present))):
-                logger.removeHandler(present)
+        if not _reaches_root(logger):
+            continue
+        for other in logger.handlers[:]:
+            has_same_stream = isinstance(other, logging.StreamHandler) and other.stream is handler.stream
+            if has_same_stream or (logger is logging.root and _writes_our_lines(other)):
+                logger.removeHandler(other)
     logging.root.addHandler(handler)
 
 
 def _loggers() -> list[logging.Logger]:
-    named = list(logging.root.manager.loggerDict.values())
-    return [logging.root, *(logger for logger in named if isinstance(logger, logging.Logger))]
+    named_loggers = list(logging.root.manager.loggerDict.values())
+    return [logging.root, *(logger for logger in named_loggers if isinstance(logger, logging.Logger))]
 
 
 def _is_ours(logger: logging.Logger) -> bool:
@@ -280,11 +282,11 @@ def _origin(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _encode(entry: dict[str, Any]) -> str:
-    """JSON has no control characters inside strings, so a line is always one line."""
+    """Return the entry as one line: strings of JSON contain no line breaks."""
     try:
-        # Before JSON's own escapes can hide a password.
+        # Redact first: the escapes of JSON could hide a password from the patterns.
         raw = msgspec.json.encode({name: redact(value) for name, value in entry.items()}, enc_hook=str)
-    except Exception:  # noqa: BLE001  boundary: a value that a task logs must not end the task; it is written as text
+    except Exception:  # noqa: BLE001  boundary: a logged value must not end the task; it is written as text
         raw = msgspec.json.encode({name: scrub(_text_of(value)) for name, value in entry.items()})
     return raw.decode()
 
@@ -293,6 +295,6 @@ def _text_of(value: object) -> str:
     """Return ``str(value)``, or a substitute if that raises, without lone surrogates."""
     try:
         text = str(value)
-    except Exception as error:  # noqa: BLE001  boundary: the same
-        text = f"<{type(value).__name__}: its text could not be made: {type(error).__name__}>"
+    except Exception as error:  # noqa: BLE001  boundary: a logged value must not end the task
+        text = f"<{type(value).__name__}: str() raised {type(error).__name__}>"
     return text.encode("utf-8", "backslashreplace").decode()

@@ -32,7 +32,7 @@ LATE_BUCKETS_SECONDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 DURATION_BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 """Buckets for durations of unknown magnitude."""
 PEAK_WINDOW_SECONDS = 5.0
-"""Window for the largest number of handlers at once; a scrape alone would miss short handlers."""
+"""Window for the largest number of handlers at once. The current number alone would miss short handlers."""
 SIZE_BUCKETS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 # -- a worker ------------------------------------------------------------------------------------
@@ -43,9 +43,10 @@ Calls = tuple[partial[Histogram], partial[Histogram]]
 
 
 def _calls(call: str, subject: str) -> Calls:
-    name, long = f"stowhand_worker_{call}", f"How long the store took to answer: {call}"
+    name = f"stowhand_worker_{call}"
+    help_text = f"How long the store took to answer: {call}"
     return (
-        partial(Histogram, f"{name}_duration_seconds", long, buckets=CALL_BUCKETS_SECONDS),
+        partial(Histogram, f"{name}_duration_seconds", help_text, buckets=CALL_BUCKETS_SECONDS),
         partial(Histogram, f"{name}_{subject}", f"{subject.capitalize()} in one call: {call}", buckets=SIZE_BUCKETS),
     )
 

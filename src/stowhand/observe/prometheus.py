@@ -1,4 +1,4 @@
-"""The one import of ``prometheus-client``. Raises ConfigurationError where it (extra ``metrics``) is not installed."""
+"""The only import of ``prometheus-client``. Raises ConfigurationError if the extra ``metrics`` is not installed."""
 
 from __future__ import annotations
 
@@ -40,4 +40,4 @@ __all__ = [
 
 MmapedDict: Any = mmap_dict.MmapedDict
 MultiProcessCollector: Any = multiprocess.MultiProcessCollector
-"""These two have no types."""
+"""``Any``, because prometheus-client does not annotate these two."""

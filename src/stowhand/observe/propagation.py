@@ -62,7 +62,10 @@ def with_carried(job: NewJob, carried: Mapping[str, str | None]) -> NewJob:
 
 
 def read_carried(flags: tuple[str, ...]) -> dict[str, str]:
-    """Return the carried values by name; the first of several. They are not validated: any producer may write them."""
+    """Return the carried values by name. They are not validated, although any producer may write them.
+
+    If flags repeat a name, the first one counts.
+    """
     carried: dict[str, str] = {}
     for flag in flags:
         for name, prefix in _FLAG_PREFIXES.items():

@@ -1,4 +1,4 @@
-"""Size of the queue as metrics: read at each scrape, and absent without an answer."""
+"""Metrics of the queue's size, read from the store at each scrape."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ class QueueMetrics(Collector):
         figures = self._figures()
         if seconds is not None:
             oldest = metric_definitions.QUEUE_OLDEST_DUE()
-            named = [count.name for count in figures.queues if count.name is not None] if figures is not None else []
-            for queue in dict.fromkeys([DEFAULT_QUEUE, *seconds, *named]):
+            counted = [] if figures is None else [count.name for count in figures.queues if count.name is not None]
+            for queue in dict.fromkeys([DEFAULT_QUEUE, *seconds, *counted]):
                 oldest.add_metric([queue], seconds.get(queue, 0.0))
             yield oldest
         if figures is not None:
-            yield from self._of(figures)
+            yield from self._figure_metrics(figures)
         cron = self._cron()
         if cron is not None:
-            yield from self._of_cron(cron)
+            yield from self._cron_metrics(cron)
 
-    def _of(self, figures: Figures) -> Iterable[Metric]:
+    def _figure_metrics(self, figures: Figures) -> Iterable[Metric]:
         states, tasks, serials, queues, is_paused, paused, paused_since = (declared() for declared in FIGURE_METRICS)
         for state, amount in figures.states.items():
             if not amount.is_lower_bound:
@@ -82,11 +82,11 @@ class QueueMetrics(Collector):
             paused_since.add_metric([], min(pauses).timestamp())
         return states, tasks, serials, queues, is_paused, paused, paused_since
 
-    def _of_cron(self, cron: CronFigures) -> Iterable[Metric]:
+    def _cron_metrics(self, cron: CronFigures) -> Iterable[Metric]:
         families = [declared() for declared in CRON_METRICS]
-        marked = [frozenset(cron.unscheduled), frozenset(cron.missed)]
-        by_need = sorted(cron.known, key=lambda name: not any(name in marked_items for marked_items in marked))
-        for family, marked_items in zip(families, marked, strict=True):
+        marked_sets = [frozenset(cron.unscheduled), frozenset(cron.missed)]
+        by_need = sorted(cron.known, key=lambda name: not any(name in marked_items for marked_items in marked_sets))
+        for family, marked_items in zip(families, marked_sets, strict=True):
             for name in by_need[: self._labels]:
                 family.add_metric([name], int(name in marked_items))
             if others := by_need[self._labels :]:
@@ -96,10 +96,12 @@ class QueueMetrics(Collector):
 
 def _sum_by_labels(counts: Sequence[LiveCounts], labels: int) -> dict[tuple[str, str], int]:
     """Return the numbers by name and state, other names as one. Counts that reached their limit are left out."""
-    named = [count.name for count in counts if count.name is not None][:labels]
+    labelled_names = [count.name for count in counts if count.name is not None][:labels]
     amounts: defaultdict[tuple[str, str], BoundedCount] = defaultdict(BoundedCount)
     for count in counts:
-        name = metric_definitions.OTHER_LABEL if count.name is None or count.name not in named else count.name
+        name = count.name
+        if name is None or name not in labelled_names:
+            name = metric_definitions.OTHER_LABEL
         parts = {"waiting": count.waiting, "due": count.due, "running": count.processing, "failed": count.failed}
         for part, amount in parts.items():
             amounts[name, part] += amount

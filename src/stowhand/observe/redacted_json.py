@@ -1,4 +1,4 @@
-"""JSON texts for people: exact to the last digit, without secrets, which are restored when the text is changed."""
+"""JSON texts for display: exact to the last digit and without secrets. Edited texts get their secrets back."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 
 from stowhand.errors import InvalidJob
 from stowhand.jobs.strict_json import DEPTH_LIMIT
-from stowhand.observe.safe_text import HIDDEN, redact, restored
+from stowhand.observe.safe_text import HIDDEN_TEXT, redact, restored
 
-_ENCODER = msgspec.json.Encoder(decimal_format="number")
+_EXACT_ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 
 def read_exact(text: str | None) -> Any:
@@ -27,7 +27,7 @@ def read_exact(text: str | None) -> Any:
 
 def write_exact(value: Any) -> str:
     """Return a value of ``read_exact`` as JSON."""
-    return _ENCODER.encode(value).decode()
+    return _EXACT_ENCODER.encode(value).decode()
 
 
 def redacted(value: Any) -> Any:
@@ -42,16 +42,16 @@ def redacted_text(text: str) -> str:
     return text if hidden == value else write_exact(hidden)
 
 
-def restored_text(changed: str, original: str) -> str:
+def restored_text(edited: str, original: str) -> str:
     """Return an edited ``redacted_text(original)`` with the hidden values restored.
 
     Raises InvalidJob if a hidden value has no original. A text that is not JSON is returned as is.
     """
-    value = read_exact(changed)
-    if HIDDEN not in changed or changed == value:
-        return changed
+    value = read_exact(edited)
+    if HIDDEN_TEXT not in edited or edited == value:
+        return edited
     try:
         return write_exact(restored(value, read_exact(original)))
     except KeyError as error:
-        message = f"payload: {error.args[0]}: {HIDDEN} stands for a value that is hidden; write the value"
+        message = f"payload: {error.args[0]}: {HIDDEN_TEXT} hides a value that the original lacks; write the value"
         raise InvalidJob(message) from None

@@ -11,7 +11,7 @@ _ALLOWED_CHARS = frozenset("\u200c\u200d\u00a0\u202f\u3000")
 _IN_URL = re.compile(r"(?<=://)([^\s:/@]*):(\S*)@")
 # The closing bracket of a list of pairs, `(user=a, password=b)`, is not part of the last value.
 _IN_PAIR = re.compile(r"(?i)\b(\w*passw(?:or)?d)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&;'\"]+?(?=[),\]}]*(?:[\s&;'\"]|$)))")
-HIDDEN = "***"
+HIDDEN_TEXT = "***"
 _SECRET_NAME = re.compile(
     r"(?i)(?:passw(?:or)?d|passphrase|pwd|secret|token|authorization|credentials?"
     r"|(?:api|access|encryption|private|secret|signing)[-_ ]?key)$"
@@ -52,36 +52,39 @@ def redact(value: Any, depth: int = 20) -> Any:
     if depth == 0:
         return "[...]"
     if isinstance(value, dict):
-        return {name: HIDDEN if is_secret(name) else redact(each, depth - 1) for name, each in value.items()}
-    return [redact(each, depth - 1) for each in value]
+        return {name: HIDDEN_TEXT if is_secret(name) else redact(item, depth - 1) for name, item in value.items()}
+    return [redact(item, depth - 1) for item in value]
 
 
-def restored(changed: Any, original: Any) -> Any:
+def restored(edited: Any, original: Any) -> Any:
     """Return an edited ``redact(original)`` with the hidden values restored.
 
     Raises KeyError with the name of a secret without original, or with a text that was changed around one.
     """
-    match changed, original:
-        case str(), str() if changed == redact(original):
+    match edited, original:
+        case str(), str() if edited == redact(original):
             return original
-        case str(), _ if _has_hidden(changed) and not _has_hidden(str(original)):
-            raise KeyError(shorten(changed, 100))
-        case list(), list() if len(changed) == len(original):
-            return [restored(one, other) for one, other in zip(changed, original, strict=True)]
+        case str(), _ if _has_hidden(edited) and not _has_hidden(str(original)):
+            raise KeyError(shorten(edited, 100))
+        case list(), list() if len(edited) == len(original):
+            return [restored(value, original_value) for value, original_value in zip(edited, original, strict=True)]
         case list(), _:
-            return [restored(one, None) for one in changed]
+            return [restored(value, None) for value in edited]
         case dict(), _:
-            known = original if isinstance(original, dict) else {}
+            originals = original if isinstance(original, dict) else {}
             return {
-                name: known[name] if value == HIDDEN and is_secret(name) else restored(value, known.get(name))
-                for name, value in changed.items()
+                name: originals[name]
+                if value == HIDDEN_TEXT and is_secret(name)
+                else restored(value, originals.get(name))
+                for name, value in edited.items()
             }
-    return changed
+    return edited
 
 
 def _has_hidden(text: str) -> bool:
     """Return whether the text has ``***`` in the place of a password."""
-    return any(match[group] == HIDDEN for form, group in ((_IN_URL, 2), (_IN_PAIR, 3)) for match in form.finditer(text))
+    passwords = [match[2] for match in _IN_URL.finditer(text)] + [match[3] for match in _IN_PAIR.finditer(text)]
+    return HIDDEN_TEXT in passwords
 
 
 def is_secret(name: object) -> bool:
@@ -106,9 +109,13 @@ def shorten(text: str, width: int) -> str:
 
 def columns(text: str) -> int:
     """Return the width on a terminal: East Asian characters take two columns, combining ones none."""
-    if text.isascii():
-        return len(text)
-    return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
+    return len(text) if text.isascii() else sum(map(_char_columns, text))
+
+
+def _char_columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def fit(text: str, width: int) -> str:

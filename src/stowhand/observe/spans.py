@@ -23,13 +23,14 @@ _logged_types: set[type[BaseException]] = set()
 
 def message_attributes(name: str, operation: str, task: str | None, serial: str | None) -> dict[str, Any]:
     """Return the attributes that the messaging conventions require. ``serial``: the job's serial key, if any."""
-    described = {
+    attributes = {
+        "messaging.system": MESSAGING_SYSTEM,
+        "messaging.destination.name": serial,
         "messaging.operation.name": name,
         "messaging.operation.type": operation,
         "stowhand.task": task,
     }
-    known = {"messaging.system": MESSAGING_SYSTEM, "messaging.destination.name": serial, **described}
-    return {name: value for name, value in known.items() if value is not None}
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def trace_parent(span: Span) -> str | None:
@@ -40,9 +41,9 @@ def trace_parent(span: Span) -> str | None:
 
 
 def context_of(traceparent: str | None, default: Context | None = None) -> Context:
-    """The context of a ``traceparent``; ``otherwise``, or an empty one, where there is none or it is invalid."""
-    known = Context() if default is None else default
-    return known if traceparent is None else _PROPAGATOR.extract({TRACE_PARENT: traceparent}, known)
+    """Return the context of a ``traceparent``; ``default`` or an empty one if it is missing or invalid."""
+    context = Context() if default is None else default
+    return context if traceparent is None else _PROPAGATOR.extract({TRACE_PARENT: traceparent}, context)
 
 
 @contextmanager
@@ -69,4 +70,4 @@ def errors_logged() -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - boundary: the traced operation goes on without a span
         if type(error) not in _logged_types:
             _logged_types.add(type(error))
-            core_logger().warning(f"Tracing failed, and nothing else with it: {type(error).__name__}: {error}")
+            core_logger().warning(f"Tracing failed; jobs are not affected: {type(error).__name__}: {error}")

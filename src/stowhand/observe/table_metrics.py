@@ -25,7 +25,7 @@ from stowhand.protocols.options import Seconds
 
 SAMPLE_TIMEOUT_SECONDS = 5.0
 """Time that a cancelled sample may take to end."""
-INTERVAL_OPTION = Seconds("Time between two looks at a queue.")
+INTERVAL_OPTION = Seconds("Time between two samples of a queue.")
 
 
 class SampledStore(Protocol):
@@ -67,10 +67,10 @@ class TableMetrics:
         """
         running = _PeakGauge(self._handlers.labels(worker), self._clock)
 
-        def ran(event: HookFinished) -> None:
+        def count_hook(event: HookFinished) -> None:
             self._worker.count(worker, event.hook, event.seconds, failed=event.failed)
 
-        events.on(HookFinished, ran)
+        events.on(HookFinished, count_hook)
         events.on(JobStarted, lambda event: running.increment())
         events.on(JobLeft, lambda event: running.decrement())
         self.of_resetter(worker, events)
@@ -81,25 +81,25 @@ class TableMetrics:
         for counter in (self._resets, self._failures, self._errors):
             counter.labels(resetter)
 
-        def reset(event: JobsReset) -> None:
+        def count_resets(event: JobsReset) -> None:
             for job in event.jobs:
                 (self._failures if job.state is State.FAILED else self._resets).labels(resetter).inc()
 
-        def call_failed(event: StoreCallFailed) -> None:
+        def count_failed_sweep(event: StoreCallFailed) -> None:
             if event.operation == "reset":
                 self._errors.labels(resetter).inc()
 
-        events.on(JobsReset, reset)
-        events.on(StoreCallFailed, call_failed)
+        events.on(JobsReset, count_resets)
+        events.on(StoreCallFailed, count_failed_sweep)
         return events
 
     def of_store(self, events: Events) -> Events:
         """Count the calls of these events: ``TableStore(…, events=metrics.of_store(Events()))``."""
 
-        def called(event: StoreCalled) -> None:
+        def count_call(event: StoreCalled) -> None:
             self._store.count(event.store, event.operation, event.seconds, failed=event.failed)
 
-        events.on(StoreCalled, called)
+        events.on(StoreCalled, count_call)
         return events
 
     def sampler(self, store: SampledStore, interval: Duration = 15.0) -> Sampler:
@@ -123,29 +123,32 @@ class Sampler:
             self._interval = INTERVAL_OPTION.read(interval)
         except ValueError as error:
             raise ConfigurationError(f"sampler: interval: {error}") from None
-        self._metrics, self._store, self._clock = metrics, store, clock
+        self._metrics = metrics
+        self._store = store
+        self._clock = clock
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
         """Sample until stopped. The stop cancels a sample under way."""
-        looking, stopping = asyncio.ensure_future(self._look()), asyncio.ensure_future(self._stopping.wait())
+        sampling = asyncio.ensure_future(self._sample_repeatedly())
+        stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if looking.done():
-                looking.result()
+            await asyncio.wait((sampling, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if sampling.done():
+                sampling.result()
         finally:
-            looking.cancel()
+            sampling.cancel()
             stopping.cancel()
-            await asyncio.wait((looking, stopping), timeout=SAMPLE_TIMEOUT_SECONDS)
+            await asyncio.wait((sampling, stopping), timeout=SAMPLE_TIMEOUT_SECONDS)
 
-    async def _look(self) -> None:
+    async def _sample_repeatedly(self) -> None:
         while True:
-            with suppress(StoreError):  # the workers on the store report it
+            with suppress(StoreError):  # The workers of the store report it.
                 await self._metrics.sample(self._store)
             await self._clock.sleep(self._interval)
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop soon."""
+        """Stop; ``run`` returns soon. ``now`` has no effect."""
         self._stopping.set()
 
 
@@ -166,31 +169,31 @@ class _OperationMetrics:
 
 
 class _PeakGauge:
-    """Gauge of the largest value within the window, computed at each scrape."""
+    """Gauge of the largest value within PEAK_WINDOW_SECONDS, computed at each scrape."""
 
     def __init__(self, gauge: Gauge, clock: Clock) -> None:
         self._clock = clock
-        self._now = 0
+        self._value = 0
         self._peaks: deque[tuple[float, int]] = deque()
         """(time, value until then), in descending order of values."""
         gauge.set_function(self._peak)
 
     def increment(self) -> None:
-        self._now += 1
+        self._value += 1
 
     def decrement(self) -> None:
-        self._note()
-        self._now = max(self._now - 1, 0)
+        self._record_peak()
+        self._value = max(self._value - 1, 0)
 
-    def _note(self) -> None:
+    def _record_peak(self) -> None:
         now = self._clock.monotonic()
         while self._peaks and self._peaks[0][0] < now - metric_definitions.PEAK_WINDOW_SECONDS:
             self._peaks.popleft()
-        while self._peaks and self._peaks[-1][1] <= self._now:
+        while self._peaks and self._peaks[-1][1] <= self._value:
             self._peaks.pop()
-        self._peaks.append((now, self._now))
+        self._peaks.append((now, self._value))
 
     def _peak(self) -> float:
         """Return the largest value. Called in the thread of the scrape, so it must not change state."""
         oldest = self._clock.monotonic() - metric_definitions.PEAK_WINDOW_SECONDS
-        return max([self._now, *(peak for time, peak in tuple(self._peaks) if time >= oldest)])
+        return max([self._value, *(peak for time, peak in tuple(self._peaks) if time >= oldest)])

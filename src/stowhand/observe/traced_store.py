@@ -63,30 +63,30 @@ class TracedProducer(_Traced[Producer]):
     async def enqueue(self, job: NewJob) -> Job:
         """Create a span ``enqueue <task>``."""
         span = _start_span(self._tracer, job)
-        with span.current():
-            made: Job = await self._inner.enqueue(_loader(span)(job))
-            span.made(made.id)
-            return made
+        with span.as_current():
+            added: Job = await self._inner.enqueue(_carrier(span)(job))
+            span.record_job(added.id)
+            return added
 
     async def enqueue_many(self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]) -> list[int]:
         """Create one span for all jobs. It names the task if they share one."""
         span, tasks = EnqueueSpan(self._tracer), _TaskSet()
-        carry = _loader(span)
-        with span.current():
+        carry = _carrier(span)
+        with span.as_current():
             if isinstance(jobs, AsyncIterable):
-                ids: list[int] = await self._inner.enqueue_many(_each_async(jobs, carry, tasks))
+                ids: list[int] = await self._inner.enqueue_many(_traced_jobs_async(jobs, carry, tasks))
             else:
-                ids = await self._inner.enqueue_many(_each(jobs, carry, tasks))
-            span.made_many(len(ids), tasks.only)
+                ids = await self._inner.enqueue_many(_traced_jobs(jobs, carry, tasks))
+            span.record_jobs(len(ids), tasks.only)
             return ids
 
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """Create one span for all jobs, as ``enqueue_many`` does."""
         span, tasks = EnqueueSpan(self._tracer), _TaskSet()
-        with span.current():
-            made: Sequence[Job] = await self._inner.add_jobs(list(_each(jobs, _loader(span), tasks)))
-            span.made_many(len(made), tasks.only)
-            return made
+        with span.as_current():
+            added: Sequence[Job] = await self._inner.add_jobs(list(_traced_jobs(jobs, _carrier(span), tasks)))
+            span.record_jobs(len(added), tasks.only)
+            return added
 
 
 class TracedTransactions(_Traced[Transactions]):
@@ -95,13 +95,13 @@ class TracedTransactions(_Traced[Transactions]):
     def enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
         """Create a span ``enqueue <task>``, which ends before the caller commits or rolls back."""
         span = _start_span(self._tracer, job)
-        with span.current(ends=False):
-            made = self._inner.enqueue_in(connection, _loader(span)(job))
-        if inspect.isawaitable(made):
-            return _awaited(span, made)
-        span.made(made.id)
+        with span.as_current(ends_with_block=False):
+            added = self._inner.enqueue_in(connection, _carrier(span)(job))
+        if inspect.isawaitable(added):
+            return _await_job(span, added)
+        span.record_job(added.id)
         span.end()
-        return made
+        return added
 
 
 class TracedAdministrator(_Traced[Administrator]):
@@ -110,28 +110,31 @@ class TracedAdministrator(_Traced[Administrator]):
     async def add_built_in(self, job: NewJob) -> Job:
         """Create a span ``enqueue <task>``."""
         span = _start_span(self._tracer, job)
-        with span.current():
-            made: Job = await self._inner.add_built_in(_loader(span)(job))
-            span.made(made.id)
-            return made
+        with span.as_current():
+            added: Job = await self._inner.add_built_in(_carrier(span)(job))
+            span.record_job(added.id)
+            return added
 
 
 class TracedTimetable(_Traced[Timetable]):
     """Timetable with a span for each tick."""
 
     async def schedule(self, ticks: Sequence[Tick]) -> Sequence[LedgerEntry]:
-        """Create a span, in its own trace, for each tick. If another scheduler created the job, our span never ends."""
-        spans = [_start_span(self._tracer, tick.job, Context(), _cron(tick)) for tick in ticks]
-        loaded = [
+        """Create a span for each tick, in its own trace.
+
+        If another scheduler has created the job, the span never ends, so that it is not exported.
+        """
+        spans = [_start_span(self._tracer, tick.job, Context(), _cron_attributes(tick)) for tick in ticks]
+        traced_ticks = [
             msgspec.structs.replace(tick, job=with_carried(tick.job, span.carried() | {CORRELATION_ID: None}))
             for tick, span in zip(ticks, spans, strict=True)
         ]
-        entered: Sequence[LedgerEntry] = await self._inner.schedule(loaded)
-        for span, entry in zip(spans, entered, strict=True):
+        entries: Sequence[LedgerEntry] = await self._inner.schedule(traced_ticks)
+        for span, entry in zip(spans, entries, strict=True):
             if entry.is_own:
-                span.made(entry.job_id)
+                span.record_job(entry.job_id)
                 span.end()
-        return entered
+        return entries
 
 
 def _start_span(
@@ -152,35 +155,35 @@ class _TaskSet:
 
     @property
     def only(self) -> str | None:
-        """The only task; ``None`` if there are several."""
+        """The task that all jobs share; ``None`` if there are several."""
         return next(iter(self._tasks)) if len(self._tasks) == 1 else None
 
 
-def _loader(span: EnqueueSpan) -> Carry:
+def _carrier(span: EnqueueSpan) -> Carry:
     carried = span.carried()
     return lambda job: with_carried(job, carried)
 
 
-def _each(jobs: Iterable[NewJob], carry: Carry, tasks: _TaskSet) -> Iterator[NewJob]:
+def _traced_jobs(jobs: Iterable[NewJob], carry: Carry, tasks: _TaskSet) -> Iterator[NewJob]:
     for job in jobs:
         tasks.add(job)
         yield carry(job)
 
 
-async def _each_async(jobs: AsyncIterable[NewJob], carry: Carry, tasks: _TaskSet) -> AsyncIterator[NewJob]:
+async def _traced_jobs_async(jobs: AsyncIterable[NewJob], carry: Carry, tasks: _TaskSet) -> AsyncIterator[NewJob]:
     async for job in jobs:
         tasks.add(job)
         yield carry(job)
 
 
-async def _awaited(span: EnqueueSpan, made: Awaitable[Job]) -> Job:
-    with span.current():
-        job = await made
-        span.made(job.id)
+async def _await_job(span: EnqueueSpan, adding: Awaitable[Job]) -> Job:
+    with span.as_current():
+        job = await adding
+        span.record_job(job.id)
         return job
 
 
-def _cron(tick: Tick) -> dict[str, Any]:
+def _cron_attributes(tick: Tick) -> dict[str, Any]:
     return {
         "stowhand.cron.identifier": tick.identifier,
         "stowhand.cron.tick": tick.at.isoformat(),
@@ -198,20 +201,20 @@ class TracedEngine(_Traced[Any]):
     async def create(self, job: Any) -> str:
         """Create a span ``enqueue <task>`` with the task of the first queue."""
         span = EnqueueSpan(self._tracer, self._task())
-        with span.current():
-            job_id: str = await self._inner.create(_loaded(span, job))
-            span.made(job_id)
+        with span.as_current():
+            job_id: str = await self._inner.create(_with_span(span, job))
+            span.record_job(job_id)
             return job_id
 
     async def create_many(self, jobs: Sequence[Any]) -> Sequence[str]:
         """Create one span for all jobs."""
         span = EnqueueSpan(self._tracer, self._task())
-        with span.current():
-            ids: Sequence[str] = await self._inner.create_many([_loaded(span, job) for job in jobs])
-            span.made_many(len(ids))
+        with span.as_current():
+            ids: Sequence[str] = await self._inner.create_many([_with_span(span, job) for job in jobs])
+            span.record_jobs(len(ids))
             return ids
 
 
-def _loaded(span: EnqueueSpan, job: Any) -> Any:
-    """Return the job with the span's context, and its own correlation id instead of the bound one."""
+def _with_span(span: EnqueueSpan, job: Any) -> Any:
+    """Return the job with the span's context. The job keeps its own correlation id."""
     return msgspec.structs.replace(job, carried=span.carried() | {CORRELATION_ID: job.correlation_id})

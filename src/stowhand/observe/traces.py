@@ -67,7 +67,7 @@ class Traces:
         self._new_engine = TracedEngine
         self._within: Within = lambda traceparent: attached(context_of(traceparent, get_current()))
         self._ended_spans: dict[tuple[str, JobId], AttemptSpan] = {}
-        """Spans whose handlers have ended and whose outcomes are not reported yet."""
+        """Spans whose handlers have ended, but whose outcomes are not yet reported."""
         self._spans = WeakSet[AttemptSpan]()
         """All spans that may not have ended."""
 
@@ -117,11 +117,11 @@ class Traces:
         self.flush()
 
     def _around(self, attempt: Any, worker: str) -> AttemptSpan:
-        span = self._new_span(self._tracer, self._parent, attempt, worker, self._keep)
+        span = self._new_span(self._tracer, self._parent, attempt, worker, self._on_handler_end)
         self._spans.add(span)
         return span
 
-    def _keep(self, span: AttemptSpan) -> None:
+    def _on_handler_end(self, span: AttemptSpan) -> None:
         """Keep the span of an ended handler until an event reports its outcome."""
         self._finish(span.worker, span.job_id, "unknown")  # an earlier attempt whose outcome was not reported
         self._ended_spans[span.worker, span.job_id] = span
@@ -142,5 +142,7 @@ class Traces:
     def _finish(self, worker: str, job_id: JobId, outcome: str, error: str | None = None) -> None:
         span = self._ended_spans.pop((worker, job_id), None)
         if span is not None:
-            safe = None if error is None else scrub(error)
-            span.end(outcome, safe, None if safe is None else shorten(summary_line(safe), STATUS_WIDTH))
+            safe_error = None if error is None else scrub(error)
+            span.end(
+                outcome, safe_error, None if safe_error is None else shorten(summary_line(safe_error), STATUS_WIDTH)
+            )

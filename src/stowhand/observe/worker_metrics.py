@@ -4,8 +4,8 @@
     worker = app.worker(events=metrics.of(Events()))
     # and, to serve them: prometheus_client.start_http_server(9090)
 
-Counters to alert on are 0 from the start: Prometheus sees no increase in a series that begins with 1.
-Their names are in metric_definitions.py. They are right across several processes in prometheus' multiprocess mode.
+Counters to alert on start at 0: Prometheus sees no increase in a series that starts at 1. The names are in
+metric_definitions.py. In Prometheus' multiprocess mode the metrics are correct across several processes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from stowhand.observe.prometheus import REGISTRY, CollectorRegistry
 from stowhand.protocols.operator import own_version
 
 MAX_KINDS = 100
-"""Kinds that have series of their own, by default: those that come later count as ``other``."""
+"""Default for the maximum number of kinds with their own series; further kinds count as ``other``."""
 
 
 class WorkerMetrics:
@@ -47,7 +47,7 @@ class WorkerMetrics:
         """``labels`` limits how many kinds have their own series."""
         self._kinds = _KindLabels(labels)
         self._running_kinds: dict[tuple[str, JobId], str] = {}
-        """Kind under which each job started: one that was ``other`` may have its own series when it ends."""
+        """Kind of each running job when it started. A kind that was ``other`` then may now have its own series."""
         self._processed = metric_definitions.WORKER_JOBS(registry=registry)
         self._seconds = metric_definitions.WORKER_JOB_SECONDS(registry=registry)
         self._waits = metric_definitions.WORKER_WAIT_SECONDS(registry=registry)
@@ -66,8 +66,8 @@ class WorkerMetrics:
 
     def of(self, events: Events) -> Events:
         """Count these events, and return them for a worker. Some are emitted in the heartbeat thread."""
-        events.on(WorkerStarted, lambda event: self._learn(event.tasks))
-        events.on(TasksReloaded, lambda event: self._learn(event.tasks))
+        events.on(WorkerStarted, lambda event: self._add_tasks(event.tasks))
+        events.on(TasksReloaded, lambda event: self._add_tasks(event.tasks))
         events.on(JobStarted, self._started)
         events.on(JobLeft, self._left)
         events.on(JobEnded, self._ended)
@@ -90,11 +90,11 @@ class WorkerMetrics:
         """Record the largest lag of the event loop since the last call."""
         self._lag.observe(max(seconds, 0.0))
 
-    def _learn(self, tasks: tuple[str, ...] | None) -> None:
-        self._kinds.learn(tasks)
+    def _add_tasks(self, tasks: tuple[str, ...] | None) -> None:
+        self._kinds.add(tasks)
         for task in (tasks or ())[: self._kinds.max_labels]:
-            for ended in (AttemptOutcome.OK, AttemptOutcome.RETRY, AttemptOutcome.FAILED, AttemptOutcome.POISON):
-                self._processed.labels(task, ended.value)
+            for outcome in (AttemptOutcome.OK, AttemptOutcome.RETRY, AttemptOutcome.FAILED, AttemptOutcome.POISON):
+                self._processed.labels(task, outcome.value)
 
     def _count(self, task: str, outcome: str) -> None:
         self._processed.labels(self._kinds.of(task), outcome).inc()
@@ -129,8 +129,8 @@ class WorkerMetrics:
 class _Calls:
     """Metrics of store calls: duration, and number of jobs per call."""
 
-    def __init__(self, declared: metric_definitions.Calls, registry: CollectorRegistry) -> None:
-        self._seconds, self._sizes = (each(registry=registry) for each in declared)
+    def __init__(self, definitions: metric_definitions.Calls, registry: CollectorRegistry) -> None:
+        self._seconds, self._sizes = (definition(registry=registry) for definition in definitions)
 
     def count(self, size: int, seconds: float) -> None:
         self._seconds.observe(seconds)
@@ -138,26 +138,25 @@ class _Calls:
 
 
 class _KindLabels:
-    """Task names as labels, limited in number: tasks that workers have, and tasks seen by workers that take any."""
+    """Labels of tasks, limited in number: tasks that workers declare, and tasks of workers that take any."""
 
     def __init__(self, max_labels: int) -> None:
         self.max_labels = max_labels
-        self._learned: set[str] = set()
-        self._met: set[str] = set()
+        self._declared_tasks: set[str] = set()
+        self._seen_tasks: set[str] = set()
         self._is_bounded = False
 
-    def learn(self, tasks: Iterable[str] | None) -> None:
-        """Note the tasks of a worker; ``None``: it takes any."""
+    def add(self, tasks: Iterable[str] | None) -> None:
+        """Add the tasks of a worker; ``None``: the worker takes any task."""
         if tasks is not None:
             self._is_bounded = True
-            self._learned.update(
-                [task for task in tasks if task not in self._learned][: self.max_labels - len(self._learned)]
-            )
+            new_tasks = [task for task in tasks if task not in self._declared_tasks]
+            self._declared_tasks.update(new_tasks[: self.max_labels - len(self._declared_tasks)])
 
     def of(self, task: str) -> str:
-        if task in self._learned or task in self._met:
+        if task in self._declared_tasks or task in self._seen_tasks:
             return task
-        if self._is_bounded or len(self._met) >= self.max_labels:
+        if self._is_bounded or len(self._seen_tasks) >= self.max_labels:
             return metric_definitions.OTHER_LABEL
-        self._met.add(task)
+        self._seen_tasks.add(task)
         return task
