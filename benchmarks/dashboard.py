@@ -43,7 +43,7 @@ from stowhand.stores.url import open_store  # noqa: E402
 from stowhand.web.access import VISIT_COOKIE  # noqa: E402
 from stowhand.web.board import Board  # noqa: E402
 from stowhand.web.reader import Reader  # noqa: E402
-from stowhand.web.request import Permission, Request, Visitor  # noqa: E402
+from stowhand.web.request import Request, Right, Visitor  # noqa: E402
 from tests.support.binaries import find_postgres  # noqa: E402
 from tests.support.servers import PostgresServer  # noqa: E402
 
@@ -51,7 +51,7 @@ MOST, LARGEST = 100.0, 60_000
 """Milliseconds that a page may take, 95 of 100 times; bytes that it may have."""
 CHUNK = 250_000
 TASKS, QUEUES, WORKERS, HELD = 60, 200, 50, 40
-EVERYTHING = Visitor("", frozenset(Permission))
+EVERYTHING = Visitor("", frozenset(Right))
 Question = Callable[[QueueStore], Awaitable[object]]
 
 LIVE = """

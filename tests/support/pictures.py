@@ -14,7 +14,7 @@ from stowhand.jobs.job import State
 from stowhand.protocols.queue_store import JobFilter
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
-from stowhand.web.request import Permission, Visitor
+from stowhand.web.request import Right, Visitor
 from tests.support.browsers import packaged_browser
 from tests.support.browsing import Chromium, served
 from tests.support.population import morning, populate
@@ -44,7 +44,7 @@ async def take() -> None:
                     page = await context.new_page()
                     for name, path in pages.items():
                         await page.goto(url + path)
-                        await page.locator("#stamp.live").wait_for()
+                        await page.locator("#status.live").wait_for()
                         (FOLDER / f"{name}-{theme}.webp").write_bytes(await _picture(page))
     finally:
         await chromium.stop()
@@ -67,7 +67,7 @@ async def _full() -> AsyncIterator[tuple[str, int]]:
     await store.open()
     await populate(store, clock)
     failed = await store.inspect.list(JobFilter(states=(State.FAILED,), task="sync_crm"))
-    async with served(dashboard(store, rights=lambda _: Visitor("ada", frozenset(Permission)))) as url:
+    async with served(dashboard(store, rights=lambda _: Visitor("ada", frozenset(Right)))) as url:
         yield url, failed[-1].id
     await store.close()
 

@@ -28,7 +28,7 @@ PUBLIC = {
     "stowhand.table": "AttemptStore Budget ExecutionLogEntry Finding Resetter ResetterOptions TableOptions"
     " TableStore Where sql",
     "stowhand.testing": "DrainResult FakeClock Jobs MemoryStore RecordedAttempt run_task_list_once",
-    "stowhand.web": "Permission Visitor dashboard",
+    "stowhand.web": "Right Visitor dashboard",
     "stowhand.wsgi": "dashboard",
 }
 

@@ -17,13 +17,13 @@ from stowhand.stores.url import open_store
 from stowhand.testing import MemoryStore
 from stowhand.web.board import Board
 from stowhand.web.reader import Reader
-from stowhand.web.request import Permission, Reply, Request, Visitor
+from stowhand.web.request import Reply, Request, Right, Visitor
 from tests.support.databases import Setup
 from tests.support.schema import install
 
 DEADLINE = 90.0
-ADMIN = Visitor("ada", frozenset(Permission))
-LOOKER = Visitor("lou", frozenset({Permission.LOOK}))
+ADMIN = Visitor("ada", frozenset(Right))
+LOOKER = Visitor("lou", frozenset({Right.LOOK}))
 
 
 class PageReader:

@@ -19,12 +19,12 @@ from stowhand.web.access import Access
 from stowhand.web.board import Board
 from stowhand.web.live import MAX_QUIET_SECONDS, LiveStreams
 from stowhand.web.reader import Reader
-from stowhand.web.request import Permission, Reply, Request, Visitor
+from stowhand.web.request import Reply, Request, Right, Visitor
 from stowhand.web.visitors import LINK_LIFE_SECONDS, SESSION_LIFE_SECONDS, SignIn, SignInLink, Visitors
 from tests.remote.server.tokens import make_token, revoke
 from tests.web.browser import Browser, Page
 
-EVERYTHING = frozenset(Permission)
+EVERYTHING = frozenset(Right)
 FOREIGN: dict[str, Any] = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
 
 
@@ -78,8 +78,8 @@ def door(tmp_path: Path) -> Opening:
 
 
 async def test_a_program_of_this_machine_sees_everything_and_changes_nothing(door: Opening) -> None:
-    assert (await door().who()).rights == {Permission.LOOK, Permission.PAYLOADS}
-    assert (await door(hide_payloads=True).who()).rights == {Permission.LOOK}
+    assert (await door().who()).rights == {Right.LOOK, Right.PAYLOADS}
+    assert (await door(hide_payloads=True).who()).rights == {Right.LOOK}
 
 
 @pytest.mark.parametrize(
@@ -246,23 +246,23 @@ async def test_a_session_given_by_another_is_not_taken_over(door: Opening) -> No
 @pytest.mark.parametrize(
     ("scopes", "rights"),
     [
-        (("read",), {Permission.LOOK}),
-        (("payload",), {Permission.PAYLOADS}),
-        (("act",), {Permission.ACT}),
-        (("add",), {Permission.ADD}),
+        (("read",), {Right.LOOK}),
+        (("payload",), {Right.PAYLOADS}),
+        (("act",), {Right.ACT}),
+        (("add",), {Right.ADD}),
         (("claim", "enqueue"), set()),
         (("claim", "enqueue", "read", "payload", "act", "add"), EVERYTHING),
     ],
 )
-async def test_each_scope_gives_one_right(door: Opening, scopes: tuple[str, ...], rights: set[Permission]) -> None:
+async def test_each_scope_gives_one_right(door: Opening, scopes: tuple[str, ...], rights: set[Right]) -> None:
     made = door(allow_actions=True)
     token = make_token(made.tokens, "ann", *scopes)
     who = await made.who(authorization=f"Bearer {token}")
     assert who == Visitor(f"ann ({token.split('_')[1]})", frozenset(rights))
     plain = door()
-    assert (await plain.who(authorization=f"Bearer {token}")).rights == rights - {Permission.ACT, Permission.ADD}
+    assert (await plain.who(authorization=f"Bearer {token}")).rights == rights - {Right.ACT, Right.ADD}
     hiding = door(allow_actions=True, hide_payloads=True)
-    assert (await hiding.who(authorization=f"Bearer {token}")).rights == rights - {Permission.PAYLOADS}
+    assert (await hiding.who(authorization=f"Bearer {token}")).rights == rights - {Right.PAYLOADS}
 
 
 async def test_a_person_pastes_a_token_and_goes_where_they_wanted_to(door: Opening) -> None:
@@ -285,9 +285,9 @@ async def test_the_page_to_sign_in_is_no_error_until_something_is_wrong(door: Op
     make_token(made.tokens, "ann", "read")
     browser = made.browser(host="jobs.example.com", peer="10.0.0.7")
     page = await browser.open("/", 401)
-    assert ('class="trouble"' in page.html, "<nav" in page.html) == (True, False)
+    assert ('class="alert"' in page.html, "<nav" in page.html) == (True, False)
     page = Page(await browser.send(page.form("/login"), secret="wrong"))
-    assert 'class="trouble bad" role="alert"' in page.html
+    assert 'class="alert bad" role="alert"' in page.html
 
 
 async def test_a_page_that_follows_what_happens_ends_with_its_token(door: Opening) -> None:
@@ -312,7 +312,7 @@ async def test_a_token_that_gives_nothing_here_does_not_sign_in(door: Opening) -
     limited = make_token(made.tokens, "some", "read", tasks=("hello",))
     browser = made.browser()
     form = (await browser.open("/", 401)).form("/login")
-    for token, words in ((worker, "no right here"), (limited, "some tasks, queues or serial keys")):
+    for token, words in ((worker, "gives no right on this dashboard"), (limited, "some tasks, queues or serial keys")):
         page = Page(await browser.send(form, secret=token))
         assert (page.status, words in page.html) == (403, True)
     await browser.open("/", 403, authorization=f"Bearer {limited}")
@@ -371,7 +371,7 @@ async def test_a_named_proxy_says_who_it_is_and_nobody_else_does(door: Opening) 
     assert await made.who(peer="10.1.2.3", **told) == Visitor("ann@example.com", EVERYTHING)
     for peer in ("127.0.0.1", "11.0.0.1", "", "::ffff:11.0.0.1"):
         page = await made.browser(peer=peer, host="jobs.example.com").open("/", 403, x_forwarded_user="ann@example.com")
-        assert "reached through its proxy" in page.html
+        assert "available only through its proxy" in page.html
     spoofed = made.browser(peer="11.0.0.1", host="jobs.example.com")
     await spoofed.open("/", 403, x_forwarded_user="ann", x_forwarded_for="10.1.2.3", forwarded="for=10.1.2.3")
 
@@ -381,7 +381,7 @@ async def test_a_proxy_that_does_not_say_one_name_says_nothing(door: Opening, na
     made = door(**PROXY, proxies=Proxies(["10.0.0.0/8"]))
     browser = made.browser(peer="10.0.0.1", host="jobs.example.com")
     page = await browser.open("/", 403, x_forwarded_user=name)
-    assert "does not name you in X-Forwarded-User" in page.html
+    assert "does not name the visitor in X-Forwarded-User" in page.html
 
 
 async def test_behind_a_proxy_on_this_machine_a_page_of_another_site_is_nobody(door: Opening) -> None:
@@ -421,7 +421,7 @@ async def test_a_mounted_dashboard_believes_its_application_alone(door: Opening)
     await made.open("/", 403)
     token = make_token(door().tokens, "ann", "read")
     await made.open("/", 403, authorization=f"Bearer {token}")
-    made.visitor = Visitor("ann", frozenset({Permission.LOOK}))
+    made.visitor = Visitor("ann", frozenset({Right.LOOK}))
     await made.open("/", host="any.example")
     await made.open("/login", 404)
 

@@ -128,8 +128,8 @@ async def test_what_is_changed_is_asked_of_a_store_that_may_be_written_to() -> N
         return actions
 
     reader = Reader(looked_at, writer=Reader(acted_on))
-    await reader.act(lambda store: store.jobs.enqueue(NewJob(task="send")))
-    assert (await reader.ask(lambda store: store.inspect.search())).jobs == []
+    await reader.change(lambda store: store.jobs.enqueue(NewJob(task="send")))
+    assert (await reader.query(lambda store: store.inspect.search())).jobs == []
     assert len((await actions.inspect.search()).jobs) == 1
 
 

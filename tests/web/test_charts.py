@@ -12,7 +12,7 @@ from stowhand.jobs.durations import format_time
 from stowhand.jobs.histogram import bucket_of
 from stowhand.protocols.operator import AppVersion
 from stowhand.protocols.throughput import OutcomeCounts, Period, Slot, time_slots
-from stowhand.web.charts import durations, spark, throughput
+from stowhand.web.charts import durations, sparkline, throughput
 
 NOON = datetime(2030, 5, 17, 12, tzinfo=UTC)
 
@@ -118,9 +118,9 @@ def test_a_chart_has_a_name_for_those_who_listen() -> None:
     assert svg.get("aria-labelledby") == "w-t w-d"
     assert {one.get("id"): one.text for one in svg if one.tag in ("title", "desc")} == {
         "w-t": "Wait",
-        "w-d": "95 of 100 within 285ms at the slowest.",
+        "w-d": "95 % within 285ms in the slowest column.",
     }
-    small = drawn(spark(slots(OutcomeCounts(ok=1)))).find(".//svg")
+    small = drawn(sparkline(slots(OutcomeCounts(ok=1)))).find(".//svg")
     assert small is not None
     assert small.get("aria-hidden") == "true", "the cells beside it say it in numbers"
 

@@ -17,12 +17,12 @@ from stowhand.protocols.throughput import OutcomeCounts, TaskMinute, ThroughputK
 from stowhand.testing import FakeClock, MemoryStore
 from stowhand.web.actions import ActionPages
 from stowhand.web.board import Board
-from stowhand.web.request import Permission, Visitor
+from stowhand.web.request import Right, Visitor
 from tests.contract.store_harness import ERRORED, judged, new_token
 from tests.web.conftest import LOOKER, PageReader, Stores
 
 ODD = "a/b.c \"'<i>&שלום"
-ACTOR = Visitor("act", frozenset({Permission.LOOK, Permission.ACT}))
+ACTOR = Visitor("act", frozenset({Right.LOOK, Right.ACT}))
 
 
 async def test_a_queue_shows_its_depth_its_holder_and_its_pause(store_at: Stores) -> None:

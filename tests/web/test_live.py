@@ -31,9 +31,9 @@ class Counting(Reader):
 
     questions = 0
 
-    async def ask(self, question: Callable[[QueueStore], Awaitable[T]]) -> T:
+    async def query(self, question: Callable[[QueueStore], Awaitable[T]]) -> T:
         self.questions += 1
-        return await super().ask(question)
+        return await super().query(question)
 
 
 class Theatre:
@@ -161,7 +161,7 @@ async def test_a_browser_with_enough_streams_polls_in_its_other_windows() -> Non
     reply = await theatre.live.stream(Request(headers={"accept": "text/event-stream"}))
     assert isinstance(reply.body, bytes), "it ends, and the browser asks again"
     assert b"one</section>" in reply.body
-    assert b"retry: 5000\nevent: brief\n" in reply.body
+    assert b"retry: 5000\nevent: poll\n" in reply.body
     other = await theatre.live.stream(Request(headers={"user-agent": "another browser"}))
     assert not isinstance(other.body, bytes)
     assert isinstance(streams[0], AsyncGenerator)
@@ -198,7 +198,7 @@ async def test_a_page_that_cannot_be_shown_is_told_by_its_title_and_comes_back()
     await theatre.next(stream)
     theatre.status, body = 503, theatre.body
     theatre.body = b"<h1>The schema is older</h1><p>Run: stowhand migrate</p>"
-    assert await theatre.next(stream, after=MAX_QUIET_SECONDS + 1) == b"event: away\ndata: The schema is older\n\n"
+    assert await theatre.next(stream, after=MAX_QUIET_SECONDS + 1) == b"event: outage\ndata: The schema is older\n\n"
     theatre.status, theatre.body = 200, body.replace(b"one", b"back")
     assert b"back" in await theatre.next(stream, after=MAX_QUIET_SECONDS + 1)
 
@@ -214,7 +214,7 @@ async def test_a_store_that_is_away_is_told_before_the_page_has_asked_it_too(mon
     await theatre.next(stream)
     monkeypatch.setattr(theatre.store.inspect, "amounts", away)
     asked = len(theatre.asked)
-    assert await theatre.next(stream, after=MAX_QUIET_SECONDS) == b"event: away\ndata: The store does not answer\n\n"
+    assert await theatre.next(stream, after=MAX_QUIET_SECONDS) == b"event: outage\ndata: The store does not answer\n\n"
     assert len(theatre.asked) == asked
     monkeypatch.undo()
     theatre.body = theatre.body.replace(b"one", b"back")

@@ -30,7 +30,7 @@ from stowhand.stores.api import open_store
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
 from stowhand.web.board import mounted_board
-from stowhand.web.request import Permission, Visitor
+from stowhand.web.request import Right, Visitor
 from tests.remote.server.tokens import make_token
 from tests.support.lent import SharedServer
 from tests.web.browser import Browser
@@ -91,7 +91,7 @@ async def test_the_application_says_what_its_visitors_may_do() -> None:
     async def rights(request: Request) -> Visitor | list[str]:
         match request.headers.get("x-user"):
             case "ada":
-                return Visitor("ada", frozenset(Permission))
+                return Visitor("ada", frozenset(Right))
             case "lou":
                 return ["look"]
             case "typo":
@@ -107,7 +107,7 @@ async def test_the_application_says_what_its_visitors_may_do() -> None:
         assert (await said("lou")).status_code == 200
         assert "hush" not in (await said("lou")).text
         assert (await said("nobody")).status_code == 403
-        with pytest.raises(ConfigurationError, match="'lok' is not a valid Permission; there are: look"):
+        with pytest.raises(ConfigurationError, match="'lok' is not a valid Right; use some of look"):
             await said("typo")
         assert (await client.get("/ops/jobs/", headers={"x-user": "ada"}, params={"x": "y" * 9})).status_code == 200
     await app.close()
@@ -153,7 +153,7 @@ async def test_a_job_added_from_the_page_is_as_a_module_declares_it_that_nobody_
     monkeypatch.setattr(sys.modules[__name__], "DECLARING", [app])
     store = await app.open()
     job = await store.jobs.enqueue(NewJob(task="send"))
-    board = dashboard(app, rights=lambda request: list(Permission))
+    board = dashboard(app, rights=lambda request: list(Right))
     async with browsing(board) as client:
         form = (await client.get(f"/again?id={job.id}")).text
         token, once = re.findall(r'name="(?:token|once)" value="([^"]+)"', form)[:2]
@@ -197,7 +197,7 @@ async def test_who_looks_has_connections_that_only_read_and_who_acts_the_apps_ow
         with pytest.raises(StoreError, match=r"readonly|looked at"):
             await (await app.open_to_read()).jobs.enqueue(NewJob(task="send"))
         app.opened.clear()
-        browser = Browser(mounted_board(app, Events()), visitor=Visitor("ann", frozenset(Permission)))
+        browser = Browser(mounted_board(app, Events()), visitor=Visitor("ann", frozenset(Right)))
         for at in ("/", "/jobs", f"/job?id={job.id}", "/queues", "/tasks", "/failures", "/workers"):
             assert (await browser.open(at)).status == 200, at
         assert app.opened == {"to read"}
@@ -255,7 +255,7 @@ async def test_a_payload_that_a_lent_store_keeps_to_itself_is_not_shown_as_none(
         assert 'id="payload"' not in page
         assert "stowhand enqueue" not in page
         refused = await PageReader(store).page(f"/job/text?id={job.id}&as=command", 400)
-        assert "there are: result, error" in refused
+        assert "use one of result, error" in refused
         await store.close()
 
 
@@ -266,7 +266,7 @@ async def test_a_lent_store_that_refuses_is_not_told_of_as_away(tmp_path: Path) 
         store = open_store(street.lend(lent, file), StoreOptions(token=token))
         await store.open()
         page = await PageReader(store).page("/job?id=1", 502)
-        assert "The store refuses this" in page
+        assert "The store refused the request" in page
         assert "scope" in page
         assert "Since" not in page
         await store.close()

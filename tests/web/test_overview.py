@@ -54,7 +54,7 @@ async def test_each_thing_that_needs_attention_leads_to_its_jobs(store_at: Store
         assert lines(page) == [
             ('Serial key the "post" is paused; 1 job is waiting', f"/jobs?serial=the%20%22post%22&{waiting}"),
             ("Task resize is paused; 0 jobs are waiting", f"/jobs?task=resize&{waiting}"),
-            ("No worker has the task unknown, of which 1 job is due", f"/jobs?task=unknown&{waiting}"),
+            ("No worker has the task unknown; 1 job is due", f"/jobs?task=unknown&{waiting}"),
             ("resize: 1 job failed by hand, the first ago", "/jobs?task=resize&state=failed"),
         ]
         assert "stowhand serials resume &#39;the &#34;post&#34;&#39;" in page
@@ -133,7 +133,7 @@ async def test_a_queue_that_one_job_holds_for_long_leads_to_that_job() -> None:
     visitor = PageReader(store)
     assert "is held by" not in await visitor.page("/")
     await clock.advance(660.0)
-    visitor.reader.forget()
+    visitor.reader.forget_answers()
     held = ("Serial key busy is held by job 1 of import; 1 job is due behind it; it started ago", "/job?id=1")
     assert held in lines(page := await visitor.page("/"))
     assert "If it is stuck: stowhand jobs cancel 1" in page

@@ -20,7 +20,7 @@ from starlette.routing import Mount
 
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
-from stowhand.web.request import MAX_FORM_BYTES, Permission, Reply, Visitor
+from stowhand.web.request import MAX_FORM_BYTES, Reply, Right, Visitor
 from tests.web.browser import Page
 from tests.web.planted import pages, plant
 
@@ -55,7 +55,7 @@ SHAPE = frozenset[tuple[str, frozenset[str]]]
 
 
 def rights(request: Request) -> Visitor:
-    return Visitor(request.headers.get("x-name", "ann"), frozenset(Permission))
+    return Visitor(request.headers.get("x-name", "ann"), frozenset(Right))
 
 
 @asynccontextmanager

@@ -33,10 +33,10 @@ async def _answers(takes: float, after: list[float]) -> list[int]:
         return store
 
     reader, question = Reader(opened, clock), Counter(clock, takes)
-    found = [await reader.shared("it", question)]
+    found = [await reader.query_shared("it", question)]
     for seconds in after:
         await clock.advance(seconds)
-        found.append(await reader.shared("it", question))
+        found.append(await reader.query_shared("it", question))
     return found
 
 
@@ -63,7 +63,7 @@ def test_what_goes_wrong_is_asked_again_at_once() -> None:
 
         for _ in range(2):
             try:
-                found.append(await reader.shared("it", question))
+                found.append(await reader.query_shared("it", question))
             except RuntimeError as error:
                 found.append(str(error))
         return found
@@ -81,7 +81,7 @@ def test_an_answer_that_is_old_is_not_kept() -> None:
         clock = FakeClock()
         reader, question = Reader(_opened, clock), Counter(clock, 0.001)
         for minute in range(5):
-            await reader.shared(minute, question)
+            await reader.query_shared(minute, question)
             await clock.advance(60)
         held = [value for value in vars(reader).values() if isinstance(value, dict)]
         return max(map(len, held))
@@ -110,7 +110,7 @@ def test_an_outage_is_told_once_and_its_end() -> None:
         reader = Reader(opened, events=events)
         for question in (there, away, away, there, there):
             with suppress(StoreUnreachable):
-                await reader.ask(question)
+                await reader.query(question)
         return told
 
     away, back = asyncio.run(run())
@@ -147,7 +147,7 @@ def test_a_schema_that_is_upgraded_under_an_open_dashboard_is_noticed() -> None:
 
         async def ask(question: Callable[[object], Awaitable[str]]) -> None:
             try:
-                found.append(await reader.ask(question))
+                found.append(await reader.query(question))
             except StoreError as error:
                 found.append(type(error).__name__)
 

@@ -13,14 +13,14 @@ from stowhand.testing import MemoryStore
 from stowhand.web.actions import ActionPages
 from stowhand.web.board import Board
 from stowhand.web.reader import Reader
-from stowhand.web.request import Permission, Reply, Request, Visitor
+from stowhand.web.request import Reply, Request, Right, Visitor
 from tests.web.browser import Browser, Form, Page
 from tests.web.conftest import Stores
 from tests.web.planted import pages, plant
 
-SETS = [frozenset(some) for number in range(5) for some in combinations(Permission, number)]
+SETS = [frozenset(some) for number in range(5) for some in combinations(Right, number)]
 SECRET = "hunter2-S3CRET"
-BLIND = frozenset({Permission.LOOK, Permission.ACT, Permission.ADD})
+BLIND = frozenset({Right.LOOK, Right.ACT, Right.ADD})
 """All but the right to payloads."""
 WAYS = ("payload", "command", "python")
 
@@ -38,7 +38,7 @@ def everything(reply: Reply) -> str:
 
 
 @pytest.mark.parametrize("rights", SETS, ids=lambda rights: "+".join(sorted(rights)) or "none")
-async def test_every_page_with_every_set_of_rights(rights: frozenset[Permission]) -> None:
+async def test_every_page_with_every_set_of_rights(rights: frozenset[Right]) -> None:
     store = MemoryStore()
     ids = await plant(store, "p1anted")
     board = board_of(store)
@@ -46,26 +46,30 @@ async def test_every_page_with_every_set_of_rights(rights: frozenset[Permission]
     asked, _ = await board._access.admit(
         Request(headers={"host": browser.host}, visitor=browser.visitor or Visitor(), is_identified=True)
     )
-    browser.cookies = {"stowhand-visit-8080": asked.visit}
+    browser.cookies = {"stowhand-visit-8080": asked.visit_secret}
     for route in board._routes:
         query = f"?id={ids[0]}" + ("&as=payload" if route.path == "/job/text" else "")
         at = route.path + (query if route.path in ("/job", "/job/text", "/again") else "")
-        form = {"token": [asked.token], "action": ["cancel"], "id": [str(ids[-1])]} if route.method == "POST" else None
+        form = (
+            {"token": [asked.form_token], "action": ["cancel"], "id": [str(ids[-1])]}
+            if route.method == "POST"
+            else None
+        )
         reply = await browser.ask(at, form)
-        allowed = route.needs in rights and (route.path != "/again" or Permission.LOOK in rights)
+        allowed = route.required_right in rights and (route.path != "/again" or Right.LOOK in rights)
         assert (reply.status != 403) == allowed, (route.path, reply.status)
         if not allowed:
             assert "p1anted" not in everything(reply), route.path
         elif reply.status == 200 and dict(reply.headers)["content-type"].startswith("text/html"):
             page = Page(reply)
             forms = {form.action.partition("?")[0] for form in page.forms if form.method == "POST"}
-            assert ("/act" in forms) <= (Permission.ACT in rights), route.path
-            assert any("/again" in link for link in page.links) <= (Permission.ADD in rights), route.path
+            assert ("/act" in forms) <= (Right.ACT in rights), route.path
+            assert any("/again" in link for link in page.links) <= (Right.ADD in rights), route.path
             if route.path == "/job":
                 live = Page(await browser.ask(f"/job?id={ids[-1]}"))
-                assert any(form.action == "/act" for form in live.forms) == (Permission.ACT in rights)
+                assert any(form.action == "/act" for form in live.forms) == (Right.ACT in rights)
     stream = await browser.ask("/jobs", accept="text/event-stream")
-    assert (stream.status == 200) == (Permission.LOOK in rights)
+    assert (stream.status == 200) == (Right.LOOK in rights)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +106,7 @@ async def test_without_the_right_to_payloads_no_page_says_a_word_of_them(store_a
             form = (await browser.open("/jobs")).form("/act")
             reply = await browser.send(form, action=action, id=[str(one) for one in ids])
             assert "S3CRET" not in everything(reply), action
-        sighted = Browser(board, visitor=Visitor("ann", frozenset(Permission)))
+        sighted = Browser(board, visitor=Visitor("ann", frozenset(Right)))
         seen = [at for at in pages(ids) if "S3CRET" in everything(await sighted.ask(at))]
         assert len(seen) > len(ids), "the secret is where it is looked for"
 
@@ -130,7 +134,7 @@ async def test_values_of_secret_names_are_hidden_from_everybody() -> None:
     job = await store.jobs.enqueue(
         NewJob(task="t", payload='{"password":"p-S3CRET","deep":[{"api_key":"k-S3CRET"}],"url":"x://u:w-S3CRET@h"}')
     )
-    browser = Browser(board_of(store), visitor=Visitor("ann", frozenset(Permission)))
+    browser = Browser(board_of(store), visitor=Visitor("ann", frozenset(Right)))
     for at in (f"/job?id={job.id}", f"/again?id={job.id}", *(f"/job/text?id={job.id}&as={way}" for way in WAYS)):
         assert "S3CRET" not in everything(await browser.ask(at)), at
 
@@ -138,9 +142,9 @@ async def test_values_of_secret_names_are_hidden_from_everybody() -> None:
 async def test_a_visitor_who_lost_a_right_has_lost_it_at_the_next_request() -> None:
     store = MemoryStore()
     ids = await plant(store, SECRET)
-    browser = Browser(board_of(store), visitor=Visitor("ann", frozenset(Permission)))
+    browser = Browser(board_of(store), visitor=Visitor("ann", frozenset(Right)))
     form: Form = (await browser.open(f"/job?id={ids[-1]}")).form("/act")
-    browser.visitor = Visitor("ann", frozenset({Permission.LOOK}))
+    browser.visitor = Visitor("ann", frozenset({Right.LOOK}))
     assert (await browser.send(form, action="cancel")).status == 403
     page = await browser.open(f"/job?id={ids[-1]}")
     assert SECRET not in page.html

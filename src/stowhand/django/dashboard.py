@@ -12,10 +12,10 @@ from django.urls import reverse
 
 from stowhand.django.models import ACT, ADD, LOOK, PAYLOADS
 from stowhand.django.project import app_of, chosen_backend
-from stowhand.web.request import Permission, Reply, Request, Visitor
+from stowhand.web.request import Reply, Request, Right, Visitor
 from stowhand.wsgi import Dashboard
 
-RIGHTS = {Permission.LOOK: LOOK, Permission.PAYLOADS: PAYLOADS, Permission.ACT: ACT, Permission.ADD: ADD}
+DJANGO_PERMISSIONS = {Right.LOOK: LOOK, Right.PAYLOADS: PAYLOADS, Right.ACT: ACT, Right.ADD: ADD}
 """By right, the permission. Without the first, nothing is visible."""
 
 
@@ -37,9 +37,9 @@ def show(request: HttpRequest, page: str) -> HttpResponse:
     return _response(_dashboard().answer(dashboard_request))
 
 
-def _rights(user: Any) -> Iterator[Permission]:
+def _rights(user: Any) -> Iterator[Right]:
     if user.has_perm(LOOK):
-        yield from (right for right, permission in RIGHTS.items() if user.has_perm(permission))
+        yield from (right for right, permission in DJANGO_PERMISSIONS.items() if user.has_perm(permission))
 
 
 @cache

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 try:
     from stowhand.web.asgi import dashboard
-    from stowhand.web.request import Permission, Visitor
+    from stowhand.web.request import Right, Visitor
 except ImportError as error:
     raise ImportError(f"the dashboard needs more packages: pip install 'stowhand[web]' ({error})") from error
 
-__all__ = ["Permission", "Visitor", "dashboard"]
+__all__ = ["Right", "Visitor", "dashboard"]

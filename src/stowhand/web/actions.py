@@ -1,7 +1,7 @@
 """Changes from the dashboard: actions on jobs, pauses, and jobs run again with changes. Each is audited.
 
 After a form, the browser is redirected to the form's page, which shows the result for each job. A form that is sent
-twice acts once: an action names the requested state of a job, and the key of an added job is derived from its form.
+twice acts once: an action names the requested state of a job, and the form determines the key of an added job.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from stowhand.web.request import (
     Forbidden,
     Form,
     InvalidField,
-    Permission,
     Reply,
     Request,
+    Right,
     View,
     Visitor,
     fields_of,
@@ -52,23 +52,24 @@ from stowhand.web.request import (
 
 T = TypeVar("T")
 FORM_KEY_SECONDS = 86_400.0
-"""Seconds after a job has completed in which sending its form again finds that job, and adds no other."""
+"""Seconds after a job has completed in which sending its form again adds no other job."""
 MAX_NAMED_JOBS = 5
-"""Jobs that a question lists with their tasks."""
+"""Maximum number of jobs that a question lists with their tasks."""
 MAX_FORM_PAYLOAD_LENGTH = 20_000
-"""Characters of the longest payload that a form shows."""
+"""Maximum number of characters of a payload that a form shows."""
 FORM_FIELDS = ("payload", "serial", "priority", "max_attempts", "when", "once")
 JobChange = Callable[[QueueStore, Sequence[int], Request], Awaitable[Sequence[Answer]]]
 
 
 class Action(msgspec.Struct, frozen=True):
-    """An action on jobs. ``warning``: the text of a question before the action."""
+    """An action on jobs."""
 
     label: str
     act: JobChange
     states: frozenset[State]
     """States of the jobs that the action changes."""
     warning: str = ""
+    """Text of a question before the action; empty if the action needs no question."""
 
 
 async def _reschedule(store: QueueStore, ids: Sequence[int], request: Request) -> Sequence[Answer]:
@@ -94,7 +95,7 @@ async def _change_time(
 
 
 _WAITING_STATES = frozenset({State.QUEUED, State.ERRORED})
-ACTIONS = {
+JOB_ACTIONS = {
     # The enter key in a field of the form selects the first action.
     "reschedule": Action("Reschedule", _reschedule, _WAITING_STATES),
     "run": Action(
@@ -118,7 +119,7 @@ ACTIONS = {
     ),
     "fail": Action(
         "Fail",
-        lambda store, ids, request: fail(store, ids, request.sent("reason").strip() or None),
+        lambda store, ids, request: fail(store, ids, request.form_value("reason").strip() or None),
         _WAITING_STATES,
         "A job that you fail runs again only if it is retried.",
     ),
@@ -129,13 +130,13 @@ ACTIONS = {
         "A removed job cannot be restored.",
     ),
 }
-MATCHING_STATES = {"retry": frozenset({State.FAILED}), "cancel": _WAITING_STATES | {State.PROCESSING}}
-"""Actions on all jobs that match a list's filters, and the states of the jobs that they change."""
+STATES_BY_MATCHING_ACTION = {"retry": frozenset({State.FAILED}), "cancel": _WAITING_STATES | {State.PROCESSING}}
+"""States of the jobs that an action on all matching jobs of a list changes."""
 MAX_MATCHING_JOBS = 10_000
-"""Jobs that one form changes. Further matches need another form."""
+"""Maximum number of jobs that one form changes. Further matches need another form."""
 JOBS_PER_CALL = 1000
 SEARCH_SECONDS = 5.0
-"""Seconds for finding the matching jobs."""
+"""Maximum time for finding the matching jobs."""
 PAUSE_ACTIONS: dict[str, Callable[[Operator, str], Awaitable[QueueChange | SerialChange | TaskChange]]] = {
     "pause serial": lambda operate, name: operate.pause_serial(name),
     "resume serial": lambda operate, name: operate.resume_serial(name),
@@ -147,59 +148,71 @@ PAUSE_ACTIONS: dict[str, Callable[[Operator, str], Awaitable[QueueChange | Seria
 
 
 class ActionPages:
-    """Pages that change jobs. ``complete`` adds to a new job the options that its task declares."""
+    """Pages that change jobs. ``add_task_options`` adds to a new job the options that its task declares."""
 
-    def __init__(self, events: Events, complete: Callable[[NewJob], NewJob] = lambda job: job) -> None:
+    def __init__(self, events: Events, add_task_options: Callable[[NewJob], NewJob] = lambda job: job) -> None:
         self._events = events
-        self._complete = complete
+        self._add_task_options = add_task_options
 
     async def act(self, request: Request, reader: Reader) -> View | Reply:
         """Carry out the form: act on jobs, or pause or resume a serial key, task or queue."""
-        word = next((word for word in PAUSE_ACTIONS if word in request.form), request.sent("action"))
-        if word in PAUSE_ACTIONS:
-            name = request.sent(word)
-            pausing = reader.act(lambda store: PAUSE_ACTIONS[word](store.operate, name))
-            change = await self._audit_errors(request, word, [name], pausing)
-            done = ActionResult.DONE if change.changed else ActionResult.UNCHANGED
-            self._audit(request, word, [name], [done])
-            return _back(request, [f"{word.capitalize()} {name}".rstrip() + f": {done}"])
-        if (action := ACTIONS.get(word)) is None:
-            raise InvalidField(f"no action {word!r}; there are: {', '.join([*ACTIONS, *PAUSE_ACTIONS])}")
-        if word != "reschedule" and (request.sent("when") + request.sent("priority")).strip():
+        action_name = request.form_value("action")
+        for pause_action in PAUSE_ACTIONS:
+            if pause_action in request.form:
+                return await self._pause(request, reader, pause_action)
+        if (action := JOB_ACTIONS.get(action_name)) is None:
+            raise InvalidField(
+                f"unknown action {action_name!r}; use one of {', '.join([*JOB_ACTIONS, *PAUSE_ACTIONS])}"
+            )
+        if action_name != "reschedule" and (request.form_value("when") + request.form_value("priority")).strip():
             raise InvalidField(f"When, Priority: only Reschedule takes them; leave them empty for {action.label}")
         ids = [read_id(value) for value in dict.fromkeys(request.form.get("id", ()))]
         if len(ids) > JOBS_PER_PAGE:
-            raise InvalidField(f"id: {len(ids)} jobs at once; a page has {JOBS_PER_PAGE}")
+            raise InvalidField(f"id: {len(ids)} jobs at once; the maximum is {JOBS_PER_PAGE}")
         if not ids:
-            return _back(request, ["No job was selected."])
-        if action.warning and not request.sent("sure"):
+            return _redirect_back(request, ["No job was selected."])
+        if action.warning and not request.form_value("sure"):
             return await _question(request, reader, action, ids)
-        operation = reader.act(lambda store: action.act(store, ids, request))
-        answers = await self._audit_errors(request, word, ids, operation)
-        self._audit(request, word, [one.job_id for one in answers], [one.result for one in answers])
-        return _back(request, _messages(action, answers), is_removed=word == "remove")
+        operation = reader.change(lambda store: action.act(store, ids, request))
+        answers = await self._audit_errors(request, action_name, ids, operation)
+        self._audit_answers(request, action_name, answers)
+        return _redirect_back(request, _messages(action, answers), is_removed=action_name == "remove")
+
+    async def _pause(self, request: Request, reader: Reader, action_name: str) -> Reply:
+        """Pause or resume a serial key, task or queue."""
+        name = request.form_value(action_name)
+        operation = reader.change(lambda store: PAUSE_ACTIONS[action_name](store.operate, name))
+        change = await self._audit_errors(request, action_name, [name], operation)
+        result = ActionResult.DONE if change.changed else ActionResult.UNCHANGED
+        self._audit(request, action_name, [name], [result])
+        return _redirect_back(request, [f"{action_name.capitalize()} {name}".rstrip() + f": {result}"])
 
     async def act_on_matching(self, request: Request, reader: Reader) -> View | Reply:
         """Retry or cancel all jobs that match the filters of a list, after one question."""
-        word = read("action", request.sent("action"), lambda word: parse_word(word, MATCHING_STATES)) or "retry"
-        action, filters = ACTIONS[word], msgspec.structs.replace(request, query=fields_of(request.sent("matching")))
-        wanted = await search_of(filters, reader)
-        states = tuple(state for state in State if state in wanted.requested_states & MATCHING_STATES[word])
+        action_name = read("action", request.form_value("action"), _read_matching_action) or "retry"
+        action = JOB_ACTIONS[action_name]
+        list_request = msgspec.structs.replace(request, query=fields_of(request.form_value("matching")))
+        search = await search_of(list_request, reader)
+        changed_states = search.requested_states & STATES_BY_MATCHING_ACTION[action_name]
+        states = tuple(state for state in State if state in changed_states)
         if not states:
             raise InvalidField(f"{action.label}: it changes no job of this list; choose another state")
-        jobs, is_all = await _matching(reader, request, msgspec.structs.replace(wanted, states=states))
-        if not jobs:
-            return _back(request, ["No job matches anymore."])
-        if not request.sent("sure"):
-            return _question_about_matching(request, action, jobs, states, is_all=is_all)
+        job_ids, is_all = await _matching(reader, request, msgspec.structs.replace(search, states=states))
+        if not job_ids:
+            return _redirect_back(request, ["No job matches anymore."])
+        if not request.form_value("sure"):
+            return _question_about_matching(request, action, job_ids, states, is_all=is_all)
         counts: Counter[str] = Counter()
-        for start in range(0, len(jobs), JOBS_PER_CALL):
-            ids = jobs[start : start + JOBS_PER_CALL]
-            answers = await self._audit_errors(request, word, ids, reader.act(partial(_act_on, ids=ids, word=word)))
-            self._audit(request, word, [one.job_id for one in answers], [one.result for one in answers])
+        for start in range(0, len(job_ids), JOBS_PER_CALL):
+            ids = job_ids[start : start + JOBS_PER_CALL]
+            operation = reader.change(partial(_act_on, ids=ids, action_name=action_name))
+            answers = await self._audit_errors(request, action_name, ids, operation)
+            self._audit_answers(request, action_name, answers)
             counts.update(map(_outcome_text, answers))
         lines = [f"{action.label} {number:,} {_noun(number)}: {outcome}" for outcome, number in counts.items()]
-        return _back(request, lines if is_all else [*lines, "More jobs match; repeat the action to change them."])
+        if not is_all:
+            lines.append("More jobs match; repeat the action to change them.")
+        return _redirect_back(request, lines)
 
     async def show_form(self, request: Request, reader: Reader) -> View:
         """Return the form for a job like this one."""
@@ -208,30 +221,31 @@ class ActionPages:
     async def run_again(self, request: Request, reader: Reader) -> View | Reply:
         """Add the job of the form, or show the form again with the error."""
         original = await _original(request, reader)
-        sent = repr([original.id, *map(request.sent, FORM_FIELDS)])  # a form with other values adds another job
-        once = request.sent("once") and hashlib.sha256(sent.encode()).hexdigest()[:32]
+        form_text = repr([original.id, *map(request.form_value, FORM_FIELDS)])  # Other values add another job.
+        form_id = request.form_value("once") and hashlib.sha256(form_text.encode()).hexdigest()[:32]
         try:
-            job = self._job(request, original, once)
-            operation = reader.act(lambda store: store.jobs.enqueue(job))
+            job = self._new_job(request, original, form_id)
+            operation = reader.change(lambda store: store.jobs.enqueue(job))
             job_id = (await self._audit_errors(request, "run again", [original.id], operation)).id
         except (InvalidJob, InvalidField) as error:
-            return _form(request, original, {name: request.sent(name) for name in FORM_FIELDS}, str(error))
+            return _form(request, original, {name: request.form_value(name) for name in FORM_FIELDS}, str(error))
         self._audit(request, "run again", [original.id, job_id], ["", "added"])
         return redirect(
             request.href("/job", id=job_id), messages=[f"Added job {job_id}, as job {original.id} with changes."]
         )
 
-    def _job(self, request: Request, original: Job, form_id: str) -> NewJob:
+    def _new_job(self, request: Request, original: Job, form_id: str) -> NewJob:
         if is_step(original.task, original.key):
             raise InvalidJob("a step of a flow runs within its flow; retry it, or create another job of the flow")
-        when, payload = _when(request), request.sent("payload")
-        if request.may(Permission.PAYLOADS):
+        when = _when(request)
+        payload = request.form_value("payload")
+        if request.may(Right.PAYLOADS):
             is_unchanged = not payload.strip() and len(original.payload_text) > MAX_FORM_PAYLOAD_LENGTH
             payload = original.payload_text if is_unchanged else restored_text(payload, original.payload_text)
         options: dict[str, Any] = {field.name: getattr(original, field.name) for field in OPTIONS} | {
             "key": None,
             "flags": without_carried(original.flags),
-            "serial": request.sent("serial").strip() or None,
+            "serial": request.form_value("serial").strip() or None,
             "priority": _number(request, "priority") or 0,
             "max_attempts": _number(request, "max_attempts"),
         }
@@ -242,8 +256,8 @@ class ActionPages:
             delay=when.delay,
             **options,
         )
-        job = self._complete(limits.check(job))
-        if job.key is None and form_id:  # the same form adds no second job, even after a lost reply
+        job = self._add_task_options(limits.check(job))
+        if job.key is None and form_id:  # The same form adds no second job, even after a lost reply.
             key = f"again:{form_id}"
             job = msgspec.structs.replace(job, key=key, key_mode=KeyMode.UNIQUE, unique_period=FORM_KEY_SECONDS)
         return job
@@ -253,86 +267,97 @@ class ActionPages:
         try:
             return await operation
         except StoreError as error:
-            results = "refused" if isinstance(error, StoreRefused) else "not known"
-            if not isinstance(error, SchemaError):  # the schema is checked before any change
-                self._audit(request, action, ids, [results] * len(ids))
+            result = "refused" if isinstance(error, StoreRefused) else "not known"
+            if not isinstance(error, SchemaError):  # The schema is checked before any change.
+                self._audit(request, action, ids, [result for _ in ids])
             raise
 
-    def _audit(self, request: Request, action: str, ids: Sequence[object], answers: Sequence[str]) -> None:
-        changed, results = tuple(map(str, ids)), tuple(map(str, answers))
-        self._events.emit(DashboardChanged(action, request.visitor.name, changed, results, request.address))
+    def _audit_answers(self, request: Request, action: str, answers: Sequence[Answer]) -> None:
+        self._audit(request, action, [answer.job_id for answer in answers], [answer.result for answer in answers])
+
+    def _audit(self, request: Request, action: str, ids: Sequence[object], results: Sequence[str]) -> None:
+        event = DashboardChanged(
+            action, request.visitor.name, tuple(map(str, ids)), tuple(map(str, results)), request.address
+        )
+        self._events.emit(event)
 
 
-def declared_by(app: App) -> Callable[[NewJob], NewJob]:
-    """Return a function that adds the options of an App's tasks to jobs.
+def task_options_adder(app: App) -> Callable[[NewJob], NewJob]:
+    """Return a function that adds to a job the options that its task declares.
 
-    The first job imports the App's modules, since they may mount this dashboard.
+    Its first call imports the App's modules. An earlier import could be circular, since they may mount this dashboard.
     """
 
-    def complete(job: NewJob) -> NewJob:
+    def add_task_options(job: NewJob) -> NewJob:
         app.discover()
         return app.registry.complete_foreign_job(job)
 
-    return complete
+    return add_task_options
+
+
+def _read_matching_action(text: str) -> str:
+    return parse_word(text, STATES_BY_MATCHING_ACTION)
 
 
 def _when(request: Request) -> RunTime:
-    return read("When", request.sent("when").strip(), parse_run_time) or RunTime()
+    return read("When", request.form_value("when").strip(), parse_run_time) or RunTime()
 
 
 def _number(request: Request, name: str) -> int | None:
-    return read(name, request.sent(name).strip(), parse_integer)
+    return read(name, request.form_value(name).strip(), parse_integer)
 
 
 async def _question(request: Request, reader: Reader, action: Action, ids: Sequence[int]) -> View:
-    """Return the form as a question. It is a page, because a dialog needs a script."""
+    """Return a page with a question and the form. A dialog would need a script."""
     names = []
     for job_id in ids[:MAX_NAMED_JOBS]:
-        job = await reader.job(request.visitor, job_id) if request.may(Permission.LOOK) else None
+        job = await reader.job(request.visitor, job_id) if request.may(Right.LOOK) else None
         names.append(f"{job_id} ({job.task}, {job.state})" if job is not None else f"{job_id}")
     if len(ids) > MAX_NAMED_JOBS:
         names.append(f"and {len(ids) - MAX_NAMED_JOBS} more")
-    sent = [(name, value) for name, values in request.form.items() if name != "token" for value in values]
-    ask = Form(
+    fields = [(name, value) for name, values in request.form.items() if name != "token" for value in values]
+    form = Form(
         path="/act",
         button=f"{action.label} {len(ids)} {_noun(len(ids))}",
-        hidden=(*sent, ("sure", "yes")),
-        field=("reason", "Reason", "text") if action is ACTIONS["fail"] else None,
+        hidden=(*fields, ("sure", "yes")),
+        field=("reason", "Reason", "text") if action is JOB_ACTIONS["fail"] else None,
     )
-    values = {"words": f"{action.label} {', '.join(names)}?", "hint": action.warning, "ask": ask}
+    values = {"message": f"{action.label} {', '.join(names)}?", "hint": action.warning, "form": form}
     return View(template="base.html", title="Are you sure?", values=values)
 
 
-async def _matching(reader: Reader, request: Request, wanted: Search) -> tuple[list[int], bool]:
+async def _matching(reader: Reader, request: Request, search: Search) -> tuple[list[int], bool]:
     """Return the ids of the jobs that match, up to a maximum, and whether these are all."""
-    jobs: list[int] = []
-    ends = stopwatch() + SEARCH_SECONDS
-    wanted = msgspec.structs.replace(wanted, limit=MAX_SEARCH_RESULTS, budget=0.5, position="")
-    while (result := await reader.search(request.visitor, wanted)) is not None:
-        jobs += [job.id for job in result.jobs]
+    job_ids: list[int] = []
+    deadline = stopwatch() + SEARCH_SECONDS
+    search = msgspec.structs.replace(search, limit=MAX_SEARCH_RESULTS, budget=0.5, position="")
+    while (result := await reader.search(request.visitor, search)) is not None:
+        job_ids += [job.id for job in result.jobs]
         if result.next_position is None:
-            return jobs, True
-        if len(jobs) >= MAX_MATCHING_JOBS or stopwatch() > ends:
+            return job_ids, True
+        if len(job_ids) >= MAX_MATCHING_JOBS or stopwatch() > deadline:
             break
-        wanted = msgspec.structs.replace(wanted, position=result.next_position)
-    return jobs, False
+        search = msgspec.structs.replace(search, position=result.next_position)
+    return job_ids, False
 
 
-async def _act_on(store: QueueStore, ids: Sequence[int], word: str) -> Sequence[Answer]:
-    return await (store.admin.cancel_jobs(ids) if word == "cancel" else retry_failed(store, ids))
+async def _act_on(store: QueueStore, ids: Sequence[int], action_name: str) -> Sequence[Answer]:
+    if action_name == "cancel":
+        return await store.admin.cancel_jobs(ids)
+    return await retry_failed(store, ids)
 
 
 def _question_about_matching(
-    request: Request, action: Action, jobs: Sequence[int], states: Sequence[State], *, is_all: bool
+    request: Request, action: Action, job_ids: Sequence[int], states: Sequence[State], *, is_all: bool
 ) -> View:
-    number = f"{len(jobs):,} {', '.join(states)} {_noun(len(jobs))}"
-    filters = fields_of(request.sent("matching")).items()
+    jobs = f"{len(job_ids):,} {', '.join(states)} {_noun(len(job_ids))}"
+    filters = fields_of(request.form_value("matching")).items()
     filter_texts = [f"{name} {value}" for name, values in filters if name != "state" for value in values]
-    words = f"{action.label} {number}" + (f" with {', '.join(filter_texts)}" if filter_texts else "") + "?"
-    sent = [(name, request.sent(name)) for name in ("action", "matching", "back")]
-    ask = Form(path="/act/matching", button=f"{action.label} {number}", hidden=(*sent, ("sure", "yes")))
+    condition = f" with {', '.join(filter_texts)}" if filter_texts else ""
+    fields = [(name, request.form_value(name)) for name in ("action", "matching", "back")]
+    form = Form(path="/act/matching", button=f"{action.label} {jobs}", hidden=(*fields, ("sure", "yes")))
     hint = "" if is_all else f"More jobs match. At most {MAX_MATCHING_JOBS:,} are changed at once."
-    values = {"words": words, "hint": hint, "ask": ask}
+    values = {"message": f"{action.label} {jobs}{condition}?", "hint": hint, "form": form}
     return View(template="base.html", title="Are you sure?", values=values)
 
 
@@ -340,8 +365,8 @@ def _noun(number: int) -> str:
     return "job" if number == 1 else "jobs"
 
 
-def _back(request: Request, lines: Sequence[str], *, is_removed: bool = False) -> Reply:
-    page = own_page(request.sent("back"))
+def _redirect_back(request: Request, lines: Sequence[str], *, is_removed: bool = False) -> Reply:
+    page = own_page(request.form_value("back"))
     page = "/jobs" if is_removed and page.startswith("/job?") else page
     return redirect(request.prefix + page, messages=lines)
 
@@ -360,36 +385,36 @@ def _outcome_text(answer: Answer) -> str:
 
 async def _original(request: Request, reader: Reader) -> Job:
     """Return the job with its payload. The form decides which parts the visitor sees."""
-    if not request.may(Permission.LOOK):
+    if not request.may(Right.LOOK):
         raise Forbidden("Running a job again also needs the right “look”.")
-    return await job_of(request, reader, Visitor(rights=frozenset({Permission.PAYLOADS})))
+    return await job_of(request, reader, Visitor(rights=frozenset({Right.PAYLOADS})))
 
 
-def _form(request: Request, original: Job, sent: dict[str, str], words: str = "") -> View:
-    shown: dict[str, Any] = {
+def _form(request: Request, original: Job, sent: dict[str, str], message: str = "") -> View:
+    fields: dict[str, Any] = {
         "payload": "{}",
         "serial": original.serial or "",
         "priority": original.priority,
         "when": "",
     }
-    is_large = request.may(Permission.PAYLOADS) and len(original.payload_text) > MAX_FORM_PAYLOAD_LENGTH
+    is_large = request.may(Right.PAYLOADS) and len(original.payload_text) > MAX_FORM_PAYLOAD_LENGTH
     if is_large:
-        shown["payload"] = ""
-    elif request.may(Permission.PAYLOADS):
-        with suppress(msgspec.DecodeError):  # SQL may have written invalid JSON
-            shown["payload"] = msgspec.json.format(redacted_text(original.payload_text), indent=2)
+        fields["payload"] = ""
+    elif request.may(Right.PAYLOADS):
+        with suppress(msgspec.DecodeError):  # SQL may have written invalid JSON.
+            fields["payload"] = msgspec.json.format(redacted_text(original.payload_text), indent=2)
     values = {
         "page": "again",
-        "words": words,
+        "message": message,
         "job": original.id,
         "task": original.task,
         "flags": without_carried(original.flags),
     }
-    values |= {"is_large": is_large, "is_hidden": not (request.may(Permission.PAYLOADS) and original.payload_text)}
-    values["sent"] = shown | {"max_attempts": original.max_attempts} | sent
+    values |= {"is_large": is_large, "is_hidden": not (request.may(Right.PAYLOADS) and original.payload_text)}
+    values["fields"] = fields | {"max_attempts": original.max_attempts} | sent
     return View(
         template="jobs.html",
         title=f"Run job {original.id} again, with changes",
         values=values,
-        status=400 if words else 200,
+        status=400 if message else 200,
     )

@@ -29,22 +29,22 @@ VisitorReader = Callable[[HttpRequest], Awaitable[Visitor]]
 class Asgi:
     """ASGI application of a board.
 
-    ``visitor`` identifies the visitor of a request; without it, the board does. ``prefix``: mount path, if the server
-    does not provide it.
+    ``identify_visitor`` identifies the visitor of a request; without it, the board does. ``prefix``: mount path, if the
+    server does not provide it.
     """
 
-    def __init__(self, board: Board, visitor: VisitorReader | None = None, prefix: str = "") -> None:
+    def __init__(self, board: Board, identify_visitor: VisitorReader | None = None, prefix: str = "") -> None:
         self._board = board
-        self._visitor = visitor
+        self._identify_visitor = identify_visitor
         self._prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         request = HttpRequest(scope, receive)
-        visitor = None if self._visitor is None else partial(self._visitor, request)
+        read_visitor = None if self._identify_visitor is None else partial(self._identify_visitor, request)
         try:
-            response = _response(await self._board.answer(await _read(request, visitor, self._prefix)))
+            response = _response(await self._board.answer(await _read(request, read_visitor, self._prefix)))
         except ClientDisconnect:
             return
         except Refused as refused:
@@ -53,10 +53,11 @@ class Asgi:
         await response(scope, receive, send)
 
 
-async def _read(http: HttpRequest, visitor: Callable[[], Awaitable[Visitor]] | None, prefix: str) -> Request:
+async def _read(http: HttpRequest, read_visitor: Callable[[], Awaitable[Visitor]] | None, prefix: str) -> Request:
     """Read the request. Raises Refused for a form that is too large."""
     root, path = http.scope.get("root_path", ""), http.scope["path"]
-    headers = {name: ", ".join(http.headers.getlist(name)) for name in http.headers}  # no value hides another
+    # Repeated headers are joined, so that no value hides another.
+    headers = {name: ", ".join(http.headers.getlist(name)) for name in http.headers}
     headers["cookie"] = "; ".join(http.headers.getlist("cookie"))
     return Request(
         method=http.method,
@@ -67,9 +68,9 @@ async def _read(http: HttpRequest, visitor: Callable[[], Awaitable[Visitor]] | N
         peer=http.client.host if http.client is not None else "",
         is_secure=http.scope.get("scheme") == "https",
         prefix=quote(root + prefix),
-        visitor=Visitor() if visitor is None else await visitor(),
-        is_identified=visitor is not None,
-        read_visitor=visitor,
+        visitor=Visitor() if read_visitor is None else await read_visitor(),
+        is_identified=read_visitor is not None,
+        read_visitor=read_visitor,
     )
 
 
@@ -82,7 +83,7 @@ def _response(reply: Reply) -> Response:
 
 
 def dashboard(
-    kept: App | QueueStore,
+    app_or_store: App | QueueStore,
     *,
     rights: Callable[[HttpRequest], VisitorRights | Awaitable[VisitorRights]],
     prefix: str = "",
@@ -93,20 +94,23 @@ def dashboard(
         app.mount("/jobs-admin", dashboard(jobs, rights=lambda request: ["look"] if request.user.is_staff else []))
 
     Args:
-        kept: An App, or a store. The first page opens it; you close it.
-        rights: Returns what the sender of a request may do: some of ``look``, ``payloads``, ``act``, ``add``, or a
-            ``Visitor``, whose name is kept for the audit. It may be ``async``. If it raises, nothing is shown.
+        app_or_store: An App, or a store. The first page opens it; you close it.
+        rights: Returns the rights of the sender of a request: some of ``look``, ``payloads``, ``act``, ``add``, or a
+            ``Visitor``, whose name appears in the audit. It may be ``async``. If it raises, nothing is shown.
         prefix: Path where it is mounted, if the server does not provide it (``root_path``).
-        events: Receive changes and outages. By default they are logged.
+        events: Receives changes and outages. By default they are logged.
+
+    Raises:
+        ConfigurationError: ``prefix`` is not a path like ``/jobs-admin``.
 
     """
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
         raise ConfigurationError(f"dashboard: prefix: {prefix!r} given; write it like /jobs-admin")
 
-    async def visitor(request: HttpRequest) -> Visitor:
-        result = rights(request)
-        return Visitor.of(await result if inspect.isawaitable(result) else result)
+    async def identify_visitor(request: HttpRequest) -> Visitor:
+        visitor_rights = rights(request)
+        return Visitor.of(await visitor_rights if inspect.isawaitable(visitor_rights) else visitor_rights)
 
     if events is None:
         LendingListener(events := Events(), name="web")
-    return Asgi(mounted_board(kept, events), visitor, prefix)
+    return Asgi(mounted_board(app_or_store, events), identify_visitor, prefix)

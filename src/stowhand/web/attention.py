@@ -1,6 +1,7 @@
 """Attention items, and the outlook for due jobs, from the state of a store. The functions are pure.
 
-Texts isolate names of users, so that right-to-left letters do not reorder the words after them: ``שלח: 5 jobs``.
+Names that users chose are isolated in texts. Otherwise right-to-left letters would reorder the words after them:
+``שלח: 5 jobs``.
 """
 
 from __future__ import annotations
@@ -21,22 +22,25 @@ from stowhand.protocols.queue_store import Failures
 from stowhand.protocols.throughput import Period, total
 
 RECENT_FAILURE_PERIOD = timedelta(hours=1)
-"""Time for which a failure is recent."""
+"""Maximum age of a recent failure."""
 ATTEMPT_PERIOD = timedelta(minutes=10)
 """Period in which the attempts of a task are counted, and for which a job may hold its serial key."""
-MIN_ATTEMPTS, MIN_FAILED_SHARE = 5, 0.5
-"""Minimum number of attempts in ATTEMPT_PERIOD, and minimum share of failed ones, to report a task."""
+MIN_ATTEMPTS = 5
+"""Minimum number of attempts in ATTEMPT_PERIOD to report a task."""
+MIN_FAILED_SHARE = 0.5
+"""Minimum share of failed attempts to report a task."""
 RATE_PERIOD = timedelta(minutes=5)
 """Period over which the rate is measured."""
 MAX_ITEMS_PER_KIND = 3
-"""Items of one kind; a further item links to the others."""
+"""Maximum number of items of one kind; a further item links to the others."""
 WAITING_STATES = [State.QUEUED.value, State.ERRORED.value]
 """States of waiting jobs, for links to them."""
-PAUSE_COMMAND, RESUME_COMMAND = "stowhand serials pause", "stowhand serials resume"
+PAUSE_COMMAND = "stowhand serials pause"
+RESUME_COMMAND = "stowhand serials resume"
 
 
 class AttentionItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that needs attention: a text, a link, and advice."""
+    """A problem that needs attention, with a link and advice."""
 
     text: str
     """A sentence that ends with the time ``first_at``, if set: ``mail: 3 jobs failed by hand, the first …``."""
@@ -78,32 +82,32 @@ def attention_items(state: StoreState) -> list[AttentionItem]:
         (_blocked, "workers"),
         (_abandoned_threads, "workers"),
         (_lost, "workers"),
-        (_dead_workers, "tasks"),
+        (_lost_attempts, "tasks"),
     )
-    return [item for kind, others in kinds for item in _limited(kind(state), others)]
+    return [item for find_items, list_page in kinds for item in _limited(find_items(state), list_page)]
 
 
 def outlook(state: StoreState) -> str:
     """Estimate how long the due jobs take at the rate of the last minutes.
 
-    Only jobs that may run count. A job may be paused by its task, its serial key, or both. If the overlap is not known,
-    the text gives the maximum.
+    Only jobs that may run count. A pause may concern the task of a job, its serial key, or both. If the overlap is not
+    known, the text gives the maximum.
     """
     all_due = sum((row.due for row in state.tasks), BoundedCount())
     due = sum((row.due for row in state.tasks if row.paused_since is None and row.serving), BoundedCount())
-    stuck = {job.serial for job in state.holders}
-    blocked = sum(row.due for row in state.serials if row.paused_since is not None or row.name in stuck)
+    long_held = {job.serial for job in state.holders}
+    blocked = sum(row.due for row in state.serials if row.paused_since is not None or row.name in long_held)
     min_number, max_number = max(due.number - blocked, 0), min(due.number, max(all_due.number - blocked, 0))
     if not max_number:
         return "No due job can run now." if all_due.number else "Nothing is due."
     due = msgspec.structs.replace(due, number=max_number)
     text = f"{_jobs(due)} due" if min_number == max_number else f"At most {_jobs(due)} due that may run now"
-    # The rate is of whole minutes, and of the elapsed part of this one.
-    first_at = (state.now - RATE_PERIOD).replace(second=0, microsecond=0)
-    done = total(period for period in state.last_hour if period.start >= first_at).finished
-    if not done:
+    # The rate covers whole minutes and the elapsed part of the current one.
+    since = (state.now - RATE_PERIOD).replace(second=0, microsecond=0)
+    finished = total(period for period in state.last_hour if period.start >= since).finished
+    if not finished:
         return f"{text}, and none finished in the last {format_span(RATE_PERIOD.total_seconds())}."
-    remaining = format_span(max(due.number * (state.now - first_at).total_seconds() / done, 1))
+    remaining = format_span(max(due.number * (state.now - since).total_seconds() / finished, 1))
     return f"{text}; at this rate that is {remaining} of work."
 
 
@@ -125,9 +129,9 @@ def needs_figures_by_task(last_hour: Sequence[Period], now: datetime) -> bool:
 
 
 def failing_tasks(by_task: Sequence[Period], now: datetime) -> dict[str, tuple[int, int]]:
-    """Return the tasks with mostly failed recent attempts and retries: the failed and the ended attempts of each.
+    """Return the failed and the ended recent attempts of each task whose attempts mostly fail and are retried.
 
-    A task whose jobs all fail permanently at once is listed among the failures already.
+    A task whose jobs all fail permanently at once is already listed among the failures.
     """
     periods_by_task: defaultdict[str, list[Period]] = defaultdict(list)
     for period in by_task:
@@ -184,8 +188,8 @@ def _long_held(state: StoreState) -> Iterator[AttentionItem]:
 def _orphaned(state: StoreState) -> Iterator[AttentionItem]:
     for row in state.tasks:
         if row.is_unserved and row.paused_since is None:
-            text = f"No worker has the task {_isolated(row.name)}, of which {_jobs(row.due)} due"
-            advice = "Start a worker that has it, or correct its name. Workers over HTTP are not known here."
+            text = f"No worker has the task {_isolated(row.name)}; {_jobs(row.due)} due"
+            advice = "Start a worker that has it, or correct its name. This list lacks workers over HTTP."
             yield AttentionItem(text=text, query={"task": row.name, "state": WAITING_STATES}, advice=advice)
 
 
@@ -208,12 +212,12 @@ def _failing_since(periods: Iterable[Period]) -> datetime:
     """Return the start of the latest run of minutes in which most attempts failed."""
     started_at = None
     for period in sorted(periods, key=lambda period: period.start, reverse=True):
-        is_well = period.tally.errors < MIN_FAILED_SHARE * period.tally.ended
-        if is_well and started_at is not None:
+        is_failing = period.tally.errors >= MIN_FAILED_SHARE * period.tally.ended
+        if not is_failing and started_at is not None:
             break
-        if not is_well and period.tally.errors:
+        if is_failing and period.tally.errors:
             started_at = period.start
-    assert started_at is not None  # most attempts of the last minutes failed
+    assert started_at is not None  # Most attempts of the last minutes failed.
     return started_at
 
 
@@ -237,10 +241,11 @@ def _blocked(state: StoreState) -> Iterator[AttentionItem]:
 def _abandoned_threads(state: StoreState) -> Iterator[AttentionItem]:
     for row in state.workers:
         if row.is_alive and (number := row.description.abandoned_threads):
-            threads = "1 thread has" if number == 1 else f"{number} threads have"
-            text = f"{threads} outlived their attempts in worker {row.description.name}, and cannot be stopped"
+            threads = "1 abandoned thread" if number == 1 else f"{number} abandoned threads"
+            text = f"{threads} in worker {row.description.name} cannot be stopped"
             advice = (
-                f"With {row.description.concurrency} it claims nothing more. Set timeouts in the calls of its tasks."
+                f"With {row.description.concurrency} of them the worker claims nothing more. Set timeouts in the calls"
+                " that its tasks make."
             )
             yield AttentionItem(text=text, page="workers", advice=advice, is_bad=number >= row.description.concurrency)
 
@@ -250,29 +255,32 @@ def _lost(state: StoreState) -> Iterator[AttentionItem]:
         if not row.is_alive:
             text = f"Worker {row.description.name} on {row.description.host} was lost"
             yield AttentionItem(
-                text=text, page="workers", advice="Its jobs run elsewhere once leases end.", is_bad=False
+                text=text, page="workers", advice="Its jobs run elsewhere when their leases expire.", is_bad=False
             )
 
 
-def _dead_workers(state: StoreState) -> Iterator[AttentionItem]:
-    """Report attempts that ended because their worker died."""
+def _lost_attempts(state: StoreState) -> Iterator[AttentionItem]:
+    """Report attempts whose worker was lost."""
     if number := sum(period.tally.resets for period in state.last_hour):
         resets_by_task: Counter[str] = Counter()
         for period in state.by_task:
             resets_by_task[period.task or ""] += period.tally.resets
         ((main_task, _),) = resets_by_task.most_common(1) or (("", 0),)
-        text = f"{number:,} {'attempt' if number == 1 else 'attempts'} ended with a dead worker within the last hour"
-        advice = "Most of this task. After two such deaths a job is a suspect: it runs apart from other jobs."
+        attempts = "1 attempt" if number == 1 else f"{number:,} attempts"
+        text = f"{attempts} lost their worker within the last hour, most of them of this task"
+        advice = "After two lost workers a job is a suspect: it runs apart from other jobs."
         yield AttentionItem(text=text, query={"task": main_task}, advice=advice)
 
 
-def _limited(items: Iterable[AttentionItem], others: str) -> Iterator[AttentionItem]:
-    """Yield the first items of one kind, and one more that links to the others."""
+def _limited(items: Iterable[AttentionItem], list_page: str) -> Iterator[AttentionItem]:
+    """Yield the first items of one kind, and one more that links to the page with the others."""
     all_items = list(items)
     yield from all_items[:MAX_ITEMS_PER_KIND]
     if len(all_items) > MAX_ITEMS_PER_KIND:
         yield AttentionItem(
-            text=f"and {len(all_items) - MAX_ITEMS_PER_KIND:,} more like these", page=others, is_bad=all_items[0].is_bad
+            text=f"and {len(all_items) - MAX_ITEMS_PER_KIND:,} more like these",
+            page=list_page,
+            is_bad=all_items[0].is_bad,
         )
 
 

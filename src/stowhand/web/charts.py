@@ -1,6 +1,6 @@
 """Charts: pure functions from numbers to SVG. The stylesheet defines colours and widths.
 
-The drawing is stretched to the available width, so its texts surround it as HTML. Texts about one column are in a
+The drawing is stretched to the available width, so its texts are HTML around it. Texts about one column are in a
 ``title``, for the pointer and for screen readers.
 """
 
@@ -18,113 +18,142 @@ from stowhand.observe.safe_text import shorten
 from stowhand.protocols.operator import AppVersion
 from stowhand.protocols.throughput import OutcomeCounts, Slot
 
-CHART_HEIGHT, MAX_NAMED_VERSIONS = 100, 3
-EMPTY = Markup("")
+CHART_HEIGHT = 100
+"""Height of a drawing in its own units."""
+MAX_NAMED_VERSIONS = 3
+EMPTY_MARKUP = Markup("")
 Slots = Sequence[Slot]
-Marks = Sequence[AppVersion]
-"""App versions with a line across the chart, at most one per column. The head names the last MAX_NAMED_VERSIONS."""
+Versions = Sequence[AppVersion]
+"""App versions. Each has a line across the chart, at most one per column. The legend names the most recent ones."""
 
 
-def throughput(name: str, slots: Slots, marks: Marks = ()) -> Markup:
-    """Draw ended attempts as bars, with the failed ones (permanently or to be retried) on top."""
+def throughput(name: str, slots: Slots, versions: Versions = ()) -> Markup:
+    """Draw ended attempts as bars. The failed ones, with or without a retry, are on top."""
     good, bad, maximum = _outcomes(slots)
     top = _scale_end(maximum, min_value=1)
     return _figure(
         name,
         slots,
-        marks,
+        versions,
         title="Throughput",
-        words=f"{sum(good):,} attempts succeeded, {sum(bad):,} failed.",
-        keys=(("ok", "succeeded"), ("bad", "failed")),
+        description=f"{sum(good):,} attempts succeeded, {sum(bad):,} failed.",
+        legend=(("ok", "succeeded"), ("bad", "failed")),
         top=f"{top:,.0f}",
-        drawn=_stack(good, bad, top),
-        texts=[f"{succeeded:,} succeeded, {failed:,} failed" for succeeded, failed in zip(good, bad, strict=True)],
+        drawing=_stack(good, bad, top),
+        column_texts=[
+            f"{succeeded:,} succeeded, {failed:,} failed" for succeeded, failed in zip(good, bad, strict=True)
+        ],
     )
 
 
-def spark(slots: Slots) -> Markup:
-    """Draw throughput for a table cell, beside cells with the numbers."""
+def sparkline(slots: Slots) -> Markup:
+    """Draw the throughput without texts, for a cell of a table."""
     good, bad, maximum = _outcomes(slots)
-    frame = '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" aria-hidden="true">{}</svg>'
+    frame = '<svg class="sparkline" viewBox="0 0 {} {}" preserveAspectRatio="none" aria-hidden="true">{}</svg>'
     return Markup(frame).format(len(slots), CHART_HEIGHT, _stack(good, bad, maximum or 1))
 
 
 def durations(
-    name: str, title: str, slots: Slots, of: Callable[[OutcomeCounts, float], float | None], marks: Marks = ()
+    name: str,
+    title: str,
+    slots: Slots,
+    quantile: Callable[[OutcomeCounts, float], float | None],
+    versions: Versions = (),
 ) -> Markup:
-    """Draw durations: one line for the median and one for the 95th percentile."""
-    medians, p95s = ([None if slot.tally is None else of(slot.tally, share) for slot in slots] for share in (0.5, 0.95))
+    """Draw durations: one line for the median and one for the 95th percentile.
+
+    ``quantile`` returns a duration in seconds of the counts of a column.
+    """
+    medians = [None if slot.tally is None else quantile(slot.tally, 0.5) for slot in slots]
+    p95s = [None if slot.tally is None else quantile(slot.tally, 0.95) for slot in slots]
     slowest = max((value for value in p95s if value is not None), default=None)
     top = _scale_end(slowest or 0, min_value=0.001)
     return _figure(
         name,
         slots,
-        marks,
+        versions,
         title=title,
-        words=f"95 of 100 within {format_short_duration(slowest)} at the slowest." if slowest else "No data.",
-        keys=(("p50", "half within"), ("p95", "95 % within")),
+        description=f"95 % within {format_short_duration(slowest)} in the slowest column." if slowest else "No data.",
+        legend=(("p50", "half within"), ("p95", "95 % within")),
         top=format_short_duration(top),
-        drawn=_line("p95", p95s, top) + _line("p50", medians, top),
-        texts=[
+        drawing=_line("p95", p95s, top) + _line("p50", medians, top),
+        column_texts=[
             f"half within {format_short_duration(median)}, 95 % within {format_short_duration(p95)}"
             for median, p95 in zip(medians, p95s, strict=True)
         ],
     )
 
 
-_FRAME = """<figure class="chart" id="{name}"><figcaption><b>{title}</b>{keys}</figcaption>
+_CHART_TEMPLATE = """<figure class="chart" id="{name}"><figcaption><b>{title}</b>{legend}</figcaption>
 <p class="scale" aria-hidden="true"><span>{top}</span><span>0</span></p>
 <svg viewBox="0 0 {width} {height}" preserveAspectRatio="none" role="img" aria-labelledby="{name}-t {name}-d">
-<title id="{name}-t">{title}</title><desc id="{name}-d">{words}</desc>
-<path class="grid" d="M0 .5H{width}M0 50H{width}M0 99.5H{width}"/>{drawn}{lines}<g class="spoken">{spoken}</g></svg>
+<title id="{name}-t">{title}</title><desc id="{name}-d">{description}</desc>
+<path class="grid" d="M0 .5H{width}M0 50H{width}M0 99.5H{width}"/>{drawing}{lines}
+<g class="tooltips">{tooltips}</g></svg>
 <p class="times" aria-hidden="true">{times}</p></figure>"""
 
 
 def _figure(
-    name: str, slots: Slots, marks: Marks, keys: Sequence[tuple[str, str]], texts: Sequence[str], **shown: str
+    name: str,
+    slots: Slots,
+    versions: Versions,
+    legend: Sequence[tuple[str, str]],
+    column_texts: Sequence[str],
+    **frame_fields: str,
 ) -> Markup:
-    """Draw a chart. ``keys``: classes and their labels. ``texts``: one per column. ``shown``: other frame fields."""
+    """Draw a chart.
+
+    ``legend``: classes and their labels. ``column_texts``: one per column. ``frame_fields``: other fields of the
+    template.
+    """
     since = slots[0].start
     step = slots[1].start - since if len(slots) > 1 else timedelta(minutes=1)
     until = slots[-1].start + step
-    visible_marks = sorted(
-        ((mark.since - since) // step, mark.version, mark.since) for mark in marks if since <= mark.since < until
+    visible = sorted(
+        ((version.since - since) // step, version.version, version.since)
+        for version in versions
+        if since <= version.since < until
     )
-    labels = [name for _, name, _ in visible_marks[-MAX_NAMED_VERSIONS:]]
-    if len(visible_marks) > MAX_NAMED_VERSIONS:
-        labels.append(f"and {len(visible_marks) - MAX_NAMED_VERSIONS:,} before")
-    ends = [since, slots[len(slots) // 2].start, until] if len(slots) > 2 else [since, until]
-    key = Markup(' <bdi class="key {}">{}</bdi>')
-    line = Markup('<path class="mark" d="M{:.2f} 0V100"><title>{}: {}{}</title></path>')
-    return Markup(_FRAME).format(
+    version_labels = [("mark", version) for _, version, _ in visible[-MAX_NAMED_VERSIONS:]]
+    if len(visible) > MAX_NAMED_VERSIONS:
+        version_labels.append(("mark", f"and {len(visible) - MAX_NAMED_VERSIONS:,} before"))
+    axis_times = [since, slots[len(slots) // 2].start, until] if len(slots) > 2 else [since, until]
+    label = Markup(' <bdi class="key {}">{}</bdi>')
+    return Markup(_CHART_TEMPLATE).format(
         name=name,
-        keys=EMPTY.join(key.format(*label) for label in (*keys, *(("mark", name) for name in labels))),
+        legend=EMPTY_MARKUP.join(label.format(css_class, text) for css_class, text in (*legend, *version_labels)),
         width=len(slots),
         height=CHART_HEIGHT,
-        lines=EMPTY.join(
-            line.format(
-                (at - since) / step, shorten(name, 36), format_time(at), f", and {len(more)} more" if more else ""
-            )
-            for _, ((_, name, at), *more) in groupby(visible_marks, lambda mark: mark[0])
-        ),
-        spoken=EMPTY.join(_tooltips(slots, texts)),
-        times=EMPTY.join(_time(at, until - since) for at in ends),
-        **shown,
+        lines=EMPTY_MARKUP.join(_version_lines(visible, since, step)),
+        tooltips=EMPTY_MARKUP.join(_tooltips(slots, column_texts)),
+        times=EMPTY_MARKUP.join(_time(time, until - since) for time in axis_times),
+        **frame_fields,
     )
 
 
-def _tooltips(slots: Slots, texts: Sequence[str]) -> Iterator[Markup]:
+def _version_lines(versions: Sequence[tuple[int, str, datetime]], since: datetime, step: timedelta) -> Iterator[Markup]:
+    """Yield a line for each column with versions. Its title names the first one."""
+    line = Markup('<path class="mark" d="M{:.2f} 0V100"><title>{}: {}{}</title></path>')
+    for _, ((_, version, time), *others) in groupby(versions, lambda item: item[0]):
+        more = f", and {len(others)} more" if others else ""
+        yield line.format((time - since) / step, shorten(version, 36), format_time(time), more)
+
+
+def _tooltips(slots: Slots, column_texts: Sequence[str]) -> Iterator[Markup]:
     rect = Markup('<rect x="{}" width="1" height="100"><title>{:%H:%M}Z: {}</title></rect>')
-    for number, (slot, words) in enumerate(zip(slots, texts, strict=True)):
+    for number, (slot, text) in enumerate(zip(slots, column_texts, strict=True)):
         if slot.tally is not None:
-            yield rect.format(number, slot.start.astimezone(UTC), words)
+            yield rect.format(number, slot.start.astimezone(UTC), text)
 
 
-def _time(at: datetime, width: timedelta) -> Markup:
+def _time(time: datetime, chart_span: timedelta) -> Markup:
     """Return a time of the axis, which the script shows in local time."""
-    days = width > timedelta(days=2)
-    form, shown = ("day", f"{at.astimezone(UTC):%d %b}") if days else ("clock", f"{at.astimezone(UTC):%H:%M}Z")
-    return Markup('<time datetime="{}" data-as="{}">{}</time>').format(format_iso_time(at), form, shown)
+    utc = time.astimezone(UTC)
+    if chart_span > timedelta(days=2):
+        time_format, text = "day", f"{utc:%d %b}"
+    else:
+        time_format, text = "clock", f"{utc:%H:%M}Z"
+    return Markup('<time datetime="{}" data-as="{}">{}</time>').format(format_iso_time(time), time_format, text)
 
 
 def _outcomes(slots: Iterable[Slot]) -> tuple[list[int], list[int], int]:
@@ -136,29 +165,29 @@ def _outcomes(slots: Iterable[Slot]) -> tuple[list[int], list[int], int]:
 
 
 def _stack(good: Sequence[int], bad: Sequence[int], top: float) -> Markup:
-    return _bars("ok", [0] * len(good), good, top) + _bars("bad", good, bad, top)
+    return _bars("ok", [0 for _ in good], good, top) + _bars("bad", good, bad, top)
 
 
-def _bars(style: str, below: Sequence[int], values: Sequence[int], top: float) -> Markup:
-    """Draw each bar as a stroke, at least two of a hundred high so that small values stay visible."""
-    drawn = []
+def _bars(css_class: str, below: Sequence[int], values: Sequence[int], top: float) -> Markup:
+    """Draw each bar as a stroke. It is at least two units high, so that small values stay visible."""
+    strokes = []
     for number, (under, value) in enumerate(zip(below, values, strict=True)):
         if value:
             height = min(max(CHART_HEIGHT * value / top, 2), CHART_HEIGHT)
             foot = max(CHART_HEIGHT - CHART_HEIGHT * under / top, height)
-            drawn.append(f"M{number}.5 {foot:.3g}v-{height:.3g}")
-    return Markup(f'<path class="{style}" d="{"".join(drawn)}"/>') if drawn else EMPTY
+            strokes.append(f"M{number}.5 {foot:.3g}v-{height:.3g}")
+    return Markup(f'<path class="{css_class}" d="{"".join(strokes)}"/>') if strokes else EMPTY_MARKUP
 
 
-def _line(style: str, values: Sequence[float | None], top: float) -> Markup:
+def _line(css_class: str, values: Sequence[float | None], top: float) -> Markup:
     """Draw a line. A column without a value is a gap; a value between gaps is a dot."""
-    drawn = []
-    for is_known, stretch in groupby(enumerate(values), lambda point: point[1] is not None):
-        if not is_known:
+    strokes = []
+    for has_value, stretch in groupby(enumerate(values), lambda point: point[1] is not None):
+        if not has_value:
             continue
         points = [f"{x + 0.5:g} {CHART_HEIGHT * (1 - min((value or 0) / top, 1)):.4g}" for x, value in stretch]
-        drawn.append("M" + "L".join(points if len(points) > 1 else points * 2))
-    return Markup(f'<path class="{style}" d="{"".join(drawn)}"/>') if drawn else EMPTY
+        strokes.append("M" + "L".join(points if len(points) > 1 else points * 2))
+    return Markup(f'<path class="{css_class}" d="{"".join(strokes)}"/>') if strokes else EMPTY_MARKUP
 
 
 def _scale_end(value: float, min_value: float) -> float:

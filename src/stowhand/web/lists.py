@@ -1,4 +1,4 @@
-"""Four lists with links: queues and serial keys, tasks, groups of failed jobs, workers."""
+"""Pages with lists: queues and serial keys, tasks, groups of failed jobs, workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from stowhand.web.request import Request, View, read
 
 T = TypeVar("T")
 ROWS_PER_PAGE = 20
-"""Rows of one page."""
 TASK_PERIOD = timedelta(hours=1)
 """Period in which the attempts of tasks are counted."""
 CHART_STEP_SECONDS = 180
@@ -57,22 +56,22 @@ SORT_KEYS: dict[str, Callable[[TaskLine], Any]] = {
 
 
 async def queues(request: Request, reader: Reader) -> View:
-    """List queues with depth and workers, and serial keys with depth, holder and pause."""
+    """List queues with their depth and workers, and serial keys with their depth, holder and pause."""
     queue_rows = _sorted(await reader.queues(), lambda row: (row.paused_since is None, not row.is_unserved, row.name))
     rows = _sorted(await reader.serials(), lambda row: (row.paused_since is None, not row.failed, row.name))
     return _view(request, "serials", rows, queues=queue_rows)
 
 
 async def tasks(request: Request, reader: Reader) -> View:
-    """List tasks with their throughput of an hour and their workers."""
+    """List tasks with their throughput in the last hour and their workers."""
     order = request.choice("sort", SORT_KEYS)
     rows = await reader.tasks()
-    lines = _sorted(None if rows is None else await _lines(reader, rows), SORT_KEYS[order])
+    lines = _sorted(None if rows is None else await _task_lines(reader, rows), SORT_KEYS[order])
     return _view(request, "tasks", lines, order=order, orders=SORT_KEYS)
 
 
 async def failures(request: Request, reader: Reader) -> View:
-    """List failures by task and error class, with their start."""
+    """List groups of failed jobs by task and error class."""
     amounts = await reader.amounts() or {}
     return _view(request, "failures", await reader.failures(request.visitor), errored=amounts.get(State.ERRORED))
 
@@ -85,31 +84,30 @@ async def workers(request: Request, reader: Reader) -> View:
 
 
 def _sorted(rows: Sequence[T] | None, key: Callable[[T], Any]) -> Sequence[T] | None:
-    """Sort rows; the keys put rows that need attention first."""
     return None if rows is None else sorted(rows, key=key)
 
 
 def _view(request: Request, page: str, rows: Sequence[Any] | None, **more: Any) -> View:
-    """Return one page of the rows, with links to the others. ``None``: the store does not support the list."""
-    requested_start = max(read("from", request.first("from"), parse_integer) or 0, 0)
+    """Return one page of the rows, with links to the other pages. ``None``: the store does not support the list."""
+    requested_start = max(read("from", request.query_value("from"), parse_integer) or 0, 0)
     count = len(rows or ())
     # If the list has become shorter, show its last page.
     start = min(requested_start, max(count - 1, 0) // ROWS_PER_PAGE * ROWS_PER_PAGE)
-    before = request.again(**{"from": max(start - ROWS_PER_PAGE, 0) or ""}) if start else None
-    after = request.again(**{"from": start + ROWS_PER_PAGE}) if start + ROWS_PER_PAGE < count else None
+    before = request.same_page_href(**{"from": max(start - ROWS_PER_PAGE, 0) or ""}) if start else None
+    after = request.same_page_href(**{"from": start + ROWS_PER_PAGE}) if start + ROWS_PER_PAGE < count else None
     part = None if rows is None else rows[start : start + ROWS_PER_PAGE]
     values = {"page": page, "rows": part, "first": start + 1, "last": min(start + ROWS_PER_PAGE, count)}
     values |= {"count": count, "before": before, "after": after}
     return View(template="lists.html", title="Queues" if page == "serials" else page.capitalize(), values=values | more)
 
 
-async def _lines(reader: Reader, rows: Sequence[BacklogRow]) -> list[TaskLine]:
+async def _task_lines(reader: Reader, rows: Sequence[BacklogRow]) -> list[TaskLine]:
     until = (await reader.now()).replace(second=0, microsecond=0) + timedelta(minutes=1)
-    started_at = until - TASK_PERIOD
+    since = until - TASK_PERIOD
     periods: defaultdict[str | None, list[Period]] = defaultdict(list)
-    for period in await reader.throughput(started_at, until, CHART_STEP_SECONDS) or ():
+    for period in await reader.throughput(since, until, CHART_STEP_SECONDS) or ():
         periods[period.task].append(period)
     return [
-        TaskLine(row, total(periods[row.name]), time_slots(periods[row.name], started_at, until, CHART_STEP_SECONDS))
+        TaskLine(row, total(periods[row.name]), time_slots(periods[row.name], since, until, CHART_STEP_SECONDS))
         for row in rows
     ]

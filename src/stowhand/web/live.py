@@ -1,8 +1,8 @@
 """Live updates: a page requested as an event stream sends its regions again when their text has changed.
 
 All viewers share one query a second. A page is rendered when the answer has changed, less often if rendering is slow.
-Each rendering is a request like any other, with the viewer's current rights. There is no queue: a slow reader gets the
-newest state once it has read the previous piece.
+Each rendering is a request like any other, with the viewer's current rights. Nothing is queued: a slow browser gets the
+newest state when it has read the previous event.
 """
 
 from __future__ import annotations
@@ -23,32 +23,33 @@ from stowhand.web.request import Reply, Request, Visitor, text
 
 EVENT_STREAM = "text/event-stream"
 MAX_STREAM_SECONDS = 300.0
-"""Seconds after which a stream ends. The browser then requests the next one, with its current rights."""
+"""Duration of a stream. The browser then requests the next one, with its current rights."""
 STOP_CHECKS_PER_SECOND = 4
-"""Checks per second whether the server stops."""
 MAX_QUIET_SECONDS = 5.0
-"""Seconds after which a page is rendered without changed counts. Proxies close streams that are quiet for longer."""
+"""Time after which a page is rendered without changed counts. Proxies close streams that are quiet for longer."""
 RENDER_SECONDS_BY_PATH = {"/job": 1.0}
 """Seconds between renderings of pages whose changes the counts do not show."""
-PAUSE_FACTOR, MAX_PAUSE_SECONDS = 40, 10.0
+PAUSE_FACTOR = 40
 """The pause after a rendering is its duration times this factor times the number of viewers, up to a maximum."""
+MAX_PAUSE_SECONDS = 10.0
 MAX_STREAMS = 200
-"""Viewers of one process."""
+"""Maximum number of streams of one process."""
 MAX_STREAMS_PER_BROWSER = 4
-"""A browser opens six connections to a server. Streams leave two of them for pages; further windows poll."""
+"""Maximum number of streams of a browser, which opens six connections to a server. Further windows poll."""
 POLL_SECONDS = 5
 """Interval at which a window without a stream polls."""
 Browser = tuple[str, str]
 """Address and user agent."""
-STORE_AWAY_REPLY = Reply(status=503, body=b"<h1>The store does not answer</h1>")
-_PAGE_STATUSES = (200, 503)  # a page, and a page whose store is unreachable, which recovers by itself
-_REGION = re.compile(rb'<section id="([^"]+)" data-region.*?</section>', re.DOTALL)
-_TIME_TEXT = re.compile(rb">[^<]*</time>")
+OUTAGE_REPLY = Reply(status=503, body=b"<h1>The store does not answer</h1>")
+_PAGE_STATUSES = (200, 503)
+"""Statuses of a page, and of a page whose store is unreachable, which recovers by itself."""
+_REGION_PATTERN = re.compile(rb'<section id="([^"]+)" data-region.*?</section>', re.DOTALL)
+_TIME_TEXT_PATTERN = re.compile(rb">[^<]*</time>")
 """Texts such as ``3s ago``. They change every second, and the script updates them."""
 
 
 class LiveStreams:
-    """The streams of one board. ``answer`` returns its reply to any request."""
+    """The streams of one board. ``answer`` returns the board's reply to any request."""
 
     def __init__(
         self, answer: Callable[[Request], Awaitable[Reply]], reader: Reader, clock: Clock | None = None
@@ -64,64 +65,68 @@ class LiveStreams:
         """End all streams, because the server stops."""
         self._is_over = True
 
-    def wants(self, request: Request) -> bool:
-        """Return whether the request is for the changes of a page. Assets have none."""
+    def is_stream_request(self, request: Request) -> bool:
+        """Return whether the request is for the changes of a page. Assets do not change."""
         is_page = request.method == "GET" and not request.path.startswith("/assets/")
         return is_page and EVENT_STREAM in request.headers.get("accept", "")
 
     async def stream(self, request: Request) -> Reply:
-        """Return the changes of the page at this address. Without a page, status 204 stops the browser's requests."""
+        """Return the changes of the page at this URL. If there is no page, status 204 stops the browser's requests."""
         page = msgspec.structs.replace(request, headers={**request.headers, "accept": "text/html"})
-        known = await self._amounts()
+        amounts = await self._amounts()
         reply = await self._answer(page)
         if reply.status not in _PAGE_STATUSES or not isinstance(reply.body, bytes):
             return Reply(status=204)
         if self._stream_count >= MAX_STREAMS:
-            return text(503, f"{MAX_STREAMS} pages are open here already.\n")
+            return text(503, f"{MAX_STREAMS} live pages are already open; try again later.\n")
         headers = (("content-type", EVENT_STREAM), ("x-accel-buffering", "no"), ("vary", "accept"))
         browser = (request.address or request.peer, request.headers.get("user-agent", ""))
         if self._streams_by_browser[browser] >= MAX_STREAMS_PER_BROWSER:
-            poll = f"retry: {POLL_SECONDS * 1000}\nevent: brief\ndata: \n\n".encode()
+            poll = f"retry: {POLL_SECONDS * 1000}\nevent: poll\ndata: \n\n".encode()
             return Reply(headers=headers, body=_event(reply, {}, wall_clock()) + poll)
-        return Reply(headers=headers, body=self._pieces(page, reply, known, browser))
+        return Reply(headers=headers, body=self._events(page, reply, amounts, browser))
 
-    async def _pieces(self, page: Request, reply: Reply, known: object, browser: Browser) -> AsyncIterator[bytes]:
+    async def _events(self, page: Request, reply: Reply, amounts: object, browser: Browser) -> AsyncIterator[bytes]:
         self._stream_count += 1
         self._streams_by_browser[browser] += 1
         try:
-            sent: dict[bytes, bytes] = {}
-            pause, paused_until, ends = 0.0, 0.0, self._clock.monotonic() + MAX_STREAM_SECONDS
+            sent_regions: dict[bytes, bytes] = {}
+            pause = paused_until = 0.0
+            ends_at = self._clock.monotonic() + MAX_STREAM_SECONDS
             while reply.status in _PAGE_STATUSES:
-                yield _event(reply, sent, wall_clock())
+                yield _event(reply, sent_regions, wall_clock())
                 render_at = self._clock.monotonic() + max(
                     RENDER_SECONDS_BY_PATH.get(page.path, MAX_QUIET_SECONDS), pause
                 )
                 while True:
-                    if not await self._wait(ends):
+                    if not await self._wait(ends_at):
                         return
-                    started_at, before = self._clock.monotonic(), known
+                    started_at = self._clock.monotonic()
+                    previous_amounts = amounts
                     is_due = started_at >= render_at
                     if is_due or started_at >= paused_until:
-                        known = await self._amounts()
-                    if is_due or known != before:
+                        amounts = await self._amounts()
+                    if is_due or amounts != previous_amounts:
                         break
-                is_away = known is None and self._reader.away_since  # another request would wait, and delay this news
-                reply = STORE_AWAY_REPLY if is_away else await self._answer(await _with_current_visitor(page))
+                if amounts is None and self._reader.outage_since:
+                    reply = OUTAGE_REPLY  # Rendering the page would wait for the store, and delay this reply.
+                else:
+                    reply = await self._answer(await _with_current_visitor(page))
                 pause = min(
                     (self._clock.monotonic() - started_at) * PAUSE_FACTOR * self._stream_count, MAX_PAUSE_SECONDS
                 )
                 paused_until = paused_until if is_due else started_at + pause
         finally:
             self._stream_count -= 1
-            self._streams_by_browser -= Counter([browser])  # subtraction drops zero counts
+            self._streams_by_browser -= Counter([browser])  # Subtraction drops zero counts.
 
-    async def _wait(self, ends: float) -> bool:
-        """Wait a second. Return False if the server stops or the stream has reached its end."""
+    async def _wait(self, ends_at: float) -> bool:
+        """Wait for a second. Return False if the server stops or the stream has reached its end."""
         for _ in range(STOP_CHECKS_PER_SECOND):
             await self._clock.sleep(1 / STOP_CHECKS_PER_SECOND)
             if self._is_over or _server_stops():
                 return False
-        return self._clock.monotonic() < ends
+        return self._clock.monotonic() < ends_at
 
     async def _amounts(self) -> object:
         """Return the amounts, which all viewers share for a second."""
@@ -141,22 +146,22 @@ async def _with_current_visitor(page: Request) -> Request:
         return msgspec.structs.replace(page, visitor=Visitor())
 
 
-def _event(reply: Reply, sent: dict[bytes, bytes], now: datetime) -> bytes:
-    """Return the regions that differ from ``sent``, and the time. Update ``sent``."""
+def _event(reply: Reply, sent_regions: dict[bytes, bytes], now: datetime) -> bytes:
+    """Return the regions that differ from ``sent_regions``, and the time. Update ``sent_regions``."""
     body = reply.body if isinstance(reply.body, bytes) else b""
     if reply.status == 503:
-        return b"event: away\ndata: " + body.partition(b"<h1>")[2].partition(b"</h1>")[0] + b"\n\n"
+        return b"event: outage\ndata: " + body.partition(b"<h1>")[2].partition(b"</h1>")[0] + b"\n\n"
     changed = []
-    for region in _REGION.finditer(body):
-        compared = _TIME_TEXT.sub(b"", region[0])
-        if sent.get(region[1]) != compared:
-            sent[region[1]] = compared
+    for region in _REGION_PATTERN.finditer(body):
+        without_times = _TIME_TEXT_PATTERN.sub(b"", region[0])
+        if sent_regions.get(region[1]) != without_times:
+            sent_regions[region[1]] = without_times
             changed.append(region[0])
     data = b"".join(b"data: " + line + b"\n" for line in b"".join(changed).splitlines())
     return (data + b"\n" if data else b"") + f"event: now\ndata: {format_iso_time(now)}\n\n".encode()
 
 
 def _server_stops() -> bool:
-    """Return whether uvicorn stops. It waits for streams without notifying them, but its signal handler knows."""
+    """Return whether uvicorn stops. It does not notify the streams that it waits for, but its signal handler knows."""
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return bool(getattr(server, "should_exit", False))

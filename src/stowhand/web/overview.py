@@ -1,4 +1,4 @@
-"""The first page: counts and charts of jobs, and items that need attention."""
+"""The first page: counts and charts of jobs, and attention items."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from stowhand.web.attention import RECENT_FAILURE_PERIOD, StoreState
 from stowhand.web.reader import Reader
 from stowhand.web.request import Request, View
 
-SPANS = {"1h": (3600, 60), "1d": (86_400, 900), "7d": (7 * 86_400, 7200), "90d": (90 * 86_400, 86_400)}
-"""Seconds of the charts and of one column, by name."""
+CHART_SPANS = {"1h": (3600, 60), "1d": (86_400, 900), "7d": (7 * 86_400, 7200), "90d": (90 * 86_400, 86_400)}
+"""By name: the seconds of a whole chart and of one column."""
 
 
 async def show(request: Request, reader: Reader) -> View:
-    """Show counts, charts, and items that need attention."""
-    span = request.choice("span", SPANS)
+    """Show counts, charts, and attention items."""
+    span = request.choice("span", CHART_SPANS)
     now, versions = await asyncio.gather(reader.now(), reader.app_versions())
-    ends = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
-    # All at once: a store with several connections answers them concurrently.
-    (amounts, oldest), state, drawn = await asyncio.gather(
+    until = now.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    # Concurrently, because a store may have several connections.
+    (amounts, oldest_due), state, chart_markup = await asyncio.gather(
         asyncio.gather(reader.amounts(), reader.oldest_due()),
-        _store_state(request, reader, now, ends),
-        _charts(reader, ends, span, versions or ()),
+        _store_state(request, reader, now, until),
+        _charts(reader, until, span, versions or ()),
     )
-    alive = [row for row in state.workers if row.is_alive]
+    live_workers = [row for row in state.workers if row.is_alive]
     values = {
         "page": "overview",
         "amounts": amounts and {state: amounts[state] for state in State},
-        "oldest": max((oldest or {}).values(), default=0.0),
-        "lines": attention.attention_items(state),
-        "charts": drawn,
-        "spans": SPANS,
+        "oldest_due_seconds": max((oldest_due or {}).values(), default=0.0),
+        "attention_items": attention.attention_items(state),
+        "charts": chart_markup,
+        "spans": CHART_SPANS,
         "span": span,
-        "workers": len(alive),
-        "slots": sum(row.description.concurrency for row in alive),
+        "worker_count": len(live_workers),
+        "slot_count": sum(row.description.concurrency for row in live_workers),
         "outlook": attention.outlook(state),
         "is_new": amounts is not None and not any(amount.number for amount in amounts.values()),
     }
     return View(template="lists.html", title="Overview", values=values)
 
 
-async def _store_state(request: Request, reader: Reader, now: datetime, ends: datetime) -> StoreState:
+async def _store_state(request: Request, reader: Reader, now: datetime, until: datetime) -> StoreState:
     (tasks, workers, pauses, failures), (holders, serials), (last_hour, by_task) = await asyncio.gather(
         asyncio.gather(reader.tasks(), reader.workers(), reader.pauses(), reader.failures(request.visitor)),
         _serials(request, reader, now),
-        _last_hour_periods(reader, now, ends),
+        _last_hour_periods(reader, now, until),
     )
     return StoreState(
         now=now,
@@ -75,25 +75,25 @@ async def _serials(request: Request, reader: Reader, now: datetime) -> tuple[Seq
 
 
 async def _last_hour_periods(
-    reader: Reader, now: datetime, ends: datetime
+    reader: Reader, now: datetime, until: datetime
 ) -> tuple[Sequence[Period], Sequence[Period]]:
-    """Return the last hour by the minute, of all tasks together, and by task only if attempts went wrong."""
-    last_hour = await reader.throughput(ends - RECENT_FAILURE_PERIOD, ends, by_task=False) or ()
+    """Return the last hour by the minute: of all tasks together, and by task only if attempts failed."""
+    last_hour = await reader.throughput(until - RECENT_FAILURE_PERIOD, until, by_task=False) or ()
     if not attention.needs_figures_by_task(last_hour, now):
         return last_hour, ()
-    return last_hour, await reader.throughput(ends - RECENT_FAILURE_PERIOD, ends) or ()
+    return last_hour, await reader.throughput(until - RECENT_FAILURE_PERIOD, until) or ()
 
 
-async def _charts(reader: Reader, ends: datetime, span: str, marks: charts.Marks) -> Sequence[Markup]:
-    length, step = SPANS[span]
+async def _charts(reader: Reader, until: datetime, span: str, versions: charts.Versions) -> Sequence[Markup]:
+    length, step = CHART_SPANS[span]
     # Columns start at fixed times, so that viewers share one answer and columns do not shift.
-    started_at = datetime.fromtimestamp((ends.timestamp() - length) // step * step, ends.tzinfo)
-    periods = await reader.throughput(started_at, ends, step, by_task=False)
+    since = datetime.fromtimestamp((until.timestamp() - length) // step * step, until.tzinfo)
+    periods = await reader.throughput(since, until, step, by_task=False)
     if not periods:
         return []
-    slots = time_slots(periods, started_at, ends, step)
+    slots = time_slots(periods, since, until, step)
     return [
-        charts.throughput("chart-throughput", slots, marks),
-        charts.durations("chart-waits", "Wait", slots, OutcomeCounts.wait, marks),
-        charts.durations("chart-runs", "Run time", slots, OutcomeCounts.run, marks),
+        charts.throughput("chart-throughput", slots, versions),
+        charts.durations("chart-waits", "Wait", slots, OutcomeCounts.wait, versions),
+        charts.durations("chart-runs", "Run time", slots, OutcomeCounts.run, versions),
     ]

@@ -1,4 +1,4 @@
-"""Reader of the store, through which all pages of the dashboard access it.
+"""Reader of the store for all pages of the dashboard.
 
 It removes values that a visitor may not see, so that no page or template can show them by mistake. ``None`` means that
 the store does not support a query.
@@ -22,31 +22,34 @@ from stowhand.protocols.operator import HeldJobs, Reason
 from stowhand.protocols.queue_store import Failures, Inspector, QueueStore
 from stowhand.protocols.search import Search, SearchResult
 from stowhand.protocols.throughput import Period
-from stowhand.web.request import Forbidden, Permission, Visitor
+from stowhand.web.request import Forbidden, Right, Visitor
 
 T = TypeVar("T")
 FRESH_SECONDS = 1.0
-"""Seconds for which one answer serves all viewers."""
-REUSE_FACTOR, MAX_REUSE_SECONDS = 100, 10.0
+"""Time for which viewers share one answer."""
+REUSE_FACTOR = 100
 """A slow answer is reused for its duration times this factor, up to a maximum."""
-STORE_TIMEOUT_SECONDS, SCHEMA_CHECK_SECONDS = 10.0, 60.0
-"""Seconds after which a silent store counts as unreachable, and after which its schema is checked again."""
+MAX_REUSE_SECONDS = 10.0
+STORE_TIMEOUT_SECONDS = 10.0
+"""Time after which a silent store counts as unreachable."""
+SCHEMA_CHECK_SECONDS = 60.0
+"""Time between two checks of the schema."""
 
-_REQUIRED_PARTS = {Permission.ACT: "admin", Permission.ADD: "jobs"}
+_REQUIRED_PARTS = {Right.ACT: "admin", Right.ADD: "jobs"}
 """The part of the store that a right needs."""
 
 
 def _shared_query(query: Callable[[Inspector], Awaitable[T]]) -> Callable[[Reader], Awaitable[T | None]]:
-    """Return a method that runs this query once a second for all viewers."""
+    """Return a method that runs this query at most once a second for all viewers."""
 
-    async def ask(self: Reader) -> T | None:
-        return await self._query(query, query)
+    async def query_once(self: Reader) -> T | None:
+        return await self._inspect(query, query)
 
-    return ask
+    return query_once
 
 
 class Reader:
-    """Reader of a store on one event loop. The first query opens the store, and so does a query after an error.
+    """Reader of a store on one event loop. The first query opens the store; the first one after an error reopens it.
 
     ``open_store`` returns the open store, which the caller closes. ``writer``: reader of the writable store, if this
     one is read-only. ``events`` receives the start and the end of an outage.
@@ -66,56 +69,52 @@ class Reader:
         self._store: QueueStore | None = None
         self._opening = asyncio.Lock()
         self._check_at = 0.0
-        self._shared: dict[object, asyncio.Task[tuple[Any, float]]] = {}
+        self._answers: dict[object, asyncio.Task[tuple[Any, float]]] = {}
         """Answers by query, each with the time until which it is fresh."""
-        self.away_since: datetime | None = None
+        self.outage_since: datetime | None = None
         """Start of the current outage; ``None`` if there is none."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Location of the store, for display; empty until the store is open."""
         return "" if self._store is None else self._store.description
 
     @property
     def schema_name(self) -> str | None:
         """PostgreSQL schema with ``add_job``; ``None`` for other stores."""
-        return self.place.rpartition(", schema ")[2] if ", schema " in self.place else None
+        return self.location.rpartition(", schema ")[2] if ", schema " in self.location else None
 
     async def job(self, visitor: Visitor, job_id: int) -> Job | None:
         """Return a job from the queue or the history."""
-        job = await self.ask(lambda store: store.jobs.get(job_id))
+        job = await self.query(lambda store: store.jobs.get(job_id))
         return None if job is None else visible_job(visitor, job)
 
     async def tries(self, visitor: Visitor, job_id: int) -> Sequence[FailedAttempt]:
         """Return the failed attempts of a job."""
-        tries = await self.ask(lambda store: store.jobs.tries(job_id))
-        return (
-            tries
-            if visitor.may(Permission.PAYLOADS)
-            else [msgspec.structs.replace(attempt, error=None) for attempt in tries]
-        )
+        attempts = await self.query(lambda store: store.jobs.tries(job_id))
+        if visitor.may(Right.PAYLOADS):
+            return attempts
+        return [msgspec.structs.replace(attempt, error=None) for attempt in attempts]
 
     async def search(self, visitor: Visitor, search_filter: Search) -> SearchResult | None:
         """Search jobs. Filters by payload contents need the right to see payloads."""
-        if (search_filter.error or search_filter.key) and not visitor.may(Permission.PAYLOADS):
+        if (search_filter.error or search_filter.key) and not visitor.may(Right.PAYLOADS):
             raise Forbidden("error, key: filtering by them needs the right “payloads”, which you do not have")
-        result = await self._query(lambda inspect: inspect.search(search_filter))
+        result = await self._inspect(lambda inspect: inspect.search(search_filter))
         if result is None:
             return None
         return msgspec.structs.replace(result, jobs=[visible_job(visitor, job) for job in result.jobs])
 
     async def explain(self, visitor: Visitor, job_id: int) -> Sequence[Reason]:
         """Return the reasons why a job does not run."""
-        explanation = await self._query(lambda inspect: inspect.explain(job_id))
+        explanation = await self._inspect(lambda inspect: inspect.explain(job_id))
         if explanation is None:
             return ()
-        error = (
-            ""
-            if visitor.may(Permission.PAYLOADS)
-            else (explanation.job.last_error or "").strip().partition("\n")[0][:100]
-        )
+        hidden_error = (explanation.job.last_error or "").strip().partition("\n")[0][:100]
+        if visitor.may(Right.PAYLOADS) or not hidden_error:
+            return explanation.reasons
         return [
-            msgspec.structs.replace(reason, text=reason.text.partition(f": {error}")[0]) if error else reason
+            msgspec.structs.replace(reason, text=reason.text.partition(f": {hidden_error}")[0])
             for reason in explanation.reasons
         ]
 
@@ -142,7 +141,7 @@ class Reader:
 
     async def failures(self, visitor: Visitor) -> Sequence[Failures] | None:
         rows = await self._failures()
-        if rows is None or visitor.may(Permission.PAYLOADS):
+        if rows is None or visitor.may(Right.PAYLOADS):
             return rows
         return [msgspec.structs.replace(row, error=None) for row in rows]
 
@@ -150,7 +149,7 @@ class Reader:
         self, since: datetime, until: datetime, step: float = 60.0, *, by_task: bool = True
     ) -> Sequence[Period] | None:
         """Return the throughput by period; no periods if the store keeps no throughput."""
-        return await self._query(
+        return await self._inspect(
             lambda inspect: inspect.throughput(since, until, step=step, by_task=by_task), (since, until, step, by_task)
         )
 
@@ -163,36 +162,40 @@ class Reader:
             except ConfigurationError:
                 return wall_clock()
 
-        return await self.shared("now", now)
+        return await self.query_shared("now", now)
 
-    def offers(self, right: Permission) -> bool:
+    def supports(self, right: Right) -> bool:
         """Return whether the store supports this right. Before the store is open, return True."""
         return self._store is None or _REQUIRED_PARTS.get(right) not in self._store.capabilities.absent
 
-    async def ask(self, query: Callable[[QueueStore], Awaitable[T]]) -> T:
-        """Query the store within STORE_TIMEOUT_SECONDS. Raises StoreError, ConfigurationError for a missing part."""
+    async def query(self, query: Callable[[QueueStore], Awaitable[T]]) -> T:
+        """Query the store within STORE_TIMEOUT_SECONDS.
+
+        Raises StoreError, and ConfigurationError if the store does not support the query.
+        """
         try:
             async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
                 answer = await query(await self._opened())
         except (StoreUnreachable, TimeoutError) as error:
             message = str(error) or f"the store has not answered for {STORE_TIMEOUT_SECONDS:.0f} s"
-            if self.away_since is None:
-                self.away_since = wall_clock()
+            if self.outage_since is None:
+                self.outage_since = wall_clock()
                 self._events.emit(DashboardStoreLost(message))
             raise StoreUnreachable(message) from error
-        if self.away_since is not None:
-            self._events.emit(DashboardStoreRecovered((wall_clock() - self.away_since).total_seconds()))
-            self.away_since = None
+        if self.outage_since is not None:
+            self._events.emit(DashboardStoreRecovered((wall_clock() - self.outage_since).total_seconds()))
+            self.outage_since = None
         return answer
 
-    async def act(self, query: Callable[[QueueStore], Awaitable[T]]) -> T:
-        """Change the store, like ``ask``."""
-        return await self._writer.ask(query)
+    async def change(self, query: Callable[[QueueStore], Awaitable[T]]) -> T:
+        """Change the store, like ``query``."""
+        return await self._writer.query(query)
 
-    async def shared(self, key: object, query: Callable[[QueueStore], Awaitable[T]]) -> T:
-        """Query the store like ``ask``, once a second for all viewers.
+    async def query_shared(self, key: object, query: Callable[[QueueStore], Awaitable[T]]) -> T:
+        """Query the store like ``query``, at most once a second for all viewers.
 
-        A slow query is repeated only after a hundred times its duration. A failed query is repeated at once.
+        Viewers with equal keys share an answer. A slow query is repeated only after a hundred times its duration, a
+        failed query at once.
         """
 
         async def timed(store: QueueStore) -> tuple[T, float]:
@@ -202,49 +205,49 @@ class Reader:
             return answer, started_at + min(max(FRESH_SECONDS, seconds * REUSE_FACTOR), MAX_REUSE_SECONDS)
 
         now = self._clock.monotonic()
-        self._shared = {
-            other: task for other, task in self._shared.items() if not task.done() or _fresh_until(task) > now
+        self._answers = {
+            other: task for other, task in self._answers.items() if not task.done() or _fresh_until(task) > now
         }
-        if key not in self._shared:
-            task = asyncio.ensure_future(self.ask(timed))
-            self._shared[key] = task
+        if key not in self._answers:
+            task = asyncio.ensure_future(self.query(timed))
+            self._answers[key] = task
             task.add_done_callback(_fresh_until)
-        answer: T = (await asyncio.shield(self._shared[key]))[0]
+        answer: T = (await asyncio.shield(self._answers[key]))[0]
         return answer
 
-    def forget(self) -> None:
+    def forget_answers(self) -> None:
         """Forget the shared answers after a change."""
-        self._shared = {}
+        self._answers = {}
 
-    async def _query(self, query: Callable[[Inspector], Awaitable[T]], key: object = None) -> T | None:
-        """Return ``None`` for a remote store, which has no inspector. With a ``key``, viewers share answers."""
+    async def _inspect(self, query: Callable[[Inspector], Awaitable[T]], key: object = None) -> T | None:
+        """Query the inspector; ``None`` for a remote store, which has none. With a ``key``, viewers share answers."""
 
-        async def ask_inspector(store: QueueStore) -> T | None:
+        async def query_inspector(store: QueueStore) -> T | None:
             try:
                 inspect = store.inspect
             except ConfigurationError:
                 return None
             return await query(inspect)
 
-        return await (self.ask(ask_inspector) if key is None else self.shared(key, ask_inspector))
+        return await (self.query(query_inspector) if key is None else self.query_shared(key, query_inspector))
 
     async def _opened(self) -> QueueStore:
         async with self._opening:
-            if self._store is None or self.away_since or self._clock.monotonic() >= self._check_at:
+            if self._store is None or self.outage_since or self._clock.monotonic() >= self._check_at:
                 self._store = self._store or await self._open_store()
-                await self._store.open()  # checks the schema, which may be upgraded while pages are open
+                await self._store.open()  # Checks the schema, which may be upgraded while pages are open.
                 self._check_at = self._clock.monotonic() + SCHEMA_CHECK_SECONDS
             return self._store
 
 
 def _fresh_until(task: asyncio.Task[tuple[Any, float]]) -> float:
-    """Return when an answer stops being fresh; 0 after an error. Reading the error prevents asyncio's warning."""
+    """Return when the answer expires; 0 after an error. Reading the error prevents a warning of asyncio."""
     return 0.0 if task.cancelled() or task.exception() else task.result()[1]
 
 
 def visible_job(visitor: Visitor, job: Job) -> Job:
     """Return the job with the fields that this visitor may see."""
-    if visitor.may(Permission.PAYLOADS):
+    if visitor.may(Right.PAYLOADS):
         return job
     return msgspec.structs.replace(
         job, payload_text="", result_text=None, last_error=None, key=None, progress_text=None

@@ -1,9 +1,9 @@
-"""Visitors of a dashboard with a server of its own: their identity and their maximum rights.
+"""Identity and maximum rights of the visitors of a dashboard with its own server.
 
 The first match identifies a visitor: a bearer token; a session, started with a token or the one-time link; the name
 from a trusted proxy. On a read-only dashboard without tokens, programs of this machine need no identity.
 
-Links and sessions are secrets of this process. It keeps their hashes, and they expire when it ends.
+Links and sessions are valid in this process only. It keeps hashes of the session secrets.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from stowhand.remote.server.tokens import DASHBOARD_ONLY_SCOPES, UNLIMITED_GRANT
 from stowhand.remote.wire import ErrorKind, Scope
 
 MAX_NAME_LENGTH = 128
-"""Characters of a name from a proxy."""
+"""Maximum number of characters of a name from a proxy."""
 DASHBOARD_SCOPES = frozenset({Scope.READ, Scope.PAYLOAD, *DASHBOARD_ONLY_SCOPES})
 """Scopes that a browser can use."""
-LINK_LIFE_SECONDS, LINK_PAUSE_SECONDS = 600.0, 10.0
-"""Seconds for which the one-time link is valid, and between two links: every visitor may request one."""
+LINK_LIFE_SECONDS = 600.0
+LINK_PAUSE_SECONDS = 10.0
+"""Minimum time between two one-time links. Every visitor may request one."""
 SESSION_LIFE_SECONDS = 12 * 3600.0
 MAX_SESSIONS = 1000
-"""Concurrent sessions; a further one ends the oldest."""
+"""Maximum number of concurrent sessions; a further one ends the oldest."""
 
 
 class SignIn(msgspec.Struct, frozen=True, kw_only=True):
     """Options for signing in. Raises ConfigurationError."""
 
     allow_actions: bool = False
-    """Allow changes. Without it, no visitor may act or add, with any token."""
+    """Whether visitors may act and add. If not, no token permits it."""
     hide_payloads: bool = False
-    """Hide payloads from all visitors, with any token."""
+    """Whether payloads are hidden from all visitors. If so, no token shows them."""
     trust_header: str = ""
-    """Header in which a proxy names the visitor, who then has all allowed scopes."""
+    """Header in which a proxy names the visitor. Such a visitor has all allowed scopes."""
     proxies: Proxies = Proxies()
     public_url: str = ""
     """URL of the dashboard behind a proxy: ``https://jobs.example.com``."""
@@ -62,8 +63,10 @@ class SignIn(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def allowed_scopes(self) -> frozenset[str]:
         """Scopes that visitors can have."""
-        hidden = {Scope.PAYLOAD} if self.hide_payloads else set()
-        return DASHBOARD_SCOPES - hidden - (frozenset() if self.allow_actions else DASHBOARD_ONLY_SCOPES)
+        scopes = DASHBOARD_SCOPES
+        if self.hide_payloads:
+            scopes -= {Scope.PAYLOAD}
+        return scopes if self.allow_actions else scopes - DASHBOARD_ONLY_SCOPES
 
 
 class IdentifiedVisitor(msgspec.Struct, frozen=True):
@@ -73,9 +76,9 @@ class IdentifiedVisitor(msgspec.Struct, frozen=True):
     """Name for the audit; empty if not known."""
     scopes: frozenset[str]
     is_program: bool = False
-    """The visitor sends a token in a header, which no other site can make a browser do."""
+    """Whether the visitor sends a token in a header, which another site cannot make a browser do."""
     is_session: bool = False
-    """The visitor has signed in here, and may sign out."""
+    """Whether the visitor has signed in here, and may sign out."""
 
 
 class Visitors:
@@ -117,11 +120,12 @@ class Visitors:
                 _name_of(session_grant), sign_in_options.allowed_scopes & session_grant.scopes, is_session=True
             )
         if sign_in_options.trust_header and peer in sign_in_options.proxies:
-            return IdentifiedVisitor(_named(headers, sign_in_options.trust_header), sign_in_options.allowed_scopes)
+            name = _name_from_proxy(headers, sign_in_options.trust_header)
+            return IdentifiedVisitor(name, sign_in_options.allowed_scopes)
         if method == "open":
             return IdentifiedVisitor("", sign_in_options.allowed_scopes - DASHBOARD_ONLY_SCOPES)
         if method == "proxy":
-            raise forbidden("this dashboard is reached through its proxy", f"open {sign_in_options.public_url}")
+            raise forbidden("this dashboard is available only through its proxy", f"open {sign_in_options.public_url}")
         return None
 
     def sign_in(self, secret: str, address: str, old_session: str) -> str:
@@ -130,7 +134,7 @@ class Visitors:
         try:
             grant = self._check_secret(secret, address)
         except Refused as refused:
-            if refused.kind is not ErrorKind.TOO_MANY:  # rate-limited visitors do not fill the log
+            if refused.kind is not ErrorKind.TOO_MANY:  # Rate-limited visitors must not fill the log.
                 self._events.emit(DashboardChanged("sign in", "", (method,), ("refused",), address))
             raise
         self._events.emit(DashboardChanged("sign in", _name_of(grant), (method,), ("done",), address))
@@ -150,9 +154,9 @@ class Visitors:
             grant = self._check_token(secret, address)
             if not self.sign_in_options.allowed_scopes & grant.scopes:
                 fix = f"make one: stowhand tokens make --name {grant.name} --scope read,payload"
-                raise forbidden("this token gives no right here", fix)
+                raise forbidden("this token gives no right on this dashboard", fix)
             return grant
-        if not self._link.spend(secret):
+        if not self._link.use(secret):
             refused = self._authenticator.wrong(address)
             raise Refused(refused.kind, "This link was already used or has expired.", status=refused.status)
         return UNLIMITED_GRANT
@@ -171,8 +175,8 @@ class Visitors:
     def _check_host(self, headers: Mapping[str, str]) -> None:
         """Raise Refused for an unknown host name or an undeclared proxy where no token is required.
 
-        Another site could resolve its own name to this machine, and act as a visitor. Requests through a proxy would
-        look like those of programs of this machine.
+        Another site could resolve its name to this machine and then act as a visitor. Requests through a proxy would
+        look like requests of programs of this machine.
         """
         sign_in_options = self.sign_in_options
         if self.method == "token" and not sign_in_options.trust_header:
@@ -180,14 +184,14 @@ class Visitors:
         if host_of(headers)[0] not in (*LOOPBACK_NAMES, urlsplit(sign_in_options.public_url).hostname):
             url = sign_in_options.public_url or "http://127.0.0.1:PORT"
             fix = f"open {url}; name the URL of a proxy with --public-url"
-            raise forbidden("this dashboard has another name", fix)
+            raise forbidden("the URL has an unknown host name", fix)
         if not sign_in_options.trust_header and is_forwarded(headers):
             fix = "make a token: stowhand tokens make --name NAME --scope read; or name the visitor: --trust-header"
             raise forbidden("access denied: this dashboard is behind a proxy and has no sign-in", fix)
 
 
 class SignInLink:
-    """One-time link: its first user is signed in. ``show`` shows its path to the owner of this process only."""
+    """One-time link that signs in its first user. ``show`` shows its path only to the owner of this process."""
 
     def __init__(self, show: Callable[[str], None], clock: Clock) -> None:
         self._show = show
@@ -196,14 +200,14 @@ class SignInLink:
         self._valid_until = 0.0
 
     def make(self) -> None:
-        """Make a new link and invalidate the previous one, unless that is unused and only some seconds old."""
+        """Make a new link that replaces the previous one. Keep an unused link that is only some seconds old."""
         now = self._clock.monotonic()
         if not self._code or now >= self._valid_until - LINK_LIFE_SECONDS + LINK_PAUSE_SECONDS:
             self._code = secrets.token_urlsafe(32)
             self._valid_until = now + LINK_LIFE_SECONDS
             self._show(f"/login?code={self._code}")
 
-    def spend(self, code: str) -> bool:
+    def use(self, code: str) -> bool:
         """Use the link. Return False for a wrong, used or expired code."""
         is_valid = self._code and self._clock.monotonic() < self._valid_until
         if not is_valid or not hmac.compare_digest(hash_of(self._code), hash_of(code)):
@@ -241,9 +245,9 @@ def _name_of(grant: Grant) -> str:
     return f"{grant.name} ({grant.id})" if grant.id else "link"
 
 
-def _named(headers: Mapping[str, str], header: str) -> str:
+def _name_from_proxy(headers: Mapping[str, str], header: str) -> str:
     name = headers.get(header.lower(), "").strip()
-    # A comma may join two headers of this name, and the visitor may have sent one of them.
+    # A comma may join two headers of this name, one of which the visitor may have sent.
     if not name or len(name) > MAX_NAME_LENGTH or not name.isprintable() or "," in name:
-        raise forbidden(f"the proxy does not name you in {header}", "sign in at the proxy")
+        raise forbidden(f"the proxy does not name the visitor in {header}", "sign in at the proxy")
     return name

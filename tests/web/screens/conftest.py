@@ -16,7 +16,7 @@ from playwright.async_api import Page
 from stowhand.protocols.queue_store import QueueStore
 from stowhand.testing import MemoryStore
 from stowhand.web import dashboard
-from stowhand.web.request import Permission, Visitor
+from stowhand.web.request import Right, Visitor
 from tests.support.browsers import find_browser
 from tests.support.browsing import Chromium, served
 from tests.support.population import morning, populate
@@ -25,7 +25,7 @@ WITHIN = 100.0
 """Seconds of a test that names no timeout of its own."""
 TO_CLOSE = 20.0
 """Seconds before its timeout in which a test that hangs is told of, and its pages are closed."""
-ADMIN = Visitor("ada", frozenset(Permission))
+ADMIN = Visitor("ada", frozenset(Right))
 
 
 class Site:

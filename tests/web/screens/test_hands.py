@@ -54,7 +54,7 @@ async def test_an_action_goes_from_the_click_to_the_row(site: Site, page: Page, 
         await page.get_by_label("Priority").fill("7")
     await page.get_by_role("button", name=label, exact=True).click()
     await sure(page, reason="by a test")
-    await expect(page.locator("#facts .state").first).to_have_text(says)
+    await expect(page.locator("#details .state").first).to_have_text(says)
     await expect(page.get_by_role("status")).to_contain_text(f"{label} {job.id}: done")
     assert is_so(await there(site.store, job.id))
 
@@ -63,7 +63,7 @@ async def test_a_failed_job_is_retried_and_another_removed(site: Site, page: Pag
     jobs = [await failed(site.store) for _ in range(2)]
     await page.goto(site.at(f"/job?id={jobs[0]}"))
     await page.get_by_role("button", name="Retry", exact=True).click()
-    await expect(page.locator("#facts .state").first).to_have_text("queued")
+    await expect(page.locator("#details .state").first).to_have_text("queued")
     await page.goto(site.at(f"/job?id={jobs[1]}"))
     await page.get_by_role("button", name="Remove", exact=True).click()
     await sure(page)
@@ -140,7 +140,7 @@ async def test_cancel_this_one(site: Site, page: Page) -> None:
     await clicks.link("Jobs")
     await clicks.link(str(job.id))
     await clicks.click(page.get_by_role("button", name="Cancel", exact=True))
-    await expect(page.locator("#facts .state").first).to_have_text("canceled")
+    await expect(page.locator("#details .state").first).to_have_text("canceled")
     assert clicks.count <= 4
 
 

@@ -30,7 +30,7 @@ async def test_a_job_that_ends_changes_its_row_without_a_reload(site: Site, page
     await page.goto(site.at("/jobs?state=queued&state=canceled"))
     row = page.locator(f"#job-{job.id}")
     await expect(row).to_contain_text("queued")
-    await expect(page.locator("#stamp")).to_contain_text("Live")
+    await expect(page.locator("#status")).to_contain_text("Live")
     await site.store.admin.cancel(job.id)
     await expect(row).to_contain_text("canceled")
 
@@ -50,11 +50,11 @@ async def test_a_table_waits_while_somebody_points_at_it(site: Site, page: Page)
     await page.goto(site.at("/jobs"))
     await page.locator("#job-1").hover()
     await site.store.jobs.enqueue(NewJob(task="second"))
-    await expect(page.locator("#stamp")).to_have_class("paused")
+    await expect(page.locator("#status")).to_have_class("paused")
     await expect(page.locator("#job-2")).to_have_count(0)
     await page.locator("h1").hover()
     await expect(page.locator("#job-2")).to_be_visible()
-    await expect(page.locator("#stamp")).to_have_class("live")
+    await expect(page.locator("#status")).to_have_class("live")
 
 
 async def test_a_table_waits_while_somebody_selects_in_it(site: Site, page: Page) -> None:
@@ -62,7 +62,7 @@ async def test_a_table_waits_while_somebody_selects_in_it(site: Site, page: Page
     await page.goto(site.at("/jobs"))
     await page.locator("#job-1").evaluate("row => getSelection().selectAllChildren(row)")
     await site.store.jobs.enqueue(NewJob(task="second"))
-    await expect(page.locator("#stamp")).to_have_class("paused")
+    await expect(page.locator("#status")).to_have_class("paused")
     await page.evaluate("getSelection().removeAllRanges()")
     await expect(page.locator("#job-2")).to_be_visible()
 
@@ -89,7 +89,7 @@ async def test_chosen_jobs_stay_on_the_page_until_they_are_acted_on(site: Site, 
     await page.get_by_label("When").click()
     await site.store.admin.cancel(1)
     await expect(page.locator("#tabs")).to_contain_text("canceled 1")
-    await expect(page.locator("#stamp")).to_have_class("paused")
+    await expect(page.locator("#status")).to_have_class("paused")
     await expect(page.get_by_label("Select job 1")).to_be_checked()
     await page.get_by_label("Select job 1").uncheck()
     await page.locator("h1").click()
@@ -113,9 +113,9 @@ async def test_a_hidden_tab_closes_its_stream_and_a_shown_one_is_new(site: Site,
     """No window of a browser without a screen is ever hidden: the page is told so."""
     await site.store.jobs.enqueue(NewJob(task="first"))
     await page.goto(site.at("/jobs"))
-    await expect(page.locator("#stamp")).to_have_class("live")
+    await expect(page.locator("#status")).to_have_class("live")
     await page.evaluate(HIDE, True)
-    await expect(page.locator("#stamp")).to_have_class("away")
+    await expect(page.locator("#status")).to_have_class("outage")
     await site.store.jobs.enqueue(NewJob(task="second"))
     await page.evaluate(HIDE, False)
     await expect(page.locator("#job-2")).to_be_visible()
@@ -148,12 +148,12 @@ async def test_the_page_of_a_job_that_was_removed_keeps_what_it_was_and_says_so(
         async with served(dashboard(store, rights=lambda _request: ["look"])) as url, chromium.context() as context:
             page = await context.new_page()
             await page.goto(f"{url}/job?id=1")
-            await expect(page.locator("#stamp")).to_have_class("live")
+            await expect(page.locator("#status")).to_have_class("live")
             await page.evaluate(HIDE, True)
             await store.admin.remove_jobs([1])
             await page.evaluate(HIDE, False)
-            await expect(page.locator("#stamp")).to_contain_text("Not there any more")
-            await expect(page.locator("#facts")).to_contain_text("send_mail")
+            await expect(page.locator("#status")).to_contain_text("This job no longer exists")
+            await expect(page.locator("#details")).to_contain_text("send_mail")
 
     await store.jobs.enqueue(NewJob(task="send_mail"))
     with pytest.raises(AssertionError, match=r"console: .* 404"):  # what the browser says of the look for it
@@ -170,11 +170,11 @@ async def test_a_page_that_waits_for_a_hand_says_that_its_store_is_away(
     await page.goto(site.at("/jobs"))
     await page.locator("#job-1").hover()
     await site.store.jobs.enqueue(NewJob(task="second"))
-    await expect(page.locator("#stamp")).to_have_class("paused")
+    await expect(page.locator("#status")).to_have_class("paused")
     monkeypatch.setattr(type(site.store.inspect), "search", away)
-    await expect(page.locator("#stamp")).to_contain_text("The store does not answer")
+    await expect(page.locator("#status")).to_contain_text("The store does not answer")
     await page.wait_for_timeout(700)
-    await expect(page.locator("#stamp")).to_have_class("away", timeout=1)
+    await expect(page.locator("#status")).to_have_class("outage", timeout=1)
     await page.locator("h1").hover()
     monkeypatch.undo()
     await expect(page.locator("#job-2")).to_be_visible()
@@ -214,8 +214,8 @@ async def test_many_windows_of_one_browser_are_live(site: Site, chromium: Chromi
         pages = [await context.new_page() for _ in range(8)]
         for window in pages:
             await window.goto(site.at("/jobs"))
-            await expect(window.locator("#stamp")).to_contain_text("Live")
+            await expect(window.locator("#status")).to_contain_text("Live")
         await site.store.jobs.enqueue(NewJob(task="first"))
         for window in pages:
             await expect(window.locator("#job-1")).to_be_visible(timeout=15_000)
-            await expect(window.locator("#stamp")).to_contain_text("Live")
+            await expect(window.locator("#status")).to_contain_text("Live")

@@ -61,7 +61,7 @@ async def test_without_a_script_a_page_is_whole(chromium: Chromium, full_site: S
         for name in ("Jobs", "Queues", "Tasks", "Failures", "Workers", "Overview"):
             await page.get_by_role("navigation").get_by_role("link", name=name, exact=True).click()
             await expect(page.get_by_role("heading", level=1)).to_have_text(name)
-            await expect(page.locator("#stamp")).to_contain_text("As of")
+            await expect(page.locator("#status")).to_contain_text("As of")
             assert await page.locator("main time, main svg").count() > 0
 
 
