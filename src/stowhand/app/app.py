@@ -355,7 +355,7 @@ class App:
             InvalidJob: A job is invalid; the message has its number.
 
         """
-        producer = (await self.open()).jobs
+        producer = (await self._stores.open()).jobs
         if isinstance(jobs, AsyncIterable):
             ids = await producer.enqueue_many(_check_each_async(jobs, self._check))
         else:
@@ -368,7 +368,7 @@ class App:
     async def add_jobs(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """Enqueue jobs like ``enqueue_many``, and return them. For hundreds of jobs, not for millions."""
         checked = list(_check_each(jobs, self._check))
-        enqueued = await (await self.open()).jobs.add_jobs(checked)
+        enqueued = await (await self._stores.open()).jobs.add_jobs(checked)
         return enqueued if self._immediate is None else await self._immediate.ran(enqueued)
 
     @overload
@@ -466,7 +466,7 @@ class App:
 
     async def _enqueue(self, job: NewJob) -> Job:
         checked = self._check(job)
-        enqueued = await (await self.open()).jobs.enqueue(checked)
+        enqueued = await (await self._stores.open()).jobs.enqueue(checked)
         return enqueued if self._immediate is None else (await self._immediate.ran([enqueued]))[0]
 
     def _enqueue_in(self, connection: object, job: NewJob) -> Job | Awaitable[Job]:
