@@ -63,10 +63,10 @@ class OnPostgres:
         """Straight into the tables; then it is analysed, as autovacuum does."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(
-                """insert into stowhand.live (task, payload, serial, priority, run_at, scout, state, attempts,
+                """insert into stowhand.live (task, payload, serial, priority, run_at, state, attempts,
                      last_error, finished_at, created_at)
                    select 'task_' || g %% 20, json_build_object('number', g, 'to', 'someone-' || g || '@mail.example'),
-                     q.name, g %% 3, now() - g * interval '1 ms', q.name is not null and not f.failed,
+                     q.name, g %% 3, now() - g * interval '1 ms',
                      case when f.failed then 'failed' else 'queued' end, case when f.failed then 25 else 0 end,
                      case when f.failed then 'TimeoutError: no answer within 30 s' end,
                      case when f.failed then now() - g * interval '1 ms' end, now() - g * interval '1 ms'

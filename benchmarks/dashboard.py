@@ -55,11 +55,10 @@ EVERYTHING = Visitor("", frozenset(Right))
 Question = Callable[[QueueStore], Awaitable[object]]
 
 LIVE = """
-insert into stowhand.live (task, payload, serial, priority, run_at, scout, state, attempts, last_error, finished_at,
+insert into stowhand.live (task, payload, serial, priority, run_at, state, attempts, last_error, finished_at,
   created_at, key, flags, last_worker)
 select 'app.tasks.task_' || floor(sqrt(g %% (%(tasks)s * %(tasks)s)))::int,
   json_build_object('number', g, 'to', 'someone-' || g || '@mail.example'), q.name, g %% 3, now() - g * interval '1 ms',
-  q.name is not null and not f.failed,
   case when f.failed then 'failed' when g %% 50 = 0 then 'errored' else 'queued' end,
   case when f.failed then 25 when g %% 50 = 0 then 1 else 0 end,
   case when f.failed or g %% 50 = 0 then
@@ -73,7 +72,7 @@ from generate_series(%(from)s::int, %(to)s::int) as g
   cross join lateral (select g > %(waiting)s) as f(failed)
 """
 RUNNING = """
-update stowhand.live l set state = 'processing', token = gen_random_uuid(), attempts = attempts + 1, scout = false,
+update stowhand.live l set state = 'processing', token = gen_random_uuid(), attempts = attempts + 1,
   worker = 'worker-somewhere-12345-0123456789ab.' || l.id %% %(workers)s, lease_until = now() + interval '1 day',
   started_at = now() - l.id * interval '1 ms', serial = null
 where l.id in (select id from stowhand.live where state = 'queued' and key is null order by id limit %(running)s)

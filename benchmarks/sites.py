@@ -90,9 +90,9 @@ class PostgresSite:
                 connection.execute("vacuum stowhand.live")  # the dead rows of an earlier run are none of this one's
             row = connection.execute(
                 """with filled as (
-                     insert into stowhand.live (task, payload, serial, priority, run_at, scout)
+                     insert into stowhand.live (task, payload, serial, priority, run_at)
                      select %(task)s, json_build_object('number', g), q.name, %(priority)s,
-                       now() + %(due_in)s * interval '1 second', q.name is not null
+                       now() + %(due_in)s * interval '1 second'
                      from generate_series(1, %(jobs)s) as g cross join lateral (
                        select case when %(serials)s > 0 then %(serial)s || g %% greatest(%(serials)s, 1) end) as q(name)
                      returning id)

@@ -55,8 +55,8 @@ ADD_JOB = {
 }
 COPY = "copy stowhand.live (task, payload, created_at, updated_at) from stdin"
 INSERT = """
-insert into stowhand.live (task, payload, run_at, max_attempts, priority, scout, created_at, updated_at)
-select 'noop', json_build_object('number', n), now(), 25, 0, false, now(), now() from generate_series(1, 1000) n"""
+insert into stowhand.live (task, payload, run_at, max_attempts, priority, created_at, updated_at)
+select 'noop', json_build_object('number', n), now(), 25, 0, now(), now() from generate_series(1, 1000) n"""
 TAKE = """
 update stowhand.live set state = 'processing', attempts = attempts + 1, epoch = epoch + 1, token = %s, worker = 'w',
   lease_until = now() + interval '30 s', started_at = now() where id = %s"""

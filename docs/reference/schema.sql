@@ -97,35 +97,39 @@ begin
       and (q.holder_id is not null or q.name = any(_taken))
     for update skip locked);
   update "stowhand".serials q set absorbed = true where q.name = any(_locked) and not q.absorbed;
-  update "stowhand".live j set scout = false where j.id = any(array(
-    select w.id from "stowhand".live w
-    where w.id = any(_scouts) and w.serial = any(_locked) and w.scout and w.state in ('queued', 'errored')
+  update "stowhand".live u set absorbed = true where u.id = any(array(
+    select j.id from "stowhand".live j
+    where j.id = any(_scouts) and j.serial = any(_locked) and j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2
     for update skip locked));
 end $$;
 
-CREATE FUNCTION stowhand.is_lawful(_task text, _payload json, _serial text, _state text, _attempts integer, _max_attempts integer, _resets integer, _max_resets integer, _queue text, _key text, _flags text[], _token uuid, _settled_token uuid, _worker text, _lease_until timestamp with time zone, _finished_at timestamp with time zone, _cancel_requested boolean, _loses_retries text, _scout boolean) RETURNS boolean
+CREATE FUNCTION stowhand.is_lawful(_task text, _payload json, _serial text, _state text, _attempts integer, _max_attempts integer, _resets integer, _max_resets integer, _queue text, _key text, _flags text[], _token uuid, _settled_token uuid, _worker text, _lease_until timestamp with time zone, _finished_at timestamp with time zone, _cancel_requested boolean, _loses_retries text, _absorbed boolean) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE
     AS $_$
 declare
   _broken text;
 begin
-  -- The most common rows pass here; this condition is stricter than the rules. A payload of less than 2000 stored bytes is
-  -- within the limit: no compression reduces 500 bytes to one.
+  -- The most common rows pass here; these conditions are stricter than the rules. Each transaction prepares those that it
+  -- comes to, so the lengths of absent names are apart. A payload of less than 2000 stored bytes is within the limit: no
+  -- compression reduces 500 bytes to one.
   if (pg_catalog.texteq(_state, 'queued') and _token is null and _lease_until is null and _worker is null
-        and not _cancel_requested and (not _scout or _serial is not null)
+        and not _cancel_requested and (not _absorbed or _serial is not null)
       or pg_catalog.texteq(_state, 'processing') and _token is not null and _lease_until is not null
-        and _worker is not null and _settled_token is null and not _scout)
+        and _worker is not null and _settled_token is null and not _absorbed)
     and _finished_at is null and _max_resets is null and _flags is null and _loses_retries is null
     and pg_catalog.int4ge(_attempts, 0) and pg_catalog.int4le(_attempts, _max_attempts)
     and pg_catalog.int4ge(_max_attempts, 1) and pg_catalog.int4ge(_resets, 0)
     and pg_catalog.textne(_task, '') and pg_catalog.int4le(pg_catalog.length(_task), 128)
-    and (_serial is null or pg_catalog.int4le(pg_catalog.length(_serial), 128))
-    and (_queue is null or pg_catalog.int4le(pg_catalog.length(_queue), 128) and pg_catalog.textne(_queue, '')
-         and pg_catalog.textne(_queue, 'default') and pg_catalog.textregexne(_queue, '^ |,| $'))
-    and (_key is null or pg_catalog.textne(_key, '') and pg_catalog.int4le(pg_catalog.length(_key), 512))
     and pg_catalog.int4lt(pg_catalog.pg_column_size(_payload), 2000)
   then
-    return true;
+    if _serial is null and _queue is null and _key is null then return true; end if;
+    if (_serial is null or pg_catalog.int4le(pg_catalog.length(_serial), 128))
+      and (_queue is null or pg_catalog.int4le(pg_catalog.length(_queue), 128) and pg_catalog.textne(_queue, '')
+           and pg_catalog.textne(_queue, 'default') and pg_catalog.textregexne(_queue, '^ |,| $'))
+      and (_key is null or pg_catalog.textne(_key, '') and pg_catalog.int4le(pg_catalog.length(_key), 512))
+    then
+      return true;
+    end if;
   end if;
   _broken := case
     when _cancel_requested and not (pg_catalog.texteq(_state, 'processing') or pg_catalog.texteq(_state, 'failed'))
@@ -153,9 +157,9 @@ begin
     when pg_catalog.int4gt(pg_catalog.length(_serial), 128) then 'serial_length'
     when not (pg_catalog.int4ge(_resets, 0) and (_max_resets is null or pg_catalog.int4ge(_max_resets, 0)))
       then 'resets_in_range'
-    when _scout and not (_serial is not null
-                         and (pg_catalog.texteq(_state, 'queued') or pg_catalog.texteq(_state, 'errored')))
-      then 'scouts_for_serials'
+    when _absorbed and not (_serial is not null
+                            and (pg_catalog.texteq(_state, 'queued') or pg_catalog.texteq(_state, 'errored')))
+      then 'absorbed_while_waiting'
     when _settled_token is not null and pg_catalog.texteq(_state, 'processing') then 'settled_unless_processing'
     when pg_catalog.texteq(_task, '') or pg_catalog.int4gt(pg_catalog.length(_task), 128) then 'task_length'
   end;
@@ -192,7 +196,7 @@ CREATE TABLE stowhand.live (
     finished_at timestamp with time zone,
     cancel_requested boolean DEFAULT false NOT NULL,
     loses_retries text,
-    scout boolean DEFAULT false NOT NULL,
+    absorbed boolean DEFAULT false NOT NULL,
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     last_worker text,
@@ -203,7 +207,7 @@ CREATE TABLE stowhand.live (
     progress_text text,
     expires_at timestamp with time zone,
     last_error text,
-    CONSTRAINT lawful CHECK (stowhand.is_lawful(task, payload, serial, state, attempts, max_attempts, resets, max_resets, queue, key, flags, token, settled_token, worker, lease_until, finished_at, cancel_requested, loses_retries, scout))
+    CONSTRAINT lawful CHECK (stowhand.is_lawful(task, payload, serial, state, attempts, max_attempts, resets, max_resets, queue, key, flags, token, settled_token, worker, lease_until, finished_at, cancel_requested, loses_retries, absorbed))
 )
 WITH (fillfactor='60', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='5000', autovacuum_vacuum_cost_delay='0', autovacuum_vacuum_insert_threshold='-1', autovacuum_analyze_scale_factor='0.2', autovacuum_analyze_threshold='20000');
 
@@ -274,9 +278,9 @@ begin
     _queue := null;
   end if;
   if job_key is null then
-    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, queue, scout, created_at, updated_at)
+    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, queue, created_at, updated_at)
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags, _queue,
-            queue_name is not null, now(), now())
+            now(), now())
     returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
       null::timestamptz, worker, revision, flags, lease_until, state, coalesce(queue, 'default') as work_queue, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text
     into _job;
@@ -325,9 +329,9 @@ begin
     _queue := null;
   end if;
   if job_key is null then
-    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, queue, scout, created_at, updated_at)
+    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, queue, created_at, updated_at)
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags, _queue,
-            queue_name is not null, now(), now())
+            now(), now())
     returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
       null::timestamptz, worker, revision, flags, lease_until, state, coalesce(queue, 'default') as work_queue, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text
     into _job;
@@ -376,9 +380,9 @@ begin
     _queue := null;
   end if;
   if job_key is null then
-    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, queue, scout, created_at, updated_at)
+    insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, queue, created_at, updated_at)
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags, _queue,
-            queue_name is not null, now(), now())
+            now(), now())
     returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
       null::timestamptz, worker, revision, flags, lease_until, state, coalesce(queue, 'default') as work_queue, resets, max_resets, started_at, finished_at, coalesce(worker, last_worker) as last_worker, cancel_requested, progress, progress_text
     into _job;
@@ -645,7 +649,6 @@ begin
           finished_at = case when _one.state = 'failed' then _at end,
           progress = case when _one.state <> 'failed' then j.progress end,
           progress_text = case when _one.state <> 'failed' then j.progress_text end,
-          scout = j.serial is not null and _one.state <> 'failed',
           -- Handed back: it was not begun. A settlement, or a death, tells of an attempt.
           expires_at = case when _one.settled_token is null and _one.epoch = j.epoch then j.expires_at end
       where j.id = _one.id;
@@ -832,7 +835,7 @@ begin
     _picked := "stowhand".pick_free(
       _limit, _tasks, _forbidden, _queues, _excluded, _at, _after_priority, _after_run_at, _after_id);
     -- With no job that has a serial key, this question is all that serial keys cost.
-    if exists (select from "stowhand".live j where j.scout and j.state in ('queued', 'errored') and j.resets < 2)
+    if exists (select from "stowhand".live j where j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2)
        or exists (select from "stowhand".serials q where q.hint_run_at is not null) then
       select null::int as priority, null::timestamptz as run_at, null::bigint as id into _last;
       if cardinality(_picked) >= _limit then
@@ -878,7 +881,7 @@ begin
   update "stowhand".live j
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
-        lease_until = _until, started_at = _at, scout = false
+        lease_until = _until, started_at = _at, absorbed = false
     where j.id = any(_picked)
     returning j.id, j.task, j.payload::text, j.serial, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, coalesce(j.queue, 'default'), j.epoch;
   get diagnostics _changed = row_count;
@@ -901,7 +904,7 @@ begin
   update "stowhand".live j
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
-        lease_until = _lease_until, started_at = _at, scout = false
+        lease_until = _lease_until, started_at = _at, absorbed = false
     where j.id = _id;
   if not found then return 'a trigger keeps it as it is'; end if;
   raise exception using errcode = 'GWDRY';
@@ -1211,8 +1214,8 @@ begin
     perform "stowhand".check_rules(_on_failure, _expires, _unique_period, _mode);
   end if;
   if _key is null then
-    insert into "stowhand".live (task, payload, run_at, queue, serial, priority, max_attempts, max_resets, flags, scout, on_failure, expires_at, created_at, updated_at)
-    values (_task, _payload, _run_at, _queue, _serial, _priority, _max_attempts, _max_resets, _flags, _serial is not null, _on_failure,
+    insert into "stowhand".live (task, payload, run_at, queue, serial, priority, max_attempts, max_resets, flags, on_failure, expires_at, created_at, updated_at)
+    values (_task, _payload, _run_at, _queue, _serial, _priority, _max_attempts, _max_resets, _flags, _on_failure,
             _run_at + _expires * interval '1 second', _at, _at)
     returning * into _job;
   else
@@ -1281,9 +1284,9 @@ declare
 begin
   loop
     if _mode = 'unsafe_dedupe' then
-      insert into "stowhand".live as old (task, payload, run_at, queue, serial, priority, max_attempts, max_resets, flags, scout, on_failure, expires_at, key, created_at,
+      insert into "stowhand".live as old (task, payload, run_at, queue, serial, priority, max_attempts, max_resets, flags, on_failure, expires_at, key, created_at,
                                         updated_at)
-      values (_task, _payload, _run_at, _queue, _serial, _priority, _max_attempts, _max_resets, _flags, _serial is not null, _on_failure,
+      values (_task, _payload, _run_at, _queue, _serial, _priority, _max_attempts, _max_resets, _flags, _on_failure,
               _run_at + _expires * interval '1 second', _key, _at, _at)
       on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
         where (old.state = 'queued' and old.expires_at <= _at) is not true
@@ -1300,14 +1303,14 @@ begin
         if _taken.job_id is not null then
           select _queue, _serial, _priority, _max_attempts, _max_resets, _flags into _job.queue, _job.serial, _job.priority, _job.max_attempts, _job.max_resets, _job.flags;
           _job.key := _key; _job.task := _task; _job.payload := _payload; _job.attempts := 0; _job.resets := 0;
-          _job.revision := 0; _job.epoch := 0; _job.cancel_requested := false; _job.scout := false;
+          _job.revision := 0; _job.epoch := 0; _job.cancel_requested := false; _job.absorbed := false;
           return "stowhand".as_completed(_taken.job_id, _taken.enqueued_at, _job);
         end if;
       end if;
     end if;
-    insert into "stowhand".live as old (task, payload, run_at, queue, serial, priority, max_attempts, max_resets, flags, scout, on_failure, expires_at, key, created_at,
+    insert into "stowhand".live as old (task, payload, run_at, queue, serial, priority, max_attempts, max_resets, flags, on_failure, expires_at, key, created_at,
                                       updated_at)
-    values (_task, _payload, _run_at, _queue, _serial, _priority, _max_attempts, _max_resets, _flags, _serial is not null, _on_failure,
+    values (_task, _payload, _run_at, _queue, _serial, _priority, _max_attempts, _max_resets, _flags, _on_failure,
             _run_at + _expires * interval '1 second', _key, _at, _at)
     on conflict (key) where key is not null do update set
       task = _task,
@@ -1319,7 +1322,7 @@ begin
       run_at = case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
-      scout = _serial is not null, on_failure = _on_failure,
+      absorbed = false, on_failure = _on_failure,
       expires_at = _expires * interval '1 second' + case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
@@ -1356,21 +1359,24 @@ CREATE FUNCTION stowhand.enqueue_many(_tasks text[], _payloads json[], _serials 
 #variable_conflict use_column
 declare
   _at timestamptz := case when _now is null then now() else "stowhand".pinned(_now) end;
-  _are_declared boolean := (_queues is null or array_position(_queues, null) is not null)
-    and exists (select from "stowhand".task_queues);
+  _are_declared boolean := false;
 begin
+  -- An `exists` in one expression with the first test would be a statement of its own, even where that test fails.
+  if _queues is null or array_position(_queues, null) is not null then
+    _are_declared := exists (select from "stowhand".task_queues);
+  end if;
   if _tasks && array['jobs:purge_completed'] then
     perform "stowhand".refuse_reserved(r.task) from unnest(array['jobs:purge_completed']) as r(task) where r.task = any(_tasks);
   end if;
   return query
-  insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, queue, scout,
+  insert into "stowhand".live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, queue,
                              created_at, updated_at)
   select j.task, j.payload, j.serial, coalesce(j.run_at, _at + j.delay * interval '1 second', _at),
          coalesce(j.max_attempts, 25), coalesce(j.priority, 0),
          case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
          j.max_resets,
          nullif(coalesce(j.queue, case when _are_declared then "stowhand".declared_queue(j.task) end), 'default'),
-         j.serial is not null, _at, _at
+         _at, _at
   from unnest(_tasks, _payloads, _serials, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets, _queues)
     as j(task, payload, serial, run_at, delay, max_attempts, priority, flags, max_resets, queue)
   returning id, run_at, created_at, max_attempts, queue;
@@ -1443,7 +1449,7 @@ begin
   update "stowhand".live j
     set state = 'failed', attempts = j.max_attempts, epoch = j.epoch + (j.token is not null)::int, token = null,
         worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null, last_error = _why,
-        finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at, progress = null,
+        finished_at = coalesce(j.finished_at, _at), absorbed = false, updated_at = _at, progress = null,
         progress_text = null, round = coalesce(j.round, 1)  -- by it, a repeat of its key knows that it has entries
     where j.id = any(_locked);
   perform "stowhand".tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from unnest(_jobs) as j
@@ -1805,7 +1811,7 @@ begin
   then
     return 'open';
   end if;
-  update "stowhand".live j set run_at = least(j.run_at, _at)
+  update "stowhand".live j set run_at = least(j.run_at, _at), absorbed = false
     where j.key = _key and j.state in ('queued', 'errored') returning j.state into _state;
   if found then
     perform "stowhand".wake();
@@ -2028,7 +2034,7 @@ begin
   _after := -2147483648;
   loop
     select j.priority, j.run_at into _next from "stowhand".live j
-      where j.scout and j.state in ('queued', 'errored') and j.resets < 2
+      where j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2
         and j.priority >= _after and j.priority < _priority
       order by j.priority, j.run_at, j.id limit 1;
     exit when not found;
@@ -2585,7 +2591,7 @@ begin
   loop
     select m.priority, m.run_at, m.id into _next from (
       (select j.priority, j.run_at, j.id from "stowhand".live j
-        where j.scout and j.state in ('queued', 'errored') and j.resets < 2
+        where j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2
           and (j.priority, j.run_at, j.id) > (_place.priority, _place.run_at, _place.id)
         order by j.priority, j.run_at, j.id limit 1)
       union all
@@ -2605,7 +2611,7 @@ begin
           (select j.priority, j.run_at, j.id, j.serial, true as scout, (_tasks is null or j.task = any(_tasks))
               and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
               and "stowhand".takes(_queues, _excluded, j.queue) as ours from "stowhand".live j
-            where j.scout and j.state in ('queued', 'errored') and j.resets < 2
+            where j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2
               and j.priority = _next.priority and j.run_at <= _at and (j.run_at, j.id) >= (_next.run_at, _next.id)
             order by j.priority, j.run_at, j.id limit _page)
           union all
@@ -3181,12 +3187,12 @@ begin
         round = case when j.id = any(_by_hand) then coalesce(j.round, 1) else j.round end,
         expires_at = case when j.state <> 'failed' then
           j.expires_at + (coalesce(_run_at, j.run_at) - j.run_at) end,
-        (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, scout, progress,
+        (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, absorbed, progress,
          progress_text) = (
           select n.attempts, n.most, n.state, case when n.state = 'failed' then coalesce(j.finished_at, _at) end,
             case when j.state = 'failed' and n.state <> 'failed' then 0 else j.resets end,
             j.cancel_requested and n.state = 'failed', case when not _gives then j.loses_retries end,
-            j.serial is not null and n.state <> 'failed', case when n.state <> 'failed' then j.progress end,
+            false, case when n.state <> 'failed' then j.progress end,
             case when n.state <> 'failed' then j.progress_text end
           from (select m.attempts, m.most, "stowhand".rescheduled(j.state, _gives, m.attempts, m.most) as state
                 from (select coalesce(_max_attempts, j.max_attempts) as most,
@@ -3256,6 +3262,14 @@ begin
   return query select v.id, v.state from unnest(_verdicts) as v;
 end $$;
 
+CREATE FUNCTION stowhand.reset_absorbed() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+begin
+  new.absorbed := false;
+  return new;
+end $$;
+
 CREATE FUNCTION stowhand.resume_queue(queue text, _now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3316,7 +3330,7 @@ begin
   elsif _state is not null then
     update "stowhand".live j
       set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
-          cancel_requested = false, scout = j.serial is not null, round = "stowhand".next_round(_id)
+          cancel_requested = false, round = "stowhand".next_round(_id)
       where j.id = _id;
     perform "stowhand".wake();
     done := 'done'; why := '';
@@ -3356,7 +3370,7 @@ begin
     select j.id from "stowhand".live j where j.id = any(_ids) and j.state = 'failed' order by j.id for update);
   update "stowhand".live j
     set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
-        cancel_requested = false, scout = j.serial is not null, round = "stowhand".next_round(j.id)
+        cancel_requested = false, round = "stowhand".next_round(j.id)
     where j.id = any(_failed);
   if cardinality(_failed) > 0 then perform "stowhand".wake(); end if;
   return query select unnest(_failed);
@@ -3366,11 +3380,11 @@ CREATE FUNCTION stowhand.revive(_old stowhand.history, _at timestamp with time z
     LANGUAGE plpgsql
     AS $$
 begin
-  insert into "stowhand".live (id, task, payload, key, queue, serial, priority, max_attempts, max_resets, flags, run_at, last_error, revision, epoch, settled_token, scout,
+  insert into "stowhand".live (id, task, payload, key, queue, serial, priority, max_attempts, max_resets, flags, run_at, last_error, revision, epoch, settled_token,
                              created_at, updated_at, last_worker, round, replaced, on_failure)
     overriding system value
     values (_old.id, _old.task, _old.payload, _old.key, _old.queue, _old.serial, _old.priority, _old.max_attempts, _old.max_resets, _old.flags, _at, _old.last_error, _old.revision, _old.epoch,
-            _old.settled_token, _old.serial is not null, _old.created_at, _old.updated_at, _old.worker,
+            _old.settled_token, _old.created_at, _old.updated_at, _old.worker,
             "stowhand".next_round(_old.id), _old.replaced, _old.on_failure)
     on conflict (key) where key is not null do nothing;
   if not found then
@@ -3401,7 +3415,7 @@ begin
   -- Many names: by scouts and hints (serials.sql).
   loop
     select j.priority, j.run_at into _next from "stowhand".live j
-      where j.scout and j.state in ('queued', 'errored') and j.resets < 2 and j.priority >= _after
+      where j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2 and j.priority >= _after
         and (_tasks is null or j.task = any(_tasks)) and "stowhand".takes(_queues, _excluded, j.queue)
       order by j.priority, j.run_at, j.id limit 1;
     exit when not found or _earliest <= _at;
@@ -3463,14 +3477,6 @@ begin
   return _best;
 end $$;
 
-CREATE FUNCTION stowhand.set_scout() RETURNS trigger
-    LANGUAGE plpgsql
-    AS $$
-begin
-  new.scout := new.serial is not null and new.state in ('queued', 'errored');
-  return new;
-end $$;
-
 CREATE FUNCTION stowhand.settle_and_claim(_ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit integer, _lease double precision, _tasks text[], _forbidden text[], _now timestamp with time zone DEFAULT NULL::timestamp with time zone, _queues text[] DEFAULT NULL::text[], _excluded text[] DEFAULT NULL::text[]) RETURNS TABLE(settled bigint[], id bigint, task text, payload text, serial text, priority integer, run_at timestamp with time zone, attempts integer, max_attempts integer, resets integer, max_resets integer, key text, flags text[], last_error text, revision integer, created_at timestamp with time zone, updated_at timestamp with time zone, started_at timestamp with time zone, queue text, epoch bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3503,7 +3509,7 @@ begin
     update "stowhand".live j
       set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
           token = _token, settled_token = null, worker = _worker,
-          lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
+          lease_until = _at + _lease * interval '1 second', started_at = _at, absorbed = false
       where j.id = any(_heads)
       returning null::bigint[], j.id, j.task, j.payload::text, j.serial, j.priority, j.run_at, j.attempts, j.max_attempts, j.resets, j.max_resets, j.key, j.flags, j.last_error, j.revision, j.created_at, j.updated_at, j.started_at, coalesce(j.queue, 'default'), j.epoch;
     select array_agg(j.serial), array_agg(j.id) into _taken, _heads from "stowhand".live j
@@ -3713,10 +3719,10 @@ begin
       _new.priority := coalesce(_new.priority, 0);
       _new.max_attempts := coalesce(_new.max_attempts, 25);
       _new.queue := nullif(coalesce(_new.queue, "stowhand".declared_queue(_new.task)), 'default');
-      insert into "stowhand".live (task, payload, run_at, queue, serial, priority, max_attempts, max_resets, flags, scout, created_at, updated_at)
+      insert into "stowhand".live (task, payload, run_at, queue, serial, priority, max_attempts, max_resets, flags, created_at, updated_at)
       values (_new.task, "stowhand".failure_payload(_job, _one.class),
               coalesce(_new.run_at, _at + _new.delay * interval '1 second', _at), _new.queue, _new.serial, _new.priority, _new.max_attempts, _new.max_resets, _new.flags,
-              _new.serial is not null, _at, _at);
+              _at, _at);
       _told := true;
     exception when others then
       if sqlstate ~ '^(08|25|40|53|55|57|58)' then raise; end if;
@@ -4376,7 +4382,7 @@ CREATE INDEX live_processing ON stowhand.live USING btree (id) WHERE (state = 'p
 
 CREATE INDEX live_ready ON stowhand.live USING btree (priority, run_at, id) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (serial IS NULL) AND (resets < 2));
 
-CREATE INDEX live_scouts ON stowhand.live USING btree (priority, run_at, id) WHERE (scout AND (resets < 2));
+CREATE INDEX live_scouts ON stowhand.live USING btree (priority, run_at, id) WHERE ((serial IS NOT NULL) AND (NOT absorbed) AND (worker IS NULL) AND (finished_at IS NULL) AND (resets < 2));
 
 CREATE INDEX live_suspects ON stowhand.live USING btree (priority, run_at, id) WHERE ((state = ANY (ARRAY['queued'::text, 'errored'::text])) AND (resets >= 2));
 
@@ -4404,9 +4410,7 @@ ALTER INDEX stowhand.history_pkey ATTACH PARTITION stowhand.history_default_pkey
 
 CREATE TRIGGER write_jobs INSTEAD OF INSERT OR DELETE OR UPDATE ON stowhand.jobs FOR EACH ROW EXECUTE FUNCTION stowhand.write_jobs();
 
-CREATE TRIGGER zz_scout_of_inserted BEFORE INSERT ON stowhand.live FOR EACH ROW WHEN ((new.scout <> (new.serial IS NOT NULL))) EXECUTE FUNCTION stowhand.set_scout();
-
-CREATE TRIGGER zz_scout_of_updated BEFORE UPDATE OF serial, state ON stowhand.live FOR EACH ROW WHEN (((new.scout IS DISTINCT FROM ((new.serial IS NOT NULL) AND (new.state = ANY (ARRAY['queued'::text, 'errored'::text])))) AND (new.scout OR (new.serial IS DISTINCT FROM old.serial) OR (old.state = ANY (ARRAY['processing'::text, 'failed'::text]))))) EXECUTE FUNCTION stowhand.set_scout();
+CREATE TRIGGER zz_absorbed BEFORE UPDATE OF serial, state ON stowhand.live FOR EACH ROW WHEN ((new.absorbed AND ((new.state <> old.state) OR (new.serial IS DISTINCT FROM old.serial)))) EXECUTE FUNCTION stowhand.reset_absorbed();
 
 ALTER TABLE ONLY stowhand.flow_lists
     ADD CONSTRAINT flow_lists_job_fkey FOREIGN KEY (job) REFERENCES stowhand.flow_jobs(id) ON DELETE CASCADE;

@@ -52,9 +52,9 @@ TASKS = {"one task": ["mine"], "several tasks": ["also mine", "mine", "mine too"
 
 def fill(connection: Connection, rows: Rows, count: int) -> None:
     connection.execute(
-        """insert into stowhand.live (task, serial, priority, run_at, scout)
+        """insert into stowhand.live (task, serial, priority, run_at)
            select %(task)s, case when %(serials)s > 0 then 'busy' || g %% greatest(%(serials)s, 1) end, %(priority)s,
-             now() + (%(due_in)s + g * %(apart)s) * interval '1 second', %(serials)s > 0
+             now() + (%(due_in)s + g * %(apart)s) * interval '1 second'
            from generate_series(1, %(count)s) g""",
         {"count": count} | asdict(rows),
     )

@@ -42,10 +42,10 @@ def fill(sql: Sql, random: Random, count: int, serials: int) -> list[Row]:
         priority, minutes = random.choice((-5, 0, 0, 0, 7)), random.choice((-3, -2, -1, -1, -1, 60))
         flags = ["heavy"] if random.random() < 0.1 else None
         ((number,),) = sql(
-            """insert into stowhand.live (task, serial, priority, run_at, flags, scout)
-               values (%s, %s, %s, %s + %s * interval '1 minute', %s, %s)
+            """insert into stowhand.live (task, serial, priority, run_at, flags)
+               values (%s, %s, %s, %s + %s * interval '1 minute', %s)
                returning id""",
-            *(task, serial, priority, base, minutes * (100 if minutes > 0 else 1), flags, serial is not None),
+            *(task, serial, priority, base, minutes * (100 if minutes > 0 else 1), flags),
         )
         made.append(Row(number, task, serial, (priority, minutes, number), minutes < 0, flags))
     return made
@@ -130,10 +130,7 @@ def test_a_queue_goes_on_behind_a_job_that_somebody_has_locked(
 ) -> None:
     async def story() -> None:
         first, second = (
-            row[0]
-            for row in sql(
-                "insert into stowhand.live (task, serial, scout) values ('t', 'q', true), ('t', 'q', true) returning id"
-            )
+            row[0] for row in sql("insert into stowhand.live (task, serial) values ('t', 'q'), ('t', 'q') returning id")
         )
         with psycopg.connect(postgres_url) as other:
             other.execute("select from stowhand.live where id = %s for update", (first,))

@@ -33,7 +33,7 @@ HELD = "state = 'processing', token = gen_random_uuid(), lease_until = now(), wo
         ("cancel_requested = true", "asked_while_processing"),
         ("loses_retries = 'replaced', key = 'k'", "keyless_if_replaced"),
         ("loses_retries = 'unheard of'", "keyless_if_replaced"),
-        ("scout = true", "scouts_for_serials"),
+        ("absorbed = true", "absorbed_while_waiting"),
         ("task = ''", "task_length"),
         ("task = repeat('t', 129)", "task_length"),
         ("serial = repeat('q', 129)", "serial_length"),
@@ -69,7 +69,7 @@ def test_a_row_in_each_lawful_state_is_accepted(sql: Sql) -> None:
     # At the limits.
     sql(
         "update stowhand.live set task = repeat('t', 128), serial = repeat('q', 128), key = repeat('k', 512),"
-        " scout = true, max_resets = 0, flags = array_fill('f'::text, array[64]), attempts = 25,"
+        " absorbed = true, max_resets = 0, flags = array_fill('f'::text, array[64]), attempts = 25,"
         " payload = to_json(repeat('x', 1048574))"
     )
     sql("update stowhand.live set key = null, loses_retries = 'removed'")

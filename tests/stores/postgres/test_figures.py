@@ -28,11 +28,11 @@ Ask = Callable[[Callable[[Inspector], Awaitable[Any]]], Any]
 def large(sql: Sql) -> Sql:
     """20,000 jobs wait and 20,000 are over, without statistics; few run, few have failed, and one task is rare."""
     sql(
-        "insert into stowhand.live (task, payload, state, run_at, serial, scout)"
+        "insert into stowhand.live (task, payload, state, run_at, serial)"
         " select 't' || (n % 4), json_build_object('n', repeat('x', 100)),"
         " case when n % 10 = 0 then 'errored' else 'queued' end,"
         " now() + case when n % 2 = 0 then interval '1 hour' else interval '-1 hour' end,"
-        " case when n % 4 = 3 then 'q' || (n % 8) end, false from generate_series(1, 20000) n"
+        " case when n % 4 = 3 then 'q' || (n % 8) end from generate_series(1, 20000) n"
     )
     sql("insert into stowhand.live (task) values ('rare'), ('rare'), ('rare')")
     sql(
@@ -125,9 +125,9 @@ def test_a_table_that_is_believed_empty_is_not_walked_for_due_and_held_jobs(
 ) -> None:
     """Analyzed when a burst had just been worked off, it says: pages, but no rows. Then the next burst comes."""
     burst = (
-        "insert into stowhand.live (task, run_at, priority, serial, scout)"
+        "insert into stowhand.live (task, run_at, priority, serial)"
         " select 't' || (n % 4), now() - interval '1 hour', n % 3,"
-        " case when n % 2 = 0 then 'q' || (n % 10) end, n % 2 = 0"
+        " case when n % 2 = 0 then 'q' || (n % 10) end"
         " from generate_series(1, 20000) n"
     )
     sql(burst)

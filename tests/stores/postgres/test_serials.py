@@ -22,7 +22,7 @@ from tests.stores.postgres.verbs import ask, claim, maintain, take
 # Every waiting job of a free serial key can be found: by itself, or by its serial key's hint, no later than it is due.
 UNFINDABLE = """
     select j.id from stowhand.live j left join stowhand.serials q on q.name = j.serial
-    where j.serial is not null and j.state in ('queued', 'errored') and j.resets < 2 and not j.scout
+    where j.serial is not null and j.state in ('queued', 'errored') and j.resets < 2 and j.absorbed
       and (q.name is null or (q.holder_id is null and (
         q.hint_run_at is null or q.hint_run_at > greatest(j.run_at, now()))))
 """
@@ -75,7 +75,7 @@ def test_one_claim_finds_what_is_behind_all_the_jobs_of_a_busy_queue(store: Post
         behind = await store.jobs.enqueue_many(NewJob(task="t", serial=name) for name in ("z", "a", "z", "m"))
         claims = [*await claim(store, 1), *await claim(store, 5)]
         assert [each.lease.job_id for each in claims] == [behind[0], behind[1], behind[3]]
-        assert sql("select count(*) from stowhand.live where scout") == [(3000,)], "so few names need no bookkeeping"
+        assert sql("select count(*) from stowhand.live where absorbed") == [(0,)], "so few names need no bookkeeping"
         assert list(await claim(store, 5)) == []
         await store.settle([(first, COMPLETED)])
         assert (await take(store)).job_id == ids[1]
@@ -95,7 +95,9 @@ def test_jobs_behind_many_busy_queues_are_passed_once_and_found_again(store: Pos
         while not found:
             found = [each.lease.job_id for each in await claim(store, 5)]
         assert found == [other]
-        ((scouts,),) = sql("select count(*) from stowhand.live where scout")
+        ((scouts,),) = sql(
+            "select count(*) from stowhand.live where serial is not null and not absorbed and worker is null"
+        )
         assert scouts < 100
         assert sql(UNFINDABLE) == []
         assert list(await claim(store, 5)) == []
@@ -114,7 +116,7 @@ def test_the_scouts_of_a_free_queue_are_never_absorbed(store: PostgresStore, sql
         ids = await store.jobs.enqueue_many(NewJob(task="t", serial="q") for _ in range(3))
         await store.settle([(await take(store), COMPLETED)])
         sql("select stowhand.absorb(%s::bigint[], '{}')", ids)
-        assert sql("select bool_and(scout), count(*) from stowhand.live") == [(True, 2)]
+        assert sql("select bool_or(absorbed), count(*) from stowhand.live") == [(False, 2)]
         assert sql(UNFINDABLE) == []
         await store.close()
 
@@ -126,7 +128,7 @@ def test_an_absorbed_job_in_the_future_is_found_when_it_is_due(store: PostgresSt
         await store.jobs.enqueue(NewJob(task="t", serial="q"))
         first = await take(store)
         later = await store.jobs.enqueue(NewJob(task="t", serial="q", priority=-5, delay=0.3))
-        sql("update stowhand.live set scout = false where id = %s", later.id)
+        sql("update stowhand.live set absorbed = true where id = %s", later.id)
         sql("update stowhand.serials set absorbed = true")
         await store.settle([(first, COMPLETED)])
         assert sql(UNFINDABLE) == []
@@ -297,7 +299,7 @@ def test_maintenance_frees_a_lost_queue_of_which_no_claim_sees_a_job(store: Post
         ids = await store.jobs.enqueue_many(NewJob(task="t", serial=f"q{number % 2}") for number in range(300))
         held = await claim(store, 2)
         await claim(store, 5)
-        sql("update stowhand.live set scout = false")
+        sql("update stowhand.live set absorbed = true where state = 'queued'")
         sql("update stowhand.serials set absorbed = true")
         sql("delete from stowhand.live where id = %s", held[0].lease.job_id)
         assert list(await claim(store, 5)) == []

@@ -63,15 +63,14 @@ alter schema {theirs} rename to {kept}
 -- name: copy_jobs
 insert into {schema}.live (
   {id} task, payload, serial, priority, run_at, state, attempts, max_attempts, key, flags, revision, finished_at, created_at,
-  updated_at, last_error, scout)
+  updated_at, last_error)
 {overriding}
 select {id_value} {task}, j.payload, {queue}, j.priority, j.run_at,
   case when {failed} then 'failed' when j.attempts > 0 and j.last_error is not null then 'errored' else 'queued' end,
   least(j.attempts, j.max_attempts), j.max_attempts, j.key,
   case when pg_catalog.jsonb_typeof(j.flags) = 'object' then
     nullif(array(select k.flag from pg_catalog.jsonb_object_keys(j.flags) as k(flag) order by k.flag), '{}') end,
-  j.revision, case when {failed} then j.updated_at end, j.created_at, j.updated_at, left(j.last_error, 16384),
-  {queue} is not null and not ({failed})
+  j.revision, case when {failed} then j.updated_at end, j.created_at, j.updated_at, left(j.last_error, 16384)
 from {jobs} j {joins}
 order by j.id
 

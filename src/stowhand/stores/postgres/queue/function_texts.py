@@ -29,8 +29,12 @@ FUNCTIONS = (
 
 
 _FREE = "j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2"
-CONDITIONS = {"in_default": f"j.queue is null and {_FREE}", "in_other_queue": f"j.queue is not null and {_FREE}"}
-"""Conditions of the indexes live_by_task and live_by_queue, for a waiting job ``j`` without a serial key."""
+CONDITIONS = {
+    "in_default": f"j.queue is null and {_FREE}",
+    "in_other_queue": f"j.queue is not null and {_FREE}",
+    "scout": "j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2",
+}
+"""Conditions of the indexes live_by_task, live_by_queue and live_scouts, for a waiting job ``j``."""
 PAYLOADS = ("json default '{}'", "jsonb", "text")
 """Types of the payload of ``add_job``; there is one function for each."""
 

@@ -97,10 +97,10 @@ case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({channel},
 -- The commonest job: no key, short and plain, in a queue that the caller knows (NULL: `default`). A function call and a row of 21 columns cost half as much again
 -- as this whole insert; what its answer leaves out, the caller knows (new_jobs.py: new_job). It is a transaction by itself, so
 -- what it sees of sleepers is true but for the moment of its commit (idle_announcement.py): only if there is one it notifies.
-insert into {schema}.live (task, payload, run_at, max_attempts, queue, {other_details}, scout, created_at, updated_at)
+insert into {schema}.live (task, payload, run_at, max_attempts, queue, {other_details}, created_at, updated_at)
 select v.task, v.payload, coalesce(v.run_at, v.at + v.delay * interval '1 second', v.at),
   coalesce(v.max_attempts, (select s.max_attempts from {schema}.settings s)), v.queue, {other_values},
-  v.serial is not null, v.at, v.at
+  v.at, v.at
 from (values (%s::text, %s::json, %s::timestamptz, %s::float8, coalesce(%s::timestamptz, now()), {detail_values}))
   as v(task, payload, run_at, delay, at, {details})
 returning id, nullif(run_at, created_at), created_at, max_attempts, queue,

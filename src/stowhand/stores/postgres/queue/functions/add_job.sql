@@ -39,9 +39,9 @@ begin
     _queue := null;
   end if;
   if job_key is null then
-    insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, queue, scout, created_at, updated_at)
+    insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, queue, created_at, updated_at)
     values (identifier, _payload, queue_name, _run_at, _max_attempts, coalesce(priority, 0), _flags, _queue,
-            queue_name is not null, now(), now())
+            now(), now())
     returning id, serial, task, payload, priority, run_at, attempts, max_attempts, last_error, created_at, updated_at, key,
       null::timestamptz, worker, revision, flags, lease_until, {shown}
     into _job;

@@ -14,7 +14,7 @@ begin
   elsif _state is not null then
     update {schema}.live j
       set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
-          cancel_requested = false, scout = j.serial is not null, round = {schema}.next_round(_id)
+          cancel_requested = false, round = {schema}.next_round(_id)
       where j.id = _id;
     perform {schema}.wake();
     done := 'done'; why := '';
@@ -45,7 +45,7 @@ begin
     select j.id from {schema}.live j where j.id = any(_ids) and j.state = 'failed' order by j.id for update);
   update {schema}.live j
     set state = 'queued', run_at = _at, expires_at = null, attempts = 0, resets = 0, finished_at = null, loses_retries = null,
-        cancel_requested = false, scout = j.serial is not null, round = {schema}.next_round(j.id)
+        cancel_requested = false, round = {schema}.next_round(j.id)
     where j.id = any(_failed);
   if cardinality(_failed) > 0 then perform {schema}.wake(); end if;
   return query select unnest(_failed);
@@ -55,11 +55,11 @@ end $$;
 create or replace function {schema}.revive(_old {schema}.history, _at timestamptz) returns void
 language plpgsql as $$
 begin
-  insert into {schema}.live (id, task, payload, key, {details}, run_at, last_error, revision, epoch, settled_token, scout,
+  insert into {schema}.live (id, task, payload, key, {details}, run_at, last_error, revision, epoch, settled_token,
                              created_at, updated_at, last_worker, round, replaced, on_failure)
     overriding system value
     values (_old.id, _old.task, _old.payload, _old.key, {old_details}, _at, _old.last_error, _old.revision, _old.epoch,
-            _old.settled_token, _old.serial is not null, _old.created_at, _old.updated_at, _old.worker,
+            _old.settled_token, _old.created_at, _old.updated_at, _old.worker,
             {schema}.next_round(_old.id), _old.replaced, _old.on_failure)
     on conflict (key) where key is not null do nothing;
   if not found then
@@ -282,7 +282,7 @@ begin
   update {schema}.live j
     set state = 'failed', attempts = j.max_attempts, epoch = j.epoch + (j.token is not null)::int, token = null,
         worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null, last_error = _why,
-        finished_at = coalesce(j.finished_at, _at), scout = false, updated_at = _at, progress = null,
+        finished_at = coalesce(j.finished_at, _at), absorbed = false, updated_at = _at, progress = null,
         progress_text = null, round = coalesce(j.round, 1)  -- by it, a repeat of its key knows that it has entries
     where j.id = any(_locked);
   perform {schema}.tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from unnest(_jobs) as j
@@ -341,12 +341,12 @@ begin
         round = case when j.id = any(_by_hand) then coalesce(j.round, 1) else j.round end,
         expires_at = case when j.state <> 'failed' then
           j.expires_at + (coalesce(_run_at, j.run_at) - j.run_at) end,
-        (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, scout, progress,
+        (attempts, max_attempts, state, finished_at, resets, cancel_requested, loses_retries, absorbed, progress,
          progress_text) = (
           select n.attempts, n.most, n.state, case when n.state = 'failed' then coalesce(j.finished_at, _at) end,
             case when j.state = 'failed' and n.state <> 'failed' then 0 else j.resets end,
             j.cancel_requested and n.state = 'failed', case when not _gives then j.loses_retries end,
-            j.serial is not null and n.state <> 'failed', case when n.state <> 'failed' then j.progress end,
+            false, case when n.state <> 'failed' then j.progress end,
             case when n.state <> 'failed' then j.progress_text end
           from (select m.attempts, m.most, {schema}.rescheduled(j.state, _gives, m.attempts, m.most) as state
                 from (select coalesce(_max_attempts, j.max_attempts) as most,

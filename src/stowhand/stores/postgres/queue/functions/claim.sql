@@ -310,7 +310,7 @@ begin
   update {schema}.live j
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
-        lease_until = _lease_until, started_at = _at, scout = false
+        lease_until = _lease_until, started_at = _at, absorbed = false
     where j.id = _id;
   if not found then return 'a trigger keeps it as it is'; end if;
   raise exception using errcode = 'GWDRY';
@@ -368,7 +368,7 @@ begin
     _picked := {schema}.pick_free(
       _limit, _tasks, _forbidden, _queues, _excluded, _at, _after_priority, _after_run_at, _after_id);
     -- With no job that has a serial key, this question is all that serial keys cost.
-    if exists (select from {schema}.live j where j.scout and j.state in ('queued', 'errored') and j.resets < 2)
+    if exists (select from {schema}.live j where {scout})
        or exists (select from {schema}.serials q where q.hint_run_at is not null) then
       select null::int as priority, null::timestamptz as run_at, null::bigint as id into _last;
       if cardinality(_picked) >= _limit then
@@ -414,7 +414,7 @@ begin
   update {schema}.live j
     set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
         token = _token, settled_token = null, worker = _worker,
-        lease_until = _until, started_at = _at, scout = false
+        lease_until = _until, started_at = _at, absorbed = false
     where j.id = any(_picked)
     returning {claimed}, j.epoch;
   get diagnostics _changed = row_count;
@@ -500,7 +500,7 @@ begin
   -- Many names: by scouts and hints (serials.sql).
   loop
     select j.priority, j.run_at into _next from {schema}.live j
-      where j.scout and j.state in ('queued', 'errored') and j.resets < 2 and j.priority >= _after
+      where {scout} and j.priority >= _after
         and (_tasks is null or j.task = any(_tasks)) and {schema}.takes(_queues, _excluded, j.queue)
       order by j.priority, j.run_at, j.id limit 1;
     exit when not found or _earliest <= _at;

@@ -205,8 +205,8 @@ begin
     perform {schema}.check_rules(_on_failure, _expires, _unique_period, _mode);
   end if;
   if _key is null then
-    insert into {schema}.live (task, payload, run_at, {details}, scout, on_failure, expires_at, created_at, updated_at)
-    values (_task, _payload, _run_at, {given_details}, _serial is not null, _on_failure,
+    insert into {schema}.live (task, payload, run_at, {details}, on_failure, expires_at, created_at, updated_at)
+    values (_task, _payload, _run_at, {given_details}, _on_failure,
             _run_at + _expires * interval '1 second', _at, _at)
     returning * into _job;
   else
@@ -239,9 +239,9 @@ declare
 begin
   loop
     if _mode = 'unsafe_dedupe' then
-      insert into {schema}.live as old (task, payload, run_at, {details}, scout, on_failure, expires_at, key, created_at,
+      insert into {schema}.live as old (task, payload, run_at, {details}, on_failure, expires_at, key, created_at,
                                         updated_at)
-      values (_task, _payload, _run_at, {given_details}, _serial is not null, _on_failure,
+      values (_task, _payload, _run_at, {given_details}, _on_failure,
               _run_at + _expires * interval '1 second', _key, _at, _at)
       on conflict (key) where key is not null do update set revision = old.revision + 1, updated_at = _at
         where (old.state = 'queued' and old.expires_at <= _at) is not true
@@ -258,14 +258,14 @@ begin
         if _taken.job_id is not null then
           select {given_details} into {job_details};
           _job.key := _key; _job.task := _task; _job.payload := _payload; _job.attempts := 0; _job.resets := 0;
-          _job.revision := 0; _job.epoch := 0; _job.cancel_requested := false; _job.scout := false;
+          _job.revision := 0; _job.epoch := 0; _job.cancel_requested := false; _job.absorbed := false;
           return {schema}.as_completed(_taken.job_id, _taken.enqueued_at, _job);
         end if;
       end if;
     end if;
-    insert into {schema}.live as old (task, payload, run_at, {details}, scout, on_failure, expires_at, key, created_at,
+    insert into {schema}.live as old (task, payload, run_at, {details}, on_failure, expires_at, key, created_at,
                                       updated_at)
-    values (_task, _payload, _run_at, {given_details}, _serial is not null, _on_failure,
+    values (_task, _payload, _run_at, {given_details}, _on_failure,
             _run_at + _expires * interval '1 second', _key, _at, _at)
     on conflict (key) where key is not null do update set
       task = _task,
@@ -277,7 +277,7 @@ begin
       run_at = case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
-      scout = _serial is not null, on_failure = _on_failure,
+      absorbed = false, on_failure = _on_failure,
       expires_at = _expires * interval '1 second' + case
         when _mode = 'preserve_run_at' and old.state = 'queued' and old.attempts = 0 then old.run_at
         else _run_at end,
@@ -351,21 +351,24 @@ language plpgsql {definer} as $$
 #variable_conflict use_column
 declare
   _at timestamptz := case when _now is null then now() else {schema}.pinned(_now) end;
-  _are_declared boolean := (_queues is null or array_position(_queues, null) is not null)
-    and exists (select from {schema}.task_queues);
+  _are_declared boolean := false;
 begin
+  -- An `exists` in one expression with the first test would be a statement of its own, even where that test fails.
+  if _queues is null or array_position(_queues, null) is not null then
+    _are_declared := exists (select from {schema}.task_queues);
+  end if;
   if _tasks && {reserved} then
     perform {schema}.refuse_reserved(r.task) from unnest({reserved}) as r(task) where r.task = any(_tasks);
   end if;
   return query
-  insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, queue, scout,
+  insert into {schema}.live (task, payload, serial, run_at, max_attempts, priority, flags, max_resets, queue,
                              created_at, updated_at)
   select j.task, j.payload, j.serial, coalesce(j.run_at, _at + j.delay * interval '1 second', _at),
          coalesce(j.max_attempts, {max_attempts}), coalesce(j.priority, 0),
          case when j.flags is not null then array(select json_array_elements_text(j.flags)) end,
          j.max_resets,
          nullif(coalesce(j.queue, case when _are_declared then {schema}.declared_queue(j.task) end), 'default'),
-         j.serial is not null, _at, _at
+         _at, _at
   from unnest(_tasks, _payloads, _serials, _run_ats, _delays, _max_attempts, _priorities, _flags, _max_resets, _queues)
     as j(task, payload, serial, run_at, delay, max_attempts, priority, flags, max_resets, queue)
   returning id, run_at, created_at, max_attempts, queue;

@@ -117,7 +117,7 @@ begin
   then
     return 'open';
   end if;
-  update {schema}.live j set run_at = least(j.run_at, _at)
+  update {schema}.live j set run_at = least(j.run_at, _at), absorbed = false
     where j.key = _key and j.state in ('queued', 'errored') returning j.state into _state;
   if found then
     perform {schema}.wake();

@@ -55,10 +55,10 @@ begin
       _new.priority := coalesce(_new.priority, 0);
       _new.max_attempts := coalesce(_new.max_attempts, {max_attempts});
       _new.queue := nullif(coalesce(_new.queue, {schema}.declared_queue(_new.task)), 'default');
-      insert into {schema}.live (task, payload, run_at, {details}, scout, created_at, updated_at)
+      insert into {schema}.live (task, payload, run_at, {details}, created_at, updated_at)
       values (_new.task, {schema}.failure_payload(_job, _one.class),
               coalesce(_new.run_at, _at + _new.delay * interval '1 second', _at), {new_details},
-              _new.serial is not null, _at, _at);
+              _at, _at);
       _told := true;
     exception when others then
       if sqlstate ~ '^(08|25|40|53|55|57|58)' then raise; end if;

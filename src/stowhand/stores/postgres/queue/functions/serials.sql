@@ -2,10 +2,10 @@
 -- that job leaves processing. (SKIP LOCKED on jobs alone is not serial; measured.) Producers never touch it. A paused serial key
 -- is held too: by the pair (-1, the nil uuid), once no job of it runs (operate.sql). To find the
 -- next key without walking millions of jobs behind busy ones:
---   * every row that is written as waiting with a serial key is a `scout`, in an index ordered as claims are;
+--   * a waiting job with a serial key is a scout, in the index live_scouts, which is ordered as claims are;
 --   * a claim that passes many of them for nothing goes from name to name instead, if the names are few;
---   * if they are many, it absorbs the scouts of serial keys that are held: they are scouts no more, and the key's row says
---     `absorbed`. This happens under the lock of that row;
+--   * if they are many, it absorbs the scouts of serial keys that are held: jobs and the key's row become `absorbed`.
+--     This happens under the lock of that row. A job stays absorbed until its serial key or its state changes;
 --   * what frees an absorbed serial key computes, in a new statement under that lock, its hint: the place in the order of
 --     its first due job, or of its earliest one. A claim walks scouts and hints merged.
 -- So a free serial key's waiting job is either a scout, or its serial key's hint is no later than that job is due.
@@ -19,29 +19,23 @@ language sql stable as $$
   select exists (select from {schema}.live j where j.id = _id and j.token = _token)
 $$;
 
--- A row that waits with a serial key is a scout, whichever statement wrote it. By name the last of the BEFORE triggers.
-create or replace function {schema}.set_scout() returns trigger
+-- A job whose serial key or state changes is a scout again, whichever statement changes it. By name the last of the BEFORE
+-- triggers.
+create or replace function {schema}.reset_absorbed() returns trigger
 language plpgsql as $$
 begin
-  new.scout := new.serial is not null and new.state in ('queued', 'errored');
+  new.absorbed := false;
   return new;
 end $$;
 
 do $$
 begin
-  if exists (select from pg_catalog.pg_trigger t
-             where t.tgrelid = {live_text}::regclass and t.tgname = 'zz_scout_of_inserted') then
+  if exists (select from pg_catalog.pg_trigger t where t.tgrelid = {live_text}::regclass and t.tgname = 'zz_absorbed') then
     return;
   end if;
-  -- PostgreSQL prepares the condition anew for each statement: it has no more than tells a scout from the other new rows.
-  create trigger zz_scout_of_inserted before insert on {schema}.live for each row
-    when (new.scout <> (new.serial is not null))
-    execute function {schema}.set_scout();
-  -- An absorbed job keeps `scout` false until its serial key or its state changes.
-  create trigger zz_scout_of_updated before update of serial, state on {schema}.live for each row
-    when (new.scout is distinct from (new.serial is not null and new.state in ('queued', 'errored'))
-          and (new.scout or new.serial is distinct from old.serial or old.state in ('processing', 'failed')))
-    execute function {schema}.set_scout();
+  create trigger zz_absorbed before update of serial, state on {schema}.live for each row
+    when (new.absorbed and (new.state <> old.state or new.serial is distinct from old.serial))
+    execute function {schema}.reset_absorbed();
 end $$;
 
 -- The first due job of these tasks of a serial key, behind `_after`; if none is due, the earliest. Tasks and priorities are
@@ -118,9 +112,9 @@ begin
       and (q.holder_id is not null or q.name = any(_taken))
     for update skip locked);
   update {schema}.serials q set absorbed = true where q.name = any(_locked) and not q.absorbed;
-  update {schema}.live j set scout = false where j.id = any(array(
-    select w.id from {schema}.live w
-    where w.id = any(_scouts) and w.serial = any(_locked) and w.scout and w.state in ('queued', 'errored')
+  update {schema}.live u set absorbed = true where u.id = any(array(
+    select j.id from {schema}.live j
+    where j.id = any(_scouts) and j.serial = any(_locked) and {scout}
     for update skip locked));
 end $$;
 
@@ -266,7 +260,7 @@ begin
   loop
     select m.priority, m.run_at, m.id into _next from (
       (select j.priority, j.run_at, j.id from {schema}.live j
-        where j.scout and j.state in ('queued', 'errored') and j.resets < 2
+        where {scout}
           and (j.priority, j.run_at, j.id) > (_place.priority, _place.run_at, _place.id)
         order by j.priority, j.run_at, j.id limit 1)
       union all
@@ -286,7 +280,7 @@ begin
           (select j.priority, j.run_at, j.id, j.serial, true as scout, (_tasks is null or j.task = any(_tasks))
               and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
               and {schema}.takes(_queues, _excluded, j.queue) as ours from {schema}.live j
-            where j.scout and j.state in ('queued', 'errored') and j.resets < 2
+            where {scout}
               and j.priority = _next.priority and j.run_at <= _at and (j.run_at, j.id) >= (_next.run_at, _next.id)
             order by j.priority, j.run_at, j.id limit _page)
           union all

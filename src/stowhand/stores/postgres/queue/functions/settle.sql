@@ -171,7 +171,7 @@ begin
   _after := -2147483648;
   loop
     select j.priority, j.run_at into _next from {schema}.live j
-      where j.scout and j.state in ('queued', 'errored') and j.resets < 2
+      where {scout}
         and j.priority >= _after and j.priority < _priority
       order by j.priority, j.run_at, j.id limit 1;
     exit when not found;
@@ -248,7 +248,7 @@ begin
     update {schema}.live j
       set state = 'processing', attempts = least(j.attempts + 1, j.max_attempts), epoch = j.epoch + 1,
           token = _token, settled_token = null, worker = _worker,
-          lease_until = _at + _lease * interval '1 second', started_at = _at, scout = false
+          lease_until = _at + _lease * interval '1 second', started_at = _at, absorbed = false
       where j.id = any(_heads)
       returning null::bigint[], {claimed}, j.epoch;
     select array_agg(j.serial), array_agg(j.id) into _taken, _heads from {schema}.live j
@@ -309,7 +309,6 @@ begin
           finished_at = case when _one.state = 'failed' then _at end,
           progress = case when _one.state <> 'failed' then j.progress end,
           progress_text = case when _one.state <> 'failed' then j.progress_text end,
-          scout = j.serial is not null and _one.state <> 'failed',
           -- Handed back: it was not begun. A settlement, or a death, tells of an attempt.
           expires_at = case when _one.settled_token is null and _one.epoch = j.epoch then j.expires_at end
       where j.id = _one.id;

@@ -30,29 +30,33 @@ insert into {schema}.settings default values;
 create function {schema}.is_lawful(
   _task text, _payload json, _serial text, _state text, _attempts int, _max_attempts int, _resets int, _max_resets int,
   _queue text, _key text, _flags text[], _token uuid, _settled_token uuid, _worker text, _lease_until timestamptz,
-  _finished_at timestamptz, _cancel_requested boolean, _loses_retries text, _scout boolean
+  _finished_at timestamptz, _cancel_requested boolean, _loses_retries text, _absorbed boolean
 ) returns boolean
 language plpgsql immutable as $$
 declare
   _broken text;
 begin
-  -- The most common rows pass here; this condition is stricter than the rules. A payload of less than 2000 stored bytes is
-  -- within the limit: no compression reduces 500 bytes to one.
+  -- The most common rows pass here; these conditions are stricter than the rules. Each transaction prepares those that it
+  -- comes to, so the lengths of absent names are apart. A payload of less than 2000 stored bytes is within the limit: no
+  -- compression reduces 500 bytes to one.
   if (pg_catalog.texteq(_state, 'queued') and _token is null and _lease_until is null and _worker is null
-        and not _cancel_requested and (not _scout or _serial is not null)
+        and not _cancel_requested and (not _absorbed or _serial is not null)
       or pg_catalog.texteq(_state, 'processing') and _token is not null and _lease_until is not null
-        and _worker is not null and _settled_token is null and not _scout)
+        and _worker is not null and _settled_token is null and not _absorbed)
     and _finished_at is null and _max_resets is null and _flags is null and _loses_retries is null
     and pg_catalog.int4ge(_attempts, 0) and pg_catalog.int4le(_attempts, _max_attempts)
     and pg_catalog.int4ge(_max_attempts, 1) and pg_catalog.int4ge(_resets, 0)
     and pg_catalog.textne(_task, '') and pg_catalog.int4le(pg_catalog.length(_task), 128)
-    and (_serial is null or pg_catalog.int4le(pg_catalog.length(_serial), 128))
-    and (_queue is null or pg_catalog.int4le(pg_catalog.length(_queue), 128) and pg_catalog.textne(_queue, '')
-         and pg_catalog.textne(_queue, 'default') and pg_catalog.textregexne(_queue, '^ |,| $'))
-    and (_key is null or pg_catalog.textne(_key, '') and pg_catalog.int4le(pg_catalog.length(_key), 512))
     and pg_catalog.int4lt(pg_catalog.pg_column_size(_payload), 2000)
   then
-    return true;
+    if _serial is null and _queue is null and _key is null then return true; end if;
+    if (_serial is null or pg_catalog.int4le(pg_catalog.length(_serial), 128))
+      and (_queue is null or pg_catalog.int4le(pg_catalog.length(_queue), 128) and pg_catalog.textne(_queue, '')
+           and pg_catalog.textne(_queue, 'default') and pg_catalog.textregexne(_queue, '^ |,| $'))
+      and (_key is null or pg_catalog.textne(_key, '') and pg_catalog.int4le(pg_catalog.length(_key), 512))
+    then
+      return true;
+    end if;
   end if;
   _broken := case
     when _cancel_requested and not (pg_catalog.texteq(_state, 'processing') or pg_catalog.texteq(_state, 'failed'))
@@ -80,9 +84,9 @@ begin
     when pg_catalog.int4gt(pg_catalog.length(_serial), 128) then 'serial_length'
     when not (pg_catalog.int4ge(_resets, 0) and (_max_resets is null or pg_catalog.int4ge(_max_resets, 0)))
       then 'resets_in_range'
-    when _scout and not (_serial is not null
-                         and (pg_catalog.texteq(_state, 'queued') or pg_catalog.texteq(_state, 'errored')))
-      then 'scouts_for_serials'
+    when _absorbed and not (_serial is not null
+                            and (pg_catalog.texteq(_state, 'queued') or pg_catalog.texteq(_state, 'errored')))
+      then 'absorbed_while_waiting'
     when _settled_token is not null and pg_catalog.texteq(_state, 'processing') then 'settled_unless_processing'
     when pg_catalog.texteq(_task, '') or pg_catalog.int4gt(pg_catalog.length(_task), 128) then 'task_length'
   end;
@@ -123,7 +127,8 @@ create table {schema}.live (
   finished_at timestamptz,
   cancel_requested boolean not null default false,
   loses_retries text,
-  scout boolean not null default false,
+  -- Whether claims find the job by the row of its serial key instead of the index live_scouts (functions/serials.sql).
+  absorbed boolean not null default false,
   created_at timestamptz not null default now(),
   updated_at timestamptz not null default now(),
   -- The worker that held the job last.
@@ -143,7 +148,7 @@ create table {schema}.live (
   constraint live_pkey primary key (id),
   constraint lawful check ({schema}.is_lawful(
     task, payload, serial, state, attempts, max_attempts, resets, max_resets, queue, key, flags, token, settled_token,
-    worker, lease_until, finished_at, cancel_requested, loses_retries, scout))
+    worker, lease_until, finished_at, cancel_requested, loses_retries, absorbed))
 ) with (
   -- Room for the row that a claim writes: on the same page, its log record has one page instead of two and leaves out what is
   -- the same in both rows.
@@ -166,8 +171,9 @@ create index live_by_task on {schema}.live (task, priority, run_at, id)
   where queue is null and worker is null and finished_at is null and serial is null and resets < 2;
 create index live_by_queue on {schema}.live (queue, task, priority, run_at, id)
   where queue is not null and worker is null and finished_at is null and serial is null and resets < 2;
--- A scout waits (is_lawful), so its state is no part of the predicate.
-create index live_scouts on {schema}.live (priority, run_at, id) where scout and resets < 2;
+-- Waiting jobs of serial keys that are not absorbed (functions/serials.sql).
+create index live_scouts on {schema}.live (priority, run_at, id)
+  where serial is not null and not absorbed and worker is null and finished_at is null and resets < 2;
 -- The task comes before the priority: one step passes over all jobs of another task with the same key.
 create index live_in_serial on {schema}.live (serial, task, priority, run_at, id) include (queue)
   where state in ('queued', 'errored') and serial is not null and resets < 2;
