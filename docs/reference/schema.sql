@@ -407,7 +407,7 @@ begin
   select s.job_key into _twice from unnest(specs) s where s.job_key is not null
     group by s.job_key having count(*) > 1 limit 1;
   if _twice is not null then
-    raise exception 'The job key % is given twice in one call.', to_json(_twice) using errcode = '21000';
+    raise exception 'Duplicate job key % in one call.', to_json(_twice) using errcode = '21000';
   end if;
   return query
     select ("stowhand".shown(added.job)).* from (
@@ -415,7 +415,7 @@ begin
         j.identifier, j.payload, j.queue_name, j.run_at, null, j.max_attempts, j.job_key, j.priority, j.flags,
         case when job_key_preserve_run_at then 'preserve_run_at' end, _queue => j.work_queue) as job
       from (
-        -- The columns have the names of the type: a list of names here would shift with a new field of job_spec.
+        -- The columns have the names of the type. A list of names here would be wrong after a new field of job_spec.
         select s.*, row_number() over () as n from unnest(specs) s
         order by s.job_key collate "C" nulls first, n offset 0
       ) j offset 0
@@ -539,7 +539,7 @@ CREATE FUNCTION stowhand.bury(_verdicts stowhand.verdict[], _keep boolean, _at t
     LANGUAGE sql
     SET enable_hashjoin TO 'on'
     AS $$
-  -- Verdicts and rows are joined by hashing, whatever the caller's settings: two lists of 250 are 62,500 comparisons.
+  -- Join verdicts and rows by hashing, whatever the settings of the caller: two lists of 250 are 62,500 comparisons.
   with gone as (
     delete from "stowhand".live j
       where j.id = any(array(select v.id from unnest(_verdicts) as v where v.state in ('completed', 'canceled')))
@@ -649,7 +649,7 @@ begin
           finished_at = case when _one.state = 'failed' then _at end,
           progress = case when _one.state <> 'failed' then j.progress end,
           progress_text = case when _one.state <> 'failed' then j.progress_text end,
-          -- Handed back: it was not begun. A settlement, or a death, tells of an attempt.
+          -- A released job was not begun, so it keeps its expiry. A settlement or a reset ends it.
           expires_at = case when _one.settled_token is null and _one.epoch = j.epoch then j.expires_at end
       where j.id = _one.id;
     if not found then perform "stowhand".check_written(0, 1); end if;
@@ -784,7 +784,7 @@ CREATE FUNCTION stowhand.check_written(_written bigint, _wanted bigint) RETURNS 
     AS $$
 begin
   if _written < _wanted then
-    raise exception 'A trigger keeps % of % jobs as they are.', _wanted - _written, _wanted using errcode = 'GWTRG';
+    raise exception 'A trigger leaves % of % jobs unchanged.', _wanted - _written, _wanted using errcode = 'GWTRG';
   end if;
 end $$;
 
@@ -811,10 +811,11 @@ declare
   _last record;
   _expires boolean := false;
 begin
-  -- Shared with other claims, exclusive with `abandon` of this token: either it sees our jobs, or we see its mark.
+  -- This lock is shared by claims and exclusive for `abandon` of this token. So either `abandon` sees these jobs, or
+  -- this claim sees the dead token.
   perform pg_advisory_xact_lock_shared(uuid_hash_extended(_token, 0));
   if exists (select from "stowhand".dead_tokens d where d.token = _token) then return; end if;
-  -- While nothing is paused and nothing has expired, this question is all that pauses and expiry cost.
+  -- While nothing is paused and nothing has expired, this query is the only cost of pauses and expiry.
   if exists (select from "stowhand".pauses) or exists (select from "stowhand".expiring e where e.expires_at <= _at) then
     if "stowhand".expire(_at) then
       id := 0;
@@ -834,7 +835,7 @@ begin
   else
     _picked := "stowhand".pick_free(
       _limit, _tasks, _forbidden, _queues, _excluded, _at, _after_priority, _after_run_at, _after_id);
-    -- With no job that has a serial key, this question is all that serial keys cost.
+    -- While no job has a serial key, this query is the only cost of serial keys.
     if exists (select from "stowhand".live j where j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2)
        or exists (select from "stowhand".serials q where q.hint_run_at is not null) then
       select null::int as priority, null::timestamptz as run_at, null::bigint as id into _last;
@@ -854,7 +855,7 @@ begin
       end if;
     end if;
   end if;
-  if _expires then  -- a row that another transaction had locked
+  if _expires then  -- an expired job whose row another transaction had locked
     _picked := array(
       select p.id from unnest(_picked) with ordinality as p(id, place) where not exists (
         select from "stowhand".live j where j.id = p.id and j.expires_at <= _at) order by p.place);
@@ -892,7 +893,8 @@ begin
   end if;
   if not exists (select from "stowhand".live j where j.id = any(_in_serials.heads) and j.serial is not null
                  and j.token = _token) then
-    -- A claim lost in a crash of the server leaves its jobs queued, which is safe; but a serial key held twice is not.
+    -- A claim that is lost in a crash of the server leaves its jobs queued, which is safe. A serial key that is held
+    -- twice is not.
     perform set_config('synchronous_commit', 'off', true);
   end if;
 end $$;
@@ -1450,7 +1452,7 @@ begin
     set state = 'failed', attempts = j.max_attempts, epoch = j.epoch + (j.token is not null)::int, token = null,
         worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null, last_error = _why,
         finished_at = coalesce(j.finished_at, _at), absorbed = false, updated_at = _at, progress = null,
-        progress_text = null, round = coalesce(j.round, 1)  -- by it, a repeat of its key knows that it has entries
+        progress_text = null, round = coalesce(j.round, 1)  -- a repeat of its key sees by the round that there are entries
     where j.id = any(_locked);
   perform "stowhand".tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from unnest(_jobs) as j
     where j.state <> 'failed' and j.on_failure is not null having count(*) > 0;
@@ -1757,7 +1759,7 @@ declare
   _later bigint;
   _ready double precision;
 begin
-  -- First: who asks next waits for this row.
+  -- Write this row first, so that the next caller waits for it.
   insert into "stowhand".flow_limits as l (limiter, part, slot, calls, waiting, used_at)
     values (_limiter, _part, floor(_epoch / _interval)::bigint, 0, 0, _at)
     on conflict (limiter, part) do update
@@ -1801,8 +1803,8 @@ declare
 begin
   select j.payload->'waits_for' into _waits_for from "stowhand".live j where j.key = _key;
   if json_typeof(_waits_for) is distinct from 'array' then return 'gone'; end if;
-  -- Each is what the ids of many children begin with: hexadecimal digits follow. The last first, for children end in
-  -- their order, and what has ended is in the index until it is vacuumed.
+  -- Each name is the beginning of the ids of many children; hexadecimal digits follow. Check the last child first:
+  -- children end in their order, and ended ones are in the index until it is vacuumed.
   if exists (
     select from json_array_elements_text(_waits_for) as c(name) cross join lateral (
       select from "stowhand".live j
@@ -1870,7 +1872,7 @@ begin
         + _slack
     into late, ends_in
     from "stowhand".live j
-    -- A subquery is hashed, which an array given as a parameter is not.
+    -- Use a subquery, which is hashed. An array parameter is not.
     where j.state = 'processing' and j.id not in (select u.id from unnest(_ours) as u(id));
 end $$;
 
@@ -1959,13 +1961,13 @@ declare
   _name text;
 begin
   perform from "stowhand".serials q where q.name = any(_names) order by q.name for update;
-  -- New statements, now that the rows are locked: every scout that was absorbed by a claim is visible, and so is every
-  -- holder. One statement that waited for a lock would see the holder's name as it is now, and its job as it was before.
+  -- Use new statements now that the rows are locked, so that every holder and every scout that a claim has absorbed is
+  -- visible. A single statement that waited for a lock would see the current holder, but its job as it was before.
   with freed as (
     update "stowhand".serials q
       set holder_id = case when q.paused_at is not null then -1 end,
           holder_token = case when q.paused_at is not null then '00000000-0000-0000-0000-000000000000'::uuid end
-      -- `holds`, written out: a call for each serial key was a fifth of a settlement.
+      -- This is `holds` inline: a call for each serial key was a fifth of the cost of a settlement.
       where q.name = any(_names) and q.holder_id is not null
         and (select j.id from "stowhand".live j where j.id = q.holder_id and j.token = q.holder_token) is null
       returning q.name, q.absorbed, q.paused_at
@@ -1995,7 +1997,7 @@ declare
 begin
   select array_agg(j.serial), array_agg(j.id) into _names, _ids from "stowhand".live j
     where j.id = any(_heads) and j.id = any(_picked) and j.serial is not null;
-  -- All at once: one update for each of a hundred heads was half of what their claim cost.
+  -- Use one update: a separate one for each of a hundred heads was half of the cost of their claim.
   update "stowhand".serials q
     set holder_id = _ids[array_position(_names, q.name)], holder_token = _token,
         hint_priority = null, hint_run_at = null, hint_id = null
@@ -2245,7 +2247,7 @@ declare
   _duty text;
   _trouble text;
 begin
-  -- One at a time is enough.
+  -- One call at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake', 2)) then return null; end if;
   foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'lost serials', 'serials', 'ticks', 'flows',
                                'failed jobs', 'attempts', 'expired jobs', 'periods', 'workers', 'tokens', 'times', 'throughput'] loop
@@ -2272,15 +2274,15 @@ begin
         when 'workers' then
           delete from "stowhand".workers w where w.seen_at < _at - interval '1 day';
           delete from "stowhand".app_versions v where v.seen_at < _at - interval '90 days';
-        when 'times' then  -- autovacuum does this too, when it comes round
+        when 'times' then  -- autovacuum does this too, but seldom
           perform brin_summarize_new_values(i.inhrelid) from pg_inherits i
             where i.inhparent = to_regclass('"stowhand"' || '.history_ended');
-        when 'throughput' then perform "stowhand".fold_throughput(_now);  -- last: workers wait for the lock that it holds
+        when 'throughput' then perform "stowhand".fold_throughput(_now);  -- last, because workers wait for its lock
         when 'tokens' then delete from "stowhand".dead_tokens d where d.at < _at - interval '1 hour';
       end case;
     exception
       when lock_not_available then
-        null;  -- at the next call
+        null;  -- the next call does it
       when others then
         _trouble := concat_ws('; ', _trouble, _duty || ': ' || sqlerrm);
     end;
@@ -2409,12 +2411,13 @@ declare
 begin
   perform from "stowhand".serials q where q.name = _name and q.holder_id is null for update skip locked;
   if found then return 'free'; end if;
-  -- `holds`, written out: a claim may come to a hundred serial keys that are held.
+  -- This is `holds` inline, as a claim may meet a hundred held serial keys.
   select q.holder_id is not null, q.paused_at is null
       and (select j.id from "stowhand".live j where j.id = q.holder_id and j.token = q.holder_token) is null
     into _held, _lost from "stowhand".serials q where q.name = _name;
   if not found then
-    -- First use. The try-lock keeps two claims from waiting for each other's row, or for ever in a circle.
+    -- This is the first use of the key. The try-lock keeps two claims from waiting for each other's row, or forever in
+    -- a deadlock.
     if not pg_try_advisory_xact_lock(hashtextextended('stowhand:wake' || _name, 1)) then return 'locked'; end if;
     insert into "stowhand".serials (name) values (_name) on conflict do nothing;
   elsif _held and not _lost then
@@ -2445,7 +2448,7 @@ declare
   _at timestamptz := "stowhand".at(_now);
 begin
   perform "stowhand".check_name('A serial key', coalesce(serial_key, ''), 128, 'GWBQN');
-  -- As for a key's first use (open_serial): a claim must not wait for a row that this transaction has inserted.
+  -- As for the first use of a key (open_serial): a claim must not wait for a row that this transaction has inserted.
   perform pg_advisory_xact_lock(hashtextextended('stowhand:wake' || serial_key, 1));
   loop
     perform from "stowhand".serials q where q.name = serial_key for update;
@@ -2491,13 +2494,13 @@ begin
     _after_priority := -2147483648; _after_run_at := '-infinity'; _after_id := 0;
   end if;
   if cardinality(_tasks) = 2 then
-    -- A worker with one task has a second that every worker has, and of which there is hardly ever a job.
+    -- The second task is a built-in one that every worker has, and that hardly ever has a job.
     perform from "stowhand".live j
       where j.queue is null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2 and j.task = _tasks[2]
       order by j.task, j.priority, j.run_at, j.id limit 1;
     if not found then _task := _tasks[1]; end if;
   end if;
-  -- While no job of another queue waits, this question is all that queues cost.
+  -- While no job of another queue waits, this query is the only cost of queues.
   if _queues is not null or _excluded is not null or _task is not null and exists (
     select from "stowhand".live j
       where j.queue is not null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2)
@@ -2507,7 +2510,7 @@ begin
   end if;
   while _wanted > 0 loop
     if _task is not null then
-      -- The state is said as in the index live_by_task, and not as in live_ready: see there.
+      -- The state is expressed as in the index live_by_task, not as in live_ready: see the baseline.
       select j.priority, j.run_at, j.id into _first from "stowhand".live j
         where j.queue is null and j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2 and j.task = _task
           and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
@@ -2537,7 +2540,8 @@ begin
           order by j.priority, j.run_at, j.id offset 50 + 2 * _wanted limit 1;
       end if;
       if _last.run_at = _first.run_at then
-        -- An index scan does not end at a place while the run_at is the same: it has to be told that it is the same.
+        -- An index scan does not end at a position within the same run_at unless the condition compares run_at by
+        -- equality.
         _picked := _picked || array(
           select j.id from "stowhand".live j
           where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2
@@ -2606,7 +2610,8 @@ begin
     _vain := 0;
     if _next.run_at <= _at then
       for _place in
-        -- Two short ordered scans, merged by a sort of what they gave: over the union itself the planner sorts all of it.
+        -- Two short ordered scans are merged by a sort of their rows. Over the union itself, the planner would sort all
+        -- of it.
         select m.* from (
           (select j.priority, j.run_at, j.id, j.serial, true as scout, (_tasks is null or j.task = any(_tasks))
               and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
@@ -2666,14 +2671,14 @@ begin
       end if;
       _page := 1000;
     end if;
-    -- A few are cheaper to pass again than to write.
+    -- A few scouts are cheaper to pass again than to write.
     if _page = 1000 and cardinality(_passed) > 50 then
       perform "stowhand".absorb(_passed, names);
       _passed := '{}';
       exit when cardinality(heads) > 0 or _bound_id is not null;
     end if;
     if not _full then
-      -- The rest of this priority is not due.
+      -- The other jobs of this priority are not due.
       select _next.priority, 'infinity'::timestamptz as run_at, 9223372036854775807 as id into _place;
     elsif _page = 32 then
       _page := least(greatest(_limit, 10) * 2, 1000);
@@ -2791,7 +2796,7 @@ CREATE FUNCTION stowhand.pinned(_now timestamp with time zone) RETURNS timestamp
 begin
   if _now is not null and not pg_has_role(session_user, (
       select n.nspowner from pg_namespace n where n.nspname = 'stowhand'), 'member') then
-    raise exception 'Only the owner of schema % may say what time it is.', 'stowhand' using errcode = '42501';
+    raise exception 'Only the owner of schema % may set the time.', 'stowhand' using errcode = '42501';
   end if;
   return _now;
 end $$;
@@ -3202,7 +3207,7 @@ begin
   perform "stowhand".note_expiry(_locked);
   perform "stowhand".tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from "stowhand".live j
     where j.id = any(_waiting) and j.state = 'failed' having count(*) > 0;
-  -- Those whose workers died once too often, unless they were given attempts just now.
+  -- Report the jobs that have failed by too many resets, unless they were given attempts just now.
   perform "stowhand".tell_of_failures(array_agg(v.id), array_agg(v.error_class), _at) from unnest(_verdicts) as v
     where v.state = 'failed' and exists (select from "stowhand".live j where j.id = v.id and j.state = 'failed')
     having count(*) > 0;
@@ -3298,9 +3303,9 @@ begin
   perform "stowhand".check_name('A serial key', coalesce(serial_key, ''), 128, 'GWBQN');
   update "stowhand".serials q set paused_at = null where q.name = serial_key and q.paused_at is not null;
   if not found then return false; end if;
-  -- Unless a job of it is running: its settlement frees the key.
+  -- This frees the key unless a job of it is running. Then the settlement of that job does.
   perform "stowhand".free_serials(array[serial_key], _at);
-  perform "stowhand".wake();  -- a suspect may be all that waits in it
+  perform "stowhand".wake();  -- the only waiting job of the key may be a suspect
   return true;
 end $$;
 
@@ -3412,7 +3417,7 @@ begin
     _earliest := least(_earliest, _head.run_at);
     if _earliest <= _at then return _earliest; end if;
   end loop;
-  -- Many names: by scouts and hints (serials.sql).
+  -- There are many keys, so use scouts and hints (serials.sql).
   loop
     select j.priority, j.run_at into _next from "stowhand".live j
       where j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2 and j.priority >= _after
@@ -3495,7 +3500,7 @@ declare
   _heads bigint[];
   _taken text[];
 begin
-  -- As in `claim`, and before any row is locked: `abandon` of this token takes its lock first and rows afterwards.
+  -- As in `claim`, and before any row is locked, as `abandon` of this token takes its lock first and rows afterwards.
   perform pg_advisory_xact_lock_shared(uuid_hash_extended(_token, 0));
   _done := "stowhand".complete(_ids, _tokens, _keep, _at);
   settled := _done.mine;
@@ -3519,7 +3524,7 @@ begin
           hint_priority = null, hint_run_at = null, hint_id = null
       where q.name = any(_taken);
   end if;
-  -- Those that have a new holder are left alone by it, and nobody is woken for them.
+  -- This leaves keys with a new holder unchanged, and wakes no worker for them.
   if (_taken @> _done.names) is not true then
     perform "stowhand".free_serials(_done.names, _at);
   end if;
@@ -3598,7 +3603,7 @@ begin
   if exists (select from "stowhand".pauses) or exists (select from "stowhand".expiring e where e.expires_at <= _at) then
     _tasks := "stowhand".unpaused(_tasks);
     _excluded := "stowhand".with_paused(_excluded);
-    -- What has expired, the next claim cancels.
+    -- The next claim cancels expired jobs.
     if cardinality(_tasks) = 0 or exists (select from "stowhand".expiring e where e.expires_at <= _at) then
       return _heads;
     end if;
@@ -3647,7 +3652,7 @@ begin
   insert into "stowhand".uniques as u (key, job_id, enqueued_at, until)
     values (_job.key, _job.id, _at, _at + _period * interval '1 second')
     on conflict (key) do update set job_id = excluded.job_id, enqueued_at = _at, until = excluded.until
-      -- A job that is live and is not this one has lost the key.
+      -- Another job that is still live has lost the key.
       where u.until <= _at
         or u.job_id <> excluded.job_id and exists (select from "stowhand".live l where l.id = u.job_id);
   return found or exists (select from "stowhand".uniques u where u.key = _job.key and u.job_id = _job.id);
@@ -3660,8 +3665,8 @@ declare
   _head bigint;
   _place "stowhand".place;
 begin
-  -- Only now, in statements of their own: what the key's last holder has committed must be seen.
-  -- Mostly a key's jobs are of one task, and the first of them is due. (`resets + 0`: found by its id, see claim.sql.)
+  -- Use new statements from here on, as they must see what the last holder of the key has committed. Usually all jobs
+  -- of a key are of one task, and the first of them is due. (`resets + 0`: found by its id, see claim.sql.)
   select j.id into _head from "stowhand".live j
     where j.id = (
         select f.id from (
@@ -3678,7 +3683,7 @@ begin
       and "stowhand".takes(_queues, _excluded, j.queue)
     for update skip locked;
   if found then return _head; end if;
-  for _ in 1..10 loop  -- somebody's transaction may hold the first ones
+  for _ in 1..10 loop  -- other transactions may hold the first ones
     _place := "stowhand".serial_head(_name, _tasks, _forbidden, _queues, _excluded, _at, _place);
     exit when _place.id is null or _place.run_at > _at;
     select j.id into _head from "stowhand".live j
@@ -3779,7 +3784,7 @@ CREATE FUNCTION stowhand.unpaused(_tasks text[]) RETURNS text[]
 begin
   if not exists (select from "stowhand".pauses p where p.kind = 'task') then return _tasks; end if;
   _tasks := coalesce(_tasks, "stowhand".waiting_tasks());
-  -- In the order given: that of the second task matters (pick_free).
+  -- Keep the order of the tasks, since pick_free depends on the second one.
   return array(select t.task from unnest(_tasks) with ordinality as t(task, place)
                where not exists (select from "stowhand".pauses p where p.kind = 'task' and p.name = t.task)
                order by t.place);
@@ -3994,7 +3999,7 @@ declare
 begin
   perform set_config('synchronous_commit', 'off', true);
   perform pg_advisory_xact_lock_shared(hashtextextended('stowhand:wake', 3));
-  _at := "stowhand".at(_now);  -- after the lock: a fold before it looked at the clock before it
+  _at := "stowhand".at(_now);  -- after the lock, as an earlier fold has read an earlier time
   return query
     with given as (
       select g.minute, g.task, g.tally, to_timestamp(g.minute * 60) as begins

@@ -265,7 +265,7 @@ def test_nobody_but_a_worker_learns_the_token_of_a_lease(logins: Logins, store: 
 def test_no_role_says_what_time_it_is(store: Store, run: Run, role: str) -> None:
     async def story() -> None:
         pinned = store(role, pinned=lambda: WHEN)
-        with pytest.raises(StoreError, match="Only the owner of schema stowhand may say what time it is"):
+        with pytest.raises(StoreError, match="Only the owner of schema stowhand may set the time"):
             await pinned.jobs.enqueue(NewJob(task="t"))
         with pytest.raises(StoreError, match="Only the owner"):
             await pinned.jobs.enqueue_many([NewJob(task="t")])

@@ -1,5 +1,5 @@
--- Moves the jobs of a graphile-worker schema ({theirs}) into ours. Its layouts differ: {jobs}, {crontabs}, {task}, {queue} and
--- {joins} are filled in for the one that is there. A lock of theirs ends after four hours.
+-- Statements that move the jobs of a graphile-worker schema ({theirs}) into ours. Its layouts differ, so {jobs}, {crontabs},
+-- {task}, {queue} and {joins} are filled in for the existing one. A lock of graphile-worker expires after four hours.
 
 -- part: failed
  j.attempts >= j.max_attempts
@@ -14,7 +14,7 @@ where c.relnamespace = pg_catalog.to_regnamespace({theirs_name}) and c.relkind i
   and a.attnum > 0 and not a.attisdropped
 group by c.relname
 
--- Row security without a policy hides all rows from whoever is not the owner: an error is better than an empty copy.
+-- Row security without a policy hides all rows from any login but the owner. An error is better than an empty copy.
 -- name: see_all_rows
 select pg_catalog.set_config('row_security', 'off', true)
 
@@ -31,7 +31,7 @@ from {jobs} j {joins}
 -- name: holders
 select coalesce(j.locked_by, '(no name)'), count(*)::bigint from {jobs} j where {locked} group by 1 order by 1
 
--- What our limits refuse. A payload that no worker can decode is copied: it fails alone.
+-- Jobs beyond our limits. A payload that no worker can decode is copied, as its job fails alone.
 -- name: misfits
 select count(*)::bigint, (array_agg(j.id::bigint order by j.id))[1:5]
 from {jobs} j {joins}
@@ -50,7 +50,7 @@ where {task} = any({reserved}) or length({task}) not between 1 and 128
 select count(*)::bigint, (array_agg(j.key order by j.key))[1:5]
 from {jobs} j join {schema}.live l on l.key = j.key
 
--- No id of ours was given out yet, so theirs can be kept.
+-- Whether no id of ours was used yet, so that the jobs can keep their ids.
 -- name: is_unused
 select not is_called from {schema}.live_id_seq
 
@@ -77,7 +77,8 @@ order by j.id
 -- name: continue_ids
 select pg_catalog.setval({sequence_text}, max(l.id)) from {schema}.live l having max(l.id) is not null
 
--- Theirs keeps the last tick alone. It becomes the item's last tick here, and a row of the ledger: it is not made again.
+-- graphile-worker stores only the last tick. It becomes the last tick of the item and a row of the ledger, so it is not
+-- scheduled again.
 -- name: copy_crontab
 insert into {schema}.crontab as known (identifier, known_since, last_tick, spec)
 select c.identifier, c.known_since, c.last_execution, '' from {crontabs} c

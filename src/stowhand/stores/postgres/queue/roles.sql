@@ -1,5 +1,5 @@
--- `stowhand migrate --roles`. Roles that cannot log in: grant them to those that can. They belong to the whole
--- server, so another database, or another session at the same moment, may have made them.
+-- `stowhand migrate --roles`: roles that cannot log in. Grant them to roles that can. They belong to the whole server,
+-- so another database, or another session at the same time, may have created them.
 do $$
 declare
   _name text;

@@ -1,13 +1,14 @@
--- How this package calls the schema's functions. Ids and tokens travel as array literals: one text, whatever the
--- width of the numbers in it, so that one prepared statement serves all batches. What is given of a job is said by rows.py:
--- {live_job} of what may still run, {any_job} of both, {claimed_job} of what a claim takes.
+-- Calls of the schema's functions. Ids and tokens are sent as array literals, which are one text for any number of
+-- elements, so one prepared statement serves all batches. rows.py defines the columns of a job: {live_job} for live jobs,
+-- {any_job} for live jobs and the history, {claimed_job} for claimed jobs.
 
 -- name: claim
 select {claimed_job}
 from {schema}.claim(%s, %s::uuid, %s::int, %s::float8, %s::text[], %s::text[], %s, %s::timestamptz,
   %s::int, %s::timestamptz, %s::bigint, %s::bigint[], %s, %s::text[], %s::text[])
 
--- Of foreign leases: 1 if one is late, and when the first of the others ends. Last: does this connection listen?
+-- The last columns: for foreign leases, 1 if one is late, and the seconds until the first of the others expires; and
+-- whether this connection listens.
 -- name: poll
 select {claimed_job},
   case when id = -1 and %s then (select array[f.late::int::float8, f.ends_in]
@@ -49,7 +50,7 @@ select {schema}.abandon(%(token)s::uuid, %(keep)s, %(now)s::timestamptz)
 -- name: foreign_leases
 select late, ends_in from {schema}.foreign_leases(%(ids)s::bigint[], %(slack)s::float8, %(now)s::timestamptz)
 
--- Columns as a user's table gives them: there the claim's epoch, and the age of the last heartbeat, are something.
+-- The columns of a user's table. Only there, the epoch of the claim and the age of the last heartbeat have values.
 -- part: stalled
 id, token, null::bigint, task, worker, resets, max_resets, max_attempts, null::float8
 
@@ -87,7 +88,7 @@ select {live_job}
 from {schema}.enqueue_built_in(_task => %s, _payload => %s::json, _run_at => %s::timestamptz, _delay => %s::float8,
   _key => %s, _mode => %s, {detail_arguments}, _now => %s::timestamptz)
 
--- A sleeping worker holds the lock (idle_announcement.py) and is notified.
+-- An idle worker holds the lock (idle_announcement.py) and is notified.
 -- part: wake_sleepers
 case when pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended({channel}, 4))
   then pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended({channel}, 4))::text
@@ -121,7 +122,7 @@ select id from {schema}.enqueue_many(%s::text[], %s::json[], %s::text[], %s::tim
 -- name: enqueue_jobs
 select {live_job} from {schema}.enqueue_jobs(%s::json, %s::timestamptz)
 
--- A worker that sleeps holds this lock on its listening connection (idle_announcement.py).
+-- An idle worker holds this lock on its listening connection (idle_announcement.py).
 -- name: fall_asleep
 select pg_catalog.pg_advisory_lock_shared(pg_catalog.hashtextextended({channel}, 4))
 
@@ -154,8 +155,8 @@ select done, why from {schema}.cancel(%s::bigint, %s, %s::timestamptz)
 -- name: remove
 select done, why from {schema}.remove(%s::bigint)
 
--- In id order, so that two of these at once do not wait for each other in a circle.
--- Those that have failed, mostly all, by one update: one by one 2,000 of them take half a second.
+-- Jobs are locked in id order, so that two calls at once do not deadlock. Failed jobs, usually all, are retried by one
+-- update: one by one, 2,000 of them take half a second.
 -- name: retry_jobs
 with given as materialized (select %s::bigint[] as ids, %s::timestamptz as at
 ), failed as materialized (select f.id from given, {schema}.retry_failed(given.ids, given.at) as f(id)
@@ -224,7 +225,8 @@ select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({channel}, 0
 -- name: has_schema
 select pg_catalog.to_regnamespace({schema_name}) is not null
 
--- What is there: our table of numbers; a relation by graphile-worker's name for its own, 'r' or, ours, 'v'; our jobs.
+-- Whether our ledger exists; the kind of the relation `migrations` ('r': that of graphile-worker, 'v': ours); whether our
+-- table of jobs exists; whether arrays may contain NULL.
 -- name: standing
 select pg_catalog.to_regclass({schema_name} || '.applied_migrations') is not null,
   (select c.relkind::text from pg_catalog.pg_class c
@@ -232,7 +234,7 @@ select pg_catalog.to_regclass({schema_name} || '.applied_migrations') is not nul
   pg_catalog.to_regclass({schema_name} || '.live') is not null, pg_catalog.current_setting('array_nulls')::bool
 
 -- name: applied
--- As JSON: a schema of before the first release has no fingerprints.
+-- Read as JSON, as a schema from before the first release has no fingerprints.
 select m.id, m.breaking, pg_catalog.to_jsonb(m)->>'fingerprint' from {schema}.applied_migrations m order by m.id
 
 -- name: newest_breaking
@@ -241,7 +243,7 @@ select coalesce(max(id), 0) from {schema}.applied_migrations where breaking
 -- name: set_max_attempts
 update {schema}.settings set max_attempts = %s::int
 
--- Every later session waits behind a lock on a table: not for long.
+-- Every later session waits behind a waiting lock on a table, so wait only for a short time.
 -- name: be_patient
 select pg_catalog.set_config('lock_timeout', '5s', true)
 
@@ -249,7 +251,7 @@ select pg_catalog.set_config('lock_timeout', '5s', true)
 select p.proname::text, pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(p.prosrc, 'UTF8')), 'hex')
 from pg_catalog.pg_proc p where p.pronamespace = pg_catalog.to_regnamespace({schema_name})
 
--- Everything in the schema that the path names, as (what, definition); the days of the history are made and dropped.
+-- Every object in the schema of the search path, as (name, definition), without the days of the history, which change.
 -- name: shape
 with relations as (
   select c.oid, c.relname, c.relkind from pg_catalog.pg_class c
@@ -277,7 +279,7 @@ select max_attempts from {schema}.settings
 create schema {schema}
 
 -- name: owner_to_be
--- The tables' owner, where it is not the caller's role but one that the caller may act as.
+-- The owner of the tables, if it is another role than the caller's that the caller may act as.
 select r.rolname from pg_catalog.pg_class c join pg_catalog.pg_roles r on r.oid = c.relowner
 where c.oid = pg_catalog.to_regclass({schema_name} || '.live') and r.rolname <> current_user
   and pg_catalog.pg_has_role(current_user, r.oid, 'member')
@@ -360,7 +362,7 @@ from {schema}.purge_history(%s::float8, %s::float8, %s::bigint, %s::int, %s::tim
 -- name: purge_failed
 select {schema}.purge_failed(%s::float8, %s::int, %s::timestamptz)
 
--- Each state up to a number: an exact count of many millions takes longer than a person waits.
+-- Each state is counted up to a limit, as an exact count of many millions takes longer than a person waits.
 -- name: purgeable
 select (
     select count(*) from (

@@ -1,5 +1,6 @@
--- After the functions were made anew: a function that has a name of ours and is none of them has other arguments. One of
--- another version would be called where the new one is meant, or make the call ambiguous; so would another program's.
+-- This runs after the functions were created. A function with one of our names that is none of ours has other
+-- arguments. A function of another version would be called by mistake, or make calls ambiguous, and so would one of
+-- another program.
 do $$
 declare
   _stray regprocedure;

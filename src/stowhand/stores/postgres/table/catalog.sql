@@ -1,4 +1,4 @@
--- What the catalog says about a user's table and view. Reads pg_catalog alone: no lock on either, no row of theirs.
+-- The properties of a user's table and view. Only pg_catalog is read, so no lock is taken and no row is read.
 
 -- name: server
 select current_user::text, pg_catalog.current_setting('search_path')
@@ -9,7 +9,7 @@ select c.oid::int8,
        case c.relkind when 'r' then 'table' when 'p' then 'partitioned table' when 'v' then 'view'
          when 'm' then 'materialised view' else 'foreign table' end,
        pg_catalog.has_any_column_privilege(c.oid, 'SELECT') and pg_catalog.has_any_column_privilege(c.oid, 'UPDATE'),
-       -- Columns by which it, or what it is a partition of, is partitioned.
+       -- Columns by which it, or the table of which it is a partition, is partitioned.
        (select pg_catalog.array_agg(a.attname::text)
         from pg_catalog.pg_partitioned_table p
         cross join pg_catalog.unnest(p.partattrs) as key(attnum)
@@ -23,7 +23,7 @@ where c.relname = %s
   and case when %s::text is null then pg_catalog.pg_table_is_visible(c.oid) else n.nspname = %s end
 
 -- name: search_path
--- Empty: what the catalog says is spelled with its schema.
+-- An empty search path makes the catalog qualify every name.
 select pg_catalog.set_config('search_path', %s, true)
 
 -- name: columns
@@ -65,7 +65,6 @@ join pg_catalog.pg_class x on x.oid = i.indexrelid
 where i.indrelid = %s::int8::oid and i.indisvalid and i.indisready
 
 -- name: rules
--- CHECKs of the table.
 select k.conname::text,
        pg_catalog.pg_get_expr(k.conbin, k.conrelid),
        (select pg_catalog.array_agg(a.attname::text)
@@ -74,8 +73,8 @@ from pg_catalog.pg_constraint k
 where k.contype = 'c' and k.conrelid = %s::int8::oid
 
 -- name: triggers
--- Each with its definition: whether it is run for an INSERT, and whether for each row that a heartbeat updates (the
--- first parameter: that column). Not by pg_get_expr: it fails for a WHEN that names both NEW and OLD.
+-- Each trigger with its definition, whether it runs for an INSERT, and whether it runs for each row that a heartbeat
+-- updates (the first parameter is that column). pg_get_expr fails for a WHEN that names both NEW and OLD.
 select t.tgname::text,
        pg_catalog.pg_get_triggerdef(t.oid),
        t.tgtype & 4 = 4,

@@ -1,25 +1,27 @@
--- Every statement about one user's table. What stands in {braces} is composed of the user's names, quoted (composer.py);
--- values travel as parameters. The table is `j` wherever no text of the user's stands beside it.
+-- All statements about one user's table. The {braces} are filled with the user's names, quoted (composer.py). Values are
+-- parameters. The table is called `j` unless the statement contains a text of the user.
 --
--- held    the row is in processing and has the claim's token and epoch: what every write after a claim is guarded by
--- ours    it has both, whatever its state: what a repeat is known by
--- marked  it has the token; the epoch beside it may be another claim's, of a program that leaves our mark as it is
--- epoch   started_at in microseconds, as the claim's RETURNING gave it (composer.py)
--- seen    where a view was given: it shows this row, so a claim can take it
--- key     its id as text, whatever its type: an ALTER TABLE must not unsettle a running worker
--- bare    the mark without a claim's token: the worker's name stays, a later write with that token finds nothing
+-- held    the row is in processing and has the token and epoch of the claim: the guard of every write after a claim
+-- ours    it has both, whatever its state: the condition by which a repeat recognizes its record
+-- marked  it has the token; the epoch may be that of another claim, by a program that leaves our mark unchanged
+-- epoch   started_at in microseconds, as returned by the claim (composer.py)
+-- seen    with a view: the view shows this row, so a claim can take it
+-- key     its id as text, whatever its type, so that an ALTER TABLE does not disturb a running worker
+-- bare    the mark without a token: the worker's name stays, and a later write with the token finds no row
 
--- One transaction (claims.py). The lock says that this token's claim is under way: who abandons it waits for the end.
--- What follows reads timestamps as text, so they are to be in UTC; and compiling would cost more than any claim. A claim
--- that a crash of the server undoes leaves its record waiting, so it need not wait for the disk; what is settled does.
+-- One transaction (claims.py). The lock shows that a claim with this token is in progress: a caller that abandons it
+-- waits for its end. The following statements read timestamps as text, so the time zone must be UTC. JIT compilation
+-- would cost more than any claim. A claim that a crash of the server undoes leaves its record waiting, so it need not
+-- wait for the disk. Settlements do.
 -- name: begin_claim
 select pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(%(token)s, 9)),
   pg_catalog.set_config('timezone', 'UTC', true), pg_catalog.set_config('datestyle', 'ISO, YMD', true),
   pg_catalog.set_config('intervalstyle', 'postgres', true), pg_catalog.set_config('jit', 'off', true),
   pg_catalog.set_config('synchronous_commit', 'off', true)
 
--- As begin_claim, where an index holds what waits in the order of claims: it is walked, and nothing is sorted. Without fresh
--- statistics (a backlog that has just come) the planner believes that little waits, and sorts all of it for each claim.
+-- As begin_claim, if an index has the waiting records in the order of claims: the index is walked without a sort.
+-- Without recent statistics (a new backlog), the planner would assume few waiting records and sort all of them for each
+-- claim.
 -- name: begin_walk
 select pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(%(token)s, 9)),
   pg_catalog.set_config('timezone', 'UTC', true), pg_catalog.set_config('datestyle', 'ISO, YMD', true),
@@ -28,7 +30,7 @@ select pg_catalog.pg_advisory_xact_lock_shared(pg_catalog.hashtextextended(%(tok
   pg_catalog.set_config('stowhand.enable_sort', pg_catalog.current_setting('enable_sort'), true),
   pg_catalog.set_config('enable_sort', 'off', true)
 
--- A view may have to sort what it shows.
+-- A view may need a sort.
 -- name: end_walk
 select pg_catalog.set_config('enable_sort', pg_catalog.current_setting('stowhand.enable_sort'), true)
 
@@ -50,12 +52,13 @@ with picked as (
   returning j.{id} as id, {cancel} as canceled, {epoch} as epoch, coalesce(j.{num_failures}, 0) as failures,
     coalesce(j.{num_resets}, 0) as resets, {cancel} or {signed} as signed
 )
--- Without anything but its id: a trigger of the user's has kept it as it is. Not signed: one has changed the mark.
+-- A row with only an id: a trigger of the user has kept the record unchanged. Not signed: a trigger has changed the mark.
 select n.place, n.id::text, m.canceled, m.epoch, m.failures, m.resets, m.signed
 from numbered n left join marked m on m.id = n.id
 
--- Parts of a claim: all that is locked; or as much of it, from the first one on, as is together within its bounds. (A
--- window function cannot stand beside FOR UPDATE: lock first, then sum. What is too much is let go with the transaction.)
+-- The parts of a claim: all locked records, or the first ones whose sums stay within the budgets. (A window function
+-- cannot be used with FOR UPDATE, so lock first and sum afterwards. The end of the transaction releases the other
+-- records.)
 -- name: numbered
 select id, row_number() over () as place from picked
 
@@ -67,7 +70,6 @@ select summed.id, summed.place
   ) as summed
   where {within}
 
--- Part of two statements.
 -- name: marking
 set {state} = (case when {cancel} then 'canceled' else 'processing' end)::{state_type},
     {started_at} = case when {cancel} then j.{started_at} else {started_now} end,
@@ -77,7 +79,8 @@ set {state} = (case when {cancel} then 'canceled' else 'processing' end)::{state
     {execution_logs} = case when {cancel} then j.{execution_logs} end,
     {worker_hostname} = case when {cancel} then j.{worker_hostname} else %(mark)s end{take_token}
 
--- The two halves of a claim, where one record of it is bad (claims.py:RowValidator): each part is tried under a savepoint.
+-- The two halves of a claim that contains an invalid record (claims.py: RowValidator). Each part is tried under a
+-- savepoint.
 -- name: pick
 select p.id::text
 from (
@@ -95,13 +98,13 @@ update {table} as j
 where j.{id} = any(%(ids)s::text[]::{id_type}[])
 returning {key}, {cancel}, {epoch}, coalesce(j.{num_failures}, 0), coalesce(j.{num_resets}, 0), {cancel} or {signed}
 
--- After the update, in its transaction: what the expressions say of the record as it is now.
+-- After the update, in its transaction: the values of the expressions for the updated record.
 -- name: read
 select {view_id}::text as stowhand_id, {record}
 from {view}
 where {view_id} = any(%(ids)s::text[]::{id_type}[])
 
--- The same where the expressions name the table too. A bare name is the view's: it stands nearer.
+-- The same if the expressions name the table too. An unqualified name belongs to the view, which is nearer.
 -- name: read_beside
 select stowhand_shown.*
 from {beside}
@@ -112,13 +115,13 @@ from {beside}
   ) as stowhand_shown
 where {beside_id} = any(%(ids)s::text[]::{id_type}[])
 
--- To let the server judge the order. Gives nothing.
+-- Let the server check the order. It returns no rows.
 -- name: order
 select from {ordered} order by {order}
 limit 0
 
--- Those that completed, all that most settlements are. "= any" finds rows by their ids, whatever the statistics say: by the
--- state, or as a join, all that has ever been in processing since the last vacuum would be walked over for each call.
+-- Completed records, which are the most common settlements. "= any" finds rows by their ids, whatever the statistics
+-- say. By the state, or by a join, each call would read every row that has been in processing since the last vacuum.
 -- name: settle_completed
 with given as (
   select * from unnest(%(ids)s::text[]::{id_type}[], %(tokens)s::text[], %(epochs)s::bigint[]) as g(id, token, epoch)
@@ -159,8 +162,8 @@ from locked l
 where j.{id} = l.id
 returning {key}, l.token, l.state
 
--- What became of settlements that found nothing to write. What went back to the queue has no token, or another claim
--- put it there.
+-- The status of settlements that found no row to write. A record that returned to the queue has no token, or another
+-- claim returned it.
 -- name: look
 select g.id::text, g.token, case
   when j.{id} is null then 'gone'
@@ -186,7 +189,7 @@ with given as (
 ), beaten as (
   update {table} as j set {last_heartbeat_at} = {beat_now}
   from locked l where j.{id} = l.id
-  -- A trigger of the user's that sets started_at anew leaves nothing to know the claim by.
+  -- If a trigger of the user changes started_at, the claim can no longer be recognized.
   returning j.{id} as id, l.token, {cancel} as canceled, {epoch} is distinct from l.epoch as moved
 )
 select g.id::text, g.token, case
@@ -199,7 +202,7 @@ from given g
   left join beaten b on b.id = g.id and b.token = g.token
   left join {table} as j on j.{id} = g.id
 
--- Unspent: due as it was when it was claimed.
+-- The attempt is not counted, and the record is due as when it was claimed.
 -- name: release
 with given as (
   select * from unnest(%(ids)s::text[]::{id_type}[], %(tokens)s::text[], %(epochs)s::bigint[]) as g(id, token, epoch)
@@ -226,8 +229,8 @@ select pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended(%(token)
 select {key}, {epoch} from {table} as j, (select %(token)s::text as token) as g
 where j.{state} = 'processing' and {marked} and j.{id} is not null
 
--- Of leases that are not of `ids`: is one over, and in how many seconds will the first of the others be? (As in
--- stores/postgres: a subquery is hashed.)
+-- For leases that are not in `ids`: whether one has expired, and the seconds until the first of the others does. (A
+-- subquery is hashed, an array is not.)
 -- name: foreign_leases
 select coalesce(bool_or({stale}), false),
   extract(epoch from min({beat_read}) filter (where not {stale}) - {now})::float8
@@ -235,7 +238,7 @@ select coalesce(bool_or({stale}), false),
 from {table} as j
 where j.{state} = 'processing' and {key} not in (select u.id from unnest(%(ids)s::text[]) as u(id)) and j.{id} is not null
 
--- What lifecycle.reset judges a record by; the columns are those of the queue.
+-- The values by which lifecycle.reset decides, in the columns of the queue.
 -- part: stalled_record
 {key}, j.{worker_hostname}, {epoch}, %(task)s::text, {bare}, coalesce(j.{num_resets}, 0), %(max_resets)s::int,
   %(max_attempts)s::int, extract(epoch from {now} - {beat_read})::float8
@@ -262,7 +265,7 @@ from {table} as j, (select %(token)s::text as token, %(epoch)s::bigint as epoch)
 where {held} and j.{id} = %(id)s::text::{id_type}
 for update of j skip locked
 
--- Only where it is still what was found, and no transaction holds it.
+-- Reset records that are unchanged since they were found and that no transaction has locked.
 -- name: reset
 with given as (
   select * from unnest(%(ids)s::text[]::{id_type}[], %(marks)s::text[], %(epochs)s::bigint[], %(states)s::text[])
@@ -287,7 +290,7 @@ from locked l
 where j.{id} = l.id
 returning {key}, l.state
 
--- Waiting records that were asked to cancel before they ran.
+-- Waiting records whose cancellation was requested.
 -- name: find_cancel_waiting
 select {key} from {table} as j where j.{state} in ('queued', 'errored') and {cancel} and j.{id} is not null
 limit %(page)s
@@ -306,19 +309,19 @@ from locked l
 where j.{id} = l.id
 returning {key}
 
--- No later than a day hence, no sooner than now; null: nothing waits. Maybe too early, never too late.
+-- Seconds until the next record is due, at most a day; null: none waits. It may be too early, but never too late.
 -- name: next_due
 select case when min(d.due) is not null then
     extract(epoch from least(greatest(min(d.due), {now}), {now} + interval '1 day') - {now})::float8 end
 from (
-  -- The last in descending order is null, if any is: by the index, and not by a walk over all that wait.
+  -- In descending order, a null is first. So the index answers this, without a scan of all waiting records.
   select case when last.due is null then {now} end
     from (select j.{process_after} as due from {table} as j where j.{state} = 'queued' and j.{id} is not null{seen}
       order by 1 desc limit 1) as last
   union all
   select min({process_read}) from {table} as j where j.{state} = 'queued' and j.{id} is not null{seen}
   union all
-  -- However many wait for a retry, a hundred are looked at: none of the others is due before the last of them.
+  -- Of all records that wait for a retry, a hundred are read: none of the others is due before the last of them.
   select least(min(greatest(e.due, e.again)), case when count(*) = 100 then max(e.due) end)
     from (
       select {process_read} as due, {finished_read} + {retry_after} as again from {table} as j
@@ -342,7 +345,7 @@ from (
       and greatest({process_read}, {finished_read} + {retry_after}) between {now} - interval '1000 years' and {now} and j.{id} is not null{seen}
 ) as d(due)
 
--- Of claims: what has no heartbeat is the application's own.
+-- Only of claimed records: a record without a heartbeat belongs to the application.
 -- name: longest_run
 select coalesce(extract(epoch from {now} - min({started_read})), 0)::float8
 from {table} as j where j.{state} = 'processing' and j.{last_heartbeat_at} is not null and j.{id} is not null
@@ -350,7 +353,7 @@ from {table} as j where j.{state} = 'processing' and j.{last_heartbeat_at} is no
 -- name: seconds_until
 select extract(epoch from %(moment)s::timestamptz - {now})::float8
 
--- A running attempt is fenced out; what was asked to cancel is canceled instead.
+-- A running attempt loses its lease. A record whose cancellation is requested is canceled instead.
 -- name: requeue
 with locked as (
   select j.{id} as id, {cancel} as canceled
@@ -369,7 +372,7 @@ from locked l
 where j.{id} = l.id
 returning j.{state}::text
 
--- A person's: whatever it came to, it begins anew. A claim's token that still stood there finds nothing more.
+-- A retry by hand: the record begins again, whatever its state. A token that was still there finds no row any more.
 -- name: retry
 with locked as (
   select j.{id} as id, false as canceled
@@ -384,7 +387,7 @@ from locked l
 where j.{id} = l.id
 returning j.{state}::text
 
--- A waiting record is canceled; a running one is told so by its next heartbeat.
+-- Cancel a waiting record. The worker of a running record learns of it at its next heartbeat.
 -- name: cancel
 with locked as (
   select j.{id} as id, j.{state}::text as was
@@ -399,7 +402,7 @@ from locked l
 where j.{id} = l.id
 returning l.was
 
--- What people see. No token.
+-- The values for people, without the token.
 -- name: page
 select {shown} from {table} as j
 where j.{state} = any(%(states)s::text[]::{state_type}[])
@@ -455,8 +458,8 @@ select {held}, coalesce(array_length(j.{execution_logs}, 1), 0)
 from {table} as j, (select %(token)s::text as token, %(epoch)s::bigint as epoch) as g
 where j.{id} = %(id)s::text::{id_type}
 
--- What an attempt's own transaction (transaction.py) holds until its end. Not FOR UPDATE: rows elsewhere that refer to
--- the record by a foreign key may be written meanwhile.
+-- The lock that the transaction of an attempt (transaction.py) holds until its end. It is not FOR UPDATE, so that rows
+-- that refer to the record by a foreign key can be written meanwhile.
 -- name: lock
 select {cancel}
 from {table} as j, (select %(token)s::text as token, %(epoch)s::bigint as epoch) as g

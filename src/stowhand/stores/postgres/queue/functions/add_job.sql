@@ -1,8 +1,9 @@
--- Made three times (function_texts.py): for a payload of json, of jsonb, and of text. With two candidates, a literal would fit both and be
--- refused as ambiguous; of three it takes `text`, which PostgreSQL prefers for what has no type yet.
+-- Created three times (function_texts.py), for a payload of json, of jsonb and of text. With two candidates, a literal
+-- would fit both and be refused as ambiguous. With three, PostgreSQL chooses `text`, which it prefers for a literal
+-- without a type.
 --
--- As `enqueue`, in a body of its own: of a call from a trigger, a second function that takes its owner's rights, and a row of
--- `live` that becomes one of `jobs`, were a third.
+-- It does the same as `enqueue`, in a body of its own: in a call from a trigger, a second function with the rights of
+-- its owner and the conversion of a row of `live` to one of `jobs` took a third of the time.
 create or replace function {schema}.add_job(
   identifier text, payload {payload}, queue_name text default null, run_at timestamptz default null,
   max_attempts int default null, job_key text default null, priority int default null, flags text[] default null,

@@ -51,7 +51,7 @@ begin
   return query select unnest(_failed);
 end $$;
 
--- Out of the history, with its id; its key returns only if it is free.
+-- Restore a canceled job from the history with its id, and with its key only if that is free.
 create or replace function {schema}.revive(_old {schema}.history, _at timestamptz) returns void
 language plpgsql as $$
 begin
@@ -130,7 +130,8 @@ begin
   end if;
 end $$;
 
--- Repeated until no job holds the key: while the row's lock was waited for, the key may have gone to a newer job.
+-- Delete the job that holds the key, or take the key from a running one. Repeat until no job holds the key: during the
+-- wait for the lock of a row, a newer job may have taken the key.
 create or replace function {schema}.drop_key(_key text) returns {schema}.live
 language plpgsql as $$
 declare
@@ -161,12 +162,12 @@ begin
          else '' end;
 end $$;
 
--- Actions on many jobs at once, as in the same table. Jobs under a live lease are skipped; one whose
--- lease has ended is taken from its holder first: its token goes, its epoch grows, its serial key is free, so that a zombie's
--- settlement is lost. Rows are locked in id order; no lock is waited for longer than the timeout.
--- The functions `…_all` are this package's: they give rows of `live` as they have become, also of jobs that left it.
+-- Actions on many jobs at once, as in the same table. Jobs under a valid lease are skipped. A job whose lease has
+-- expired is reset first: its token is removed, its epoch grows and its serial key is free, so the settlement of a
+-- zombie is lost. Rows are locked in id order, and no lock is waited for longer than the timeout. The functions `…_all`
+-- are for this package. They return rows of `live` after the change, also of jobs that left it.
 
--- Those of the jobs that no live lease holds, locked, in id order.
+-- Lock and return those of the jobs that no valid lease holds, in id order.
 create or replace function {schema}.lock_idle(_ids bigint[], _at timestamptz) returns {schema}.live[]
 language plpgsql {index_plans} as $$
 begin
@@ -176,7 +177,7 @@ begin
     order by j.id for update);
 end $$;
 
--- lifecycle.reset, for callers that are not Python: what becomes of a job whose worker is gone.
+-- This is lifecycle.reset for callers that are not Python: the state of a job whose worker is lost.
 create or replace function {schema}.judge_reset(
   _resets int, _max_resets int, _max_attempts int, out state text, out error text
 )
@@ -188,7 +189,7 @@ language sql immutable as $$
   from (values (_resets < coalesce(_max_resets, case _max_attempts when 1 then 0 else 5 end))) as judged(lives)
 $$;
 
--- Live rows, in id order, without their tokens: a token is the proof of a lease, for its worker alone.
+-- Return live rows in id order without their tokens: a token is the proof of a lease, for its worker alone.
 create or replace function {schema}.without_tokens(_ids bigint[]) returns setof {schema}.live
 language plpgsql {index_plans} as $$
 declare
@@ -200,7 +201,7 @@ begin
   end loop;
 end $$;
 
--- What jobs have become. Of those that left the table, the verdicts say it.
+-- Return jobs after a change. Those that left the table are built from their verdicts.
 create or replace function {schema}.aftermath(_jobs {schema}.live[], _verdicts {schema}.verdict[], _at timestamptz)
 returns setof {schema}.live
 language plpgsql {index_plans} as $$
@@ -229,7 +230,7 @@ begin
   return query select * from {schema}.without_tokens(_stayed);
 end $$;
 
--- Take locked jobs from their workers, as a reset does.
+-- Reset locked jobs.
 create or replace function {schema}.take_back(
   _jobs {schema}.live[], _keep boolean, _at timestamptz, _tells boolean default true
 )
@@ -249,7 +250,7 @@ begin
   return _verdicts;
 end $$;
 
--- A step of a flow is skipped: completed by hand, it would leave out the queues behind it.
+-- Complete jobs. Steps of flows are skipped, as completing one by hand would omit the queues after it.
 create or replace function {schema}.complete_all(_ids bigint[], _keep boolean, _now timestamptz default null)
 returns setof {schema}.live
 language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
@@ -268,7 +269,7 @@ begin
   return query select * from {schema}.aftermath(_jobs, _verdicts, _at) order by id;
 end $$;
 
--- What had failed before stays finished when it was.
+-- Fail jobs permanently. A job that had failed before keeps its finished_at.
 create or replace function {schema}.fail_all(_ids bigint[], _reason text, _now timestamptz default null)
 returns setof {schema}.live
 language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
@@ -283,7 +284,7 @@ begin
     set state = 'failed', attempts = j.max_attempts, epoch = j.epoch + (j.token is not null)::int, token = null,
         worker = null, last_worker = coalesce(j.worker, j.last_worker), lease_until = null, last_error = _why,
         finished_at = coalesce(j.finished_at, _at), absorbed = false, updated_at = _at, progress = null,
-        progress_text = null, round = coalesce(j.round, 1)  -- by it, a repeat of its key knows that it has entries
+        progress_text = null, round = coalesce(j.round, 1)  -- a repeat of its key sees by the round that there are entries
     where j.id = any(_locked);
   perform {schema}.tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from unnest(_jobs) as j
     where j.state <> 'failed' and j.on_failure is not null having count(*) > 0;
@@ -292,7 +293,7 @@ begin
   return query select * from {schema}.without_tokens(_locked);
 end $$;
 
--- The state that follows from new numbers, of a job that waits or has failed.
+-- Return the state that follows from new numbers, for a job that waits or has failed.
 create or replace function {schema}.rescheduled(_state text, _gives boolean, _attempts int, _max_attempts int)
 returns text
 language sql immutable as $$
@@ -301,7 +302,7 @@ language sql immutable as $$
               else _state end
 $$;
 
--- Where attempts are given, the job gets its retries back, too.
+-- Set the passed values. If attempts are passed, the job regains its retries.
 create or replace function {schema}.reschedule_all(
   _ids bigint[], _run_at timestamptz, _priority int, _attempts int, _max_attempts int, _queue text, _keep boolean,
   _now timestamptz default null
@@ -356,7 +357,7 @@ begin
   perform {schema}.note_expiry(_locked);
   perform {schema}.tell_of_failures(array_agg(j.id), array_agg('by hand'::text), _at) from {schema}.live j
     where j.id = any(_waiting) and j.state = 'failed' having count(*) > 0;
-  -- Those whose workers died once too often, unless they were given attempts just now.
+  -- Report the jobs that have failed by too many resets, unless they were given attempts just now.
   perform {schema}.tell_of_failures(array_agg(v.id), array_agg(v.error_class), _at) from unnest(_verdicts) as v
     where v.state = 'failed' and exists (select from {schema}.live j where j.id = v.id and j.state = 'failed')
     having count(*) > 0;
@@ -379,7 +380,8 @@ begin
   return query select * from {schema}.aftermath(_jobs, {schema}.take_back(_jobs, _keep, _at), _at) order by id;
 end $$;
 
--- For people. What is completed here is kept like what a worker completed: where no history is kept, it is pruned at once.
+-- The same actions for people. A job that is completed here is kept like one that a worker completed. If no history is
+-- kept, it is pruned.
 
 create or replace function {schema}.complete_jobs(job_ids bigint[]) returns setof {schema}.jobs
 language sql {definer} as $$

@@ -1,33 +1,34 @@
--- Claiming. Every function here carries its own planner settings: right after a burst the table has no statistics, and
--- without them the planner sorts or hashes the whole of it for each claim (measured: 9k instead of 60k jobs/s).
+-- Claims. Every function here has its own planner settings. Right after a burst the table has no statistics, and
+-- without them the planner sorts or hashes all of it for each claim (measured: 9k instead of 60k jobs/s).
 --
--- The settings do not choose the order of a join. Where statistics say that `live` is empty (they were taken when a
--- burst had just been worked off), the planner would walk all of it for each batch and compare: 1k jobs/s. So, here and
--- in the files that follow, `live` is never joined: rows are found by `id = any(…)`, or one by one in a lateral
--- subquery with `offset 0`, which the planner cannot turn round.
+-- The settings do not choose the order of a join. If statistics say that `live` is empty, because they were taken when
+-- a burst had just been worked off, the planner would scan all of it for each batch: 1k jobs/s. So `live` is never
+-- joined, here and in the files that follow. Rows are found by `id = any(…)`, or one by one in a lateral subquery with
+-- `offset 0`, which the planner cannot reorder.
 --
--- Rows in the way. A claim must cost the same whatever waits before the jobs it may take, so it goes priority by
--- priority: the first entry of one says whether anything of it is due. (PostgreSQL skips like that by itself only from
--- version 18 on.) And a worker that lacks tasks must not walk over theirs: one with a single task has an index for it,
--- one with several looks at a stretch of the common order, and beyond it merges its tasks' own orders.
+-- Rows that a claim must skip. A claim must cost the same, whatever waits before the jobs that it may claim. So it goes
+-- priority by priority: the first entry of a priority shows whether any of its jobs is due. (PostgreSQL has such skip
+-- scans only from version 18.) A worker that does not have all tasks must not read the jobs of other tasks. A worker
+-- with one task uses an index for it. A worker with several tasks reads a stretch of the common order, and beyond it
+-- merges the orders of its tasks.
 --
--- `resets + 0`: where a row is found by its id, no partial index must seem to fit.
+-- `resets + 0` keeps the planner from using a partial index where a row is found by its id.
 --
--- Queues. `live.queue` is NULL for the queue `default`. Its jobs are in the index live_by_task and those of all other queues
--- in live_by_queue, so a claim of some queues reads nothing of the others, and jobs of `default` pay nothing. A claim of all
--- queues (`_queues` and `_excluded` are NULL) reads the common order of all of them. `in_default` and `in_other_queue` are the
--- predicates of these indexes (function_texts.py): both say the state in other words than live_ready does, so that no statement
--- for them can be planned over that one.
+-- Queues. `live.queue` is NULL for the queue `default`. Its jobs are in the index live_by_task, and those of all other
+-- queues in live_by_queue. So a claim of some queues reads no jobs of others, and jobs of `default` cost nothing more.
+-- A claim of all queues (`_queues` and `_excluded` are NULL) reads the common order. `in_default` and `in_other_queue`
+-- are the predicates of these indexes (function_texts.py). Both express the state in other words than live_ready, so
+-- that the planner cannot use live_ready for them.
 
--- Whether a claim with these queues, and without those, takes jobs of this one.
+-- Return whether a claim with these queues and exclusions takes jobs of this queue.
 create or replace function {schema}.takes(_queues text[], _excluded text[], _queue text) returns boolean
 language sql immutable as $$
   select (_queues is null or coalesce(_queue, 'default') = any(_queues))
     and (_excluded is null or coalesce(_queue, 'default') <> all(_excluded))
 $$;
 
--- The queues that such a claim looks at: those it names, or `default` and all others in which a job without a serial key waits, a
--- step in an index for each. Computed once in a claim.
+-- Return the queues that a claim reads: those that it names, or `default` and every other queue in which a job without
+-- a serial key waits, by one step in an index for each. It is called once per claim.
 create or replace function {schema}.queues_of_claim(_queues text[], _excluded text[]) returns text[]
 language plpgsql stable as $$
 begin
@@ -45,7 +46,8 @@ begin
   return array(select distinct q.queue from unnest(_queues) as q(queue) where _excluded is null or q.queue <> all(_excluded));
 end $$;
 
--- Due jobs of one priority without a serial key, from `_from_*` on: the first of each of these tasks and queues, merged.
+-- Lock and return due jobs of one priority without a serial key, from `_from_*`: the first ones of each of these tasks
+-- and queues, merged.
 create or replace function {schema}.pick_merged(
   _limit int, _tasks text[], _forbidden text[], _queues text[], _at timestamptz,
   _priority int, _from_run_at timestamptz, _from_id bigint
@@ -91,7 +93,7 @@ begin
   return _picked;
 end $$;
 
--- Due jobs of these queues without a serial key, locked, in the order (priority, run_at, id), behind `_after_*`.
+-- Lock and return due jobs of these queues without a serial key, in the order (priority, run_at, id), after `_after_*`.
 create or replace function {schema}.pick_of_queues(
   _limit int, _tasks text[], _forbidden text[], _queues text[], _at timestamptz,
   _after_priority int, _after_run_at timestamptz, _after_id bigint
@@ -125,7 +127,8 @@ begin
   return _picked;
 end $$;
 
--- Due jobs without a serial key, locked, in the order (priority, run_at, id), behind `_after_*` if that is given.
+-- Lock and return due jobs without a serial key, in the order (priority, run_at, id), after `_after_*` unless it is
+-- NULL.
 create or replace function {schema}.pick_free(
   _limit int, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz,
   _after_priority int, _after_run_at timestamptz, _after_id bigint
@@ -142,13 +145,13 @@ begin
     _after_priority := -2147483648; _after_run_at := '-infinity'; _after_id := 0;
   end if;
   if cardinality(_tasks) = 2 then
-    -- A worker with one task has a second that every worker has, and of which there is hardly ever a job.
+    -- The second task is a built-in one that every worker has, and that hardly ever has a job.
     perform from {schema}.live j
       where {in_default} and j.task = _tasks[2]
       order by j.task, j.priority, j.run_at, j.id limit 1;
     if not found then _task := _tasks[1]; end if;
   end if;
-  -- While no job of another queue waits, this question is all that queues cost.
+  -- While no job of another queue waits, this query is the only cost of queues.
   if _queues is not null or _excluded is not null or _task is not null and exists (
     select from {schema}.live j
       where {in_other_queue})
@@ -158,7 +161,7 @@ begin
   end if;
   while _wanted > 0 loop
     if _task is not null then
-      -- The state is said as in the index live_by_task, and not as in live_ready: see there.
+      -- The state is expressed as in the index live_by_task, not as in live_ready: see the baseline.
       select j.priority, j.run_at, j.id into _first from {schema}.live j
         where {in_default} and j.task = _task
           and (j.priority, j.run_at, j.id) > (_after_priority, _after_run_at, _after_id)
@@ -188,7 +191,8 @@ begin
           order by j.priority, j.run_at, j.id offset 50 + 2 * _wanted limit 1;
       end if;
       if _last.run_at = _first.run_at then
-        -- An index scan does not end at a place while the run_at is the same: it has to be told that it is the same.
+        -- An index scan does not end at a position within the same run_at unless the condition compares run_at by
+        -- equality.
         _picked := _picked || array(
           select j.id from {schema}.live j
           where j.state in ('queued', 'errored') and j.serial is null and j.resets < 2
@@ -218,7 +222,7 @@ begin
   return _picked;
 end $$;
 
--- Jobs whose workers died twice or more: few, so they are looked at one by one.
+-- Lock and return due suspects: jobs with two or more resets. They are few, so they are checked one by one.
 create or replace function {schema}.pick_suspects(
   _limit int, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz,
   out heads bigint[], out names text[]
@@ -245,7 +249,8 @@ begin
   end loop;
 end $$;
 
--- Every task of which a job waits: a step in an index for each of them, for each of a queue and for each of a serial key.
+-- Return every task of which a job waits, by one step in an index for each task, each task of a queue and each task of
+-- a serial key.
 create or replace function {schema}.waiting_tasks() returns text[]
 language sql stable as $$
   with recursive free as (
@@ -283,25 +288,27 @@ language sql stable as $$
     select j.task from {schema}.live j where j.state in ('queued', 'errored') and j.resets >= 2) w
 $$;
 
--- Of these tasks (NULL: any that waits) those that are not paused. Called only while something is paused.
+-- Return those of these tasks (NULL: of all tasks with waiting jobs) that are not paused. It is called only while
+-- something is paused.
 create or replace function {schema}.unpaused(_tasks text[]) returns text[]
 language plpgsql stable as $$
 begin
   if not exists (select from {schema}.pauses p where p.kind = 'task') then return _tasks; end if;
   _tasks := coalesce(_tasks, {schema}.waiting_tasks());
-  -- In the order given: that of the second task matters (pick_free).
+  -- Keep the order of the tasks, since pick_free depends on the second one.
   return array(select t.task from unnest(_tasks) with ordinality as t(task, place)
                where not exists (select from {schema}.pauses p where p.kind = 'task' and p.name = t.task)
                order by t.place);
 end $$;
 
--- These queues and the paused ones; NULL: there are none.
+-- Return these queues and the paused ones; NULL if there are none.
 create or replace function {schema}.with_paused(_excluded text[]) returns text[]
 language sql stable as $$
   select nullif(coalesce(_excluded, '{}') || array(select p.name from {schema}.pauses p where p.kind = 'queue'), '{}')
 $$;
 
--- Why an application's trigger does not let this job be claimed; NULL: it does. The change is the claim's, and undone.
+-- Return the reason why a trigger of the application forbids the claim of this job; NULL if it allows it. The change is
+-- that of a claim, and is undone.
 create or replace function {schema}.claim_refusal(
   _id bigint, _worker text, _token uuid, _lease_until timestamptz, _at timestamptz
 ) returns text
@@ -319,10 +326,10 @@ exception
   when others then return sqlerrm;
 end $$;
 
--- Due jobs in the order (priority, run_at, id), now processing under `_token`. A row with id 0 says: nothing yet, but
--- the walk was cut short, so ask again. `_after_*`: start behind this place in the order (jobs without a serial key only).
--- `_passed`: these are left alone. `_apart`: after an error, each is tried by itself; a row with the negative id of a job
--- says that the database refuses to change it, and `last_error` why.
+-- Claim due jobs under `_token` and return them in the order (priority, run_at, id). A row with id 0 means that the
+-- walk was cut short without a job: call again. `_after_*`: start after this position (only for jobs without a serial
+-- key). `_passed`: jobs that are not claimed. `_apart`: after an error, try each job by itself. A row with the negative
+-- id of a job means that the database refuses to change it, and `last_error` has the reason.
 create or replace function {schema}.claim(
   _worker text, _token uuid, _limit int, _lease double precision, _tasks text[], _forbidden text[],
   _suspects boolean, _now timestamptz default null,
@@ -344,10 +351,11 @@ declare
   _last record;
   _expires boolean := false;
 begin
-  -- Shared with other claims, exclusive with `abandon` of this token: either it sees our jobs, or we see its mark.
+  -- This lock is shared by claims and exclusive for `abandon` of this token. So either `abandon` sees these jobs, or
+  -- this claim sees the dead token.
   perform pg_advisory_xact_lock_shared(uuid_hash_extended(_token, 0));
   if exists (select from {schema}.dead_tokens d where d.token = _token) then return; end if;
-  -- While nothing is paused and nothing has expired, this question is all that pauses and expiry cost.
+  -- While nothing is paused and nothing has expired, this query is the only cost of pauses and expiry.
   if exists (select from {schema}.pauses) or exists (select from {schema}.expiring e where e.expires_at <= _at) then
     if {schema}.expire(_at) then
       id := 0;
@@ -367,7 +375,7 @@ begin
   else
     _picked := {schema}.pick_free(
       _limit, _tasks, _forbidden, _queues, _excluded, _at, _after_priority, _after_run_at, _after_id);
-    -- With no job that has a serial key, this question is all that serial keys cost.
+    -- While no job has a serial key, this query is the only cost of serial keys.
     if exists (select from {schema}.live j where {scout})
        or exists (select from {schema}.serials q where q.hint_run_at is not null) then
       select null::int as priority, null::timestamptz as run_at, null::bigint as id into _last;
@@ -387,7 +395,7 @@ begin
       end if;
     end if;
   end if;
-  if _expires then  -- a row that another transaction had locked
+  if _expires then  -- an expired job whose row another transaction had locked
     _picked := array(
       select p.id from unnest(_picked) with ordinality as p(id, place) where not exists (
         select from {schema}.live j where j.id = p.id and j.expires_at <= _at) order by p.place);
@@ -425,13 +433,14 @@ begin
   end if;
   if not exists (select from {schema}.live j where j.id = any(_in_serials.heads) and j.serial is not null
                  and j.token = _token) then
-    -- A claim lost in a crash of the server leaves its jobs queued, which is safe; but a serial key held twice is not.
+    -- A claim that is lost in a crash of the server leaves its jobs queued, which is safe. A serial key that is held
+    -- twice is not.
     perform set_config('synchronous_commit', 'off', true);
   end if;
 end $$;
 
--- When the earliest waiting job without a serial key is due, for these tasks and queues; no later than `_at` is as good as any
--- other.
+-- Return the time at which the earliest waiting job without a serial key is due, for these tasks and queues. Any time
+-- up to `_at` is as good as another.
 create or replace function {schema}.free_due(
   _tasks text[], _queues text[], _excluded text[], _at timestamptz
 ) returns timestamptz
@@ -477,7 +486,7 @@ begin
   return _earliest;
 end $$;
 
--- The same of jobs with serial keys, free or not. Of the first hundred names, paused ones are passed over.
+-- Return the same for jobs with serial keys, free or held. Paused ones among the first hundred keys are skipped.
 create or replace function {schema}.serial_due(
   _tasks text[], _queues text[], _excluded text[], _at timestamptz
 ) returns timestamptz
@@ -497,7 +506,7 @@ begin
     _earliest := least(_earliest, _head.run_at);
     if _earliest <= _at then return _earliest; end if;
   end loop;
-  -- Many names: by scouts and hints (serials.sql).
+  -- There are many keys, so use scouts and hints (serials.sql).
   loop
     select j.priority, j.run_at into _next from {schema}.live j
       where {scout} and j.priority >= _after
@@ -516,8 +525,8 @@ begin
         and {schema}.takes(_queues, _excluded, j.queue)) limit 1));
 end $$;
 
--- When the next job expires, of any task: who sleeps cancels it then. Of entries that mean nothing any more a hundred are
--- passed over; behind those it is as good as the next one.
+-- Return the time at which the next job of any task expires, because an idle worker cancels it then. Up to a hundred
+-- obsolete entries are skipped. After those, the time of the last one is returned.
 create or replace function {schema}.next_expiry() returns timestamptz
 language sql stable as $$
   with first as materialized (
@@ -530,8 +539,8 @@ language sql stable as $$
     case when (select count(*) from first) = 100 then (select max(f.expires_at) from first f) end)
 $$;
 
--- Seconds until the earliest waiting job of these tasks and queues is due, or any job expires. Paused ones are not due: a resume
--- notifies.
+-- Return the seconds until the earliest waiting job of these tasks and queues is due, or until any job expires. Paused
+-- jobs are not due, since a resume notifies.
 create or replace function {schema}.next_due(
   _tasks text[], _now timestamptz default null, _queues text[] default null, _excluded text[] default null
 ) returns double precision

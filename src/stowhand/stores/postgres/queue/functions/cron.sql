@@ -1,7 +1,7 @@
--- Recurring jobs. A tick of an item is a row of the ledger, and is entered once, by one scheduler: the row in `crontab` is
--- locked first, so schedulers of one item go one after another. `job_id` follows in the same transaction.
+-- Recurring jobs. A tick of an item is a row of the ledger, which one scheduler enters once. The row in `crontab` is
+-- locked first, so schedulers of one item run one after another. `job_id` is written later in the same transaction.
 
--- Make items known. What is known keeps its times and takes the new spec; its row is given as it was before.
+-- Register items. A known item keeps its times and gets the new spec; its row is returned as it was before.
 create or replace function {schema}.cron_register(_identifiers text[], _specs text[], _now timestamptz default null)
 returns setof {schema}.crontab
 language plpgsql {definer} as $$
@@ -30,7 +30,8 @@ begin
   end loop;
 end $$;
 
--- Enter ticks. `mine`: it is new, so the caller enqueues its job and notes it; else whose it is. In the order given.
+-- Enter ticks, in the order of the arguments. `mine`: the tick is new, so the caller enqueues its job and stores the
+-- id. Otherwise the row has the job of the other scheduler.
 create or replace function {schema}.cron_enter(
   _identifiers text[], _ticks timestamptz[], _specs text[], _backfilled boolean[],
   _now timestamptz default null
@@ -66,8 +67,8 @@ language sql {definer} as $$
     where t.identifier = n.name and t.tick = n.tick and t.job_id = 0
 $$;
 
--- A recent report counts for all schedulers. One that lies in the future is from before the clock was set back. A row that
--- another transaction holds is reported the next time: three reports fit into the time for which one is valid.
+-- A recent report counts for all schedulers. A report in the future is from before the clock was set back. A row that
+-- another transaction holds is reported next time: three reports fit into the time for which one is valid.
 create or replace function {schema}.cron_report(
   _identifiers text[], _scheduler text, _interval interval, _now timestamptz default null
 ) returns void
@@ -99,7 +100,8 @@ language sql stable {definer} as $$
   select c.* from {schema}.crontab c order by c.identifier collate "C"
 $$;
 
--- store.LEDGER_DAYS and a day more: what is pruned is refused, whenever the two look at the clock.
+-- The ledger keeps LEDGER_DAYS (protocols/queue_store.py) and one day more, so that a pruned tick is always refused,
+-- whenever the two read the clock.
 create or replace function {schema}.prune_ticks(_at timestamptz) returns void
 language sql as $$
   delete from {schema}.ticks t where t.ctid = any(array(

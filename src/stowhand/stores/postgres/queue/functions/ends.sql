@@ -1,5 +1,5 @@
--- How these jobs stand, as far as they have ended or made place for another job. State 'gone': there is no trace of it;
--- 'unknown': no job ever had this id. A caller that waits asks this again and again (stores/kernel/results.py).
+-- Return the status of those of these jobs that have ended or were replaced by another job. State 'gone': there is no
+-- trace of the job; 'unknown': no job ever had this id. A waiting caller repeats this call (stores/kernel/results.py).
 create or replace function {schema}.job_ends(_ids bigint[]) returns table (
   id bigint, state text, attempts int, resets int, last_error text, result text, started_at timestamptz,
   finished_at timestamptz, revision int, replaced int

@@ -1,6 +1,6 @@
--- Jobs that are canceled where no worker has claimed them in time.
+-- Jobs that are canceled if no worker has claimed them in time.
 
--- Enter these jobs, as they are now, among those that expire.
+-- Store the expiry of these jobs.
 create or replace function {schema}.note_expiry(_ids bigint[]) returns void
 language sql as $$
   insert into {schema}.expiring (expires_at, id)
@@ -8,7 +8,7 @@ language sql as $$
   on conflict do nothing
 $$;
 
--- Those of these jobs whose moment has come, and that nobody has locked.
+-- Cancel those of these jobs that have expired and that no other transaction has locked.
 create or replace function {schema}.cancel_expired(_ids bigint[], _at timestamptz) returns void
 language plpgsql {index_plans} as $$
 begin
@@ -21,7 +21,7 @@ begin
     having count(*) > 0;
 end $$;
 
--- The job that holds the key, if its moment has come.
+-- Cancel the job that holds the key, if it has expired.
 create or replace function {schema}.cancel_expired_holder(_key text, _at timestamptz) returns void
 language plpgsql {index_plans} as $$
 begin
@@ -29,8 +29,9 @@ begin
     where l.key = _key and l.state = 'queued' and l.expires_at <= _at having count(*) > 0;
 end $$;
 
--- Cancel those whose moment has come, at most a thousand. True: there may be more. What another transaction has locked is left
--- for the next call; what a worker holds was claimed in time. Where no history is kept, they are pruned like others.
+-- Cancel expired jobs, at most a thousand. Return true if there may be more. A job that another transaction has locked
+-- is left for the next call. A running job was claimed in time. If no history is kept, canceled jobs are pruned like
+-- others.
 create or replace function {schema}.expire(_at timestamptz) returns boolean
 language plpgsql {index_plans} as $$
 declare

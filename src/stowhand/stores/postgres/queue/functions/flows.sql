@@ -1,6 +1,7 @@
--- What flows keep (flow_tables.py). Steps are jobs: they are enqueued, claimed and settled like any other.
+-- The data of flows (flow_tables.py). Steps are jobs, which are enqueued, claimed and settled like any other.
 
--- Jobs, lookups and first steps, all or none. False: a repeat; the ids were made by the caller, so they are known.
+-- Create jobs, lookups and first steps, all or none. Return false for a repeat: the caller has chosen the ids, so they
+-- exist.
 create or replace function {schema}.flow_create(
   _flow text, _ids text[], _found_ids text[], _attributes text[], _values text[],
   _tasks text[], _payloads json[], _serials text[], _run_ats timestamptz[], _delays double precision[],
@@ -35,8 +36,8 @@ begin
   return true;
 end $$;
 
--- The job of the flow with this key that has not ended; else the given id, and until this transaction ends no other one
--- creates a job with the key.
+-- Return the unended job of the flow with this key. If there is none, return the passed id, and let no other
+-- transaction create a job with the key until this one ends.
 create or replace function {schema}.flow_hold_key(_flow text, _key text, _id text) returns text
 language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
 begin
@@ -48,7 +49,7 @@ begin
       limit 1), _id);
 end $$;
 
--- Long attributes of jobs; a job that has been deleted keeps nothing. A repeat does nothing: the ids are the caller's.
+-- Store long attributes of jobs. A deleted job keeps none. A repeat does nothing, as the caller has chosen the ids.
 create or replace function {schema}.flow_keep(_ids text[], _jobs text[], _contents text[]) returns void
 language sql {definer} as $$
   insert into {schema}.flow_lists (id, job, content)
@@ -73,7 +74,7 @@ language sql stable {definer} {index_plans} as $$
   select f.id from {schema}.flow_jobs f where f.id = any(_ids)
 $$;
 
--- The newest step of each key.
+-- Return the newest step of each key.
 create or replace function {schema}.flow_latest(_keys text[]) returns setof {schema}.everything
 language sql stable {definer} {index_plans} as $$
   select s.* from (select distinct u.key from unnest(_keys) as u(key)) k cross join lateral (
@@ -81,7 +82,7 @@ language sql stable {definer} {index_plans} as $$
       order by e.key, e.id desc limit 1) s
 $$;
 
--- The job is not there any more: what waits of it is deleted, what runs loses its key.
+-- Delete the job. Its waiting steps are deleted, and a running step loses its key.
 create or replace function {schema}.flow_delete(_flow text, _id text, _keys text[]) returns boolean
 language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
 declare
@@ -97,7 +98,7 @@ begin
   return _found;
 end $$;
 
--- Make a parent due that waits for children, if none of them is open any more.
+-- Make a parent due that waits for children, if none of them is unended.
 create or replace function {schema}.flow_wake(_key text, _now timestamptz default null) returns text
 language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
 declare
@@ -107,8 +108,8 @@ declare
 begin
   select j.payload->'waits_for' into _waits_for from {schema}.live j where j.key = _key;
   if json_typeof(_waits_for) is distinct from 'array' then return 'gone'; end if;
-  -- Each is what the ids of many children begin with: hexadecimal digits follow. The last first, for children end in
-  -- their order, and what has ended is in the index until it is vacuumed.
+  -- Each name is the beginning of the ids of many children; hexadecimal digits follow. Check the last child first:
+  -- children end in their order, and ended ones are in the index until it is vacuumed.
   if exists (
     select from json_array_elements_text(_waits_for) as c(name) cross join lateral (
       select from {schema}.live j
@@ -127,8 +128,8 @@ begin
   return case when _state = 'processing' then 'running' else 'gone' end;
 end $$;
 
--- 0: go. Else seconds until the holder may ask again (flow_tables.py: spend). `waiting` holds the next ticket for a later
--- window: each has as many as the reservoir, numbered from the epoch on.
+-- Return 0 if the holder may go on, otherwise the seconds until it may ask again (flow_tables.py: spend). `waiting`
+-- holds the next ticket for a later window. Each window has as many tickets as the reservoir, numbered from the epoch.
 create or replace function {schema}.flow_spend(
   _limiter text, _part text, _holder text, _reservoir bigint, _interval double precision,
   _now timestamptz default null
@@ -142,7 +143,7 @@ declare
   _later bigint;
   _ready double precision;
 begin
-  -- First: who asks next waits for this row.
+  -- Write this row first, so that the next caller waits for it.
   insert into {schema}.flow_limits as l (limiter, part, slot, calls, waiting, used_at)
     values (_limiter, _part, floor(_epoch / _interval)::bigint, 0, 0, _at)
     on conflict (limiter, part) do update
@@ -167,8 +168,8 @@ begin
   return greatest(_ready - _epoch, 0.001);
 end $$;
 
--- Jobs of which no step is anywhere any more. Each is looked at once in a retention, so what stays for long (failed
--- ones do) does not stand in the way of the others.
+-- Delete jobs without a live step or a step in the history. Each job is checked once per retention period, so jobs that
+-- stay for long (failed ones) do not delay the others.
 create or replace function {schema}.prune_flows(_before timestamptz, _at timestamptz, _limit int) returns void
 language plpgsql as $$
 declare

@@ -1,6 +1,7 @@
--- What the roles may do (docs/reference/roles.md shows it as tables, and a test compares). Every installation says it
--- anew, taking away what is not said any more; but only where the roles were let in (`stowhand migrate --roles`): roles
--- belong to the whole server, and must not gain a schema because another database has one of the same name.
+-- The rights of the roles (docs/reference/roles.md shows them as tables, and a test compares). Every installation
+-- grants them again and revokes all others. This happens only if the roles were granted access to the schema (`stowhand
+-- migrate --roles`): roles belong to the whole server, and must not get access to a schema because another database has
+-- one of the same name.
 do $$
 declare
   _one record;
@@ -14,7 +15,7 @@ begin
   end if;
   if (select count(*) from pg_catalog.pg_roles r
       where r.rolname in ({enqueuer_text}, {worker_text}, {reader_text}, {admin_text})) < 4 then
-    raise exception 'One of the roles of schema % is gone: `stowhand migrate --roles` makes it anew.', {schema_text}
+    raise exception 'A role of schema % is missing: `stowhand migrate --roles` creates it.', {schema_text}
       using errcode = '55000';
   end if;
   revoke all on all tables in schema {schema} from {enqueuer}, {worker}, {reader}, {admin};
@@ -22,7 +23,7 @@ begin
   revoke all on all functions in schema {schema} from {enqueuer}, {worker}, {reader}, {admin};
   grant select on {schema}.applied_migrations, {schema}.migrations, {schema}.settings to {enqueuer}, {worker}, {reader}, {admin};
 
-  -- Who may look. A token is the proof of a lease: with it a job could be settled, so nobody reads one.
+  -- Rights to read. A token is the proof of a lease, with which a job could be settled. So no role may read tokens.
   grant select on {schema}.jobs, {schema}.everything, {schema}.live_jobs, {schema}.past_jobs to {worker}, {reader}, {admin};
   for _one in
     select c.relname, pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ' order by a.attnum) as columns
@@ -37,8 +38,8 @@ begin
       {worker_text}, {reader_text}, {admin_text});
   end loop;
 
-  -- Who may call what, whatever its arguments. A function that is not here is a helper of others: only the owner calls
-  -- it, and those that run as the owner.
+  -- Rights to call functions, whatever their arguments. A function that is not listed is called only by the owner, and
+  -- by functions that run as the owner.
   for _one in
     select p.oid::pg_catalog.regprocedure as function, r.name as role
     from (values

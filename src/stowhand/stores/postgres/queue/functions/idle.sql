@@ -1,7 +1,7 @@
--- What an idle worker asks, and whether one sleeps.
 
--- A claim. If it brings nothing, a row with id -1 says what the worker would ask next: `run_at`, when its next job is due,
--- seen from `started_at`, which is now; and whether any suspect is due (`resets`, 1 or 0).
+-- Claim jobs for an idle worker. Without a job, return a row with id -1 that answers what the worker would ask next:
+-- `run_at`, the time at which its next job is due, relative to `started_at`, which is now; and whether any suspect is
+-- due (`resets`, 1 or 0).
 create or replace function {schema}.poll(
   _worker text, _token uuid, _limit int, _lease double precision, _tasks text[], _forbidden text[],
   _now timestamptz default null, _queues text[] default null, _excluded text[] default null

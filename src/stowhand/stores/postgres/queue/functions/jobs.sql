@@ -1,6 +1,6 @@
--- The queue's SQL interface, for triggers and people: names, arguments and meaning as graphile-worker has them.
+-- The SQL interface of the queue, for triggers and people. Names, arguments and meaning are those of graphile-worker.
 
--- A row of `live`, as the view `jobs` shows it.
+-- Return a row of `live` as the view `jobs` shows it.
 create or replace function {schema}.shown(_job {schema}.live) returns {schema}.jobs
 language sql immutable as $$
   select row(_job.id, _job.serial, _job.task, _job.payload, _job.priority, _job.run_at, _job.attempts, _job.max_attempts,
@@ -9,7 +9,7 @@ language sql immutable as $$
     _job.lease_until, {job_shown})::{schema}.jobs
 $$;
 
--- Many at once, or none; the jobs in the order of the specs.
+-- Enqueue all jobs or none. Return them in the order of the specs.
 create or replace function {schema}.add_jobs(
   specs {schema}.job_spec[], job_key_preserve_run_at boolean default false
 ) returns setof {schema}.jobs
@@ -20,7 +20,7 @@ begin
   select s.job_key into _twice from unnest(specs) s where s.job_key is not null
     group by s.job_key having count(*) > 1 limit 1;
   if _twice is not null then
-    raise exception 'The job key % is given twice in one call.', to_json(_twice) using errcode = '21000';
+    raise exception 'Duplicate job key % in one call.', to_json(_twice) using errcode = '21000';
   end if;
   return query
     select ({schema}.shown(added.job)).* from (
@@ -28,14 +28,15 @@ begin
         j.identifier, j.payload, j.queue_name, j.run_at, null, j.max_attempts, j.job_key, j.priority, j.flags,
         case when job_key_preserve_run_at then 'preserve_run_at' end, _queue => j.work_queue) as job
       from (
-        -- The columns have the names of the type: a list of names here would shift with a new field of job_spec.
+        -- The columns have the names of the type. A list of names here would be wrong after a new field of job_spec.
         select s.*, row_number() over () as n from unnest(specs) s
         order by s.job_key collate "C" nulls first, n offset 0
       ) j offset 0
     ) added order by added.n;
 end $$;
 
--- A waiting or failed job is deleted, a running one loses its key: it ends, and will not run again. NULL: there is none.
+-- Delete the waiting or failed job with the key. A running job loses the key, and will not run again. Return NULL if no
+-- job has the key.
 create or replace function {schema}.remove_job(job_key text) returns {schema}.jobs
 language plpgsql {definer} as $$
 declare
@@ -44,7 +45,8 @@ begin
   return case when _job.id is not null then {schema}.shown(_job) end;
 end $$;
 
--- The view `jobs` can be written, as far as a function does the same: by its owner, and by whom its owner lets write it.
+-- Make the view `jobs` writable as far as a function does the same, for its owner and for roles that the owner allows
+-- to write it.
 create or replace function {schema}.write_jobs() returns trigger
 language plpgsql {definer} as $$
 declare

@@ -1,6 +1,6 @@
--- What keeps leases true: beat, release, abandon, reset. Rows are locked as in settle.sql: pairs, by id, SKIP LOCKED.
+-- Leases: beat, release, abandon, reset. Rows are locked as in settle.sql: by pairs, by id, with SKIP LOCKED.
 
--- Renew. Answers only about leases that were not renewed, or that were and are asked to cancel.
+-- Renew leases. Return only those that were not renewed, and renewed ones whose cancellation is requested.
 create or replace function {schema}.beat(
   _ids bigint[], _tokens uuid[], _lease double precision, _now timestamptz default null
 ) returns table (id bigint, token uuid, found text)
@@ -25,7 +25,8 @@ begin
     where j.token is distinct from f.token or not j.id = any(_mine) or j.cancel_requested;
 end $$;
 
--- Which of these were asked to cancel. Nothing is written: a worker asks after each wake-up while it runs jobs.
+-- Return the leases whose cancellation is requested. Nothing is written, as a worker calls this after each wake-up
+-- while it runs jobs.
 create or replace function {schema}.find_canceled(_ids bigint[], _tokens uuid[]) returns table (id bigint, token uuid)
 language plpgsql stable {definer} {index_plans} as $$
 #variable_conflict use_column
@@ -34,7 +35,8 @@ begin
     select from {schema}.live l where l.id = f.id and l.token = f.token and l.cancel_requested offset 0) j;
 end $$;
 
--- How far running jobs are. For people: what another transaction has locked is left out, and a commit that is lost is no harm.
+-- Store the progress of running jobs. It is for people, so rows that another transaction has locked are skipped, and a
+-- lost commit does no harm.
 create or replace function {schema}.keep_progress(
   _ids bigint[], _tokens uuid[], _progress double precision[], _texts text[]
 ) returns void
@@ -49,7 +51,7 @@ begin
   end loop;
 end $$;
 
--- Hand back unspent. Gives the ids that were handed back.
+-- Return jobs to the queue without using an attempt. Return their ids.
 create or replace function {schema}.release(
   _ids bigint[], _tokens uuid[], _keep boolean, _now timestamptz default null
 ) returns setof bigint
@@ -70,8 +72,8 @@ begin
   return query select v.id from unnest(_verdicts) as v;
 end $$;
 
--- This token claims nothing from now on, and what it holds goes back. The lock waits for a claim that is under way.
--- False: another transaction has locked some of it, so the call must be repeated.
+-- Forbid claims by this token and return its jobs to the queue. The lock waits for a claim in progress. Return false if
+-- another transaction has locked some of the jobs, so that the call must be repeated.
 create or replace function {schema}.abandon(_token uuid, _keep boolean, _now timestamptz default null) returns boolean
 language plpgsql {definer} {index_plans} as $$
 begin
@@ -84,7 +86,8 @@ begin
   return not exists (select from {schema}.live j where j.state = 'processing' and j.token = _token);
 end $$;
 
--- Processing jobs whose lease ended more than `_slack` seconds ago; or all that `_worker` holds; or that one pair.
+-- Return processing jobs whose lease expired more than `_slack` seconds ago, or all jobs that `_worker` holds, or the
+-- job of one lease.
 create or replace function {schema}.find_stalled(
   _slack double precision, _worker text, _id bigint, _token uuid, _limit int, _now timestamptz default null
 ) returns table (id bigint, token text, task text, worker text, resets int, max_resets int, max_attempts int)
@@ -102,8 +105,9 @@ begin
     order by j.id limit _limit;
 end $$;
 
--- Of leases that are not `_ours`: is one over for more than `_slack` seconds, and in how many seconds will the first of the
--- others be? All that run are read, three milliseconds for ten thousand: no index on lease_until, so that a beat stays HOT.
+-- For leases that are not in `_ours`: return whether one expired more than `_slack` seconds ago, and the seconds until
+-- the first of the others expires. This reads all running jobs, in three milliseconds for ten thousand. An index on
+-- lease_until would keep heartbeats from staying HOT.
 create or replace function {schema}.foreign_leases(
   _ours bigint[], _slack double precision, _now timestamptz default null, out late boolean, out ends_in double precision
 )
@@ -116,12 +120,12 @@ begin
         + _slack
     into late, ends_in
     from {schema}.live j
-    -- A subquery is hashed, which an array given as a parameter is not.
+    -- Use a subquery, which is hashed. An array parameter is not.
     where j.state = 'processing' and j.id not in (select u.id from unnest(_ours) as u(id));
 end $$;
 
--- Take back, as decided; unless the lease was renewed, or the job was settled, in between. What was asked to cancel, or
--- was removed by its key, is canceled whatever was decided.
+-- Reset jobs as decided by the caller, unless the lease was renewed or the job was settled meanwhile. A job whose
+-- cancellation is requested, or whose key was removed, is canceled in any case.
 create or replace function {schema}.reset(
   _ids bigint[], _tokens uuid[], _states text[], _errors text[], _slack double precision, _keep boolean,
   _now timestamptz default null

@@ -1,8 +1,8 @@
--- What keeps the schema bounded. Runs as the schema's owner, because a worker's role may not create or drop tables.
--- Idempotent, and cheap when there is nothing to do. It waits for no lock longer than the timeout: what could not be
--- done now is done at the next call.
+-- Maintenance, which limits the size of the schema. It runs as the owner of the schema, because the role of a worker
+-- must not create or drop tables. It is idempotent, and cheap if there is nothing to do. It waits for no lock longer
+-- than the timeout: the next call does what could not be done.
 
--- Days ahead for the history. A day for which the default partition already holds rows stays there.
+-- Create coming days of the history. A day whose rows are already in the default partition stays there.
 create or replace function {schema}.make_days(_at timestamptz, _ahead int) returns void
 language plpgsql as $$
 declare
@@ -24,8 +24,8 @@ begin
   end loop;
 end $$;
 
--- Days past the retention are dropped whole. Of a day that it only touches, what is past it is deleted: within a window
--- of pages that moves on every ten minutes and comes round, so that a day however large costs as little.
+-- Drop days that are older than the retention. Of the day at the limit, delete old rows within a window of pages. The
+-- window moves every ten minutes and returns to the start, so even a very large day costs little per call.
 create or replace function {schema}.prune_days(_before timestamptz, _at timestamptz) returns void
 language plpgsql as $$
 declare
@@ -57,7 +57,7 @@ begin
   end loop;
 end $$;
 
--- Serial keys whose holder was deleted or changed by hand. Claims come to those of which a scout waits; this finds all.
+-- Free serial keys whose holder was deleted or changed by hand. Claims find those with a waiting scout; this finds all.
 create or replace function {schema}.free_lost_serials(_at timestamptz) returns void
 language plpgsql as $$
 begin
@@ -66,8 +66,8 @@ begin
     having count(*) > 0;
 end $$;
 
--- Rows of serial keys that no job needs. Under the row's lock, in a statement of its own: no claim can be choosing from it, and
--- a scout that comes later makes the row anew.
+-- Delete rows of serial keys that no job needs. This is a separate statement under the lock of the row, so no claim is
+-- choosing a job by it. A later scout creates the row again.
 create or replace function {schema}.prune_serials(_limit int) returns void
 language plpgsql as $$
 declare
@@ -86,9 +86,9 @@ begin
   end loop;
 end $$;
 
--- `_retention`: seconds that the history is kept. `_failed`: the same of failed jobs; NULL: until they are handled.
--- Each duty by itself, so that one which a user's trigger or publication forbids does not end the others: NULL, or
--- what could not be done and why.
+-- Run all maintenance tasks. `_retention`: seconds for which the history is kept. `_failed`: seconds for which failed
+-- jobs are kept; NULL: until they are handled. Each task runs by itself, so that one that a user's trigger or
+-- publication forbids does not prevent the others. Return NULL, or what could not be done and the reason.
 create or replace function {schema}.maintain(
   _retention double precision, _now timestamptz default null, _failed double precision default null
 ) returns text
@@ -99,7 +99,7 @@ declare
   _duty text;
   _trouble text;
 begin
-  -- One at a time is enough.
+  -- One call at a time is enough.
   if not pg_try_advisory_xact_lock(hashtextextended({channel}, 2)) then return null; end if;
   foreach _duty in array array['days ahead', 'days behind', 'the history without a day', 'lost serials', 'serials', 'ticks', 'flows',
                                'failed jobs', 'attempts', 'expired jobs', 'periods', 'workers', 'tokens', 'times', 'throughput'] loop
@@ -126,15 +126,15 @@ begin
         when 'workers' then
           delete from {schema}.workers w where w.seen_at < _at - interval '1 day';
           delete from {schema}.app_versions v where v.seen_at < _at - interval '90 days';
-        when 'times' then  -- autovacuum does this too, when it comes round
+        when 'times' then  -- autovacuum does this too, but seldom
           perform brin_summarize_new_values(i.inhrelid) from pg_inherits i
             where i.inhparent = to_regclass({schema_name} || '.history_ended');
-        when 'throughput' then perform {schema}.fold_throughput(_now);  -- last: workers wait for the lock that it holds
+        when 'throughput' then perform {schema}.fold_throughput(_now);  -- last, because workers wait for its lock
         when 'tokens' then delete from {schema}.dead_tokens d where d.at < _at - interval '1 hour';
       end case;
     exception
       when lock_not_available then
-        null;  -- at the next call
+        null;  -- the next call does it
       when others then
         _trouble := concat_ws('; ', _trouble, _duty || ': ' || sqlerrm);
     end;

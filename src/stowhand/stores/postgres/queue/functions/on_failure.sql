@@ -1,7 +1,8 @@
--- The job that tells of another's failure for good: written down with the job, enqueued by whatever fails it, in the same
--- transaction.
+-- The job that reports the permanent failure of another job. It is stored with the job, and enqueued in the transaction
+-- in which the job fails.
 
--- What may be written down: a job without key and payload, of a task that is not built in. The rest a client has checked.
+-- Raise an error unless this may be stored: a job without key and payload, of a task that is not built in. The client
+-- has checked everything else.
 create or replace function {schema}.check_handler(_handler json) returns void
 language plpgsql immutable as $$
 begin
@@ -16,7 +17,7 @@ begin
   perform {schema}.refuse_reserved(_handler->>'task');
 end $$;
 
--- jobs/failure.py: job_of. Nested to the limit, arguments would be beyond it inside another object.
+-- This is job_of of jobs/failure.py. Arguments with the maximum nesting would exceed it inside another object.
 create or replace function {schema}.failure_payload(_job {schema}.live, _error_class text) returns json
 language plpgsql immutable as $$
 declare
@@ -33,9 +34,9 @@ begin
     ',"error_class":', coalesce(to_json(_error_class)::text, 'null'), ',"error":', to_json(_error), '}')::json;
 end $$;
 
--- Of jobs that have just failed for good, each with the class of its error: those that name a job have it enqueued. It never
--- fails what calls it: a job that the database refuses is noted in the text of the failed one. Locks, and a server that is
--- full or shutting down, refuse all of it, and the caller repeats it.
+-- For jobs that have just failed permanently, each with the class of its error: enqueue the job that reports the
+-- failure. This never fails its caller: if the database refuses a job, the error text of the failed job says so. Locks,
+-- and a server that is full or shutting down, refuse all of it, and the caller repeats it.
 create or replace function {schema}.tell_of_failures(_ids bigint[], _classes text[], _at timestamptz) returns void
 language plpgsql as $$
 declare

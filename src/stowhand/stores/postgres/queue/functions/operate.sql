@@ -1,14 +1,14 @@
--- What operators do: pause serial keys, tasks and queues, purge what is over. And the roll of workers, which is for them.
+-- Operations: pause serial keys, tasks and queues, and purge ended jobs. The list of workers for people is here, too.
 
--- No job of this serial key is claimed from now on; one that runs goes on. True: it was not paused before. The pause
--- holds the key as a running job would, so whatever passes over busy serial keys passes over paused ones, at the same cost.
+-- Pause a serial key: none of its jobs is claimed, and a running one continues. Return true if it was not paused
+-- before. The pause holds the key as a running job would, so claims skip paused keys like busy ones, at the same cost.
 create or replace function {schema}.pause_serial(serial_key text, _now timestamptz default null) returns boolean
 language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
   _at timestamptz := {schema}.at(_now);
 begin
   perform {schema}.check_name('A serial key', coalesce(serial_key, ''), 128, 'GWBQN');
-  -- As for a key's first use (open_serial): a claim must not wait for a row that this transaction has inserted.
+  -- As for the first use of a key (open_serial): a claim must not wait for a row that this transaction has inserted.
   perform pg_advisory_xact_lock(hashtextextended({channel} || serial_key, 1));
   loop
     perform from {schema}.serials q where q.name = serial_key for update;
@@ -23,7 +23,7 @@ begin
   return found;
 end $$;
 
--- Its jobs are claimed again. True: it was paused before.
+-- Resume a serial key. Return true if it was paused before.
 create or replace function {schema}.resume_serial(serial_key text, _now timestamptz default null) returns boolean
 language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$
 declare
@@ -32,13 +32,13 @@ begin
   perform {schema}.check_name('A serial key', coalesce(serial_key, ''), 128, 'GWBQN');
   update {schema}.serials q set paused_at = null where q.name = serial_key and q.paused_at is not null;
   if not found then return false; end if;
-  -- Unless a job of it is running: its settlement frees the key.
+  -- This frees the key unless a job of it is running. Then the settlement of that job does.
   perform {schema}.free_serials(array[serial_key], _at);
-  perform {schema}.wake();  -- a suspect may be all that waits in it
+  perform {schema}.wake();  -- the only waiting job of the key may be a suspect
   return true;
 end $$;
 
--- Pause or resume a task or a queue. True: it was not so before.
+-- Pause or resume a task or a queue. Return true if this changed it.
 create or replace function {schema}.write_pause(_kind text, _name text, _is_on boolean, _now timestamptz) returns boolean
 language plpgsql as $$
 begin
@@ -52,7 +52,8 @@ begin
   return true;
 end $$;
 
--- No job of this task is claimed from now on, whatever its serial key; one that runs goes on. True: it was not paused before.
+-- Pause a task: none of its jobs is claimed, whatever its serial key, and a running one continues. Return true if it
+-- was not paused before.
 create or replace function {schema}.pause_task(task_identifier text, _now timestamptz default null) returns boolean
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
@@ -60,7 +61,7 @@ begin
   return {schema}.write_pause('task', task_identifier, true, _now);
 end $$;
 
--- Its jobs are claimed again. True: it was paused before.
+-- Resume a task. Return true if it was paused before.
 create or replace function {schema}.resume_task(task_identifier text, _now timestamptz default null) returns boolean
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
@@ -68,7 +69,7 @@ begin
   return {schema}.write_pause('task', task_identifier, false, _now);
 end $$;
 
--- The same of a queue.
+-- Pause and resume a queue, as a task.
 create or replace function {schema}.pause_queue(queue text, _now timestamptz default null) returns boolean
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
@@ -105,8 +106,8 @@ begin
   if _app_version is not null then perform {schema}.note_app_version(_app_version, _at); end if;
 end $$;
 
--- The queues of the tasks that a worker has, by task, for producers that do not know them. What is so already is not written, and
--- tasks are locked in one order: many workers start at once.
+-- Store the queues of the tasks of a worker, for producers that do not know them. Unchanged ones are not written, and
+-- tasks are locked in one order, because many workers start at once.
 create or replace function {schema}.declare_queues(_queues json) returns void
 language plpgsql {definer} as $$
 begin
@@ -122,8 +123,8 @@ begin
     on conflict (task) do update set queue = excluded.queue;
 end $$;
 
--- A worker of it is there. Workers write to one row, so not at every call of theirs, and none waits for another; the lock is for
--- the moment at which several of a new version come up.
+-- Record that a worker of this version is alive. Workers write to one row, so they do not write at every call, and none
+-- waits for another. The lock is for the moment at which several workers of a new version start.
 create or replace function {schema}.note_app_version(_version text, _at timestamptz) returns void
 language plpgsql as $$
 declare
@@ -149,8 +150,8 @@ begin
   delete from {schema}.workers w where w.name = _name;
 end $$;
 
--- A page of the history, by id, behind `_after`: what ended more than so many seconds ago goes. NULL: that state stays.
--- `_next`: where the next page begins; NULL: this was the last. Days that are too young are not even looked at.
+-- Purge a page of the history, by id, after `_after`: jobs that ended more than these seconds ago. NULL: that state is
+-- kept. `_next`: where the next page begins; NULL: this was the last. Days that are too young are not read.
 create or replace function {schema}.purge_history(
   _completed double precision, _canceled double precision, _after bigint, _limit int, _now timestamptz default null,
   out completed bigint, out canceled bigint, out _next bigint
@@ -180,7 +181,7 @@ begin
   delete from {schema}.tries t where t.job_id = any(_ids);
 end $$;
 
--- Failed jobs that ended more than so many seconds ago, at most `_limit`; how many went.
+-- Purge failed jobs that ended more than `_age` seconds ago, at most `_limit`. Return their number.
 create or replace function {schema}.purge_failed(_age double precision, _limit int, _now timestamptz default null)
 returns bigint
 language plpgsql {definer} {index_plans} set lock_timeout = '5s' as $$

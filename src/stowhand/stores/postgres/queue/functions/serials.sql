@@ -1,26 +1,26 @@
--- Serial keys. The row in `serials` is the lock: it is taken before a job of the key is chosen, and it is held until
--- that job leaves processing. (SKIP LOCKED on jobs alone is not serial; measured.) Producers never touch it. A paused serial key
--- is held too: by the pair (-1, the nil uuid), once no job of it runs (operate.sql). To find the
--- next key without walking millions of jobs behind busy ones:
---   * a waiting job with a serial key is a scout, in the index live_scouts, which is ordered as claims are;
---   * a claim that passes many of them for nothing goes from name to name instead, if the names are few;
---   * if they are many, it absorbs the scouts of serial keys that are held: jobs and the key's row become `absorbed`.
---     This happens under the lock of that row. A job stays absorbed until its serial key or its state changes;
---   * what frees an absorbed serial key computes, in a new statement under that lock, its hint: the place in the order of
---     its first due job, or of its earliest one. A claim walks scouts and hints merged.
--- So a free serial key's waiting job is either a scout, or its serial key's hint is no later than that job is due.
+-- Serial keys. The row in `serials` is the lock. It is locked before a job of the key is chosen, and the key is held
+-- until that job leaves processing. (SKIP LOCKED on jobs alone does not keep the order, as measured.) Producers never
+-- touch it. A paused serial key is also held: by the pair (-1, the nil uuid), once no job of it runs (operate.sql). A
+-- claim must find the next key without reading millions of jobs of busy keys:
+--   * A waiting job with a serial key is a scout. Scouts are in the index live_scouts, in the order of claims.
+--   * A claim that passes many scouts in vain goes from key to key instead, if there are few keys.
+--   * If there are many keys, it absorbs the scouts of held keys: the jobs and the row of the key are marked `absorbed`.
+--     This happens under the lock of that row. A job stays absorbed until its serial key or its state changes.
+--   * Whatever frees an absorbed key computes its hint, in a new statement under that lock: the position of its first
+--     due job, or of its earliest one. A claim merges scouts and hints.
+-- So a waiting job of a free key is a scout, or the hint of its key is no later than the time at which the job is due.
 --
--- A lock that names a job is a lock only while that job holds it: a row that was deleted or changed by hand holds nothing.
--- A claim frees such a key when it comes to it, and maintenance frees the others (`free_lost_serials`).
+-- A holder counts only while its job holds the lease: a job that was deleted or changed by hand holds nothing. A claim
+-- frees such a key when it finds it, and maintenance frees the others (`free_lost_serials`).
 
--- Whether this job is processing under this token.
+-- Return whether this job is processing under this token.
 create or replace function {schema}.holds(_id bigint, _token uuid) returns boolean
 language sql stable as $$
   select exists (select from {schema}.live j where j.id = _id and j.token = _token)
 $$;
 
--- A job whose serial key or state changes is a scout again, whichever statement changes it. By name the last of the BEFORE
--- triggers.
+-- Make a job a scout again when its serial key or state changes, whichever statement changes it. By its name, this is the
+-- last BEFORE trigger.
 create or replace function {schema}.reset_absorbed() returns trigger
 language plpgsql as $$
 begin
@@ -38,8 +38,8 @@ begin
     execute function {schema}.reset_absorbed();
 end $$;
 
--- The first due job of these tasks of a serial key, behind `_after`; if none is due, the earliest. Tasks and priorities are
--- visited one by one: a million jobs that are not due, or of other tasks, cost one step.
+-- Return the first due job of these tasks of a serial key after `_after`; if none is due, the earliest one. Tasks and
+-- priorities are visited one by one, so a million jobs that are not due, or of other tasks, cost one step.
 create or replace function {schema}.serial_head(
   _name text, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz, _after {schema}.place default null
 ) returns {schema}.place
@@ -100,7 +100,7 @@ begin
            or q.hint_priority is distinct from _best.priority or q.absorbed <> (_best.id is not null));
 end $$;
 
--- Scouts of serial keys that are held, or about to be by this very claim, are scouts no more.
+-- Absorb scouts of serial keys that are held, or that this claim is about to hold.
 create or replace function {schema}.absorb(_scouts bigint[], _taken text[]) returns void
 language plpgsql as $$
 declare
@@ -118,8 +118,8 @@ begin
     for update skip locked));
 end $$;
 
--- Lock a key's row if it is free: 'free' (ours now), 'held' (a job of it is processing, or it is paused), 'locked' (by
--- another transaction).
+-- Lock the row of a key if it is free. Return 'free' (this transaction has the lock), 'held' (a job of it is
+-- processing, or it is paused) or 'locked' (by another transaction).
 create or replace function {schema}.open_serial(_name text, _at timestamptz) returns text
 language plpgsql as $$
 declare
@@ -128,12 +128,13 @@ declare
 begin
   perform from {schema}.serials q where q.name = _name and q.holder_id is null for update skip locked;
   if found then return 'free'; end if;
-  -- `holds`, written out: a claim may come to a hundred serial keys that are held.
+  -- This is `holds` inline, as a claim may meet a hundred held serial keys.
   select q.holder_id is not null, q.paused_at is null
       and (select j.id from {schema}.live j where j.id = q.holder_id and j.token = q.holder_token) is null
     into _held, _lost from {schema}.serials q where q.name = _name;
   if not found then
-    -- First use. The try-lock keeps two claims from waiting for each other's row, or for ever in a circle.
+    -- This is the first use of the key. The try-lock keeps two claims from waiting for each other's row, or forever in
+    -- a deadlock.
     if not pg_try_advisory_xact_lock(hashtextextended({channel} || _name, 1)) then return 'locked'; end if;
     insert into {schema}.serials (name) values (_name) on conflict do nothing;
   elsif _held and not _lost then
@@ -145,7 +146,7 @@ begin
   return case when found then 'free' else 'locked' end;
 end $$;
 
--- Lock the head of a serial key whose row this claim has locked. Null: nothing for this claim in it.
+-- Lock and return the head of a serial key whose row this claim has locked; NULL if the key has no job for this claim.
 create or replace function {schema}.take_head(
   _name text, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz
 ) returns bigint
@@ -154,8 +155,8 @@ declare
   _head bigint;
   _place {schema}.place;
 begin
-  -- Only now, in statements of their own: what the key's last holder has committed must be seen.
-  -- Mostly a key's jobs are of one task, and the first of them is due. (`resets + 0`: found by its id, see claim.sql.)
+  -- Use new statements from here on, as they must see what the last holder of the key has committed. Usually all jobs
+  -- of a key are of one task, and the first of them is due. (`resets + 0`: found by its id, see claim.sql.)
   select j.id into _head from {schema}.live j
     where j.id = (
         select f.id from (
@@ -172,7 +173,7 @@ begin
       and {schema}.takes(_queues, _excluded, j.queue)
     for update skip locked;
   if found then return _head; end if;
-  for _ in 1..10 loop  -- somebody's transaction may hold the first ones
+  for _ in 1..10 loop  -- other transactions may hold the first ones
     _place := {schema}.serial_head(_name, _tasks, _forbidden, _queues, _excluded, _at, _place);
     exit when _place.id is null or _place.run_at > _at;
     select j.id into _head from {schema}.live j
@@ -186,7 +187,7 @@ begin
   return null;
 end $$;
 
--- The first name behind this one of a serial key in which something waits; of all if `_name` is null.
+-- Return the first serial key after this name that has a waiting job; the first of all if `_name` is NULL.
 create or replace function {schema}.next_name(_name text) returns text
 language plpgsql as $$
 begin
@@ -200,8 +201,8 @@ begin
     order by j.serial, j.task, j.priority, j.run_at, j.id limit 1);
 end $$;
 
--- The free serial keys but those in `_but` that have a due job before the bound, in the order of their heads. Null if there
--- are more than `_most` names to go through, free or not.
+-- Return the free serial keys that have a due job before the bound, without those in `_but`, in the order of their
+-- heads. Return NULL if there are more than `_most` keys to visit, free or held.
 create or replace function {schema}.walk_names(
   _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz, _but text[], _most int,
   _bound_priority int, _bound_run_at timestamptz, _bound_id bigint
@@ -231,8 +232,8 @@ begin
   return null;
 end $$;
 
--- At most one job of each free serial key, at most `_limit`, and none that comes after `_bound_*` in the order.
--- The rows in `serials` of those found stay locked until commit. `unfinished`: the walk was cut short, ask again.
+-- Return at most one job of each free serial key, at most `_limit` in all, and none after `_bound_*` in the order. The
+-- rows of their keys in `serials` stay locked until the commit. `unfinished`: the walk was cut short, so call again.
 create or replace function {schema}.pick_heads(
   _limit int, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz,
   _bound_priority int, _bound_run_at timestamptz, _bound_id bigint,
@@ -275,7 +276,8 @@ begin
     _vain := 0;
     if _next.run_at <= _at then
       for _place in
-        -- Two short ordered scans, merged by a sort of what they gave: over the union itself the planner sorts all of it.
+        -- Two short ordered scans are merged by a sort of their rows. Over the union itself, the planner would sort all
+        -- of it.
         select m.* from (
           (select j.priority, j.run_at, j.id, j.serial, true as scout, (_tasks is null or j.task = any(_tasks))
               and (_forbidden is null or j.flags is null or not j.flags && _forbidden)
@@ -335,14 +337,14 @@ begin
       end if;
       _page := 1000;
     end if;
-    -- A few are cheaper to pass again than to write.
+    -- A few scouts are cheaper to pass again than to write.
     if _page = 1000 and cardinality(_passed) > 50 then
       perform {schema}.absorb(_passed, names);
       _passed := '{}';
       exit when cardinality(heads) > 0 or _bound_id is not null;
     end if;
     if not _full then
-      -- The rest of this priority is not due.
+      -- The other jobs of this priority are not due.
       select _next.priority, 'infinity'::timestamptz as run_at, 9223372036854775807 as id into _place;
     elsif _page = 32 then
       _page := least(greatest(_limit, 10) * 2, 1000);
@@ -356,7 +358,7 @@ begin
   end loop;
 end $$;
 
--- The serial keys of the heads that were picked are held; the others, whose rows this claim had locked, are free again.
+-- Hold the serial keys of the picked heads. The other keys that this claim has locked stay free.
 create or replace function {schema}.hold_serials(_heads bigint[], _picked bigint[], _token uuid, _at timestamptz) returns void
 language plpgsql as $$
 declare
@@ -366,7 +368,7 @@ declare
 begin
   select array_agg(j.serial), array_agg(j.id) into _names, _ids from {schema}.live j
     where j.id = any(_heads) and j.id = any(_picked) and j.serial is not null;
-  -- All at once: one update for each of a hundred heads was half of what their claim cost.
+  -- Use one update: a separate one for each of a hundred heads was half of the cost of their claim.
   update {schema}.serials q
     set holder_id = _ids[array_position(_names, q.name)], holder_token = _token,
         hint_priority = null, hint_run_at = null, hint_id = null

@@ -1,10 +1,10 @@
--- Settling. Every write is guarded by the pair (id, token): a join on pairs, never two lists. Rows are locked in the
--- order given (the caller sorts by id) and with SKIP LOCKED: an application's open transaction on one row must not
--- stall the others, and two settlers must not wait for each other in a circle. Rows of serial keys are locked after job rows,
--- by name; claims wait for no lock at all, so nothing can close a circle.
+-- Settlements. Every write is guarded by the pair (id, token): a join on pairs, never two lists. Rows are locked in the
+-- order of the arguments (the caller sorts by id) and with SKIP LOCKED. So an open transaction of the application on
+-- one row does not delay the others, and two settlers do not deadlock. Rows of serial keys are locked after rows of
+-- jobs, by name. Claims wait for no lock, so they cannot be part of a deadlock.
 
--- Free those of the serial keys whose holder no longer holds them, and wake sleepers if one of them has a due job. A paused one
--- goes to its pause.
+-- Free the serial keys whose holder no longer holds them, and wake sleepers if one of them has a due job. A paused key
+-- is held by its pause.
 create or replace function {schema}.free_serials(_names text[], _at timestamptz) returns void
 language plpgsql as $$
 declare
@@ -13,13 +13,13 @@ declare
   _name text;
 begin
   perform from {schema}.serials q where q.name = any(_names) order by q.name for update;
-  -- New statements, now that the rows are locked: every scout that was absorbed by a claim is visible, and so is every
-  -- holder. One statement that waited for a lock would see the holder's name as it is now, and its job as it was before.
+  -- Use new statements now that the rows are locked, so that every holder and every scout that a claim has absorbed is
+  -- visible. A single statement that waited for a lock would see the current holder, but its job as it was before.
   with freed as (
     update {schema}.serials q
       set holder_id = case when q.paused_at is not null then -1 end,
           holder_token = case when q.paused_at is not null then '00000000-0000-0000-0000-000000000000'::uuid end
-      -- `holds`, written out: a call for each serial key was a fifth of a settlement.
+      -- This is `holds` inline: a call for each serial key was a fifth of the cost of a settlement.
       where q.name = any(_names) and q.holder_id is not null
         and (select j.id from {schema}.live j where j.id = q.holder_id and j.token = q.holder_token) is null
       returning q.name, q.absorbed, q.paused_at
@@ -39,7 +39,7 @@ begin
   end if;
 end $$;
 
--- The same, of those whose rows no other transaction has locked.
+-- Free those of the serial keys whose rows no other transaction has locked.
 create or replace function {schema}.free_if_unlocked(_names text[], _at timestamptz) returns void
 language plpgsql as $$
 declare
@@ -49,8 +49,8 @@ begin
   if cardinality(_locked) > 0 then perform {schema}.free_serials(_locked, _at); end if;
 end $$;
 
--- Lock rows of serial keys before anything is written. What an open transaction keeps for longer than a moment (a pause
--- that is not committed) is given back: jobs of those serial keys count as locked rows, tried again later, alone.
+-- Lock rows of serial keys before anything is written. Return the keys that an open transaction holds for longer than a
+-- moment (a pause that is not committed). Jobs of those keys count as locked rows, and are retried later, alone.
 create or replace function {schema}.closed_serials(_names text[]) returns text[]
 language plpgsql as $$
 declare
@@ -75,7 +75,7 @@ begin
   return _closed;
 end $$;
 
--- Those of the verdicts that can be carried out now.
+-- Return the verdicts that can be carried out now.
 create or replace function {schema}.possible(_verdicts {schema}.verdict[]) returns {schema}.verdict[]
 language plpgsql as $$
 declare
@@ -88,19 +88,20 @@ begin
   return array(select v from unnest(_verdicts) as v where (v.serial = any(_closed)) is not true);
 end $$;
 
--- A trigger of the application's can keep a row as it is without a word (BEFORE … RETURN NULL). What was not written must
--- not be told, so it is an error, by which the caller finds the row and settles it otherwise.
+-- Raise an error if rows were not written. A trigger of the application can keep a row unchanged without an error
+-- (BEFORE … RETURN NULL). A row that was not written must not be reported as written. By the error, the caller finds
+-- the row and settles it otherwise.
 create or replace function {schema}.check_written(_written bigint, _wanted bigint) returns void
 language plpgsql as $$
 begin
   if _written < _wanted then
-    raise exception 'A trigger keeps % of % jobs as they are.', _wanted - _written, _wanted using errcode = 'GWTRG';
+    raise exception 'A trigger leaves % of % jobs unchanged.', _wanted - _written, _wanted using errcode = 'GWTRG';
   end if;
 end $$;
 
--- The commonest settlement: completed, nothing to add. Gives the ids that were settled, and the names of their serial keys,
--- whose rows are locked now (null: none has a serial key). A row that is locked stays where it is, so it
--- is deleted there, without a second way through the index.
+-- Record the most common settlement: completed, without further values. Return the ids of the settled jobs and the
+-- names of their serial keys, whose rows are locked now (NULL: none has a serial key). A locked row keeps its place, so
+-- it is deleted there, without a second search in the index.
 create or replace function {schema}.complete(
   _ids bigint[], _tokens uuid[], _keep boolean, _at timestamptz,
   out mine bigint[], out names text[]
@@ -151,8 +152,8 @@ begin
   return query select unnest(_done.mine);
 end $$;
 
--- Is anything due that is more urgent than this priority? A step for each priority, whatever waits that is not due. Of any
--- task, and of serial keys that are held too: where it errs, a claim decides.
+-- Return whether any job of a higher priority is due, by one step for each priority, whatever waits that is not due. It
+-- also counts other tasks and held serial keys: if it is wrong, a claim decides.
 create or replace function {schema}.is_overtaken(_priority int, _at timestamptz) returns boolean
 language plpgsql stable as $$
 declare
@@ -183,8 +184,8 @@ begin
     where q.hint_run_at is not null and q.hint_priority < _priority and q.hint_run_at <= _at);
 end $$;
 
--- The next job of each of these serial keys, if no job holds it any more and it is not paused: at most `_limit`, locked. The
--- serial keys' rows are locked.
+-- Lock and return the next job of each of these serial keys that no job holds any more and that is not paused, at most
+-- `_limit`. The rows of the serial keys are locked.
 create or replace function {schema}.successors(
   _names text[], _limit int, _tasks text[], _forbidden text[], _queues text[], _excluded text[], _at timestamptz
 ) returns bigint[]
@@ -197,7 +198,7 @@ begin
   if exists (select from {schema}.pauses) or exists (select from {schema}.expiring e where e.expires_at <= _at) then
     _tasks := {schema}.unpaused(_tasks);
     _excluded := {schema}.with_paused(_excluded);
-    -- What has expired, the next claim cancels.
+    -- The next claim cancels expired jobs.
     if cardinality(_tasks) = 0 or exists (select from {schema}.expiring e where e.expires_at <= _at) then
       return _heads;
     end if;
@@ -215,10 +216,10 @@ begin
   return _heads;
 end $$;
 
--- The same settlement, and in its transaction a claim: of the serial keys that it frees, the next jobs, at most `_limit`,
--- which are processing under `_token` now. The first row gives the ids that were settled, each other one a job. It
--- commits durably: a serial key is held. What it cannot claim must not undo what it settles, and a savepoint would make
--- MultiXacts, so an error undoes both, and the caller settles without a claim.
+-- Record the same settlement, and in its transaction claim the next jobs of the serial keys that it frees, at most
+-- `_limit`, under `_token`. The first row has the ids of the settled jobs, and each other row a claimed job. It commits
+-- durably, since a serial key is held. A job that cannot be claimed must not undo the settlement, and a savepoint would
+-- create MultiXacts. So an error undoes both, and the caller settles without a claim.
 create or replace function {schema}.settle_and_claim(
   _ids bigint[], _tokens uuid[], _keep boolean, _worker text, _token uuid, _limit int, _lease double precision,
   _tasks text[], _forbidden text[], _now timestamptz default null, _queues text[] default null,
@@ -234,7 +235,7 @@ declare
   _heads bigint[];
   _taken text[];
 begin
-  -- As in `claim`, and before any row is locked: `abandon` of this token takes its lock first and rows afterwards.
+  -- As in `claim`, and before any row is locked, as `abandon` of this token takes its lock first and rows afterwards.
   perform pg_advisory_xact_lock_shared(uuid_hash_extended(_token, 0));
   _done := {schema}.complete(_ids, _tokens, _keep, _at);
   settled := _done.mine;
@@ -258,16 +259,16 @@ begin
           hint_priority = null, hint_run_at = null, hint_id = null
       where q.name = any(_taken);
   end if;
-  -- Those that have a new holder are left alone by it, and nobody is woken for them.
+  -- This leaves keys with a new holder unchanged, and wakes no worker for them.
   if (_taken @> _done.names) is not true then
     perform {schema}.free_serials(_done.names, _at);
   end if;
 end $$;
 
--- Move rows out of the live table, as `completed` or `canceled`.
+-- Move rows from the table of live jobs to the history, as `completed` or `canceled`.
 create or replace function {schema}.bury(_verdicts {schema}.verdict[], _keep boolean, _at timestamptz) returns void
 language sql set enable_hashjoin = on as $$
-  -- Verdicts and rows are joined by hashing, whatever the caller's settings: two lists of 250 are 62,500 comparisons.
+  -- Join verdicts and rows by hashing, whatever the settings of the caller: two lists of 250 are 62,500 comparisons.
   with gone as (
     delete from {schema}.live j
       where j.id = any(array(select v.id from unnest(_verdicts) as v where v.state in ('completed', 'canceled')))
@@ -281,8 +282,8 @@ language sql set enable_hashjoin = on as $$
   where _keep
 $$;
 
--- Carry verdicts out: back to waiting or to failed, or out of the table; then their serial keys are free. `_tells`: of what has
--- failed; false: the caller does, who may undo it.
+-- Carry out verdicts: rows wait again, fail, or leave the table. Then free their serial keys. `_tells`: enqueue the
+-- jobs that report failures; false if the caller does this, because it may undo the failure.
 create or replace function {schema}.carry_out(
   _verdicts {schema}.verdict[], _keep boolean, _at timestamptz, _tells boolean default true
 ) returns void
@@ -309,7 +310,7 @@ begin
           finished_at = case when _one.state = 'failed' then _at end,
           progress = case when _one.state <> 'failed' then j.progress end,
           progress_text = case when _one.state <> 'failed' then j.progress_text end,
-          -- Handed back: it was not begun. A settlement, or a death, tells of an attempt.
+          -- A released job was not begun, so it keeps its expiry. A settlement or a reset ends it.
           expires_at = case when _one.settled_token is null and _one.epoch = j.epoch then j.expires_at end
       where j.id = _one.id;
     if not found then perform {schema}.check_written(0, 1); end if;
@@ -327,9 +328,9 @@ begin
     from unnest(_verdicts) as v where v.serial is not null and v.token is not null having count(*) > 0;
 end $$;
 
--- What a job goes back to, that was to go back to waiting. Only the row knows it was asked to cancel, or lost its key:
--- to remove_key (it does not wait again), or to a newer job (it is not retried). 'continued': a step of a flow has
--- completed, and the flow's job goes on.
+-- Return the state of a job that was to wait again. Only the row knows whether its cancellation was requested, or
+-- whether it lost its key: to remove_key (it does not wait again) or to a newer job (it is not retried). 'continued': a
+-- step of a flow has completed, and the flow's job continues.
 create or replace function {schema}.way_back(_state text, _cancel_requested boolean, _loses_retries text) returns text
 language sql immutable as $$
   select case
@@ -340,7 +341,7 @@ language sql immutable as $$
     else _state end
 $$;
 
--- Any settlement. Gives what was written, which may be another state than the one that was asked for: `way_back`.
+-- Record any settlements. Return the written states, which may differ from the requested ones: `way_back`.
 create or replace function {schema}.settle_attempts(
   _ids bigint[], _tokens uuid[], _states text[], _delays double precision[], _refunds boolean[], _errors text[],
   _error_classes text[], _results text[], _payloads text[], _keep boolean, _now timestamptz default null
@@ -368,8 +369,8 @@ begin
   return query select v.id, v.token, v.state from unnest(_verdicts) as v;
 end $$;
 
--- A second look at what was not settled: 'busy' (ours, locked by another transaction), 'settled' (by this very lease, before; the
--- state that the job has now), 'lost', or 'gone' (no trace).
+-- Return the status of leases that were not settled: 'busy' (still held, but locked by another transaction), 'settled'
+-- (by this lease, before; with the current state of the job), 'lost' or 'gone' (no trace).
 create or replace function {schema}.look(_ids bigint[], _tokens uuid[])
 returns table (id bigint, token uuid, found text, state text)
 language sql stable {definer} {index_plans} as $$

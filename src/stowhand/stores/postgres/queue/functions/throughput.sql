@@ -1,9 +1,9 @@
--- Throughput: what ended, by minute and task. Writers share a lock that the fold holds alone: no row is added up while it is
--- written, and none is written to a minute that has been added up. Rows are each writer's own, so writers lock nothing of
--- each other's (rows of all workers, added to: 8 writers of 30 tasks deadlocked).
+-- Throughput: numbers of ended attempts, by minute and task. Writers share a lock that the fold holds exclusively. So
+-- no row is added up while it is written, and none is written to a minute that has been added up. Each writer has its
+-- own rows, so writers do not lock rows of each other. (With common rows, 8 writers of 30 tasks deadlocked.)
 
--- Absolute numbers: a repeat counts nothing twice. `_rows`: [{"minute": since 1970, "task": …, "tally": {…}}, …].
--- Returns those that were not written: their minute is closed (stores/periods.py), or has not come.
+-- Store absolute numbers, so that a repeat counts nothing twice. `_rows`: [{"minute": since 1970, "task": …, "tally":
+-- {…}}, …]. Return the rows that were not written: their minute is closed (stores/periods.py) or in the future.
 create or replace function {schema}.write_throughput(_writer text, _rows jsonb, _now timestamptz default null)
 returns table (minute bigint, task text)
 language plpgsql {definer} as $$
@@ -13,7 +13,7 @@ declare
 begin
   perform set_config('synchronous_commit', 'off', true);
   perform pg_advisory_xact_lock_shared(hashtextextended({channel}, 3));
-  _at := {schema}.at(_now);  -- after the lock: a fold before it looked at the clock before it
+  _at := {schema}.at(_now);  -- after the lock, as an earlier fold has read an earlier time
   return query
     with given as (
       select g.minute, g.task, g.tally, to_timestamp(g.minute * 60) as begins
@@ -32,7 +32,7 @@ begin
       select from kept k where k.minute = g.minute and k.task = g.task);
 end $$;
 
--- One row of so many seconds for each task, from all that is in these periods: 500 tasks, the largest, and the others.
+-- Write one row for each task, of all rows in these periods: the 500 largest tasks, and one row for all others.
 create or replace function {schema}.regroup_throughput(_begins timestamptz[], _seconds int) returns void
 language sql as $$
   with gone as (
@@ -54,7 +54,8 @@ language sql as $$
     select _seconds, n.begins, n.task, '', jsonb_object_agg(n.key, n.number) from named n group by n.begins, n.task
 $$;
 
--- One row for all tasks of each of these periods, which were regrouped: `-_seconds`. Those of an hour's minutes go.
+-- Write one row for all tasks of each of these regrouped periods, under `-_seconds`. Delete those of the minutes of an
+-- hour.
 create or replace function {schema}.total_throughput(_begins timestamptz[], _seconds int) returns void
 language sql as $$
   with gone as (
@@ -71,7 +72,7 @@ language sql as $$
     on conflict (seconds, begins, task, writer) do update set tally = excluded.tally
 $$;
 
--- Adds up closed minutes, and the minutes of two days ago into hours; forgets hours of 90 days ago.
+-- Add up closed minutes, and the minutes of two days ago into hours. Delete hours of 90 days ago.
 create or replace function {schema}.fold_throughput(_now timestamptz) returns void
 language plpgsql as $$
 declare

@@ -1,6 +1,6 @@
--- What attempts leave that did not complete: entries of the table `tries`, of which a job's last ten stay.
+-- Entries of attempts that did not complete, in the table `tries`. The last ten of a job are kept.
 
--- At most 1 KiB of an error text: its first line, and its end (jobs/failed_attempts.py: last_frames).
+-- Return at most 1 KiB of an error text: its first line and its end (jobs/failed_attempts.py: last_frames).
 create or replace function {schema}.last_frames(_error text) returns text
 language sql immutable strict as $$
   select case
@@ -10,7 +10,8 @@ language sql immutable strict as $$
                case when octet_length(_error) = length(_error) then 800 else 200 end as tail) f
 $$;
 
--- How an attempt ended whose settlement asks for that state (jobs/failed_attempts.py: attempt_end). NULL: it leaves no entry.
+-- Return the outcome of an attempt whose settlement requests this state (jobs/failed_attempts.py: attempt_end); NULL:
+-- the attempt has no entry.
 create or replace function {schema}.end_of_try(_state text, _error_class text) returns text
 language sql immutable as $$
   select case
@@ -18,14 +19,15 @@ language sql immutable as $$
     when _state in ('errored', 'failed') then case _error_class when 'TimedOut' then 'timeout' else 'error' end end
 $$;
 
--- The round of a job that is tried anew, by hand or because of its key. NULL, the first, while it has no entry.
+-- Return the next round of a job that is retried by hand or because of its key; NULL, the first round, while it has no
+-- entry.
 create or replace function {schema}.next_round(_id bigint) returns int
 language sql stable as $$
   select max(t.round) + 1 from {schema}.tries t where t.job_id = _id
 $$;
 
--- Of verdicts that have an outcome, before they are carried out: the rows, which are locked, say the rest. No two
--- transactions count the places of one job at once.
+-- Write the entries of verdicts with an outcome, before the verdicts are carried out. The other values are those of the
+-- rows, which are locked, so no two transactions number the entries of one job at the same time.
 create or replace function {schema}.keep_tries(_verdicts {schema}.verdict[], _at timestamptz) returns void
 language plpgsql {index_plans} as $$
 declare
@@ -51,7 +53,7 @@ begin
   end if;
 end $$;
 
--- Jobs that were failed by a call, not by a worker: rows that are locked, before they are written.
+-- Write the entries of jobs that a call, not a worker, fails. Their rows are locked and not yet written.
 create or replace function {schema}.keep_ends_by_hand(_ids bigint[], _why text, _at timestamptz) returns void
 language plpgsql as $$
 begin
@@ -61,8 +63,9 @@ begin
                  ::{schema}.verdict from unnest(_ids) as i(id)), _at);
 end $$;
 
--- Of jobs that are neither live nor in the history: completed where none is kept, or gone with their day. Windows of pages
--- from a random one on, while there is time, so that a table however large costs as little, and each comes round.
+-- Delete entries of jobs that are neither live nor in the history: completed without a history, or dropped with their
+-- day. This reads windows of pages from a random one on, while there is time. So even a very large table costs little
+-- per call, and every page has its turn.
 create or replace function {schema}.prune_tries() returns void
 language plpgsql as $$
 declare

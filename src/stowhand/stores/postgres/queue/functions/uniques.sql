@@ -1,7 +1,7 @@
--- Keys that are taken for a period: of jobs that were enqueued with `unique_period`. What waits or runs is found by its key in
--- `live`; the table `uniques` is asked for what has completed. Rows of `live` are locked before rows of it.
+-- Keys that are taken for a period, by jobs enqueued with `unique_period`. A waiting or running job is found by its key
+-- in `live`, and a completed one in `uniques`. Rows of `live` are locked before rows of `uniques`.
 
--- The job that has completed within the period for which it took the key; NULL: there is none.
+-- Return the job that has completed within the period for which it took the key; NULL: there is none.
 create or replace function {schema}.completed_within(
   _key text, _at timestamptz, out job_id bigint, out enqueued_at timestamptz
 )
@@ -10,8 +10,8 @@ language sql stable as $$
   where u.key = _key and u.until > _at and not exists (select from {schema}.live l where l.id = u.job_id)
 $$;
 
--- Take the key for the job that was just made of it, or has been revived, which keeps the period of its first enqueueing.
--- False: somebody else's job has taken it meanwhile, and has ended.
+-- Take the key for a new job, or for a revived one, which keeps the period of its first enqueue. Return false if a job
+-- of another transaction has taken it meanwhile and has ended.
 create or replace function {schema}.take_for_period(_job {schema}.live, _period double precision, _at timestamptz)
 returns boolean
 language plpgsql {index_plans} as $$
@@ -19,20 +19,20 @@ begin
   insert into {schema}.uniques as u (key, job_id, enqueued_at, until)
     values (_job.key, _job.id, _at, _at + _period * interval '1 second')
     on conflict (key) do update set job_id = excluded.job_id, enqueued_at = _at, until = excluded.until
-      -- A job that is live and is not this one has lost the key.
+      -- Another job that is still live has lost the key.
       where u.until <= _at
         or u.job_id <> excluded.job_id and exists (select from {schema}.live l where l.id = u.job_id);
   return found or exists (select from {schema}.uniques u where u.key = _job.key and u.job_id = _job.id);
 end $$;
 
--- These jobs did not complete: their keys are free, whatever is left of the period.
+-- Free the keys of these jobs, which did not complete, whatever remains of the period.
 create or replace function {schema}.forget_periods(_ids bigint[]) returns void
 language sql {index_plans} as $$
   delete from {schema}.uniques u where u.job_id = any(_ids)
 $$;
 
--- One that has completed, as the history has it. Where none is kept it is known that it has, and by the key what it was: the
--- rest is said of it as of the new one.
+-- Return a completed job as the history has it. Without a history, only its completion and its key are known; all other
+-- values are those of the new job.
 create or replace function {schema}.as_completed(_id bigint, _enqueued_at timestamptz, _new {schema}.live)
 returns {schema}.live
 language plpgsql stable {index_plans} as $$

@@ -1,15 +1,15 @@
--- The jobs that may still run, and the history: what every read asks, with the same columns (stores/kernel). Tokens are no columns.
+-- The live jobs and the history, which every read uses, with the same columns (stores/kernel). Tokens are not included.
 create or replace view {schema}.live_jobs as select {live_job} from {schema}.live;
 
 create or replace view {schema}.past_jobs as select {past_job} from {schema}.history;
 
--- Both, for people.
+-- Live jobs and the history, for people.
 create or replace view {schema}.everything as
   select {live_row} from {schema}.live
   union all
   select {past_row} from {schema}.history;
 
--- Live jobs, for people; also what add_job returns. The first sixteen columns are graphile-worker's.
+-- Live jobs, for people. add_job returns a row of it, too. The first sixteen columns are those of graphile-worker.
 create or replace view {schema}.jobs as
 select
   id, serial as queue_name, task as task_identifier, payload, priority, run_at, attempts, max_attempts, last_error,

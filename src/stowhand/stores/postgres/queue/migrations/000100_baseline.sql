@@ -2,7 +2,8 @@
 -- The whole schema: tables, types, indexes and views. Functions are in functions/ and are replaced by every installation.
 -- Until the first release this file is edited in place; a schema made from another text of it is refused.
 
--- The ledger of applied migrations. Not called `migrations`: that name is graphile-worker's (functions/shared_name.sql).
+-- The ledger of applied migrations. Its name is not `migrations`, which graphile-worker uses
+-- (functions/shared_name.sql).
 create table {schema}.applied_migrations (
   id int primary key,
   ts timestamptz not null default now(),
@@ -10,7 +11,7 @@ create table {schema}.applied_migrations (
   fingerprint text not null
 );
 
--- Settings, which the installation fills into the texts of functions, so that no call reads them. One row.
+-- Settings. The installation fills them into the texts of functions, so no call reads them. The table has one row.
 create table {schema}.settings (
   only_row boolean primary key default true,
   max_attempts int not null default 25,
@@ -98,9 +99,10 @@ begin
   return true;
 end $$;
 
--- The columns from `state` to `updated_at` are those that claims, heartbeats and settlements change. The log of an update leaves
--- out what both rows begin and end with, so what is long and seldom changes is before or behind them. `payload` is before,
--- `last_error` behind: between them, a claim of a job with a traceback of 700 bytes logged 1024 bytes instead of 376.
+-- The columns from `state` to `updated_at` are those that claims, heartbeats and settlements change. The log record of
+-- an update omits what both rows have in common at their beginning and at their end. So long columns that seldom change
+-- stand before or after those: `payload` before, `last_error` after. With `last_error` between them, a claim of a job
+-- with a traceback of 700 bytes logged 1024 bytes instead of 376.
 create table {schema}.live (
   id bigint generated always as identity,
   task text not null,
@@ -133,16 +135,17 @@ create table {schema}.live (
   updated_at timestamptz not null default now(),
   -- The worker that held the job last.
   last_worker text,
-  -- The round of the entries that its attempts will leave in `tries`. NULL: the first.
+  -- The round of the entries that its attempts will write to `tries`. NULL: the first round.
   round int,
-  -- The revision at which another job last took this one's place under its key. NULL: none did.
+  -- The revision at which another job last replaced this one under its key. NULL: it was not replaced.
   replaced int,
   -- The job that is enqueued when this one has failed permanently (functions/on_failure.sql). NULL: none.
   on_failure json,
-  -- How far a running job is, as its handler reports it. Kept over retries, cleared at the end.
+  -- The progress that the handler of a running job reports. It is kept over retries and cleared at the end.
   progress double precision,
   progress_text text,
-  -- The job is canceled unless a worker has claimed it by then. NULL: it is not, or an attempt has begun.
+  -- The time at which the job is canceled unless a worker has claimed it. NULL: it does not expire, or an attempt has
+  -- begun.
   expires_at timestamptz,
   last_error text,
   constraint live_pkey primary key (id),
@@ -150,23 +153,25 @@ create table {schema}.live (
     task, payload, serial, state, attempts, max_attempts, resets, max_resets, queue, key, flags, token, settled_token,
     worker, lease_until, finished_at, cancel_requested, loses_retries, absorbed))
 ) with (
-  -- Room for the row that a claim writes: on the same page, its log record has one page instead of two and leaves out what is
-  -- the same in both rows.
+  -- Leave room for the row that a claim writes. On the same page, its log record has one page instead of two and omits
+  -- what both rows have in common.
   fillfactor = 60,
-  -- At full rate the table turns over many times a minute: vacuum by count, not by share, and without pauses.
+  -- At full rate the table turns over many times a minute. So vacuum by the number of rows, not by their share, and
+  -- without pauses.
   autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
   autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_scale_factor = 0.2, autovacuum_analyze_threshold = 20000
 );
 
--- Partial: most jobs have no key and pay nothing here.
+-- The index is partial, so jobs without a key do not pay for it.
 create unique index live_key on {schema}.live (key) where key is not null;
 
--- The paths of a claim. The literal 2 is lifecycle.QUARANTINE_AFTER: an ordinary claim does not see suspects.
+-- The indexes of a claim. The literal 2 is lifecycle.MIN_SUSPECT_RESETS: an ordinary claim does not see suspects.
 create index live_ready on {schema}.live (priority, run_at, id)
   where state in ('queued', 'errored') and serial is null and resets < 2;
--- The jobs of one task, for workers that lack others. Its predicate is that of live_ready in other words (see is_lawful):
--- PostgreSQL then cannot plan a statement written for this index over that one, whatever the statistics of tasks are. And it
--- prepares every predicate anew for each statement that writes: a test for NULL is cheaper than a comparison of texts.
+-- The jobs of one task, for workers that do not have all tasks. Its predicate has the meaning of that of live_ready in
+-- other words (see is_lawful), so PostgreSQL cannot use live_ready for a statement that is written for this index,
+-- whatever the statistics say. PostgreSQL also prepares every predicate for each statement that writes, and a test for
+-- NULL is cheaper than a comparison of texts.
 create index live_by_task on {schema}.live (task, priority, run_at, id)
   where queue is null and worker is null and finished_at is null and serial is null and resets < 2;
 create index live_by_queue on {schema}.live (queue, task, priority, run_at, id)
@@ -174,47 +179,48 @@ create index live_by_queue on {schema}.live (queue, task, priority, run_at, id)
 -- Waiting jobs of serial keys that are not absorbed (functions/serials.sql).
 create index live_scouts on {schema}.live (priority, run_at, id)
   where serial is not null and not absorbed and worker is null and finished_at is null and resets < 2;
--- The task comes before the priority: one step passes over all jobs of another task with the same key.
+-- The task precedes the priority, so one step skips all jobs of another task with the same key.
 create index live_in_serial on {schema}.live (serial, task, priority, run_at, id) include (queue)
   where state in ('queued', 'errored') and serial is not null and resets < 2;
 create index live_suspects on {schema}.live (priority, run_at, id)
   where state in ('queued', 'errored') and resets >= 2;
 
--- By id and not by deadline: a heartbeat then changes no indexed column and stays within its page (HOT).
+-- The index is ordered by id, not by deadline. So a heartbeat changes no indexed column and stays within its page
+-- (HOT).
 create index live_processing on {schema}.live (id) where state = 'processing';
 
--- For people. Failed jobs in the order in which they failed: for lists, counts and the purge.
+-- For people: failed jobs in the order in which they failed, for lists, counts and the purge.
 create index live_failed on {schema}.live (finished_at, id) where state = 'failed';
--- Only jobs that fail pay for these two.
+-- Only failing jobs pay for these two indexes.
 create index live_troubled on {schema}.live (state, task) include (queue) where state in ('errored', 'failed');
 create index live_errors on {schema}.live (id) where last_error is not null;
 
--- A place in the order in which jobs are claimed.
+-- A position in the order in which jobs are claimed.
 create type {schema}.place as (priority int, run_at timestamptz, id bigint);
 
 create type {schema}.serial_heads as (heads bigint[], names text[], unfinished boolean);
 
--- How one attempt ends, decided while its row was locked. `payload`: what is left of a batch replaces the payload. `outcome`:
--- the attempt leaves an entry in `tries`, with this outcome; NULL: it leaves none.
+-- The end of one attempt, decided while its row was locked. `payload`: the remaining elements of a batch, which replace
+-- the payload. `outcome`: the outcome of the entry in `tries`; NULL: the attempt has no entry.
 create type {schema}.verdict as (
   id bigint, token uuid, serial text, state text, attempts int, resets int, epoch bigint, settled_token uuid,
   delay double precision, error text, result text, payload text, outcome text, error_class text);
 
--- One job of `add_jobs`.
+-- An argument of `add_jobs`: one job.
 create type {schema}.job_spec as (
   identifier text, payload json, queue_name text, run_at timestamptz, max_attempts int, job_key text, priority int,
   flags text[], work_queue text);
 
--- One job of `enqueue_jobs` and `enqueue_text`, as jobs/job.py: NewJob has it.
+-- An argument of `enqueue_jobs` and `enqueue_text`: one job, with the fields of NewJob (jobs/job.py).
 create type {schema}.new_job as (
   task text, payload text, serial text, run_at timestamptz, delay double precision, max_attempts int, key text, priority int,
   flags text[], key_mode text, max_resets int, on_failure json, expires double precision, unique_period double precision,
   queue text);
 
--- A serial key, from the first claim of one of its jobs on. It is free if and only if holder_id is null.
--- `absorbed`: some of its waiting jobs are no scouts any more (functions/serials.sql), so freeing the queue must leave a hint:
--- where in the order, and when, to look for its next job.
--- A paused serial key is held by the job that holds it, and then by the pair (-1, the nil uuid): functions/operate.sql.
+-- A serial key, from the first claim of one of its jobs. It is free if and only if holder_id is null. `absorbed`: some
+-- of its waiting jobs are no longer scouts (functions/serials.sql). So freeing the key must leave a hint: the position
+-- and the time at which to look for its next job. A paused serial key is held by its running job, and after that by the
+-- pair (-1, the nil uuid): functions/operate.sql.
 create table {schema}.serials (
   name text primary key,
   holder_id bigint,
@@ -243,7 +249,8 @@ create table {schema}.pauses (
   constraint name_length check (length(name) between 1 and 128)
 );
 
--- The queue that a task declares, as its latest worker had it: for producers that do not know the task. `default` has no row.
+-- The queue that a task declares, as its latest worker reported it, for producers that do not know the task. A task in
+-- `default` has no row.
 create table {schema}.task_queues (
   task text primary key,
   queue text not null,
@@ -251,14 +258,14 @@ create table {schema}.task_queues (
   constraint queue_length check (length(queue) between 1 and 128)
 );
 
--- Claims whose reply was lost. A token in here claims nothing any more.
+-- The tokens of claims whose reply was lost. A token in this table cannot claim any more.
 create table {schema}.dead_tokens (
   token uuid primary key,
   at timestamptz not null default now()
 );
 
--- The job that last took a key for a period: a repeat within the period returns that job, even if it has completed
--- (functions/uniques.sql). Only enqueueing with a period writes here.
+-- The job that last took a key for a period. An enqueue within the period returns that job, even if it has completed
+-- (functions/uniques.sql). Only enqueues with a period write to this table.
 create table {schema}.uniques (
   key text not null,
   job_id bigint not null,
@@ -269,16 +276,17 @@ create table {schema}.uniques (
 create index uniques_job on {schema}.uniques (job_id);
 create index uniques_until on {schema}.uniques (until);
 
--- Jobs that expire, in a table of their own and not in an index of `live`, so that other jobs pay nothing. A row is valid while
--- the job has the same moment; any other is a leftover and is deleted at its moment (functions/expire.sql).
+-- Jobs that expire. They are in a separate table and not in an index of `live`, so other jobs do not pay for them. A
+-- row is valid while the job has the same expiry. Any other row is obsolete and is deleted at its time
+-- (functions/expire.sql).
 create table {schema}.expiring (
   expires_at timestamptz not null,
   id bigint not null,
   constraint expiring_pkey primary key (expires_at, id)
 );
 
--- What attempts leave that did not complete. Claims, heartbeats and completions do not touch this table. As a column of `live`,
--- 0.9 KiB of entries would make the log of a claim and of a heartbeat 1285 bytes instead of 350.
+-- Entries of attempts that did not complete. Claims, heartbeats and completions do not touch this table. In a column of
+-- `live`, 0.9 KiB of entries would make the log record of a claim and of a heartbeat 1285 bytes instead of 350.
 create table {schema}.tries (
   job_id bigint not null,
   place bigint not null,
@@ -293,8 +301,8 @@ create table {schema}.tries (
   constraint tries_pkey primary key (job_id, place)
 );
 
--- Jobs that have completed or were canceled. The key is needed by publications FOR ALL TABLES, which forbid updates and
--- deletions of rows without an identity; it serves lookups by id, too.
+-- Jobs that have completed or were canceled. The primary key is needed by publications FOR ALL TABLES, which forbid
+-- updates and deletions of rows without an identity. It also serves lookups by id.
 create table {schema}.history (
   id bigint not null,
   task text not null,
@@ -322,26 +330,26 @@ create table {schema}.history (
   cancel_requested boolean not null,
   result json,
   replaced int,
-  -- For jobs that are retried after they were canceled.
+  -- Needed when a canceled job is retried.
   on_failure json,
   constraint history_pkey primary key (id, finished_at),
   constraint over check (state in ('completed', 'canceled'))
 ) partition by range (finished_at);
 
--- Partial, so that other jobs pay nothing.
+-- The index is partial, so other jobs do not pay for it.
 create index history_flow on {schema}.history (key, id) where key like 'flow:%';
 create index history_canceled on {schema}.history (id) where state = 'canceled';
 create index history_errors on {schema}.history (id) where last_error is not null;
--- Finds the jobs of the last minutes. A day is written in the order of this time, so a few pages suffice, and a settlement pays
--- nothing.
+-- For the jobs of the last minutes. A day is written in the order of this time, so a few pages suffice, and a
+-- settlement does not pay for it.
 create index history_ended on {schema}.history using brin (finished_at) with (pages_per_range = 32, autosummarize);
 
--- Holds what belongs to no day's partition: a missing partition never fails a settlement.
+-- For rows without a partition of their day, so that a missing partition never fails a settlement.
 create table {schema}.history_default partition of {schema}.history default;
 create index history_default_finished on {schema}.history_default (finished_at);
 
--- Recurring jobs. `crontab` has every item that any worker ever had: the scheduler that last reported that it schedules the
--- item, and when; and since when the item has its spec.
+-- Recurring jobs. `crontab` has every item that any worker ever had. It stores which scheduler last reported the item
+-- and when, and since when the item has its spec.
 create table {schema}.crontab (
   identifier text primary key,
   known_since timestamptz not null,
@@ -353,7 +361,7 @@ create table {schema}.crontab (
   constraint identifier_length check (length(identifier) between 1 and 256)
 );
 
--- One row, and so one job, for each moment of an item, whichever scheduler enters it.
+-- One row, and so one job, for each tick of an item, whichever scheduler enters it.
 create table {schema}.ticks (
   identifier text not null,
   tick timestamptz not null,
@@ -363,10 +371,10 @@ create table {schema}.ticks (
   scheduled_at timestamptz not null,
   constraint ticks_pkey primary key (identifier, tick)
 );
--- For pruning.
 create index ticks_by_time on {schema}.ticks (tick);
 
--- Jobs of flows. Their steps are jobs in `live`. `looked_at`: the last check whether a step of it is live or in the history.
+-- Jobs of flows. Their steps are jobs in `live`. `looked_at`: the last check whether one of its steps is live or in the
+-- history.
 create table {schema}.flow_jobs (
   id text primary key,
   flow text not null,
@@ -385,7 +393,7 @@ create table {schema}.flow_lookups (
 );
 create index flow_lookups_id on {schema}.flow_lookups (id);
 
--- Long attributes of a flow's job, such as what a parent's children are given. Its steps do not carry them.
+-- Long attributes of a flow's job, such as the arguments of a parent's children. Its steps do not carry them.
 create table {schema}.flow_lists (
   id text primary key,
   job text not null references {schema}.flow_jobs (id) on delete cascade,
@@ -395,7 +403,7 @@ create table {schema}.flow_lists (
 );
 create index flow_lists_job on {schema}.flow_lists (job);
 
--- How many calls a limiter has allowed in its window, and how many wait for a later one.
+-- The number of calls that a rate limiter has allowed in its window, and the number that wait for a later window.
 create table {schema}.flow_limits (
   limiter text not null,
   part text not null,
@@ -415,7 +423,7 @@ create table {schema}.flow_waits (
 );
 create index flow_waits_ready_at on {schema}.flow_waits (limiter, part, ready_at);
 
--- Workers, for people only: claims and leases do not read it.
+-- Workers, for people only. Claims and leases do not read this table.
 create table {schema}.workers (
   name text primary key,
   host text not null,
@@ -426,20 +434,20 @@ create table {schema}.workers (
   stopping boolean not null,
   started_at timestamptz not null,
   seen_at timestamptz not null,
-  -- The flags whose jobs it does not claim. NULL: a function decides, each time.
+  -- The flags whose jobs it does not claim. NULL: a function decides before each claim.
   forbidden_flags text[] default array[]::text[],
-  -- The queues whose jobs it claims (NULL: all), and those that it leaves alone.
+  -- The queues whose jobs it claims (NULL: all), and those that it excludes.
   queues text[],
   excluded_queues text[] not null default array[]::text[],
   -- The version of the application. NULL: not reported.
   app_version text,
   abandoned_threads int not null default 0,
-  -- Its event loop is blocked.
+  -- Whether its event loop is blocked.
   blocked boolean not null default false
 );
 
--- When the first worker of a version of the application started, and when one was last seen. A version that was away for a
--- while has another row.
+-- The times at which the first worker of a version of the application started and at which a worker of it was last
+-- seen. A version that returns after a pause has another row.
 create table {schema}.app_versions (
   version text not null,
   since timestamptz not null,
@@ -447,9 +455,10 @@ create table {schema}.app_versions (
   constraint app_versions_pkey primary key (version, since)
 );
 
--- What ended, by minute and task, and by hour once it is old: a row for each run of a worker, until rows are added up. `seconds`
--- is the length of the period; negative: all tasks together. `writer` is empty in rows that were added up. `tally` has numbers by
--- name (outcomes), and by `w…` and `r…` the buckets of two histograms. A worker writes its rows again and again.
+-- Numbers of ended attempts, by minute and task, and by hour once they are old. Each run of a worker has its own rows
+-- until they are added up. `seconds`: the length of the period; negative: all tasks together. `writer`: empty in rows
+-- that were added up. `tally`: numbers by outcome, and the buckets of two histograms by `w…` and `r…`. A worker updates
+-- its rows repeatedly.
 create table {schema}.throughput (
   seconds int not null,
   begins timestamptz not null,
