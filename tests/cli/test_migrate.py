@@ -32,7 +32,7 @@ def test_how_many_attempts_a_job_has_by_default_is_kept_by_the_schema(call: Stow
         )
         # An upgrade, and a fix, make the functions anew.
         connection.execute("drop function stowhand.remove(bigint)")
-        assert "remove is gone: fixed" in call("migrate", "-c", url).out
+        assert "remove is missing: fixed" in call("migrate", "-c", url).out
         assert call("migrate", "-c", url).out.startswith("Nothing to do")
         assert connection.execute(one.encode()).fetchone() == (5,)
     assert call("migrate", "-c", url, "--default-attempts", 25).out.endswith("has 25 from now on (before: 5).\n")

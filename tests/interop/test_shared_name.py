@@ -79,7 +79,7 @@ def test_a_table_of_theirs_beside_ours_is_refused(shared: str, run: Run) -> None
     async def story() -> None:
         store = PostgresStore(shared, OURS)
         for verb in (store.open, store.schema.install, store.schema.plan):
-            with pytest.raises(SchemaError, match="holds tables of something else"):
+            with pytest.raises(SchemaError, match="has tables of another program"):
                 await verb()
         await store.close()
 

@@ -11,7 +11,7 @@ from stowhand.stores.postgres.queue import PostgresStore
 from tests.conftest import Run
 
 pytestmark = pytest.mark.xdist_group("interop")
-MOVES_THEM = r"holds tables of something else: .*stowhand migrate --from-graphile graphile_worker.*come-from-graphile"
+MOVES_THEM = r"has tables of another program: .*stowhand migrate --from-graphile graphile_worker.*come-from-graphile"
 COUNT = "select count(*) from pg_class where relnamespace = 'graphile_worker'::regnamespace"
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from stowhand.stores.postgres.queue.context import ROLES, role_names
+from stowhand.stores.postgres.queue.context import ROLE_KINDS, role_names
 from tests.support.databases import Databases
 from tests.support.schema import install
 
@@ -36,10 +36,10 @@ def with_roles(server: Databases) -> Iterator[Logins]:
     """Everything is gone afterwards, the roles too, which belong to the server."""
     url = server.create_database()
     logins = Logins(url)
-    names = [logins.name(role) for role in (*ROLES, "stranger")]
+    names = [logins.name(role) for role in (*ROLE_KINDS, "stranger")]
     try:
         logins.install(roles=True)
-        for name, role in zip(names, (*ROLES, None), strict=True):
+        for name, role in zip(names, (*ROLE_KINDS, None), strict=True):
             exec_all(url, f"create role {name} login password 'secret'")
             if role is not None:
                 exec_all(url, f"grant {role_names('stowhand')[role]} to {name}")

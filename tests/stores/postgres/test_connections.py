@@ -74,7 +74,7 @@ def test_a_listener_that_was_made_to_forget_finds_out_at_its_next_ping(
         assert connection is not None
         await connection.execute("unlisten *")
         assert await store.wait(0.01) is False
-        store._listener.prove_every = 0.0
+        store._listener.proof_interval_seconds = 0.0
         assert await asyncio.wait_for(store.wait(30.0), 20) is True, "what was sent meanwhile went unheard"
         sql("select stowhand.add_job('t')")
         assert await asyncio.wait_for(store.wait(30.0), 20) is True

@@ -20,7 +20,7 @@ from stowhand.protocols.flow_tables import NewFlow, RateLimitRequest
 from stowhand.protocols.queue_store import ActionResult
 from stowhand.protocols.store import ClaimRequest, StoreOptions
 from stowhand.stores.postgres.queue import PostgresStore
-from stowhand.stores.postgres.queue.context import ROLES
+from stowhand.stores.postgres.queue.context import ROLE_KINDS
 from tests.conftest import Run
 from tests.stores.postgres.conftest import Sql
 from tests.stores.postgres.verbs import wait_until_closed
@@ -147,7 +147,7 @@ def test_each_role_may_do_its_part_of_a_flow(postgres_server: Databases, run: Ru
     shape = FlowShape(name="demo", queues=(Queue("first", limiter=Limiter(reservoir=9, interval=60.0)),))
 
     async def story(logins: Logins) -> None:
-        stores = {role: PostgresStore(logins.url(role)) for role in ROLES}
+        stores = {role: PostgresStore(logins.url(role)) for role in ROLE_KINDS}
         engines = {role: QueueEngine(store, shape) for role, store in stores.items()}
         for engine in engines.values():
             await engine.open()

@@ -39,7 +39,7 @@ def test_functions_are_noticed_and_made_good_and_what_cannot_be_is_said(
     sql("create function stowhand.mine() returns int language sql as 'select 1'")
     left = [
         "the function is_lawful is not the one of this version",
-        "the constraint serials.hint_whole is gone",
+        "the constraint serials.hint_whole is missing",
         "the type job_spec.max_attempts is not the one of this version",
     ]
 
@@ -47,7 +47,7 @@ def test_functions_are_noticed_and_made_good_and_what_cannot_be_is_said(
         assert await store.schema.foreign_changes() == [
             "the function add_jobs is not the one of this version",
             left[0],
-            "the function remove is gone",
+            "the function remove is missing",
             "the function retry is not the one of this version",
             *left[1:],
             "the view migrations is not the one of this version",
@@ -78,7 +78,7 @@ def test_looking_leaves_nothing_behind_and_needs_no_right_to_make_anything(
             if url == limited:
                 sql("grant usage on schema stowhand to looks_only")
                 sql("grant select on stowhand.applied_migrations, stowhand.settings to looks_only")
-            assert await store.schema.foreign_changes() == ["the function remove is gone"]
+            assert await store.schema.foreign_changes() == ["the function remove is missing"]
             await store.close()
 
     try:

@@ -44,7 +44,7 @@ def announcement_of(store: PostgresStore) -> IdleAnnouncement:
 
 
 def sleeps(store: PostgresStore) -> bool:
-    return announcement_of(store).asleep
+    return announcement_of(store).is_asleep
 
 
 # -- when --------------------------------------------------------------------------------------------
@@ -56,40 +56,40 @@ def test_whoever_waits_is_to_sleep_until_claims_say_otherwise() -> None:
 
 def test_who_gets_many_jobs_stays_awake_and_looks_again_soon() -> None:
     announcement = IdleAnnouncement({})
-    announcement.claimed(BUSY_JOBS, 10.0)
-    announcement.claimed(0, 10.1)
+    announcement.note_claim(BUSY_JOBS, 10.0)
+    announcement.note_claim(0, 10.1)
     assert not should_sleep(announcement)
-    assert announcement.next_look() == 10.1 + BUSY_RECLAIM_SECONDS
-    assert not announcement.look(10.1)
-    assert announcement.look(10.1 + BUSY_RECLAIM_SECONDS)
-    assert announcement.next_look() == float("inf"), "a look is looked once"
+    assert announcement.next_recheck_at() == 10.1 + BUSY_RECLAIM_SECONDS
+    assert not announcement.take_recheck(10.1)
+    assert announcement.take_recheck(10.1 + BUSY_RECLAIM_SECONDS)
+    assert announcement.next_recheck_at() == float("inf"), "a look is looked once"
 
 
 def test_who_gets_no_more_jobs_falls_asleep() -> None:
     announcement = IdleAnnouncement({})
-    announcement.claimed(BUSY_JOBS, 10.0)
-    announcement.claimed(0, 10.0 + WINDOW_SECONDS)
+    announcement.note_claim(BUSY_JOBS, 10.0)
+    announcement.note_claim(0, 10.0 + WINDOW_SECONDS)
     assert not should_sleep(announcement)
-    announcement.claimed(0, 10.0 + 3 * WINDOW_SECONDS)
+    announcement.note_claim(0, 10.0 + 3 * WINDOW_SECONDS)
     assert should_sleep(announcement)
-    assert announcement.next_look() == float("inf")
+    assert announcement.next_recheck_at() == float("inf")
 
 
 def test_who_never_comes_to_an_end_is_awake_however_slow_it_is() -> None:
     announcement = IdleAnnouncement({})
     for second in range(BUSY_CLAIMS):
         assert should_sleep(announcement)
-        announcement.claimed(1, float(second))
+        announcement.note_claim(1, float(second))
     assert not should_sleep(announcement)
-    announcement.claimed(0, 100.0)
+    announcement.note_claim(0, 100.0)
     assert should_sleep(announcement)
 
 
 def test_a_job_now_and_then_wakes_nobody_up_for_good() -> None:
     announcement = IdleAnnouncement({})
     for second in range(100):
-        announcement.claimed(1, float(second))
-        announcement.claimed(0, second + 0.01)
+        announcement.note_claim(1, float(second))
+        announcement.note_claim(0, second + 0.01)
         assert should_sleep(announcement)
 
 
@@ -97,21 +97,21 @@ def test_many_notifications_that_bring_nothing_are_not_wanted_for_a_while() -> N
     announcement = IdleAnnouncement({})
     for number in range(BUSY_JOBS):
         assert should_sleep(announcement)
-        announcement.woken(10.0 + number / 1000)
-        announcement.claimed(0, 10.0 + number / 1000)
+        announcement.note_wakeup(10.0 + number / 1000)
+        announcement.note_claim(0, 10.0 + number / 1000)
     assert not should_sleep(announcement)
-    announcement.claimed(0, 20.0)
+    announcement.note_claim(0, 20.0)
     assert should_sleep(announcement)
 
 
 def test_who_has_fallen_asleep_looks_again_twice() -> None:
     announcement = IdleAnnouncement({})
-    announcement.claimed(0, 10.0)
-    announcement.fell_asleep(10.0)
+    announcement.note_claim(0, 10.0)
+    announcement.note_asleep(10.0)
     for seconds in RECLAIM_DELAYS_SECONDS:
-        assert announcement.next_look() == 10.0 + seconds
-        assert announcement.look(10.0 + seconds)
-    assert announcement.next_look() == float("inf")
+        assert announcement.next_recheck_at() == 10.0 + seconds
+        assert announcement.take_recheck(10.0 + seconds)
+    assert announcement.next_recheck_at() == float("inf")
 
 
 # -- whom --------------------------------------------------------------------------------------------
@@ -207,10 +207,10 @@ def test_whose_connection_breaks_while_it_works_can_be_seen_to_sleep_later(
     async def story() -> None:
         with listening(postgres_url) as bystander:
             async with asleep(store) as waiting:
-                announcement_of(store).claimed(BUSY_JOBS, 0.0)
+                announcement_of(store).note_claim(BUSY_JOBS, 0.0)
                 assert cut_off(bystander, "stowhand:listen%") == 1
                 assert await asyncio.wait_for(waiting, 20) is True
-                announcement_of(store).claimed(0, 10.0)
+                announcement_of(store).note_claim(0, 10.0)
                 assert await asyncio.wait_for(store.wait(30.0), 20) is True, "now that it can be seen: one more look"
                 heard(bystander)
                 await store.jobs.enqueue(JOB)
@@ -428,7 +428,7 @@ def test_a_poll_whose_connection_breaks_fails_as_any_claim_does_and_the_next_one
             assert await claim(store) == []
             polling = asyncio.create_task(claim(store))
             await asyncio.sleep(0)
-            assert store._listener._turn.locked(), "it is on its way"
+            assert store._listener._use_lock.locked(), "it is on its way"
             assert cut_off(connection, "stowhand:listen%") == 1
             answers = await asyncio.gather(polling, return_exceptions=True)
             assert isinstance(answers[0], StoreUnreachable) or not answers[0], "an answer may be faster than the cut"

@@ -113,7 +113,7 @@ def test_a_schema_of_something_else_is_named_and_left_alone(empty_url: str, run:
 
         async def story() -> None:
             for verb in (store.open, store.schema.install, store.schema.plan, store.schema.status):
-                with pytest.raises(SchemaError, match="holds tables of something else"):
+                with pytest.raises(SchemaError, match="has tables of another program"):
                     await verb()
             await store.close()
 

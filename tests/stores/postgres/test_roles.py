@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from stowhand.stores.postgres.queue.context import ROLES, role_names
+from stowhand.stores.postgres.queue.context import ROLE_KINDS, role_names
 from tests.support.databases import Databases
 from tests.support.logins import Logins, exec_all, with_roles
 
@@ -54,7 +54,7 @@ def test_every_role_calls_exactly_the_functions_of_the_page(asked: psycopg.Conne
     for name, oid in asked.execute(
         "select p.proname, p.oid from pg_proc p where p.pronamespace = 'stowhand'::regnamespace"
     ).fetchall():
-        may = {role: "yes" if has(asked, "function", role, oid, "EXECUTE") else "-" for role in ROLES}
+        may = {role: "yes" if has(asked, "function", role, oid, "EXECUTE") else "-" for role in ROLE_KINDS}
         assert found.setdefault(name, may) == may, f"the overloads of {name} differ"
         if set(may.values()) == {"-"}:
             nobodys.add(name)
@@ -75,7 +75,7 @@ def test_every_role_reads_exactly_the_tables_of_the_page_and_writes_none(asked: 
     ).fetchall()
     assert {re.sub(r"^history_\d{8}$", "history_default", row[0]) for row in relations} == shown.keys()
     for name, oid, _, columns in relations:
-        for role in ROLES:
+        for role in ROLE_KINDS:
             reads = shown[re.sub(r"^history_\d{8}$", "history_default", name)][role] == "read"
             for right in TABLE_RIGHTS:
                 whole = has(asked, "table", role, oid, right)
@@ -93,7 +93,9 @@ def test_no_column_that_holds_a_token_is_read_by_anybody(asked: psycopg.Connecti
         " and (a.atttypid = 'uuid'::regtype or a.attname like '%token%')"
     ).fetchall()
     assert len(columns) >= 5
-    assert not [pair for pair in columns for role in ROLES if has(asked, "column", role, pair[0], "SELECT", pair[1])]
+    assert not [
+        pair for pair in columns for role in ROLE_KINDS if has(asked, "column", role, pair[0], "SELECT", pair[1])
+    ]
 
 
 def test_sequences_are_nobodys_and_types_everybodys(asked: psycopg.Connection) -> None:
@@ -104,7 +106,7 @@ def test_sequences_are_nobodys_and_types_everybodys(asked: psycopg.Connection) -
     assert {name for name, _ in sequences} == listed("Sequences, which no role may use:")
     for _, oid in sequences:
         for right in ("USAGE", "SELECT", "UPDATE"):
-            assert not any(has(asked, "sequence", role, oid, right) for role in ROLES)
+            assert not any(has(asked, "sequence", role, oid, right) for role in ROLE_KINDS)
     types = {
         name
         for (name,) in asked.execute(
@@ -116,7 +118,7 @@ def test_sequences_are_nobodys_and_types_everybodys(asked: psycopg.Connection) -
 
 
 def test_the_schema_lets_the_roles_in_and_nobody_else(asked: psycopg.Connection, logins: Logins) -> None:
-    for role in ROLES:
+    for role in ROLE_KINDS:
         assert has(asked, "schema", role, "stowhand", "USAGE")
         assert not has(asked, "schema", role, "stowhand", "CREATE")
     may = asked.execute("select has_schema_privilege(%s, 'stowhand', 'USAGE')", (logins.name("stranger"),)).fetchone()
@@ -135,7 +137,7 @@ def test_what_a_role_may_call_runs_as_the_owner_with_a_search_path_of_its_own(as
         " where p.pronamespace = 'stowhand'::regnamespace"
     ).fetchall()
     for oid, name, definer, settings in found:
-        if any(has(asked, "function", role, oid, "EXECUTE") for role in ROLES):
+        if any(has(asked, "function", role, oid, "EXECUTE") for role in ROLE_KINDS):
             assert definer, name
             assert "search_path=pg_catalog, pg_temp" in (settings or []), name
 

@@ -18,7 +18,7 @@ from stowhand.jobs.lifecycle import COMPLETED
 from stowhand.protocols.queue_store import ActionResult, JobFilter, Reschedule, Tick
 from stowhand.protocols.store import StoreOptions, Verdict
 from stowhand.stores.postgres.queue import PostgresStore
-from stowhand.stores.postgres.queue.context import ROLES, role_names
+from stowhand.stores.postgres.queue.context import ROLE_KINDS, role_names
 from tests.app.test_app import settled
 from tests.conftest import Run
 from tests.docs.pages import DOCS
@@ -344,7 +344,7 @@ def test_the_page_on_roles_grants_and_removes_as_printed(postgres_server: Databa
         connection.execute(grants.encode())
         connection.execute("set role ada; select from stowhand.jobs; reset role")
         connection.execute("drop role ada; drop role web; drop role worker")
-        for name in (logins.name(role) for role in ROLES):
+        for name in (logins.name(role) for role in ROLE_KINDS):
             connection.execute(f"drop role {name}".encode())
         connection.execute(removal.encode())
         connection.rollback()  # roles belong to the whole server

@@ -16,25 +16,25 @@ THERE = (0, datetime(2030, 1, 1, tzinfo=UTC), 9)
 
 def test_a_quick_claim_leaves_no_cursor() -> None:
     cursor = ScanCursor()
-    cursor.note(None, HERE, jobs=1, took=SLOW_CLAIM_SECONDS / 2, now=1.0)
+    cursor.record(None, HERE, jobs=1, duration_seconds=SLOW_CLAIM_SECONDS / 2, now=1.0)
     assert cursor.start(1.0) is None
 
 
 def test_a_slow_claim_is_followed_by_ones_behind_it_and_then_by_a_look_from_the_beginning() -> None:
     cursor = ScanCursor()
-    cursor.note(None, HERE, jobs=1, took=0.1, now=1.0)
+    cursor.record(None, HERE, jobs=1, duration_seconds=0.1, now=1.0)
     assert cursor.start(1.0) == HERE
-    cursor.note(HERE, THERE, jobs=1, took=0.001, now=1.1)
+    cursor.record(HERE, THERE, jobs=1, duration_seconds=0.001, now=1.1)
     assert cursor.start(1.2) == THERE
     assert cursor.start(1.0 + 0.9) is None
-    cursor.note(None, HERE, jobs=1, took=0.001, now=2.0)
+    cursor.record(None, HERE, jobs=1, duration_seconds=0.001, now=2.0)
     assert cursor.start(2.0) is None
 
 
 def test_an_empty_answer_above_the_cursor_looks_from_the_beginning_at_once() -> None:
     cursor = ScanCursor()
-    cursor.note(None, HERE, jobs=1, took=10.0, now=1.0)
-    assert cursor.note(HERE, None, jobs=0, took=0.001, now=1.1) is True
+    cursor.record(None, HERE, jobs=1, duration_seconds=10.0, now=1.0)
+    assert cursor.record(HERE, None, jobs=0, duration_seconds=0.001, now=1.1) is True
     assert cursor.start(1.1) is None
 
 
@@ -44,7 +44,7 @@ def test_a_job_below_the_cursor_is_found_when_nothing_is_above_it(store: Postgre
         assert len(await claim(store, 1)) == 1
         (cursor,) = store._claims._scan_cursors.values()
         last = await store.jobs.enqueue(NewJob(task="t", priority=5))
-        cursor.note(None, (5, last.run_at, last.id), jobs=1, took=1000.0, now=1e9)
+        cursor.record(None, (5, last.run_at, last.id), jobs=1, duration_seconds=1000.0, now=1e9)
         assert cursor.start(1e9) is not None
         urgent = await store.jobs.enqueue(NewJob(task="t", priority=-1))
         assert (await claim(store, 1))[0].lease.job_id == urgent.id

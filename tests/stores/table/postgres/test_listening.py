@@ -61,7 +61,7 @@ async def test_a_connection_that_was_told_to_listen_no_more_is_found_out(jobs: J
         connection = listener(served).connection
         assert connection is not None
         await connection.execute(b"unlisten *")
-        listener(served).prove_every = 0.0
+        listener(served).proof_interval_seconds = 0.0
         await listening(served)  # what was sent meanwhile reached nobody
         assert listener(served).connection is not connection
         assert await woken(jobs, served)

@@ -128,7 +128,7 @@ def test_a_record_asked_to_cancel_before_its_handler_began_is_canceled(run: Run,
     async def scene(harness: AttemptHarness) -> None:
         claim = await harness.claim()
         await harness.execute("update jobs set cancel = true")
-        with pytest.raises(LeaseLost, match="asked to cancel"):
+        with pytest.raises(LeaseLost, match="cancellation of record"):
             async with harness.attempt(claim):
                 pytest.fail("begun")
         row = await harness.row(1)

@@ -23,7 +23,7 @@ from stowhand.stores.postgres.queue.producer import Producer
 from stowhand.stores.postgres.queue.rows import Row, read_job
 
 MAX_JOBS_PER_TRANSACTION = 500
-"""One transaction with so many jobs takes some tens of milliseconds, so others wait only briefly for their locks."""
+"""A transaction with this number of jobs takes some tens of milliseconds, so others wait only briefly for locks."""
 
 
 class Administrator:
@@ -77,7 +77,7 @@ class Administrator:
         return await self._jobs("force_unlock_workers", text_array(validate_workers(workers)), self._context.keep)
 
     async def retry_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:
-        """Make the job due now, with 0 attempts and 0 resets."""
+        """Make the jobs due now, with 0 attempts and 0 resets."""
         return await self._act_on_all("retry_jobs", job_ids, self._context.now())
 
     async def cancel_jobs(self, job_ids: Sequence[int]) -> Sequence[Answer]:

@@ -30,7 +30,7 @@ from stowhand.stores.foreign_leases import ForeignLeaseQuestion, ForeignLeases
 from stowhand.stores.passed_over import PassedOver
 from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.idle_announcement import IdleAnnouncement
-from stowhand.stores.postgres.queue.rows import CLAIMED, read_claims
+from stowhand.stores.postgres.queue.rows import CLAIMED_COLUMN_NAMES, read_claims
 from stowhand.stores.postgres.shared.listener import Listener
 
 Position = tuple[int, datetime, int]
@@ -49,45 +49,45 @@ _ANSWER_SECONDS = 0.1
 """Seconds for which the answer of a poll is valid."""
 _MAX_ROUNDS = 60
 _MAX_CURSORS = 16
-_POSITION_OF = itemgetter(*map(CLAIMED.index, ("priority", "run_at", "id")))
-"""Return the priority, run_at and id of a claimed row."""
-_SERIAL, _LAST_ERROR = CLAIMED.index("serial"), CLAIMED.index("last_error")
-_DUE, _SUSPECTS, _NOW = map(CLAIMED.index, ("run_at", "resets", "started_at"))
+_scan_position = itemgetter(*map(CLAIMED_COLUMN_NAMES.index, ("priority", "run_at", "id")))
+"""Getter of the priority, run_at and id of a claimed row."""
+_SERIAL_POSITION, _LAST_ERROR_POSITION = CLAIMED_COLUMN_NAMES.index("serial"), CLAIMED_COLUMN_NAMES.index("last_error")
+_DUE_POSITION, _SUSPECTS_POSITION, _NOW_POSITION = map(CLAIMED_COLUMN_NAMES.index, ("run_at", "resets", "started_at"))
 """The columns of the row of a poll that claimed no job."""
-REASON_LIMIT = 1000
+MAX_REASON_CHARACTERS = 1000
 
 
-class _Answer(NamedTuple):
-    at: float
+class _PollAnswer(NamedTuple):
+    read_at: float
     tasks: tuple[str, ...] | None
     queues: Queues
-    due: float | None
+    due_in_seconds: float | None
     """Seconds until a job is due."""
-    suspects: bool
+    has_suspects: bool
     """Whether a suspect of any task is due."""
 
 
-_NO_ANSWER = _Answer(float("-inf"), None, ALL_QUEUES, None, False)
+_NO_ANSWER = _PollAnswer(float("-inf"), None, ALL_QUEUES, None, False)
 
 
 class Claims:
     """Reader of due jobs for one worker."""
 
     def __init__(
-        self, context: PostgresContext, listener: Listener, announcement: IdleAnnouncement, passed: PassedOver
+        self, context: PostgresContext, listener: Listener, announcement: IdleAnnouncement, passed_over: PassedOver
     ) -> None:
         self._context = context
         self._listener = listener
         self._announcement = announcement
-        self._passed = passed
+        self._passed_over = passed_over
         self._link = Link(context.dialer, lambda: context.role("claim"), read_timestamps_as_numbers)
         self._scan_cursors: dict[tuple[tuple[str, ...] | None, Queues], ScanCursor] = {}
-        self._idle = False
-        """The last claim returned no job, and no notification has arrived since."""
-        self._unfilled = False
-        """The last claim returned fewer jobs than requested."""
-        self._polls_there = context.listen_dialer is context.dialer
-        """The listening connection has the same login, which may claim."""
+        self._is_idle = False
+        """Whether the last claim returned no job and no notification has arrived since."""
+        self._was_unfilled = False
+        """Whether the last claim returned fewer jobs than requested."""
+        self._can_poll_on_listener = context.listen_dialer is context.dialer
+        """Whether the listening connection has the same login, which may claim."""
         self._answer = _NO_ANSWER
         self._foreign_leases = ForeignLeases()
 
@@ -97,58 +97,58 @@ class Claims:
         self._context.heartbeat_timeout_seconds = min(max(request.lease / 4, 1.0), STATEMENT_DEADLINE_SECONDS)
         self._foreign_leases.ask(request)
         if request.limit < 1 or (
-            request.suspects and self._answered(request.tasks, request.queues) and not self._answer.suspects
+            request.suspects and self._has_answer_for(request.tasks, request.queues) and not self._answer.has_suspects
         ):
             return []
         if request.suspects:
             return await self._claim(request)
-        polls = self._unfilled and self._listener.is_listening and not self._starts_behind(request)
-        polls = polls and not self._passed.current()
-        claims = await (self._poll if polls else self._claim)(request)
-        self._idle = not claims
-        self._unfilled = len(claims) < request.limit
-        self._announcement.claimed(len(claims))
+        should_poll = self._was_unfilled and self._listener.is_listening and not self._should_avoid_poll(request)
+        should_poll = should_poll and not self._passed_over.current()
+        claims = await (self._poll if should_poll else self._claim)(request)
+        self._is_idle = not claims
+        self._was_unfilled = len(claims) < request.limit
+        self._announcement.note_claim(len(claims))
         return claims
 
-    def notified(self) -> None:
-        """React to a notification: the next claim is no poll, so it is quick."""
-        self._idle = self._unfilled = False
+    def on_notification(self) -> None:
+        """Record a notification: the next claim is no poll, so it is quick."""
+        self._is_idle = self._was_unfilled = False
 
     async def _poll(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         question = self._foreign_leases.take()
         values = (
-            *self._about_foreign(question),
+            *self._foreign_parameters(question),
             *(request.worker, request.token, request.limit, request.lease),
-            *(_listed(request.tasks), list(request.forbidden_flags) or None, self._context.now()),
+            *(_list_or_none(request.tasks), list(request.forbidden_flags) or None, self._context.now()),
             *queue_values(request.queues),
         )
         statement = self._context.statements["poll"]
         with self._context.translated():
             polled_rows = None
             try:
-                if self._idle and self._polls_there:
+                if self._is_idle and self._can_poll_on_listener:
                     polled_rows = await self._listener.ask(statement, values)
-                found = polled_rows if polled_rows is not None else await self._link.rows(statement, values)
+                rows = polled_rows if polled_rows is not None else await self._link.rows(statement, values)
             except psycopg.Error as error:
                 if postgres_errors.concerns_call(error):
                     raise
                 return await self._claim(request)
-        if found[0][0] == _NO_JOB_ID:
-            *answer, foreign, listens = found[0]
-            due, suspects, now = answer[_DUE], answer[_SUSPECTS], answer[_NOW]
+        if rows[0][0] == _NO_JOB_ID:
+            *answer, foreign, listens = rows[0]
+            due, suspects, now = answer[_DUE_POSITION], answer[_SUSPECTS_POSITION], answer[_NOW_POSITION]
             if polled_rows is not None:
-                self._listener.proven(listens=listens)
+                self._listener.note_proof(listens=listens)
             moments = TimestampCache()
             wait = None if due is None else max((moments[due] - moments[now]).total_seconds(), 0.0)
-            self._answer = _Answer(stopwatch(), request.tasks, request.queues, wait, bool(suspects))
+            self._answer = _PollAnswer(stopwatch(), request.tasks, request.queues, wait, bool(suspects))
             if foreign is not None:
                 late, ends_in = foreign
                 self._foreign_leases.see(ends_in, none_late=not late)
             return []
-        if found[0][0] == _UNFINISHED_ID:
+        if rows[0][0] == _UNFINISHED_ID:
             return await self._claim(request)
-        found.sort(key=_POSITION_OF)
-        return read_claims([row[:-2] for row in found], request.worker, request.token)
+        rows.sort(key=_scan_position)
+        return read_claims([row[:-2] for row in rows], request.worker, request.token)
 
     async def _claim(self, request: ClaimRequest) -> Sequence[Claim[Job]]:
         cursor = self._cursor_for(request)
@@ -158,10 +158,10 @@ class Claims:
             rows = await self._ask(request, start)
             if rows and rows[0][0] == _UNFINISHED_ID:
                 continue
-            rows.sort(key=_POSITION_OF)
+            rows.sort(key=_scan_position)
             ended = stopwatch()
-            if cursor is not None and cursor.note(
-                start, _last_free(rows), jobs=len(rows), took=ended - started, now=ended
+            if cursor is not None and cursor.record(
+                start, _last_position(rows), jobs=len(rows), duration_seconds=ended - started, now=ended
             ):
                 continue
             return read_claims(rows, request.worker, request.token)
@@ -169,11 +169,11 @@ class Claims:
 
     async def next_due(self, tasks: tuple[str, ...] | None, queues: Queues = ALL_QUEUES) -> float | None:
         """Return the seconds until the earliest waiting job of these tasks and queues is due."""
-        if self._answered(tasks, queues):
-            due, self._answer = self._answer.due, _NO_ANSWER
+        if self._has_answer_for(tasks, queues):
+            due, self._answer = self._answer.due_in_seconds, _NO_ANSWER
             return due
         question = self._foreign_leases.take()
-        values = (_listed(tasks), self._context.now(), *queue_values(queues), *self._about_foreign(question))
+        values = (_list_or_none(tasks), self._context.now(), *queue_values(queues), *self._foreign_parameters(question))
         with self._context.translated():
             ((due, ends_in),) = await self._link.rows(self._context.statements["next_due"], values)
         if question is not None:
@@ -188,23 +188,21 @@ class Claims:
         """Close the connection."""
         await self._link.close()
 
-    def _about_foreign(self, question: ForeignLeaseQuestion | None) -> tuple[object, ...]:
+    def _foreign_parameters(self, question: ForeignLeaseQuestion | None) -> tuple[object, ...]:
         """Return the parameters for ``foreign_leases``; the first is whether to call it."""
         if question is None:
             return (False, None, None, None)
         return (True, plain_array(lease.job_id for lease in question.ours), question.slack, self._context.now())
 
-    def _answered(self, tasks: tuple[str, ...] | None, queues: Queues) -> bool:
-        """Whether the answer of the last poll is valid for these tasks and queues."""
-        return (self._answer.tasks, self._answer.queues) == (
-            tasks,
-            queues,
-        ) and stopwatch() - self._answer.at < _ANSWER_SECONDS
+    def _has_answer_for(self, tasks: tuple[str, ...] | None, queues: Queues) -> bool:
+        """Return whether the answer of the last poll is valid for these tasks and queues."""
+        is_same = self._answer.tasks == tasks and self._answer.queues == queues
+        return is_same and stopwatch() - self._answer.read_at < _ANSWER_SECONDS
 
-    def _starts_behind(self, request: ClaimRequest) -> bool:
-        """Whether to avoid a poll, because it starts at the beginning and the way to the jobs is long."""
+    def _should_avoid_poll(self, request: ClaimRequest) -> bool:
+        """Return whether to avoid a poll, because it starts at the beginning and the way to the jobs is long."""
         cursor = self._cursor_for(request)
-        return not self._idle and cursor is not None and cursor.is_behind
+        return not self._is_idle and cursor is not None and cursor.is_behind
 
     def _cursor_for(self, request: ClaimRequest) -> ScanCursor | None:
         """Return the cursor of these tasks and queues.
@@ -222,16 +220,16 @@ class Claims:
         """Return the claimed rows. After an error, claim each job by itself and pass over refused ones."""
         with self._context.translated():
             try:
-                return await self._rows(request, start, is_apart=False)
+                return await self._rows(request, start, one_by_one=False)
             except psycopg.Error as error:
                 if postgres_errors.concerns_call(error):
                     raise
-            rows = await self._rows(request, start, is_apart=True)
+            rows = await self._rows(request, start, one_by_one=True)
         claimed = [row for row in rows if row[0] >= 0]
-        refused = {str(-row[0]): clean(row[_LAST_ERROR], REASON_LIMIT) for row in rows if row[0] < 0}
+        refused = {str(-row[0]): clean(row[_LAST_ERROR_POSITION], MAX_REASON_CHARACTERS) for row in rows if row[0] < 0}
         is_store_at_fault = len(refused) > 1 and not claimed
         for key, reason in refused.items():
-            self._passed.refused(key, reason, report=not is_store_at_fault)
+            self._passed_over.refused(key, reason, report=not is_store_at_fault)
         if is_store_at_fault:
             # If the jobs are at fault instead, the next claim reads the jobs after them.
             key, reason = next(iter(refused.items()))
@@ -240,19 +238,19 @@ class Claims:
             )
         return claimed if claimed or not refused else [(_UNFINISHED_ID,)]
 
-    async def _rows(self, request: ClaimRequest, start: Position | None, *, is_apart: bool) -> list[Row]:
+    async def _rows(self, request: ClaimRequest, start: Position | None, *, one_by_one: bool) -> list[Row]:
         values = (
             request.worker,
             request.token,
             request.limit,
             request.lease,
-            _listed(request.tasks),
+            _list_or_none(request.tasks),
             list(request.forbidden_flags) or None,
             request.suspects,
             self._context.now(),
             *(start or (None, None, None)),
-            [int(key) for key in self._passed.current()] or None,
-            is_apart,
+            [int(key) for key in self._passed_over.current()] or None,
+            one_by_one,
             *queue_values(request.queues),
         )
         return await self._link.rows(self._context.statements["claim"], values)
@@ -285,38 +283,40 @@ class ScanCursor:
         """Return the position where the next claim starts; ``None`` for the beginning."""
         return None if now >= self._rescan_at else self._position
 
-    def note(self, began: Position | None, last: Position | None, *, jobs: int, took: float, now: float) -> bool:
-        """Record the end of a claim from ``began``. ``last``: the position of its last job without a serial key.
+    def record(
+        self, start: Position | None, last: Position | None, *, jobs: int, duration_seconds: float, now: float
+    ) -> bool:
+        """Record the end of a claim from ``start``. ``last``: the position of its last job without a serial key.
 
-        Return True if no job was behind the position: claim from the beginning at once.
+        Return True if no job was after the position: claim from the beginning at once.
         """
-        if began is not None:
+        if start is not None:
             if last is None:
                 self._rescan_at = 0.0
                 return jobs == 0
             self._position = last
             return False
-        if took > SLOW_CLAIM_SECONDS + SLOW_CLAIM_SECONDS_PER_JOB * jobs and last is not None:
-            self._position, self._rescan_at = last, now + CURSOR_TIME_FACTOR * took
+        if duration_seconds > SLOW_CLAIM_SECONDS + SLOW_CLAIM_SECONDS_PER_JOB * jobs and last is not None:
+            self._position, self._rescan_at = last, now + CURSOR_TIME_FACTOR * duration_seconds
         else:
             self._position = None
             self._rescan_at = 0.0
         return False
 
 
-def _listed(names: tuple[str, ...] | None) -> list[str] | None:
+def _list_or_none(names: tuple[str, ...] | None) -> list[str] | None:
     return None if names is None else list(names)
 
 
 def queue_values(queues: Queues) -> tuple[list[str] | None, list[str] | None]:
     """Return the parameters ``_queues`` and ``_excluded`` of the claiming functions."""
-    return _listed(queues.only), list(queues.excluded) or None
+    return _list_or_none(queues.only), list(queues.excluded) or None
 
 
-def _last_free(rows: Sequence[Row]) -> Position | None:
+def _last_position(rows: Sequence[Row]) -> Position | None:
     """Return the position of the last job without a serial key; cursors ignore serial keys."""
     for row in reversed(rows):
-        if row[_SERIAL] is None:
-            priority, run_at, job_id = _POSITION_OF(row)
+        if row[_SERIAL_POSITION] is None:
+            priority, run_at, job_id = _scan_position(row)
             return priority, TimestampCache()[run_at], job_id
     return None

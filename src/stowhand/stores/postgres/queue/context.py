@@ -1,4 +1,4 @@
-"""What the parts of this store share: its address, its schema's name, its statements, its clock."""
+"""The state that the parts of this store share: address, name of the schema, statements and clock."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from stowhand.stores.database.statements import load_statements, quote_identifie
 from stowhand.stores.postgres.queue.rows import column_fillings, pairs
 from stowhand.stores.postgres.shared.plan import translating
 
-QUOTES = "$stowhand$"
+FUNCTION_BODY_QUOTES = "$stowhand$"
 """Quotes around the bodies of functions if the schema's name contains the usual ones."""
-NAME_LIMIT = 63
+MAX_NAME_BYTES = 63
 """Maximum number of bytes of an identifier in PostgreSQL."""
 
-# Without statistics (right after a burst) the planner would read or sort the whole table for each claim; a function's
-# own settings need no session state and hold behind a pooler. JIT would cost more than any of these statements.
+# Without statistics (right after a burst) the planner would read or sort the whole table for each claim. The settings
+# of a function need no session state and work behind a pooler. JIT would cost more than any of these statements.
 _INDEX_PLANS = (
     "set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off "
     "set enable_mergejoin = off set plan_cache_mode = force_generic_plan set jit = off"
 )
 # Grants decide which login may call a function (functions/grants.sql). It runs with the rights of the schema's owner.
-_DEFINER = "security definer set search_path = pg_catalog, pg_temp"
+_DEFINER_CLAUSE = "security definer set search_path = pg_catalog, pg_temp"
 
 
 class RowLocked(StoreUnreachable):
@@ -49,22 +49,25 @@ class PostgresContext:
 
     def __init__(self, url: str, options: StoreOptions) -> None:
         self.options = options
-        self.schema = _checked(options.schema)
+        self.schema = _check_schema_name(options.schema)
         self.pool: Pool | BorrowedPool
-        within = options.read_timeout if options.read_only else None
+        read_timeout = options.read_timeout if options.read_only else None
         if options.pool is not None:
-            self.pool = BorrowedPool(options.pool, prepared=options.prepared_statements, read_timeout_seconds=within)
+            self.pool = BorrowedPool(
+                options.pool, prepared=options.prepared_statements, read_timeout_seconds=read_timeout
+            )
             self.address = self.pool.address
-            self.dialer = Dialer(self.address, self.pool.prepared, within)
+            self.dialer = Dialer(self.address, self.pool.prepared, read_timeout)
         else:
             self.address = Address(url)
-            self.dialer = Dialer(self.address, options.prepared_statements, within)
+            self.dialer = Dialer(self.address, options.prepared_statements, read_timeout)
             # One of the reserved connections belongs to the pool itself.
             self.pool = Pool(
                 self.dialer, (options.pool_size or DEFAULT_POOL_SIZE) - RESERVED_CONNECTIONS + 1, self.role
             )
-        listen_at = options.listen_url
-        self.listen_dialer = Dialer(Address(listen_at), self.dialer.prepared, within) if listen_at else self.dialer
+        self.listen_dialer = self.dialer
+        if options.listen_url:
+            self.listen_dialer = Dialer(Address(options.listen_url), self.dialer.prepared, read_timeout)
         self.channel = channel_of(self.schema)
         self.keep = options.history is not None
         """Whether completed and canceled jobs are kept in the history."""
@@ -115,21 +118,21 @@ class PostgresContext:
 
         Raise ConfigurationError if no connection would be left for tasks.
         """
-        given = self.options.pool_size
+        pool_size = self.options.pool_size
         if isinstance(self.pool, BorrowedPool):
             if (max_size := self.pool.size) > slots:
                 return None
             return (
-                f"pool: max_size {max_size}, and {slots} jobs at once, beside which there is something to enqueue. A"
-                f" job that finds none free waits, 5 minutes at most, and then goes back unspent; give it"
+                f"pool: max_size {max_size} for {slots} jobs at once and the enqueues of their tasks. A job that gets"
+                f" no connection waits, 5 minutes at most, and then returns to the queue (attempt not counted); give it"
                 f" max_size={slots + 1} or more"
             )
-        if given is None:
+        if pool_size is None:
             self.pool.grow(slots + 1)
             return None
-        if (refusal := pool_refusal(f"pool_size={given}", given)) is not None:
+        if (refusal := pool_refusal(f"pool_size={pool_size}", pool_size)) is not None:
             raise ConfigurationError(refusal)
-        return pool_shortage(f"pool_size={given}", given, slots)
+        return pool_shortage(f"pool_size={pool_size}", pool_size, slots)
 
     def role(self, role: str) -> str:
         """Return the application_name of a connection."""
@@ -154,15 +157,14 @@ class PostgresContext:
         text = self.address.message(error)
         if postgres_errors.is_pooler_error(error):
             return StoreError(
-                f"{self.address}: {text}. A pooler stands between that does not keep prepared statements apart: give"
+                f"{self.address}: {text}. A pooler in between does not separate prepared statements: give"
                 " --no-prepared-statements (in Python prepared_statements=False), or PgBouncer 1.21 or later"
             )
         if postgres_errors.is_read_only(error) and self.options.read_only:
             return StoreRefused(f"{self.address}: {text}: it was opened to be looked at (read_only)")
         if postgres_errors.is_query_canceled(error) and self.options.read_only:
             return StoreTooSlow(
-                f"{self.address}: no answer within {self.options.read_timeout:g} s, which is what a question may take"
-                f" here ({text})"
+                f"{self.address}: no answer within {self.options.read_timeout:g} s, the time limit of a read ({text})"
             )
         if postgres_errors.is_read_only(error):
             return StoreUnreachable(
@@ -173,8 +175,8 @@ class PostgresContext:
             return StoreUnreachable(f"{self.address}: {text}")
         if postgres_errors.is_forbidden(error):
             return StoreRefused(
-                f"{self.address}: {text}. What a login may do comes from the roles that `stowhand migrate "
-                f"--roles` makes ({', '.join(role_names(self.schema).values())}): let an administrator grant it one"
+                f"{self.address}: {text}. A login gets its rights from the roles that `stowhand migrate "
+                f"--roles` creates ({', '.join(role_names(self.schema).values())}): let an administrator grant it one"
             )
         if postgres_errors.is_undefined_object(error):
             return SchemaMissing(
@@ -183,20 +185,20 @@ class PostgresContext:
         return StoreError(f"{self.address}: {text}")
 
 
-def _checked(schema: str) -> str:
-    if not schema or len(schema.encode()) > NAME_LIMIT or "\x00" in schema or schema.startswith("pg_"):
+def _check_schema_name(schema: str) -> str:
+    if not schema or len(schema.encode()) > MAX_NAME_BYTES or "\x00" in schema or schema.startswith("pg_"):
         raise ConfigurationError(
-            f"schema {schema!r}: a schema's name has 1 to {NAME_LIMIT} bytes and does not begin with pg_"
+            f"schema {schema!r}: a schema's name has 1 to {MAX_NAME_BYTES} bytes and does not begin with pg_"
         )
-    if "$$" in schema and QUOTES in f"{schema}$":
-        raise ConfigurationError(f"schema {schema!r}: a name that holds $$ cannot hold {QUOTES} too")
+    if "$$" in schema and FUNCTION_BODY_QUOTES in f"{schema}$":
+        raise ConfigurationError(f"schema {schema!r}: a name that holds $$ cannot hold {FUNCTION_BODY_QUOTES} too")
     return schema
 
 
 def channel_of(schema: str) -> str:
     """Return the channel on which enqueues notify."""
     channel = f"{schema}:wake"
-    if len(channel.encode()) > NAME_LIMIT:
+    if len(channel.encode()) > MAX_NAME_BYTES:
         channel = f"stowhand:{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
     return channel
 
@@ -216,21 +218,21 @@ def fillings_of(schema: str) -> dict[str, str]:
         "channel": quote_text(channel),
         "reserved": f"array[{', '.join(map(quote_text, BUILT_IN_TASKS))}]",
         "expired": quote_text(EXPIRED_ERROR),
-        "definer": _DEFINER,
+        "definer": _DEFINER_CLAUSE,
         "index_plans": _INDEX_PLANS,
     } | role_fillings(schema)
 
 
-ROLES = ("enqueuer", "worker", "reader", "admin")
+ROLE_KINDS = ("enqueuer", "worker", "reader", "admin")
 _MAX_ROLE_PREFIX_BYTES = 63 - len("_enqueuer")
 
 
 def role_names(schema: str) -> dict[str, str]:
     """Return ``{"worker": "stowhand_worker", …}``. Roles are shared by the server, so names begin with the schema's."""
-    first = schema
+    prefix = schema
     if len(schema.encode()) > _MAX_ROLE_PREFIX_BYTES:
-        first = f"stowhand_{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
-    return {role: f"{first}_{role}" for role in ROLES}
+        prefix = f"stowhand_{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
+    return {role: f"{prefix}_{role}" for role in ROLE_KINDS}
 
 
 def role_fillings(schema: str) -> dict[str, str]:

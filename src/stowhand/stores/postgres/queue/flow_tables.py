@@ -42,20 +42,20 @@ class PostgresFlowTables(FlowSteps):
             ("flow_create", self._call(flow, plain[start : start + MAX_JOBS_PER_STATEMENT]))
             for start in range(0, len(plain), MAX_JOBS_PER_STATEMENT)
         ]
-        calls += _keeping(plain)
-        unanswered = False
+        calls += _list_calls(plain)
+        is_unanswered = False
         for attempt in range(1, MAX_TRANSIENT_ATTEMPTS + 1):
             try:
                 holders = await self._create(calls, flow, keyed)
             except (psycopg.Error, TimeoutError, UnicodeError, OverflowError, StoreUnreachable) as error:
-                unanswered = unanswered or postgres_errors.is_connection_lost(error)
+                is_unanswered = is_unanswered or postgres_errors.is_connection_lost(error)
                 is_temporary = (
                     isinstance(error, StoreUnreachable)
                     or postgres_errors.is_connection_lost(error)
                     or postgres_errors.is_transient(error)
                 )
                 if attempt == MAX_TRANSIENT_ATTEMPTS or not is_temporary:
-                    raise self._error_for(error, unanswered) from None
+                    raise self._error_for(error, is_unanswered) from None
                 await self._clock.sleep(TRANSIENT_PAUSE_SECONDS * attempt)
             else:
                 return [holders.get(job.id, job.id) for job in jobs]
@@ -63,12 +63,12 @@ class PostgresFlowTables(FlowSteps):
 
     async def keep(self, job_id: str, lists: Sequence[tuple[str, str]]) -> None:
         """Store lists for as long as the job is known."""
-        await self._rows("flow_keep", *_lists([(job_id, *each) for each in lists]))
+        await self._rows("flow_keep", *_list_arrays([(job_id, *kept_list) for kept_list in lists]))
 
     async def kept(self, list_id: str) -> str | None:
         """Return the content of a stored list; ``None`` if it is absent."""
-        matches = await self._rows("flow_kept", list_id)
-        return matches[0][0] if matches else None
+        rows_found = await self._rows("flow_kept", list_id)
+        return rows_found[0][0] if rows_found else None
 
     async def ids(self, flow: str, attribute: str, value: str) -> Sequence[str]:
         """Return the ids of the jobs with this attribute, in id order."""
@@ -81,8 +81,8 @@ class PostgresFlowTables(FlowSteps):
     async def latest(self, keys: Sequence[str]) -> Sequence[Job | None]:
         """Return the newest job of each key, in the order of the keys."""
         jobs = map(read_job, await self._rows("flow_latest", text_array(keys)))
-        by_key = {job.key: job for job in jobs}
-        return [by_key.get(key) for key in keys]
+        jobs_by_key = {job.key: job for job in jobs}
+        return [jobs_by_key.get(key) for key in keys]
 
     async def delete(self, flow: str, job_id: str, keys: Sequence[str]) -> bool:
         """Delete the job and its steps in one transaction."""
@@ -94,11 +94,11 @@ class PostgresFlowTables(FlowSteps):
         ((woken,),) = await self._rows("flow_wake", key, self._context.now())
         return ParentWakeup(woken)
 
-    async def spend(self, spending: RateLimitRequest) -> float:
+    async def spend(self, request: RateLimitRequest) -> float:
         """Use the rate limiter. Return the seconds to wait, by the server's clock."""
         values = (
-            *(spending.limiter, spending.part, spending.holder),
-            *(spending.reservoir, spending.interval, self._context.now()),
+            *(request.limiter, request.part, request.holder),
+            *(request.reservoir, request.interval, self._context.now()),
         )
         ((wait,),) = await self._rows("flow_spend", *values)
         return float(wait)
@@ -133,7 +133,7 @@ class PostgresFlowTables(FlowSteps):
             for job in keyed:
                 ((holders[job.id],),) = await call("flow_hold_key", (flow, job.key, job.id))
                 if holders[job.id] == job.id:
-                    for name, values in [("flow_create", self._call(flow, [job])), *_keeping([job])]:
+                    for name, values in [("flow_create", self._call(flow, [job])), *_list_calls([job])]:
                         await call(name, values)
         return holders
 
@@ -141,19 +141,19 @@ class PostgresFlowTables(FlowSteps):
         with self._context.translated():
             return await retry_transient(lambda: self._context.ask("flow", name, values), self._clock)
 
-    def _error_for(self, error: BaseException, unanswered: bool) -> StoreError | InvalidJob:
+    def _error_for(self, error: BaseException, is_unanswered: bool) -> StoreError | InvalidJob:
         if isinstance(error, UnicodeError | OverflowError) or postgres_errors.is_about_values(error):
             return InvalidJob(f"one of the jobs: {postgres_errors.first_line(error)}. Nothing was written.")
         failure = error if isinstance(error, StoreError) else self._context.translate(error)
-        return OutcomeUnknown(f"{failure}. The jobs may or may not have been committed") if unanswered else failure
+        return OutcomeUnknown(f"{failure}. The jobs may or may not have been committed") if is_unanswered else failure
 
 
-def _keeping(jobs: Sequence[NewFlow]) -> list[tuple[str, tuple[object, ...]]]:
-    lists = [(job.id, *each) for job in jobs for each in job.lists]
-    return [("flow_keep", _lists(lists))] if lists else []
+def _list_calls(jobs: Sequence[NewFlow]) -> list[tuple[str, tuple[object, ...]]]:
+    lists = [(job.id, *kept_list) for job in jobs for kept_list in job.lists]
+    return [("flow_keep", _list_arrays(lists))] if lists else []
 
 
-def _lists(lists: Sequence[tuple[str, str, str]]) -> tuple[object, ...]:
+def _list_arrays(lists: Sequence[tuple[str, str, str]]) -> tuple[object, ...]:
     """``lists``: (job id, list id, content)."""
     jobs, ids, contents = zip(*lists, strict=True)
     return text_array(ids), text_array(jobs), text_array(contents)

@@ -9,16 +9,16 @@ from importlib.resources import files
 
 from stowhand.stores.database.migrations import Migrations
 from stowhand.stores.database.statements import fill
-from stowhand.stores.postgres.queue.context import QUOTES
+from stowhand.stores.postgres.queue.context import FUNCTION_BODY_QUOTES
 from stowhand.stores.postgres.queue.rows import function_fillings
 
-_HERE = files("stowhand.stores.postgres.queue")
-MIGRATIONS = Migrations(_HERE / "migrations")
-_FUNCTION = re.compile(
+_PACKAGE = files("stowhand.stores.postgres.queue")
+MIGRATIONS = Migrations(_PACKAGE / "migrations")
+_FUNCTION_PATTERN = re.compile(
     r"^create (?:or replace )?function (?:\"(?:[^\"]|\"\")*\")\.(\w+)\(.*? as (\$\w*\$)(.*?)\2",
     re.MULTILINE | re.DOTALL,
 )
-FUNCTIONS = (
+FUNCTION_FILES = (
     *("views", "time", "tries", "ends", "uniques", "enqueue", "serials", "claim", "idle", "on_failure", "settle"),
     *("expire", "leases", "jobs"),
     *("add_job", "administer", "cron", "flows", "operate", "throughput", "maintain"),
@@ -28,20 +28,20 @@ FUNCTIONS = (
 """Files in the order of creation: PostgreSQL checks the body of an SQL function when it is created."""
 
 
-_FREE = "j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2"
-CONDITIONS = {
-    "in_default": f"j.queue is null and {_FREE}",
-    "in_other_queue": f"j.queue is not null and {_FREE}",
+_FREE_CONDITION = "j.worker is null and j.finished_at is null and j.serial is null and j.resets < 2"
+INDEX_CONDITIONS = {
+    "in_default": f"j.queue is null and {_FREE_CONDITION}",
+    "in_other_queue": f"j.queue is not null and {_FREE_CONDITION}",
     "scout": "j.serial is not null and not j.absorbed and j.worker is null and j.finished_at is null and j.resets < 2",
 }
 """Conditions of the indexes live_by_task, live_by_queue and live_scouts, for a waiting job ``j``."""
-PAYLOADS = ("json default '{}'", "jsonb", "text")
+PAYLOAD_DECLARATIONS = ("json default '{}'", "jsonb", "text")
 """Types of the payload of ``add_job``; there is one function for each."""
 
 
 def sources(functions: list[str]) -> list[tuple[str, str]]:
     """Return the names and bodies of all functions in these texts, as in the catalog."""
-    return [(name, body) for text in functions for name, _, body in _FUNCTION.findall(text)]
+    return [(name, body) for text in functions for name, _, body in _FUNCTION_PATTERN.findall(text)]
 
 
 def digest(body: str) -> str:
@@ -49,22 +49,22 @@ def digest(body: str) -> str:
     return hashlib.sha256(body.encode()).hexdigest()
 
 
-def read_functions(fillings: dict[str, str], names: Sequence[str] = FUNCTIONS) -> list[str]:
+def read_functions(fillings: dict[str, str], names: Sequence[str] = FUNCTION_FILES) -> list[str]:
     """Return the texts of the functions, with the schema's name filled in."""
-    folder = _HERE / "functions"
+    folder = _PACKAGE / "functions"
     return [
         filled(
             (folder / f"{name}.sql").read_text("utf-8"),
-            fillings | function_fillings() | CONDITIONS | {"payload": payload},
+            fillings | function_fillings() | INDEX_CONDITIONS | {"payload": payload},
         )
         for name in names
-        for payload in (PAYLOADS if name == "add_job" else PAYLOADS[:1])
+        for payload in (PAYLOAD_DECLARATIONS if name == "add_job" else PAYLOAD_DECLARATIONS[:1])
     ]
 
 
 def read_text(name: str, fillings: dict[str, str]) -> str:
     """Return the text of another file in this folder, filled in."""
-    return filled((_HERE / name).read_text("utf-8"), fillings)
+    return filled((_PACKAGE / name).read_text("utf-8"), fillings)
 
 
 def filled(text: str, fillings: dict[str, str]) -> str:
@@ -72,4 +72,4 @@ def filled(text: str, fillings: dict[str, str]) -> str:
 
     A body is quoted with $$. If the schema's name contains $$, it is quoted with QUOTES, which no name contains.
     """
-    return fill(text.replace("$$", QUOTES) if "$$" in fillings["schema"] else text, fillings)
+    return fill(text.replace("$$", FUNCTION_BODY_QUOTES) if "$$" in fillings["schema"] else text, fillings)

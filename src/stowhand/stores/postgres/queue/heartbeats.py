@@ -30,14 +30,14 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
     async def find_canceled(self, leases: Sequence[Lease]) -> frozenset[Pair]:
         """Return the leases whose jobs have a cancellation request."""
         with self._context.translated():
-            rows = await self._ask("find_canceled", **self._context.leases(leases))
+            rows = await self._run("find_canceled", **self._context.leases(leases))
         return frozenset((self._context.job_id(key), token) for key, token in rows)
 
     async def abandon(self, token: str) -> bool:
         """Return the jobs of this claim to the queue and forbid it to claim more. False: locked jobs are still held."""
         with self._context.translated():
             try:
-                ((done,),) = await self._ask("abandon", token=token)
+                ((done,),) = await self._run("abandon", token=token)
             except psycopg.Error as error:
                 if postgres_errors.concerns_call(error):
                     raise
@@ -47,7 +47,7 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
     async def check(self) -> None:
         """Raise SchemaTooNew after a newer, breaking migration was applied."""
         ((newest,),) = await self._rows("newest_breaking")
-        self._leave_behind(newest)
+        self._refuse_newer(newest)
 
     async def maintain(self) -> None:
         """Create coming days of the history, drop old ones, and delete rows of unused serial keys.
@@ -89,7 +89,7 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
             "excluded_queues": text_array(card.queues.excluded),
         }
         ((_, newest),) = await self._rows("worker_seen", **msgspec.structs.asdict(card) | lists)
-        self._leave_behind(newest)
+        self._refuse_newer(newest)
 
     async def declare_queues(self, task_queues: Mapping[str, str]) -> None:
         """Store the queues of tasks."""
@@ -105,10 +105,10 @@ class PostgresHeartbeats(Leaser[PostgresContext]):
         rows = [{"minute": row.minute, "task": row.task, "tally": row.tally.numbers()} for row in minutes]
         return await self._rows("write_throughput", writer=writer, rows=msgspec.json.encode(rows).decode())
 
-    def _leave_behind(self, newest: int) -> None:
+    def _refuse_newer(self, newest: int) -> None:
         status = SchemaStatus(newest, MIGRATIONS.newest, breaking=newest > MIGRATIONS.newest)
         MIGRATIONS.refuse_newer(status, self._context.place)
 
     async def _rows(self, name: str, /, **values: object) -> list[Row]:
         with self._context.translated():
-            return await self._ask(name, **values)
+            return await self._run(name, **values)

@@ -16,10 +16,10 @@ from stowhand.stores.database.link import Connection, rows
 from stowhand.stores.postgres.shared.listener import Announcement
 
 BUSY_CLAIMS = 5
-"""After so many claims in a row that return jobs, the worker is busy."""
+"""After this number of claims in a row that return jobs, the worker is busy."""
 WINDOW_SECONDS = 0.25
 BUSY_JOBS = 250
-"""With so many jobs or wake-ups in the last one or two windows, a worker claims again soon without notifications."""
+"""After this number of jobs or wake-ups in one or two windows, a worker claims again soon without notifications."""
 BUSY_RECLAIM_SECONDS = 0.005
 RECLAIM_DELAYS_SECONDS = (0.05, 1.0)
 """Times after the announcement at which an idle worker claims again.
@@ -37,12 +37,12 @@ class IdleAnnouncement(Announcement):
         self._clock = SystemClock()
         self.should_sleep = True
         """Whether the worker should be announced as idle."""
-        self.asleep = False
-        """Whether the worker is announced as idle: enqueues notify."""
-        self._looks: list[float] = []
-        self._streak = self._recent = self._before = 0
-        self._since = float("-inf")
-        self._claims = False
+        self.is_asleep = False
+        """Whether the worker is announced as idle, so that enqueues notify."""
+        self._reclaim_times: list[float] = []
+        self._claims_with_jobs = self._recent_jobs = self._previous_jobs = 0
+        self._window_start = float("-inf")
+        self._has_claimed = False
 
     async def begin(self, connection: Connection) -> None:
         """Announce the worker as idle on a new connection, unless its claims show that it is busy."""
@@ -51,70 +51,70 @@ class IdleAnnouncement(Announcement):
 
     async def update(self, connection: Connection) -> bool:
         """Update the announcement. Return True if the worker became idle: earlier enqueues may not have notified it."""
-        if self.should_sleep and not self.asleep:
+        if self.should_sleep and not self.is_asleep:
             await self._fall_asleep(connection)
             return True
-        if self.asleep and not self.should_sleep:
+        if self.is_asleep and not self.should_sleep:
             await rows(connection, self._statements["wake_up"], (), False)
-            self.asleep = False
+            self.is_asleep = False
         return False
 
     def end(self) -> None:
         """Record that the lock ended with the connection."""
-        self.asleep = False
+        self.is_asleep = False
 
     async def _fall_asleep(self, connection: Connection) -> None:
         await rows(connection, self._statements["fall_asleep"], (), False)
-        self.fell_asleep(self._clock.monotonic())
+        self.note_asleep(self._clock.monotonic())
 
-    def claimed(self, jobs: int, now: float | None = None) -> None:
+    def note_claim(self, jobs: int, now: float | None = None) -> None:
         """Record the number of jobs of a claim. A worker that gets many jobs needs no notifications."""
-        self._claimed(jobs, self._clock.monotonic() if now is None else now)
-        if self.should_sleep is not self.asleep or not jobs:
+        self._update(jobs, self._clock.monotonic() if now is None else now)
+        if self.should_sleep is not self.is_asleep or not jobs:
             self.changed.set()
 
-    def _claimed(self, jobs: int, now: float) -> None:
-        if self.asleep and not self._claims:
-            self._looks = [now + seconds for seconds in RECLAIM_DELAYS_SECONDS]
-        self._claims = True
-        busy = self._count(jobs, now)
+    def _update(self, jobs: int, now: float) -> None:
+        if self.is_asleep and not self._has_claimed:
+            self._reclaim_times = [now + seconds for seconds in RECLAIM_DELAYS_SECONDS]
+        self._has_claimed = True
+        is_busy = self._count(jobs, now)
         if jobs:
-            self._streak += 1
-            if busy or self._streak >= BUSY_CLAIMS:
+            self._claims_with_jobs += 1
+            if is_busy or self._claims_with_jobs >= BUSY_CLAIMS:
                 self.should_sleep = False
-                self._looks = []
+                self._reclaim_times = []
         else:
-            self._streak = 0
+            self._claims_with_jobs = 0
             if not self.should_sleep:
-                self.should_sleep = not busy
-                self._looks = [now + BUSY_RECLAIM_SECONDS] if busy else []
+                self.should_sleep = not is_busy
+                self._reclaim_times = [now + BUSY_RECLAIM_SECONDS] if is_busy else []
 
-    def woken(self, now: float) -> None:
+    def note_wakeup(self, now: float) -> None:
         """Record a wake-up by a notification. It counts as a job, even if no job is due."""
         if self._count(1, now):
             self.should_sleep = False
 
     def _count(self, number: int, now: float) -> bool:
         """Add to the count of the window. Return whether the recent count is high."""
-        if now - self._since > WINDOW_SECONDS:
-            self._before = self._recent if now - self._since < 2 * WINDOW_SECONDS else 0
-            self._recent = 0
-            self._since = now
-        self._recent += number
-        return self._recent + self._before >= BUSY_JOBS
+        if now - self._window_start > WINDOW_SECONDS:
+            self._previous_jobs = self._recent_jobs if now - self._window_start < 2 * WINDOW_SECONDS else 0
+            self._recent_jobs = 0
+            self._window_start = now
+        self._recent_jobs += number
+        return self._recent_jobs + self._previous_jobs >= BUSY_JOBS
 
-    def fell_asleep(self, now: float) -> None:
+    def note_asleep(self, now: float) -> None:
         """Record that the worker is announced as idle from now on."""
-        self.asleep = True
-        self._looks = [now + seconds for seconds in RECLAIM_DELAYS_SECONDS] if self._claims else []
+        self.is_asleep = True
+        self._reclaim_times = [now + seconds for seconds in RECLAIM_DELAYS_SECONDS] if self._has_claimed else []
 
-    def next_look(self) -> float:
+    def next_recheck_at(self) -> float:
         """Return the time of the next claim without a notification."""
-        return self._looks[0] if self._looks else float("inf")
+        return self._reclaim_times[0] if self._reclaim_times else float("inf")
 
-    def look(self, now: float) -> bool:
+    def take_recheck(self, now: float) -> bool:
         """Return True once for each of these times that has passed."""
-        if not self._looks or self._looks[0] > now:
+        if not self._reclaim_times or self._reclaim_times[0] > now:
             return False
-        del self._looks[0]
+        del self._reclaim_times[0]
         return True

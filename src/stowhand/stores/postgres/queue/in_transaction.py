@@ -52,12 +52,12 @@ class InTransaction:
             if not self._is_checked:
                 ledger = caller.ask(self._ledger, "", self._check_place)
                 if not isinstance(ledger, str):
-                    return self._checked(ledger, caller, text, job)
+                    return self._check_and_enqueue(ledger, caller, text, job)
                 self._check_schema(ledger)
             answer = caller.ask(self.function, text, self._check_place)
-            return _reader.decode(answer) if isinstance(answer, str) else self._awaited(answer, job)
+            return _reader.decode(answer) if isinstance(answer, str) else self._read_answer(answer, job)
 
-    async def _checked(self, ledger: Awaitable[str], caller: PostgresCaller, text: str, job: NewJob) -> Job:
+    async def _check_and_enqueue(self, ledger: Awaitable[str], caller: PostgresCaller, text: str, job: NewJob) -> Job:
         with self._errors_of(job):
             self._check_schema(await ledger)
             return _reader.decode(await caller.ask(self.function, text, self._check_place))
@@ -68,11 +68,11 @@ class InTransaction:
 
     def text_of(self, job: NewJob) -> str:
         """Return the job as JSON, with the frozen time of a test as ``now``."""
-        checked, now = limits.check_options(self._context.options.whole(job)), self._context.now()
-        whole = checked if now is None else msgspec.to_builtins(checked) | {"now": now}
+        valid, now = limits.check_options(self._context.options.whole(job)), self._context.now()
+        whole = valid if now is None else msgspec.to_builtins(valid) | {"now": now}
         return msgspec.json.encode(whole).decode()
 
-    async def _awaited(self, answer: Awaitable[str], job: NewJob) -> Job:
+    async def _read_answer(self, answer: Awaitable[str], job: NewJob) -> Job:
         with self._errors_of(job):
             return _reader.decode(await answer)
 
@@ -92,9 +92,9 @@ class InTransaction:
         try:
             yield
         except Exception as error:
-            own = postgres_errors.driver_error(error)
-            if isinstance(own, OverflowError) or postgres_errors.is_about_values(own):
-                raise refused(job, own) from error
-            if postgres_errors.is_undefined_object(own) or postgres_errors.is_forbidden(own):
-                raise self._context.translate(own) from error
+            driver_error = postgres_errors.driver_error(error)
+            if isinstance(driver_error, OverflowError) or postgres_errors.is_about_values(driver_error):
+                raise refused(job, driver_error) from error
+            if postgres_errors.is_undefined_object(driver_error) or postgres_errors.is_forbidden(driver_error):
+                raise self._context.translate(driver_error) from error
             raise

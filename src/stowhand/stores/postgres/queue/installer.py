@@ -69,14 +69,14 @@ class Installer:
         ``roles``: create the four roles and grant their rights. Raise SchemaError.
         """
         async with self._locked() as connection:
-            await _run(connection, await self._script(connection, roles=roles, anyway=True))
+            await _run_texts(connection, await self._script(connection, roles=roles, always=True))
         return await self.status()
 
     async def install_between(self, before: Step, after: Step, *, roles: bool = False) -> None:
         """Install in one transaction with the steps before and after. The schema must be absent or current."""
         async with self._locked() as connection:
             await before(connection)
-            await _run(connection, await self._script(connection, roles=roles, anyway=True))
+            await _run_texts(connection, await self._script(connection, roles=roles, always=True))
             await connection.execute(b"reset role")
             await after(connection)
 
@@ -93,7 +93,7 @@ class Installer:
         """Return the statements of ``install`` as a script for a login with the rights to run them."""
         altered = bool(await self.foreign_changes())
         async with self._connection() as connection:
-            texts = await self._script(connection, roles=roles, anyway=altered)
+            texts = await self._script(connection, roles=roles, always=altered)
         return "\n".join(["begin;", self._text("lock_schema"), *texts, "commit;"]) if texts else ""
 
     async def find_damage(self) -> None:
@@ -122,13 +122,13 @@ class Installer:
         table = f"alter table {self._context.fillings['schema']}.live"
         async with self._locked() as connection:
             status = await self.status_on(connection)
-            if status.installed != status.expected:  # its functions are not those of this version
+            if status.installed != status.expected:  # the installed functions are not those of this version
                 raise self._too_new(status, "set the default")
-            await _run(connection, await self._act_as_owner(connection))
+            await _run_texts(connection, await self._act_as_owner(connection))
             await self._ask(connection, "be_patient")
             await self._ask(connection, "set_max_attempts", attempts)
-            await _run(connection, [f"{table} alter column max_attempts set default {attempts:d}"])
-            await _run(connection, await self._functions(connection))
+            await _run_texts(connection, [f"{table} alter column max_attempts set default {attempts:d}"])
+            await _run_texts(connection, await self._functions(connection))
 
     async def foreign_changes(self) -> list[str]:
         """Return differences from the schema of this version; none for a schema of another number."""
@@ -154,8 +154,8 @@ class Installer:
             await self._ask(connection, "lock_schema")
             yield connection
 
-    async def _script(self, connection: Session, *, roles: bool, anyway: bool) -> list[str]:
-        """Return the texts to run, in order. ``anyway``: include the functions even if nothing is missing."""
+    async def _script(self, connection: Session, *, roles: bool, always: bool) -> list[str]:
+        """Return the texts to run, in order. ``always``: include the functions even if nothing is missing."""
         status = await self.status_on(connection)
         self._migrations.refuse_newer(status, self._context.place)
         if status.installed is not None and status.installed > status.expected:
@@ -163,7 +163,7 @@ class Installer:
                 raise self._too_new(status, "grant its roles")
             return []
         missing = self._migrations.missing(status)
-        if not (missing or roles or anyway):
+        if not (missing or roles or always):
             return []
         texts = [read_text("roles.sql", self._context.fillings)] if roles else []
         # Use an existing schema, as the login may not be allowed to create one.
@@ -171,13 +171,13 @@ class Installer:
         texts += [self._text("let_roles_in")] if roles else []
         texts += await self._act_as_owner(connection)
         for migration, text in zip(missing, self._texts(missing), strict=True):
-            texts += [text, self._note(migration)]
+            texts += [text, self._ledger_insert(migration)]
         functions = await self._functions(connection, is_installed=status.installed is not None)
         return [*texts, *functions, self._drop_strays(functions)]
 
-    def _too_new(self, status: SchemaStatus, what: str) -> SchemaTooNew:
+    def _too_new(self, status: SchemaStatus, name: str) -> SchemaTooNew:
         return SchemaTooNew(
-            f"{self._context.place} has number {status.installed}: let the version that knows it {what}"
+            f"{self._context.place} has number {status.installed}: let the version that knows it {name}"
         )
 
     def _texts(self, migrations: Iterable[Migration]) -> list[str]:
@@ -190,14 +190,14 @@ class Installer:
 
     def _drop_strays(self, functions: list[str]) -> str:
         """Return a text that drops functions with our names but other arguments, which another version left."""
-        known = ", ".join(f"({quote_text(name)}, '{digest(body)}')" for name, body in sources(functions))
-        return read_text("strays.sql", self._context.fillings | {"functions": known})
+        expected_functions = ", ".join(f"({quote_text(name)}, '{digest(body)}')" for name, body in sources(functions))
+        return read_text("strays.sql", self._context.fillings | {"functions": expected_functions})
 
     def _text(self, name: str) -> str:
         """Return a statement without values as part of a script, in which % is an ordinary character."""
         return self._context.statements[name].decode().replace("%%", "%") + ";\n"
 
-    def _note(self, migration: Migration) -> str:
+    def _ledger_insert(self, migration: Migration) -> str:
         values = f"({migration.number}, {str(migration.breaking).lower()}, {quote_text(migration.fingerprint)})"
         table = f"{self._context.fillings['schema']}.applied_migrations"
         return f"insert into {table} (id, breaking, fingerprint) values {values};\n"
@@ -209,19 +209,19 @@ class Installer:
 
     async def _applied(self, connection: Session) -> list[Row]:
         """Return the ledger's rows; none if no schema is installed."""
-        ((ours, theirs, live, nulls),) = await self._ask(connection, "standing")
+        ((expected, theirs, live, nulls),) = await self._ask(connection, "standing")
         if not nulls:
             raise ConfigurationError(
-                f"{self._context.address}: array_nulls is off for this login, database or server, so that what is NULL"
-                " in an array would arrive as the text 'NULL', and settlements would fail: ALTER ROLE … SET"
+                f"{self._context.address}: array_nulls is off for this login, database or server, so a NULL in an array"
+                " would arrive as the text 'NULL', and settlements would fail: ALTER ROLE … SET"
                 " array_nulls = on"
             )
-        if not (ours or theirs):
+        if not (expected or theirs):
             return []
-        if not (ours and live) or theirs == "r":  # graphile-worker's own table is called `migrations`
+        if not (expected and live) or theirs == "r":  # graphile-worker's own table is called `migrations`
             name = self._context.schema
             raise SchemaError(
-                f"{self._context.place} holds tables of something else: give another name (--schema). If they are"
+                f"{self._context.place} has tables of another program: give another name (--schema). If they are"
                 f" graphile-worker's: `stowhand migrate --from-graphile {name}` moves its jobs"
                 " (docs/how-to/come-from-graphile-worker.md)"
             )
@@ -235,7 +235,7 @@ class Installer:
         return await rows(connection, self._context.statements[name], values)
 
 
-async def _run(connection: Session, texts: Sequence[str]) -> None:
+async def _run_texts(connection: Session, texts: Sequence[str]) -> None:
     for text in texts:
         await connection.execute(text.encode())
 
@@ -245,13 +245,14 @@ _SHARED_NAME = "shared_name"
 
 async def altered_functions(connection: Session, context: PostgresContext, functions: list[str]) -> list[str]:
     """Return a message for each function of ours that differs from ``functions``, the texts of this version."""
-    found = {(name, body) for name, body in await rows(connection, context.statements["function_digests"], ())}
-    ours = {(name, digest(body)) for name, body in sources(functions)}
-    names = {name for name, _ in ours}
-    there = {name for name, _ in found}
-    changed = {name for name, _ in (ours - found)} | {name for name, body in (found - ours) if name in names}
+    existing = {(name, body) for name, body in await rows(connection, context.statements["function_digests"], ())}
+    expected = {(name, digest(body)) for name, body in sources(functions)}
+    names = {name for name, _ in expected}
+    existing_names = {name for name, _ in existing}
+    changed = {name for name, _ in expected - existing}
+    changed |= {name for name, _ in existing - expected if name in names}
     return [
-        f"the function {name} is {'not the one of this version' if name in there else 'gone'}"
+        f"the function {name} is {'not the one of this version' if name in existing_names else 'missing'}"
         for name in sorted(changed)
     ]
 
@@ -260,18 +261,18 @@ async def altered_relations(connection: Session, context: PostgresContext, migra
     """Return a message for each table, view or type of ours that differs."""
     scratch = fillings_of(f"stowhand_compared_{uuid.uuid4().hex}")
     expected: list[Row] = []
-    found: dict[str, str] = {}
+    existing: dict[str, str] = {}
     with suppress(psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction):
         async with connection.transaction():
-            for text in _tables(scratch, migrations):
+            for text in _table_texts(scratch, migrations):
                 await connection.execute(text.encode())
             expected = await _shape(connection, context, scratch)
-            found = dict(await _shape(connection, context, context.fillings))
+            existing = dict(await _shape(connection, context, context.fillings))
             raise psycopg.Rollback
-    return list(_differences(expected, found))
+    return list(_differences(expected, existing))
 
 
-def _tables(fillings: dict[str, str], migrations: Migrations) -> Iterator[str]:
+def _table_texts(fillings: dict[str, str], migrations: Migrations) -> Iterator[str]:
     schema = fillings["schema"]
     yield f"create schema {schema}"
     for migration in migrations.all:
@@ -285,9 +286,9 @@ async def _shape(connection: Session, context: PostgresContext, fillings: dict[s
     return await rows(connection, context.statements["shape"], ())
 
 
-def _differences(expected: list[Row], found: dict[str, str]) -> Iterator[str]:
-    for what, definition in expected:
-        if what not in found:
-            yield f"the {what} is gone"
-        elif found[what] != definition:
-            yield f"the {what} is not the one of this version"
+def _differences(expected: list[Row], existing: dict[str, str]) -> Iterator[str]:
+    for name, definition in expected:
+        if name not in existing:
+            yield f"the {name} is missing"
+        elif existing[name] != definition:
+            yield f"the {name} is not the one of this version"

@@ -46,7 +46,7 @@ class PostgresOnConnection:
 
     def enqueue_in(self, connection: object, job: NewJob) -> Job:
         enqueued = self._in_transaction.enqueue_in(connection, job)
-        assert isinstance(enqueued, Job)  # no library that lends its connection here is asynchronous
+        assert isinstance(enqueued, Job)  # no library that passes its connection here is asynchronous
         return enqueued
 
     def get(self, job_id: int) -> Job | None:
@@ -90,11 +90,11 @@ class PostgresOnConnection:
         asyncio.run(self._installer().uninstall())
 
     def _installer(self) -> Installer:
-        lent = _Lent(self._raw())
+        session = _OwnerSession(self._raw())
 
         @asynccontextmanager
         async def connect() -> AsyncIterator[Session]:
-            yield cast("Session", lent)
+            yield cast("Session", session)
 
         return Installer(self._context, connect)
 
@@ -112,8 +112,8 @@ class PostgresOnConnection:
         return cursor.fetchall()
 
 
-class _Lent:
-    """The owner's connection, as a session for the installer. Its calls block. The transaction is the owner's."""
+class _OwnerSession:
+    """The owner's connection as a session for the installer. Calls block, and run in the owner's transaction."""
 
     needs_transaction = False
 
@@ -121,7 +121,7 @@ class _Lent:
         self._raw = raw
         self._cursor: Any = None
 
-    def reader(self) -> _Lent:
+    def reader(self) -> _OwnerSession:
         return self
 
     def prepare_setting(self, should_prepare: bool | None) -> None:

@@ -19,7 +19,7 @@ from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import Row
 
 MAX_ROWS_PER_PURGE = 5000
-"""One transaction with so many rows takes some tens of milliseconds, so others wait only briefly for their locks."""
+"""A transaction with this number of rows takes some tens of milliseconds, so others wait only briefly for locks."""
 
 
 class Operator:

@@ -1,4 +1,4 @@
-"""Reader that answers the questions of the kernel, each in a transaction whose settings ensure plans by index."""
+"""Reader for the questions of the kernel, each in a transaction whose settings ensure plans by index."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from stowhand.stores.postgres.queue.context import PostgresContext
 from stowhand.stores.postgres.queue.rows import read_job
 
 T = TypeVar("T")
-# Statistics may be wrong under load, and parallel workers take longer to start than the read.
-SETTINGS = b"""
+# Statistics may be wrong under load, and starting parallel workers takes longer than the read.
+PLANNER_SETTINGS = b"""
     select pg_catalog.set_config('enable_seqscan', 'off', true),
            pg_catalog.set_config('enable_bitmapscan', 'off', true),
            pg_catalog.set_config('enable_sort', 'off', true),
@@ -25,7 +25,7 @@ SETTINGS = b"""
            pg_catalog.set_config('max_parallel_workers_per_gather', '0', true),
            pg_catalog.set_config('jit', 'off', true)
 """
-_TYPES = {
+_VALUE_TYPES = {
     **dict.fromkeys(("task", "serial", "key", "flag", "queue", "worker", "error", "state", "above"), "text"),
     **dict.fromkeys(("id", "after", "below", "first", "limit", "rows", "max_rows", "max_jobs"), "bigint"),
     **dict.fromkeys(("since", "until", "at", "before", "run_at"), "timestamptz"),
@@ -33,19 +33,19 @@ _TYPES = {
     **dict.fromkeys(("priority", "seconds"), "int"),
     "ids": "bigint[]",
 }
-_NOW = "coalesce(%(now)s::timestamptz, now())"
+_NOW_EXPRESSION = "coalesce(%(now)s::timestamptz, now())"
 # The conditions are those of the index live_by_task.
-_READY = (
+_READY_JOBS = (
     "{schema}.live where queue is null and worker is null and finished_at is null and serial is null and resets < 2"
 )
-_QUEUED = (
+_QUEUED_JOBS = (
     "{schema}.live where queue is not null and worker is null and finished_at is null and serial is null and resets < 2"
 )
-_IN_ORDER = "{schema}.live where state in ('queued', 'errored') and serial is null and resets < 2"
-_SERIAL = "{schema}.live where state in ('queued', 'errored') and serial is not null and resets < 2"
+_JOBS_IN_ORDER = "{schema}.live where state in ('queued', 'errored') and serial is null and resets < 2"
+_SERIAL_JOBS = "{schema}.live where state in ('queued', 'errored') and serial is not null and resets < 2"
 
 
-def _next(columns: str, jobs: str) -> str:
+def _join_next(columns: str, jobs: str) -> str:
     """Return the join of a row with the first job after it in an index.
 
     The limit in the lateral subquery enforces the use of the index. Without statistics, the planner would read the
@@ -65,7 +65,7 @@ _TOTAL_THROUGHPUT = """(
     select 60, begins, '', tally from {schema}.throughput where seconds = 60 and begins > (
         select coalesce(max(begins), '-infinity') from {schema}.throughput where seconds = -60)
 ) as total"""
-_FILLINGS = {
+_DIALECT_FILLINGS = {
     "live": "{schema}.live",
     "past": "{schema}.history",
     "live_jobs": "{schema}.live_jobs",
@@ -78,14 +78,14 @@ _FILLINGS = {
     "pauses": "{schema}.pauses",
     "task_queues": "{schema}.task_queues",
     "paused_serials": "(select name as serial, paused_at as since from {schema}.serials where paused_at is not null)",
-    "next_ready": _next("task, priority", _READY),
-    "next_queued": _next("queue, task, priority", _QUEUED),
-    "next_serial": _next("serial, task, priority", _SERIAL),
-    "ready": _READY,
-    "queued": _QUEUED,
-    "ready_by_place": f"{_IN_ORDER} and queue is null",
-    "queued_by_place": _IN_ORDER,
-    "serial": _SERIAL,
+    "next_ready": _join_next("task, priority", _READY_JOBS),
+    "next_queued": _join_next("queue, task, priority", _QUEUED_JOBS),
+    "next_serial": _join_next("serial, task, priority", _SERIAL_JOBS),
+    "ready": _READY_JOBS,
+    "queued": _QUEUED_JOBS,
+    "ready_by_place": f"{_JOBS_IN_ORDER} and queue is null",
+    "queued_by_place": _JOBS_IN_ORDER,
+    "serial": _SERIAL_JOBS,
     "suspects": "{schema}.live where state in ('queued', 'errored') and resets >= 2",
     "running": "{schema}.live where state = 'processing'",
     "failed": "{schema}.live where state = 'failed'",
@@ -107,12 +107,12 @@ class Reader:
         self._context = context
         schema = context.fillings["schema"].replace("%", "%%")
         self._dialect = Dialect(
-            {name: text.replace("{schema}", schema) for name, text in _FILLINGS.items()},
-            format_value=lambda name: _NOW if name == "now" else f"%({name})s::{_TYPES[name]}",
-            format_membership=lambda column, name: f"{column} = any(%({name})s::{_TYPES[name]})",
+            {name: text.replace("{schema}", schema) for name, text in _DIALECT_FILLINGS.items()},
+            format_value=lambda name: _NOW_EXPRESSION if name == "now" else f"%({name})s::{_VALUE_TYPES[name]}",
+            format_membership=lambda column, name: f"{column} = any(%({name})s::{_VALUE_TYPES[name]})",
         )
 
-    async def answer(self, ask: Callable[[], Question[T]], *, is_long: bool = False) -> T:
+    async def answer(self, start: Callable[[], Question[T]], *, is_long: bool = False) -> T:
         """Answer a question on a connection of the pool, in one snapshot.
 
         Without the snapshot, a job that is claimed meanwhile could be counted neither as ready nor as running.
@@ -122,10 +122,10 @@ class Reader:
                 self._context.pool.connection("inspect") as connection,
                 connection.read_transaction(one_snapshot=True),
             ):
-                await connection.execute(SETTINGS)
-                return await self._drive(ask(), connection)
+                await connection.execute(PLANNER_SETTINGS)
+                return await self._run_queries(start(), connection)
 
-    async def _drive(self, question: Question[T], connection: Session) -> T:
+    async def _run_queries(self, question: Question[T], connection: Session) -> T:
         now = {"now": self._context.now()}
         try:
             query = next(question)

@@ -10,7 +10,7 @@ from stowhand.stores.database.link import Row
 from stowhand.stores.database.statements import plain_array
 from stowhand.stores.postgres.queue.context import PostgresContext
 
-_GONE, _UNKNOWN = "gone", "unknown"
+_GONE_STATE, _UNKNOWN_STATE = "gone", "unknown"
 
 
 class Results:
@@ -35,8 +35,8 @@ class Results:
 
 def _standing(row: Row) -> JobStanding:
     job_id, state, attempts, resets, last_error, result, started_at, finished_at, revision, replaced = row
-    if state in (_GONE, _UNKNOWN):
-        return JobStanding(job_id, is_known=state == _GONE)
+    if state in (_GONE_STATE, _UNKNOWN_STATE):
+        return JobStanding(job_id, is_known=state == _GONE_STATE)
     return JobStanding(
         job_id, State(state), attempts=attempts, resets=resets, last_error=last_error, result_text=result,
         started_at=started_at, finished_at=finished_at, revision=revision, replaced=replaced,

@@ -16,20 +16,20 @@ from stowhand.stores.kernel.columns import COLUMN_NAMES, DETAILS, KEPT_COLUMN_NA
 
 Row = tuple[Any, ...]
 
-_FIELDS = tuple(ATTRIBUTE_NAMES[name] for name in COLUMN_NAMES)
-CLAIMED = (
+_ATTRIBUTES = tuple(ATTRIBUTE_NAMES[name] for name in COLUMN_NAMES)
+CLAIMED_COLUMN_NAMES = (
     *("id", "task", "payload", "serial", "priority", "run_at", "attempts", "max_attempts", "resets", "max_resets"),
     *("key", "flags", "last_error", "revision", "created_at", "updated_at", "started_at"),
     *Job.__struct_encode_fields__[Job.__struct_encode_fields__.index("progress_text") + 1 :],
 )
 """The columns of a claim besides ``epoch``: those that ``read_claims`` names, and all declared later."""
-_OF_GRAPHILE = (
+_GRAPHILE_COLUMN_NAMES = (
     *("id", "serial", "task", "payload", "priority", "run_at", "attempts", "max_attempts", "last_error", "created_at"),
     *("updated_at", "key", "worker", "revision", "flags"),
 )
-_SHOWN = [name for name in COLUMN_NAMES if name not in (*_OF_GRAPHILE, "result")]
+_SHOWN_COLUMN_NAMES = [name for name in COLUMN_NAMES if name not in (*_GRAPHILE_COLUMN_NAMES, "result")]
 """The columns of the view ``jobs`` that graphile-worker does not have."""
-_TYPES = {
+_TYPES_BY_KIND = {
     Kind.TEXT: "text",
     Kind.JSON: "text",
     Kind.STATE: "text",
@@ -39,40 +39,40 @@ _TYPES = {
     Kind.MOMENT: "timestamptz",
     Kind.NAMES: "text[]",
 }
-_TYPE_OF = {field.name: _TYPES[field.kind] for field in FIELDS}
+_TYPES_BY_NAME = {field.name: _TYPES_BY_KIND[field.kind] for field in FIELDS}
 
-_QUEUE = {"queue": "coalesce(queue, 'default')"}
+_QUEUE_EXPRESSION = {"queue": "coalesce(queue, 'default')"}
 """The displayed queue: the table has NULL for ``default``."""
 _PROCESSING = State.PROCESSING
-_STATES = {state.value: state for state in State}
+_STATES_BY_VALUE = {state.value: state for state in State}
 
 
 def column_fillings() -> dict[str, str]:
     """Return the fillings of the {braces} in statements.sql that stand for columns of a job."""
-    payload = {"payload": "payload::text"} | _QUEUE
+    payload = {"payload": "payload::text"} | _QUEUE_EXPRESSION
     # Reading a time costs more than any other value, so a time equal to another is not sent.
     times = {"created_at": "nullif(created_at, run_at)", "updated_at": "nullif(updated_at, created_at)"}
     live = {"result": "null::text", "last_worker": "coalesce(worker, last_worker)"}
-    others = [name for name in DETAILS if name not in ("max_attempts", "queue")]
+    other_details = [name for name in DETAILS if name not in ("max_attempts", "queue")]
     return {
-        "live_job": _columns(payload | live),
-        "any_job": _columns(payload | {"result": "result::text"}),
-        "claimed_job": f"{_columns(times, CLAIMED)}, epoch",
+        "live_job": _select_list(payload | live),
+        "any_job": _select_list(payload | {"result": "result::text"}),
+        "claimed_job": f"{_select_list(times, CLAIMED_COLUMN_NAMES)}, epoch",
         "details": named(DETAILS),
-        "detail_values": ", ".join(f"%s::{_TYPE_OF[name]}" for name in DETAILS),
-        "detail_arguments": ", ".join(f"_{name} => %s::{_TYPE_OF[name]}" for name in DETAILS),
-        "other_details": named(others),
-        "other_values": named(others, "v"),
+        "detail_values": ", ".join(f"%s::{_TYPES_BY_NAME[name]}" for name in DETAILS),
+        "detail_arguments": ", ".join(f"_{name} => %s::{_TYPES_BY_NAME[name]}" for name in DETAILS),
+        "other_details": named(other_details),
+        "other_values": named(other_details, "v"),
     }
 
 
 def function_fillings() -> dict[str, str]:
     """Return the lists of columns in the texts of functions and views."""
     text = {"payload": "payload::text"}
-    live = {"result": "null::json", "last_worker": "coalesce(worker, last_worker)"} | _QUEUE
-    past = {"worker": "null::text", "last_worker": "worker"} | _QUEUE
+    live = {"result": "null::json", "last_worker": "coalesce(worker, last_worker)"} | _QUEUE_EXPRESSION
+    past = {"worker": "null::text", "last_worker": "worker"} | _QUEUE_EXPRESSION
     past |= {"progress": "null::float8", "progress_text": "null::text"}
-    types = _TYPE_OF | {"id": "bigint"}
+    types = _TYPES_BY_NAME | {"id": "bigint"}
     arguments = {"payload": "_payload => _new.payload::json", "key_mode": "_mode => _new.key_mode"}
     new = NewJob.__struct_fields__
     last_worker = {"last_worker": "coalesce(worker, last_worker) as last_worker"}
@@ -84,12 +84,12 @@ def function_fillings() -> dict[str, str]:
         "live_row": select(live),
         "past_row": select(past),
         "live_job": select(live | text | {"result": "null::text"}),
-        "unended_job": _columns(unended, [name for name in COLUMN_NAMES if name != "result"]),
+        "unended_job": _select_list(unended, [name for name in COLUMN_NAMES if name != "result"]),
         "past_job": select(past | text | {"result": "result::text"}),
-        "shown": ", ".join(shown.get(name, name) for name in _SHOWN),
-        "job_shown": ", ".join(job_shown.get(name, f"_job.{name}") for name in _SHOWN),
-        "claimed": ", ".join(claimed.get(name, f"j.{name}") for name in CLAIMED),
-        "claimed_types": ", ".join(f"{name} {types[name]}" for name in CLAIMED),
+        "shown": ", ".join(shown.get(name, name) for name in _SHOWN_COLUMN_NAMES),
+        "job_shown": ", ".join(job_shown.get(name, f"_job.{name}") for name in _SHOWN_COLUMN_NAMES),
+        "claimed": ", ".join(claimed.get(name, f"j.{name}") for name in CLAIMED_COLUMN_NAMES),
+        "claimed_types": ", ".join(f"{name} {types[name]}" for name in CLAIMED_COLUMN_NAMES),
         "kept": named(KEPT_COLUMN_NAMES),
         "gone_kept": named(KEPT_COLUMN_NAMES, "g"),
         "details": named(DETAILS),
@@ -98,14 +98,14 @@ def function_fillings() -> dict[str, str]:
         "new_details": named(DETAILS, "_new"),
         "given_details": ", ".join(f"_{name}" for name in DETAILS),
         "set_details": ", ".join(f"{name} = _{name}" for name in DETAILS),
-        "detail_parameters": ", ".join(f"_{name} {_TYPE_OF[name]} default null" for name in DETAILS),
+        "detail_parameters": ", ".join(f"_{name} {_TYPES_BY_NAME[name]} default null" for name in DETAILS),
         "new_names": ", ".join(map(quote_text, new)),
         "new_arguments": ", ".join(arguments.get(name, f"_{name} => _new.{name}") for name in new),
     }
 
 
-def _columns(instead: Mapping[str, str], names: Sequence[str] = COLUMN_NAMES) -> str:
-    return ", ".join(instead.get(name, name) for name in names)
+def _select_list(replacements: Mapping[str, str], names: Sequence[str] = COLUMN_NAMES) -> str:
+    return ", ".join(replacements.get(name, name) for name in names)
 
 
 def read_claims(rows: Sequence[Row], worker: str, token: str) -> list[Claim[Job]]:
@@ -114,17 +114,17 @@ def read_claims(rows: Sequence[Row], worker: str, token: str) -> list[Claim[Job]
     Every claimed job passes here. Arguments by name would take three times as long. Each time is converted once, as
     the jobs of a batch share most times.
     """
-    moments = TimestampCache()
+    timestamps = TimestampCache()
     claims = []
     for (id_, task, payload, serial, priority, run_at, attempts, max_attempts, resets, max_resets, key, flags,
-         last_error, revision, created_at, updated_at, started_at, *others, epoch) in rows:  # fmt: skip
-        due = moments[run_at]
-        created = due if created_at is None else moments[created_at]
+         last_error, revision, created_at, updated_at, started_at, *other_values, epoch) in rows:  # fmt: skip
+        due = timestamps[run_at]
+        created = due if created_at is None else timestamps[created_at]
         job = Job(
             id_, task, payload, _PROCESSING, serial, priority, due, attempts, max_attempts, created, resets, max_resets,
             key, tuple(flags) if flags else (), last_error, revision,
-            created if updated_at is None else moments[updated_at], moments[started_at], None, worker, False, None,
-            worker, None, None, *others,
+            created if updated_at is None else timestamps[updated_at], timestamps[started_at], None, worker, False,
+            None, worker, None, None, *other_values,
         )  # fmt: skip
         claims.append(Claim(Lease(id_, token, epoch), job, task, attempts, max_attempts, serial, resets))
     return claims
@@ -132,8 +132,8 @@ def read_claims(rows: Sequence[Row], worker: str, token: str) -> list[Claim[Job]
 
 def read_job(row: Row) -> Job:
     """Convert a row of any statement that returns jobs."""
-    fields = dict(zip(_FIELDS, row, strict=True))
-    fields["state"] = _STATES[fields["state"]]
+    fields = dict(zip(_ATTRIBUTES, row, strict=True))
+    fields["state"] = _STATES_BY_VALUE[fields["state"]]
     fields["flags"] = tuple(fields["flags"] or ())
     return Job(**fields)
 

@@ -76,8 +76,8 @@ class Settlements:
             return dict(await self._settler.run(connection, query))
         async with connection.transaction():
             accepted = dict(await self._settler.run(connection, query))
-            going_on = [job for entry, job in follow_ups if accepted.get(pair(entry)) is entry[1].state]
-            await self._enqueue(connection, going_on)
+            accepted_jobs = [job for entry, job in follow_ups if accepted.get(pair(entry)) is entry[1].state]
+            await self._enqueue(connection, accepted_jobs)
         return accepted
 
     async def _enqueue(self, connection: Connection, jobs: Sequence[NewJob]) -> None:
@@ -87,19 +87,19 @@ class Settlements:
         if len(jobs) == 1:
             await self._rows(connection, *call_of(jobs[0], self._context.now()))
             return
-        in_order = sorted(jobs, key=lambda job: job.key or "")  # the order in which one statement locks keys
-        for start in range(0, len(in_order), MAX_JOBS_PER_CHUNK):
+        ordered_jobs = sorted(jobs, key=lambda job: job.key or "")  # the order in which one statement locks keys
+        for start in range(0, len(ordered_jobs), MAX_JOBS_PER_CHUNK):
             await self._rows(
-                connection, *call_of_each(in_order[start : start + MAX_JOBS_PER_CHUNK], self._context.now())
+                connection, *call_of_each(ordered_jobs[start : start + MAX_JOBS_PER_CHUNK], self._context.now())
             )
 
     async def _rows(self, connection: Connection, name: str, values: Sequence[object]) -> list[Row]:
         return await rows(connection, self._context.statements[name], values, self._context.dialer.prepared or None)
 
 
-CONTINUED = "continued"
+CONTINUED_STATE = "continued"
 """Sent instead of ``completed`` for a step of a flow whose job continues (``way_back`` in settle.sql)."""
-_VERDICTS: dict[str, Verdict] = {"busy": Verdict.BUSY, "lost": Verdict.LOST}
+_VERDICTS_BY_NAME: dict[str, Verdict] = {"busy": Verdict.BUSY, "lost": Verdict.LOST}
 
 
 class QueuePlan:
@@ -139,13 +139,13 @@ class QueuePlan:
         settlements = [settlement for _, settlement in entries]
         values = (
             *pairs([lease for lease, _ in entries]),
-            text_array(CONTINUED if continues(each) else each.state for each in settlements),
-            plain_array(each.delay for each in settlements),
-            plain_array(each.refund for each in settlements),
-            text_array(each.error for each in settlements),
-            text_array(each.error_class for each in settlements),
-            text_array(each.result for each in settlements),
-            text_array(each.payload for each in settlements),
+            text_array(CONTINUED_STATE if continues(settlement) else settlement.state for settlement in settlements),
+            plain_array(settlement.delay for settlement in settlements),
+            plain_array(settlement.refund for settlement in settlements),
+            text_array(settlement.error for settlement in settlements),
+            text_array(settlement.error_class for settlement in settlements),
+            text_array(settlement.result for settlement in settlements),
+            text_array(settlement.payload for settlement in settlements),
             self._context.keep,
             self._context.now(),
         )
@@ -159,7 +159,7 @@ class QueuePlan:
             job_id, token, found, state = row
             if found == "settled":
                 return (job_id, token), recorded_before(settlements[job_id, token], State(state))
-            return (job_id, token), _VERDICTS.get(found)
+            return (job_id, token), _VERDICTS_BY_NAME.get(found)
 
         values = self._context.values(**self._context.leases([lease for lease, _ in entries]))
         return Query(self._context.statement("look"), values, read)

@@ -47,17 +47,17 @@ class PostgresStore:
         self._settlements = Settlements(context)
         self.capabilities = Capabilities(has_queues=True, settle_and_claim=self._settlements.settle_and_claim)
         announcement = IdleAnnouncement(context.statements)
-        behind_pooler = _POOLER_WARNING if options.listen_url is None else None
+        pooler_warning = _POOLER_WARNING if options.listen_url is None else None
         self._listener = Listener(
             context.listen_dialer,
             lambda: context.role("listen"),
             context.channel,
-            behind_pooler,
+            pooler_warning,
             announcement,
             self.notices.listening,
         )
-        passed = PassedOver("job", lambda warning: self.notices.warn(warning, ""))
-        self._claims = Claims(context, self._listener, announcement, passed)
+        passed_over = PassedOver("job", lambda warning: self.notices.warn(warning, ""))
+        self._claims = Claims(context, self._listener, announcement, passed_over)
         self.jobs = Producer(context)
         self.transactions = InTransaction(context)
         self.inspect = Inspector(Reader(context))
@@ -108,7 +108,7 @@ class PostgresStore:
         """Wait for a notification. Return True if there may be new jobs."""
         notified = await self._listener.wait(timeout)
         if notified:
-            self._claims.notified()
+            self._claims.on_notification()
         return notified
 
     @property

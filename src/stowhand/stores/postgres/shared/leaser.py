@@ -1,4 +1,4 @@
-"""Renews, releases and resets leases, on a connection for the heartbeater's own loop."""
+"""Renewal, release and reset of leases, on a connection for the heartbeater's own loop."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from stowhand.stores.verdicts import Pair
 
 C = TypeVar("C", bound=Context)
 T = TypeVar("T")
-PAGE = 1000
+MAX_ROWS_PER_PAGE = 1000
 
 
 class Leaser(Generic[C]):
     """The common part of the heartbeats of the queue and of a user's table.
 
     The two files statements.sql have statements with the same names and result columns, but different SQL. Only one
-    call runs at a time, on one loop. Every method raises StoreUnreachable, and may be repeated.
+    call runs at a time, on one loop. Every method may raise StoreUnreachable, and may be repeated.
     """
 
     def __init__(self, context: C, calls: Calls = UNREPORTED) -> None:
@@ -46,19 +46,19 @@ class Leaser(Generic[C]):
         answers: dict[str, set[Pair]] = {"lost": set(), "canceled": set(), "busy": set()}
 
         async def beat(part: Sequence[Lease]) -> list[Row]:
-            return await self._try("beat", **self._context.leases(part), lease=lease)
+            return await self._run_once("beat", **self._context.leases(part), lease=lease)
 
-        answered, refused = await self._write_each("beat", leases, beat, lambda one: one.job_id)
-        for key, token, found in answered:
-            if found == "moved":
+        rows, refused = await self._write_each("beat", leases, beat, lambda lease: lease.job_id)
+        for key, token, outcome in rows:
+            if outcome == "moved":
                 self._refused.append(
                     RefusedChange(self._context.job_id(key), "beat", self._context.changed_claim_reason)
                 )
-                found = "lost"
-            if found != "renewed":
-                answers[found].add((self._context.job_id(key), token))
-        answers["refused"] = {one.pair for one in refused}
-        return Pulse(**{name: frozenset(found) for name, found in answers.items()})
+                outcome = "lost"
+            if outcome != "renewed":
+                answers[outcome].add((self._context.job_id(key), token))
+        answers["refused"] = {lease.pair for lease in refused}
+        return Pulse(**{name: frozenset(outcome) for name, outcome in answers.items()})
 
     @reported
     async def release(self, leases: Sequence[Lease]) -> Sequence[Lease]:
@@ -67,24 +67,24 @@ class Leaser(Generic[C]):
             return []
 
         async def release(part: Sequence[Lease]) -> list[Row]:
-            return await self._try("release", **self._context.leases(part))
+            return await self._run_once("release", **self._context.leases(part))
 
-        released, refused = await self._write_each("release", leases, release, lambda one: one.job_id)
-        done = {self._context.job_id(row[0]) for row in released} | {one.job_id for one in refused}
+        released, refused = await self._write_each("release", leases, release, lambda lease: lease.job_id)
+        done = {self._context.job_id(row[0]) for row in released} | {lease.job_id for lease in refused}
         missed = [lease for lease in leases if lease.job_id not in done]
         if not missed:
             return []
         nothing = [""] * len(missed)
         with self._context.translated():
-            looked = await self._ask("look", **self._context.leases(missed), states=nothing, errors=nothing)
-        found = {(self._context.job_id(key), token): outcome for key, token, outcome, *_ in looked}
-        return [lease for lease in missed if found.get((lease.job_id, lease.token)) == "busy"]
+            looked = await self._run("look", **self._context.leases(missed), states=nothing, errors=nothing)
+        outcome = {(self._context.job_id(key), token): outcome for key, token, outcome, *_ in looked}
+        return [lease for lease in missed if outcome.get((lease.job_id, lease.token)) == "busy"]
 
     @reported
     async def foreign(self, own_leases: Sequence[Lease], slack: float) -> Foreign | None:
-        """Look for foreign leases."""
+        """Read the foreign leases."""
         with self._context.translated():
-            ((late, ends_in),) = await self._ask("foreign_leases", **self._context.leases(own_leases), slack=slack)
+            ((late, ends_in),) = await self._run("foreign_leases", **self._context.leases(own_leases), slack=slack)
         return Foreign(has_expired=late, expires_in=ends_in)
 
     @reported
@@ -103,11 +103,11 @@ class Leaser(Generic[C]):
     @reported
     async def reset_lease(self, lease: Lease) -> Sequence[ResetJob]:
         """Reset the job of this lease."""
-        about = {"id": lease.job_id, "token": lease.token, "epoch": lease.epoch}
-        return await self._reset(await self._find("find_held_by_lease", **about))
+        values = {"id": lease.job_id, "token": lease.token, "epoch": lease.epoch}
+        return await self._reset(await self._find("find_held_by_lease", **values))
 
     def refused(self) -> Sequence[RefusedChange]:
-        """Return what the database refused to change since the last call."""
+        """Return the changes that the database has refused since the last call."""
         refused, self._refused = self._refused, []
         return refused
 
@@ -121,31 +121,31 @@ class Leaser(Generic[C]):
 
     async def _find(self, name: str, **values: object) -> list[Row]:
         with self._context.translated():
-            return await self._ask(name, page=PAGE, **values)
+            return await self._run(name, page=MAX_ROWS_PER_PAGE, **values)
 
-    async def _reset(self, found: Sequence[Row], slack: float | None = None) -> Sequence[ResetJob]:
+    async def _reset(self, outcome: Sequence[Row], slack: float | None = None) -> Sequence[ResetJob]:
         """Reset rows by the rules of ``lifecycle.reset``, if they have not changed since they were found."""
-        if not found:
+        if not outcome:
             return []
 
         async def reset(part: Sequence[Row]) -> list[Row]:
-            decided = [lifecycle.reset(resets=row[5], max_resets=row[6], max_attempts=row[7]) for row in part]
-            return await self._try(
+            decisions = [lifecycle.reset(resets=row[5], max_resets=row[6], max_attempts=row[7]) for row in part]
+            return await self._run_once(
                 "reset",
                 ids=[row[0] for row in part],
                 marks=[row[1] for row in part],
                 epochs=[row[2] for row in part],
-                states=[decision.state.value for decision in decided],
-                errors=[decision.error for decision in decided],
+                states=[decision.state.value for decision in decisions],
+                errors=[decision.error for decision in decisions],
                 slack=slack,
             )
 
-        answered, _ = await self._write_each("reset", found, reset, lambda row: self._context.job_id(row[0]))
-        became = {key: State(state) for key, state in answered}
+        rows, _ = await self._write_each("reset", outcome, reset, lambda row: self._context.job_id(row[0]))
+        states_by_key = {key: State(state) for key, state in rows}
         return [
-            ResetJob(self._context.job_id(key), task, became[key], worker or None, age)
-            for key, _, _, task, worker, _, _, _, age in found
-            if key in became
+            ResetJob(self._context.job_id(key), task, states_by_key[key], worker or None, age)
+            for key, _, _, task, worker, _, _, _, age in outcome
+            if key in states_by_key
         ]
 
     async def _write_each(
@@ -162,10 +162,10 @@ class Leaser(Generic[C]):
             self._refused.append(RefusedChange(job_id(item), operation, clean(postgres_errors.first_line(error))))
         return result.rows, [item for item, _ in result.refused]
 
-    async def _ask(self, name: str, /, **values: object) -> list[Row]:
-        """Run a statement, repeated a few times after transient errors. Raises psycopg's errors."""
-        return await retry_transient(lambda: self._try(name, **values), self._clock)
+    async def _run(self, name: str, /, **values: object) -> list[Row]:
+        """Run a statement, repeated a few times after transient errors. Raise psycopg's errors."""
+        return await retry_transient(lambda: self._run_once(name, **values), self._clock)
 
-    async def _try(self, name: str, /, **values: object) -> list[Row]:
+    async def _run_once(self, name: str, /, **values: object) -> list[Row]:
         statement, parameters = self._context.statement(name), self._context.values(**values)
         return await self._link.rows(statement, parameters, lambda: self._context.heartbeat_timeout_seconds)

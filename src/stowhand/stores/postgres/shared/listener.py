@@ -24,11 +24,11 @@ PROOF_INTERVAL_SECONDS = 25.0
 """Silence after which the connection must prove that it still listens."""
 _CONNECTION_ERRORS = (psycopg.Error, StoreError, OSError)
 _IS_LISTENING = b"select count(*) from pg_catalog.pg_listening_channels() c where c = %s"
-_BACKEND = b"select pg_catalog.pg_backend_pid()"
+_BACKEND_PID = b"select pg_catalog.pg_backend_pid()"
 
 
 class Announcement:
-    """State of the worker that its listening connection announces, so that only waiting workers are notified.
+    """State of the worker that its listening connection announces, so that only idle workers are notified.
 
     This base announces nothing: every enqueue notifies.
     """
@@ -41,65 +41,65 @@ class Announcement:
         """Start the announcement on a connection that has just started to listen."""
 
     async def update(self, connection: Connection) -> bool:
-        """Update the announcement. True if no enqueue notified the worker before, so there may be new work."""
+        """Update the announcement. Return True if no enqueue notified the worker before, so there may be new work."""
         return False
 
     def end(self) -> None:
         """End the announcement: its connection is lost."""
 
-    def woken(self, now: float) -> None:
-        """Note that a notification woke the worker."""
+    def note_wakeup(self, now: float) -> None:
+        """Record that a notification woke the worker."""
 
-    def next_look(self) -> float:
+    def next_recheck_at(self) -> float:
         """Return the next time when there may be new work without a notification."""
         return float("inf")
 
-    def look(self, now: float) -> bool:
-        """Return True once for each of those times that has passed."""
+    def take_recheck(self, now: float) -> bool:
+        """Return True once for each of these times that has passed."""
         return False
 
 
 class Listener:
-    """Waits for notifications. Reconnects with growing pauses, and sleeps while that fails."""
+    """A connection that waits for notifications. It reconnects with growing pauses."""
 
     def __init__(
         self,
         dialer: Dialer,
         role: Callable[[], str],
         channel: str | None,
-        behind_pooler: str | None,
+        pooler_warning: str | None,
         announcement: Announcement,
-        report: OnListening = lambda state, error, connection: None,
+        on_change: OnListening = lambda state, error, connection: None,
     ) -> None:
         """Create a listener that is not connected yet.
 
         Args:
             dialer: Opens connections.
             role: The role in the connection's name.
-            channel: ``None`` where nothing notifies.
-            behind_pooler: The warning for an address of a pooler, behind which a LISTEN reaches nobody. ``None``: trust
-                the address.
+            channel: The channel; ``None`` if nothing notifies.
+            pooler_warning: The warning for the address of a pooler, behind which no notification arrives. ``None``: do
+                not check the address.
             announcement: The announced state of the worker.
-            report: Called with each change of the listening connection.
+            on_change: Called with each change of the listening connection.
 
         """
         self._dialer = dialer
         self._role = role
         self._channel = channel
-        self._behind_pooler = behind_pooler
+        self._pooler_warning = pooler_warning
         self._announcement = announcement
         self._clock = SystemClock()
-        self._on_change = report
+        self._on_change = on_change
         self._connection: Connection | None = None
-        self._lock = asyncio.Lock()
-        """Held by a wait: one at a time."""
-        self._turn = asyncio.Lock()
+        self._wait_lock = asyncio.Lock()
+        """Held by a wait, so that only one runs at a time."""
+        self._use_lock = asyncio.Lock()
         """Held by a user of the connection. A wait releases it while it sleeps."""
         self._has_stopped_listening = False
         """Whether the connection no longer listens."""
-        self.prove_every = PROOF_INTERVAL_SECONDS
+        self.proof_interval_seconds = PROOF_INTERVAL_SECONDS
         self._proven_at = float("-inf")
-        self._notified = False
+        self._has_notification = False
         """Whether a notification arrived with the reply to a statement."""
         self._pause: Backoff = exponential(base=0.5, cap=30.0, jitter=0.2)
         self._failures = 0
@@ -111,30 +111,30 @@ class Listener:
         return self._connection is not None
 
     async def wait(self, timeout: float) -> bool:
-        """Return True when there may be new work; False after ``timeout`` seconds. Never raises."""
+        """Return True when there may be new work; False after ``timeout`` seconds. Never raise an error."""
         deadline = self._clock.monotonic() + timeout
         if self._channel is not None:
-            async with self._lock:
+            async with self._wait_lock:
                 try:
-                    async with self._turn:
-                        if await self._ready(self._channel):
+                    async with self._use_lock:
+                        if await self._prepare(self._channel):
                             return True
                     if self._connection is not None:
                         return await self._next_notification(self._connection, deadline)
                 except _CONNECTION_ERRORS as error:
                     self._report("error", error)
                     await self.close()
-                    self._retry_at = 0.0  # it worked before: connect again at once
+                    self._retry_at = 0.0  # the connection worked before, so connect again at once
                     try:
-                        async with self._turn:
-                            return await self._ready(self._channel)
+                        async with self._use_lock:
+                            return await self._prepare(self._channel)
                     except _CONNECTION_ERRORS as second_error:
                         self._report("error", second_error)
                         self._postpone()
                 except BaseException:
                     # Canceled during a statement: the connection's state is unknown.
-                    is_in_use = self._turn.locked()  # by somebody else, who goes on
-                    if self._connection is not None and not is_in_use and not is_idle(self._connection):
+                    is_used_elsewhere = self._use_lock.locked()  # another caller continues to use it
+                    if self._connection is not None and not is_used_elsewhere and not is_idle(self._connection):
                         await self.close()
                     raise
         await self._clock.sleep(max(deadline - self._clock.monotonic(), 0.0))
@@ -143,12 +143,12 @@ class Listener:
     async def ask(self, statement: bytes, values: Values) -> list[Row] | None:
         """Run a statement on the connection while a wait sleeps. ``None`` if there is no free connection now.
 
-        Raises psycopg's errors, and TimeoutError earlier than elsewhere, because the statement is a ping too.
+        Raise psycopg's errors, and TimeoutError earlier than elsewhere, because the statement is a ping too.
         """
         connection = self._connection
-        if connection is None or self._turn.locked():
+        if connection is None or self._use_lock.locked():
             return None
-        async with self._turn:
+        async with self._use_lock:
             try:
                 with connection.answering_within(PING_TIMEOUT_SECONDS):
                     return await rows(connection, statement, values, self._dialer.prepared)
@@ -156,8 +156,8 @@ class Listener:
                 # psycopg has removed the reader, and an error may have closed the connection.
                 self._announcement.changed.set()
 
-    def proven(self, *, listens: bool) -> None:
-        """Note whether a statement has proved that the connection still listens."""
+    def note_proof(self, *, listens: bool) -> None:
+        """Record whether a statement has proved that the connection still listens."""
         self._proven_at = self._clock.monotonic()
         self._has_stopped_listening = not listens
 
@@ -173,8 +173,8 @@ class Listener:
         if connection is not None:
             await disconnect(connection)
 
-    async def _ready(self, channel: str) -> bool:
-        """Connect, or prove the connection now and then. True: it listens only since now, and may have missed some."""
+    async def _prepare(self, channel: str) -> bool:
+        """Connect, or test the connection at intervals. Return True if it has just begun to listen."""
         if self._connection is None:
             if self._clock.monotonic() < self._retry_at:
                 return False
@@ -185,10 +185,10 @@ class Listener:
                 self._postpone()
                 return False
             return True
-        if self._clock.monotonic() - self._proven_at < self.prove_every:
+        if self._clock.monotonic() - self._proven_at < self.proof_interval_seconds:
             return False
         if not await self._is_listening(self._connection, channel):
-            self._report("error", _forgotten())
+            self._report("error", _lost_listen_error())
             await self.close()
             await self._listen(channel)
             return True
@@ -199,12 +199,12 @@ class Listener:
         self._report("connecting")
         connection = await self._dialer.dial(self._role())
         try:
-            if self._behind_pooler is not None:
-                # A pooler is known by its process number, which is not the server's.
-                ((pid,),) = await rows(connection, _BACKEND, (), False)
+            if self._pooler_warning is not None:
+                # Behind a pooler, the process number of the connection is not that of the server.
+                ((pid,),) = await rows(connection, _BACKEND_PID, (), False)
                 if pid != connection.info.backend_pid:
-                    raise StoreError(self._behind_pooler)
-            connection.add_notify_handler(self._note)
+                    raise StoreError(self._pooler_warning)
+            connection.add_notify_handler(self._on_notification)
             await rows(connection, f"listen {quote_identifier(channel)}".encode(), (), False)
             await self._announcement.begin(connection)
         except BaseException:
@@ -217,47 +217,47 @@ class Listener:
 
     @staticmethod
     async def _is_listening(connection: Connection, channel: str) -> bool:
-        """Asked now and then: a dead peer does not report that it is dead, and a pooler forgets a LISTEN."""
+        """Return whether the server has the LISTEN. A lost peer sends no error, and a pooler drops a LISTEN."""
         async with asyncio.timeout(PING_TIMEOUT_SECONDS):
             ((channels,),) = await rows(connection, _IS_LISTENING, (channel,), False)
         return bool(channels)
 
     async def _next_notification(self, connection: Connection, deadline: float) -> bool:
-        """Sleep until the socket has something to read; then read it all."""
+        """Sleep until the socket has data, then read all of it. Return whether there may be new work."""
         announcement = self._announcement
         while True:
-            async with self._turn:
+            async with self._use_lock:
                 announcement.changed.clear()
                 if not is_idle(connection):
-                    raise StoreError("the connection broke, or did not answer, when it was asked something else")
+                    raise StoreError("the connection broke, or did not answer another statement")
                 if self._has_stopped_listening:
-                    raise _forgotten()
+                    raise _lost_listen_error()
                 if await announcement.update(connection):
                     return True
                 now = self._clock.monotonic()
                 if self._read_notifications(connection):
                     self._proven_at = now
-                    announcement.woken(now)
+                    announcement.note_wakeup(now)
                     return True
-                if announcement.look(now):
+                if announcement.take_recheck(now):
                     return True
                 if now >= deadline:
                     return False
-            await self._readable(connection, min(deadline, announcement.next_look()) - now)
+            await self._wait_readable(connection, min(deadline, announcement.next_recheck_at()) - now)
 
     def _read_notifications(self, connection: Connection) -> bool:
-        """Read what has come, without psycopg's generator, which would cost turns of the loop before the job starts."""
+        """Read what has arrived, without psycopg's generator, whose loop turns would delay the job."""
         connection.pgconn.consume_input()
         while connection.pgconn.notifies() is not None:
-            self._notified = True
-        found, self._notified = self._notified, False
-        return found
+            self._has_notification = True
+        has_notification, self._has_notification = self._has_notification, False
+        return has_notification
 
-    def _note(self, _: psycopg.Notify) -> None:
-        self._notified = True
+    def _on_notification(self, _: psycopg.Notify) -> None:
+        self._has_notification = True
 
-    async def _readable(self, connection: Connection, seconds: float) -> None:
-        """Wait until there is something to read, or something else to announce, or the time is over."""
+    async def _wait_readable(self, connection: Connection, seconds: float) -> None:
+        """Wait until the socket has data, the announcement changes, or the time is over."""
         loop, changed = asyncio.get_running_loop(), self._announcement.changed
         loop.add_reader(connection.fileno(), changed.set)
         timer = loop.call_later(seconds, changed.set)
@@ -265,7 +265,7 @@ class Listener:
             await changed.wait()
         finally:
             timer.cancel()
-            if not self._turn.locked():  # else the socket's reader is that of the question under way
+            if not self._use_lock.locked():  # otherwise the reader of the socket belongs to a running statement
                 loop.remove_reader(connection.fileno())
 
     def _report(self, state: str, error: BaseException | None = None) -> None:
@@ -276,5 +276,5 @@ class Listener:
         self._retry_at = self._clock.monotonic() + self._pause(self._failures)
 
 
-def _forgotten() -> StoreError:
-    return StoreError("the connection listens no more: it was made to forget its LISTEN")
+def _lost_listen_error() -> StoreError:
+    return StoreError("the connection no longer listens: its LISTEN was lost")

@@ -1,7 +1,7 @@
-"""What differs between the queue and a user's table, as seen by the parts that serve both: statements and words.
+"""Statements and messages that differ between the queue and a user's table, for the parts that serve both.
 
-A plan decides nothing and opens nothing: it names the statement, gives its values, and reads its rows. About leases the
-statements of both have the same names, values and columns (the two files statements.sql), so they need no plan.
+A plan decides nothing and opens nothing: it supplies a statement, its values, and the conversion of its rows.
+Statements about leases have the same names, values and columns in both files statements.sql, so they need no plan.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Query(msgspec.Struct, Generic[T], frozen=True):
-    """One statement, its values, and what a row of its answer means."""
+    """One statement, its values, and the conversion of its rows."""
 
     statement: bytes
     values: Values
@@ -34,59 +34,59 @@ class Query(msgspec.Struct, Generic[T], frozen=True):
 
 
 class SettlePlan(Protocol):
-    """How settlements are written."""
+    """Statements that write settlements."""
 
     def acceptable(self, entry: Entry) -> str | None:
-        """Why this settlement cannot be written here, whatever the row is; ``None``: it can."""
+        """Return why this settlement can never be written here; ``None`` if it can."""
 
     def is_plain(self, settlement: Settlement) -> bool:
-        """It only completes the job: nothing else is to be written."""
+        """Return whether the settlement only completes the job, with no other value."""
 
     def complete(self, leases: Sequence[Lease]) -> Query[JobId]:
-        """Complete all of them; the ids of those that are."""
+        """Return the query that completes all leases and returns the ids of completed jobs."""
 
     def settle(self, entries: Sequence[Entry]) -> Query[tuple[Pair, State]]:
-        """The state that each was given. A row that another transaction holds, or another lease, has no answer."""
+        """Return the query that writes the entries and returns their states, without locked rows and lost leases."""
 
     def look(self, entries: Sequence[Entry]) -> Query[tuple[Pair, Reply | None]]:
-        """What became of those without an answer; ``None``: the store does not know."""
+        """Return the query for the replies of unwritten entries; a reply is ``None`` if the store does not know it."""
 
 
 class Context(Protocol):
-    """Where the store is, its statements, and how its errors are called."""
+    """The address of a store, its statements, and the translation of errors."""
 
     dialer: Dialer
     heartbeat_timeout_seconds: float
-    """Seconds that a heartbeat waits for an answer."""
+    """Seconds that a heartbeat waits for a reply."""
 
     changed_claim_reason: str
-    """Why a lease is lost that has just been renewed: the statement ``beat`` says ``moved``."""
+    """The reason for the loss of a renewed lease, for which the statement ``beat`` returns ``moved``."""
 
     def statement(self, name: str) -> bytes:
-        """By its name in statements.sql."""
+        """Return a statement by its name in statements.sql."""
 
     def values(self, **values: object) -> Mapping[str, object]:
-        """A statement's parameters, and those that are the same for every statement."""
+        """Return a statement's parameters, with those of every statement."""
 
     def leases(self, leases: Sequence[Lease]) -> dict[str, Any]:
-        """As parameters of a statement, for a join on the pair (id, token)."""
+        """Return leases as parameters of a statement, for a join on the pair (id, token)."""
 
     def job_id(self, key: Any) -> JobId:
-        """The id as leases have it, of what a statement gave."""
+        """Return the id as in leases. ``key``: the id in a row of a statement."""
 
     def role(self, role: str) -> str:
-        """The application_name of a connection."""
+        """Return the application_name of a connection."""
 
     def translated(self) -> AbstractContextManager[None]:
-        """Turns the driver's errors into the package's."""
+        """Translate the driver's errors inside the block."""
 
 
 @contextmanager
 def translating(translate: Callable[[BaseException], StoreError]) -> Iterator[None]:
-    """Turns the driver's errors into the package's.
+    """Translate the driver's errors inside the block.
 
-    Values that the driver cannot send are a mistake of the caller (InvalidJob). What else it refuses is a bug, and is
-    raised unchanged, so that no loop repeats the call.
+    Values that the driver cannot send are a mistake of the caller (InvalidJob). Any other refusal of the driver is a
+    bug and is raised unchanged, so that no loop repeats the call.
     """
     try:
         yield

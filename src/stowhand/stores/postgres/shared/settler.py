@@ -1,4 +1,4 @@
-"""Writes settlements on their own connection: durable, guarded by (id, token), and independent of each other."""
+"""Settlements on their own connection: durable, guarded by (id, token), and independent of each other."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Write = Callable[[Connection, Sequence[Entry]], Awaitable[Mapping[Pair, State]]]
 
 _JOB_ID = attrgetter("job_id")
 
-# Rows are mostly locked by our own short statements (a beat, a cancel, the next job of a key). An application's
-# transaction takes longer, and then the caller tries again.
-_BUSY_PAUSES = (0.002, 0.010)
+# Rows are usually locked by our own short statements (a beat, a cancellation, the next job of a key). A transaction of
+# the application takes longer, and then the caller retries.
+_BUSY_PAUSES_SECONDS = (0.002, 0.010)
 
 
 class Settler:
     """Records the outcomes of attempts in one call, and retries locked rows after a pause."""
 
     def __init__(self, context: Context, plan: SettlePlan, write: Write | None = None) -> None:
-        """``write``: for a store that writes more than the plan's one statement."""
+        """``write`` replaces the plan's statement for a store that writes more."""
         self._context = context
         self._plan = plan
         self._write = write or self._write_plan
@@ -51,8 +51,8 @@ class Settler:
         """Settle all jobs that are not ``done``, and reply in the order of the batch."""
         if len(done) == len(batch):
             return [Verdict.SETTLED] * len(batch)
-        rest = [entry for entry in batch if entry[0].job_id not in done]
-        replies = iter(await self._settle_any(rest, repeat=repeat))
+        remaining = [entry for entry in batch if entry[0].job_id not in done]
+        replies = iter(await self._settle_any(remaining, repeat=repeat))
         return [Verdict.SETTLED if lease.job_id in done else next(replies) for lease, _ in batch]
 
     def plain_leases(self, batch: Sequence[Entry]) -> list[Lease]:
@@ -81,7 +81,7 @@ class Settler:
         replies = Replies(batch)
         with self._context.translated():
             await self._settle(replies, replies.entries)
-            for pause in _BUSY_PAUSES:
+            for pause in _BUSY_PAUSES_SECONDS:
                 busy = replies.busy()
                 if not busy:
                     break
@@ -90,7 +90,7 @@ class Settler:
         return replies.in_order(repeat=repeat)
 
     async def connect(self) -> None:
-        """Connect if there is no connection. Raises StoreUnreachable."""
+        """Connect if there is no connection. Raise StoreUnreachable."""
         if not self._link.connected:
             async with self._link.connection():
                 pass

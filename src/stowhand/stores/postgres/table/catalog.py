@@ -34,18 +34,18 @@ from stowhand.stores.table.options import TableOptions
 
 QUERY_TIMEOUT_SECONDS = 3
 """The limit of one query of rows, or of one CHECK."""
-_SQL = load_statements(files(__package__).joinpath("catalog.sql"), {})
+_STATEMENTS = load_statements(files(__package__).joinpath("catalog.sql"), {})
 
 
 class Catalog:
-    """Queries of the catalog in one transaction. Raises psycopg's errors."""
+    """Queries of the catalog in one transaction. They raise psycopg's errors."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     async def ask(self, name: str, *values: object) -> list[Row]:
         """Run a statement of catalog.sql, and return its rows."""
-        return await rows(self._session, _SQL[name], values)
+        return await rows(self._session, _STATEMENTS[name], values)
 
     async def query(self, statement: str) -> list[Row]:
         """Run a query with a time limit. Return no rows if it takes too long, or is not permitted."""
@@ -60,13 +60,13 @@ class Catalog:
 
     async def relation(self, relation: Relation) -> Row | None:
         """Return the table or view of that name; ``None`` if there is none."""
-        found = await self.ask("relation", relation.name, relation.schema, relation.schema)
-        return found[0] if found else None
+        rows = await self.ask("relation", relation.name, relation.schema, relation.schema)
+        return rows[0] if rows else None
 
     async def columns(self, relation: Row | None) -> dict[str, Column]:
         """Return the relation's columns by name."""
-        found = [] if relation is None else await self.ask("columns", relation[0], relation[0])
-        return {row[0]: Column(*row) for row in found}
+        rows = [] if relation is None else await self.ask("columns", relation[0], relation[0])
+        return {row[0]: Column(*row) for row in rows}
 
 
 async def survey(catalog: Catalog, options: TableOptions[Any], shape: Shape) -> CatalogFacts:
@@ -98,13 +98,13 @@ async def _survey_table(
     user: str,
 ) -> CatalogFacts:
     triggers = await catalog.ask("triggers", shape.columns["last_heartbeat_at"], table[0])
-    problems = [*_of_table(table, shape, user), *_zoneless(facts, shape)]
+    problems = [*_table_findings(table, shape, user), *_time_zone_findings(facts, shape)]
     if options.notify_channel is not None and not any(on_insert for _, _, on_insert, _ in triggers):
         problem = f"notify_channel is {options.notify_channel!r}, and no trigger of the table notifies: workers poll"
         problems.append(Finding(problem, trigger_ddl(shape, options.notify_channel), fatal=False))
     rules = _rules_of_type(facts.column(shape, "state"))
     for row in await catalog.ask("rules", table[0]):
-        rules += await _rules_of(catalog, row, facts, shape)
+        rules += await _rules_of_check(catalog, row, facts, shape)
     return replace(
         facts,
         problems=problems,
@@ -117,45 +117,45 @@ async def _survey_table(
     )
 
 
-def _of_table(table: Row, shape: Shape, user: str) -> Iterator[Finding]:
+def _table_findings(table: Row, shape: Shape, user: str) -> Iterator[Finding]:
     _, schema, _, is_writable, keys = table
     written = [
         own for documented, own in shape.columns.items() if documented not in READ_ONLY_COLUMNS and own in (keys or ())
     ]
-    shown = shape.table.display_name
+    display_name = shape.table.display_name
     if written:
         yield Finding(
-            f"{shown} is partitioned by {', '.join(written)}, which a worker writes: the row would move to another"
-            " partition under its lock; partition by another column, or map that one to another"
+            f"{display_name} is partitioned by {', '.join(written)}, which a worker writes: the row would move to"
+            " another partition under its lock; partition by another column, or map that one to another"
         )
     if not is_writable:
-        there = Relation(shape.table.name, schema).quoted
-        grant = f"GRANT SELECT, UPDATE ON {there} TO {quote(user)};"
-        yield Finding(f"{user} may not read and update {shown}", grant)
+        table_name = Relation(shape.table.name, schema).quoted
+        grant = f"GRANT SELECT, UPDATE ON {table_name} TO {quote(user)};"
+        yield Finding(f"{user} may not read and update {display_name}", grant)
 
 
-def _zoneless(facts: CatalogFacts, shape: Shape) -> Iterator[Finding]:
-    own = [column.name for name in TIME_COLUMNS if (column := facts.column(shape, name)) and "without" in column.type]
-    if own:
+def _time_zone_findings(facts: CatalogFacts, shape: Shape) -> Iterator[Finding]:
+    names = [column.name for name in TIME_COLUMNS if (column := facts.column(shape, name)) and "without" in column.type]
+    if names:
         yield Finding(
-            f"timestamps without time zone ({', '.join(own)}) are read and written as UTC; a default of now() is right"
-            " only in sessions whose time zone is UTC",
+            f"timestamps without time zone ({', '.join(names)}) are read and written as UTC; a default of now() is"
+            " right only in sessions whose time zone is UTC",
             fatal=False,
         )
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- rules that refuse states --------------------------------------------------------------------
 
 
 def _rules_of_type(state: Column | None) -> list[Rule]:
     if state is None or state.labels is None or State.QUEUED not in state.labels:
         return []
-    missing = [one for one in State if one not in state.labels]
-    widened = "\n".join(f"ALTER TYPE {state.type} ADD VALUE IF NOT EXISTS '{one}';" for one in missing)
-    return [Rule(f"the type {state.type} of column {state.name}", [state.name], missing, widened)]
+    missing = [label for label in State if label not in state.labels]
+    fix = "\n".join(f"ALTER TYPE {state.type} ADD VALUE IF NOT EXISTS '{label}';" for label in missing)
+    return [Rule(f"the type {state.type} of column {state.name}", [state.name], missing, fix)]
 
 
-async def _rules_of(catalog: Catalog, row: Row, facts: CatalogFacts, shape: Shape) -> list[Rule]:
+async def _rules_of_check(catalog: Catalog, row: Row, facts: CatalogFacts, shape: Shape) -> list[Rule]:
     """Return the rule of a CHECK on columns that a worker writes."""
     name, expression, columns = row
     written = [own for documented, own in shape.columns.items() if documented not in READ_ONLY_COLUMNS]
@@ -169,13 +169,13 @@ async def _rules_of(catalog: Catalog, row: Row, facts: CatalogFacts, shape: Shap
 
 
 INTEGER_TYPES = ("smallint", "integer", "bigint")
-_STATES = ", ".join(f"'{state}'" for state in State)
+_STATE_LITERALS = ", ".join(f"'{state}'" for state in State)
 _MARK_CHARACTERS = 130
 """The length of a claim's mark: a host's name (64), the rest of the worker's name, a slash and a token."""
 _REQUIRED_CHARACTERS = {"state": max(map(len, State)), "worker_hostname": _MARK_CHARACTERS, TOKEN_COLUMN: 36}
 """The length of the texts that a worker writes, by column."""
-_VARYING = re.compile(r"character varying(?:\((\d+)\))?")
-_UNLABELED = "an enum without 'queued' says something else of a row"
+_VARYING_PATTERN = re.compile(r"character varying(?:\((\d+)\))?")
+_UNLABELED_MISFIT = "an enum without 'queued' is no state of a record"
 
 
 class PostgresDialect:
@@ -207,16 +207,16 @@ class PostgresDialect:
         if column.type == "uuid" and documented == TOKEN_COLUMN:
             return ""
         if documented == "state" and column.labels is not None:
-            return "" if State.QUEUED in column.labels else _UNLABELED
-        varying = _VARYING.fullmatch(column.type)
+            return "" if State.QUEUED in column.labels else _UNLABELED_MISFIT
+        varying = _VARYING_PATTERN.fullmatch(column.type)
         if varying is None:
             return "it must be text"
-        needed = _REQUIRED_CHARACTERS.get(documented, 0)
-        is_short = varying[1] is not None and int(varying[1]) < needed
-        return f"{needed} characters are written there" if is_short else ""
+        required_characters = _REQUIRED_CHARACTERS.get(documented, 0)
+        is_short = varying[1] is not None and int(varying[1]) < required_characters
+        return f"{required_characters} characters are written there" if is_short else ""
 
     def add(self, documented: str, own: str) -> str:
-        """Return one statement: a row inserted meanwhile has either the old rows' value or its own."""
+        """Return one statement, so that a row inserted meanwhile has the value of old rows or its own."""
         name, declared = quote(own), POSTGRES_COLUMNS[documented]
         if documented == "state":
             actions = f"ADD COLUMN {name} text NOT NULL DEFAULT 'completed', ALTER COLUMN {name} SET DEFAULT 'queued'"
@@ -233,21 +233,21 @@ class PostgresDialect:
             f"ALTER TABLE {self.table} ALTER COLUMN {self._shape[documented]} SET DEFAULT {value};"
         )
 
-    def index(self, shape: Shape, wanted: Recommended, own: Sequence[str], *, unique: bool = False) -> str:
+    def index(self, shape: Shape, recommended: Recommended, columns: Sequence[str], *, unique: bool = False) -> str:
         """Return CREATE INDEX CONCURRENTLY, for no transaction. Empty for partitioned tables, which lack it."""
         if self._is_partitioned:
             return ""
-        name = quote(shorten_name(f"{shape.table.name}_{wanted.suffix}"))
-        where = f" WHERE {found}" if (found := wanted.predicate(shape)) else ""
+        name = quote(shorten_name(f"{shape.table.name}_{recommended.suffix}"))
+        where = f" WHERE {predicate}" if (predicate := recommended.predicate(shape)) else ""
         kind = "UNIQUE INDEX" if unique else "INDEX"
-        return f"CREATE {kind} CONCURRENTLY {name} ON {self.table} ({', '.join(map(quote, own))}){where};"
+        return f"CREATE {kind} CONCURRENTLY {name} ON {self.table} ({', '.join(map(quote, columns))}){where};"
 
 
 def widened_check(shape: Shape, schema: str, name: str, expression: str) -> str:
     """Return SQL that makes a CHECK accept our states too. The table always has the old or the new CHECK."""
     table, rule = Relation(shape.table.name, schema).quoted, quote(name)
-    wider = f"({expression}) OR {shape['state']} IN ({_STATES})"
-    change = f"ALTER TABLE {table} DROP CONSTRAINT {rule}, ADD CONSTRAINT {rule} CHECK ({wider}) NOT VALID;"
+    wider_expression = f"({expression}) OR {shape['state']} IN ({_STATE_LITERALS})"
+    change = f"ALTER TABLE {table} DROP CONSTRAINT {rule}, ADD CONSTRAINT {rule} CHECK ({wider_expression}) NOT VALID;"
     return f"{with_lock_timeout(change)}\nALTER TABLE {table} VALIDATE CONSTRAINT {rule};"
 
 

@@ -19,7 +19,7 @@ from stowhand.stores.table.names import OPTIONAL_COLUMNS, Shape
 from stowhand.stores.table.options import TableOptions
 
 LOCK_TIMEOUT_SECONDS = 5
-"""How long to wait for a lock."""
+"""Maximum time to wait for a lock."""
 
 
 async def validate(
@@ -27,28 +27,28 @@ async def validate(
 ) -> tuple[CatalogFacts, Sequence[Finding]]:
     """Return the catalog and the warnings for a worker that opens the table.
 
-    Raises TableUnsuitable with every fatal finding.
+    Raise TableUnsuitable with every fatal finding.
     """
-    facts, found = await check(session, options, shape)
-    refuse_fatal(shape, found)
-    return facts, [finding for finding in found if finding.warned]
+    facts, findings = await check(session, options, shape)
+    refuse_fatal(shape, findings)
+    return facts, [finding for finding in findings if finding.warned]
 
 
 async def check(session: Session, options: TableOptions[Any], shape: Shape) -> tuple[CatalogFacts, Sequence[Finding]]:
-    """Return the catalog and every finding, fatal ones first. Raises psycopg's errors."""
+    """Return the catalog and every finding, fatal ones first. Raise psycopg's errors."""
     async with _read_only_transaction(session):
         catalog = Catalog(session)
         facts = await survey(catalog, options, shape)
         dialect = PostgresDialect(shape, schema=facts.schema, is_partitioned=facts.kind == "partitioned table")
         findings = list(find_problems(facts, shape, options, dialect))
         if not any(finding.fatal for finding in findings):
-            lacking = shape.lacking(*absent_columns(facts, shape))
-            findings += [one async for one in _expression_findings(session, options, lacking, facts)]
+            existing_shape = shape.lacking(*absent_columns(facts, shape))
+            findings += [finding async for finding in _expression_findings(session, options, existing_shape, facts)]
             if shape.viewed and await _hides_processing(catalog, shape):
-                shown = shape.view.display_name
+                view_name = shape.view.display_name
                 findings.append(
                     Finding(
-                        f"the view {shown} hides records that are processing, so claimed records could not be read;"
+                        f"the view {view_name} hides records that are processing, so claimed records could not be read;"
                         " leave the state out of its WHERE"
                     )
                 )

@@ -71,9 +71,9 @@ class _TokenAbandoned(Exception):
 class TableClaims:
     """Claims due records."""
 
-    def __init__(self, context: TableContext, skipped: PassedOver) -> None:
+    def __init__(self, context: TableContext, passed_over: PassedOver) -> None:
         self._context = context
-        self._passed_over = skipped
+        self._passed_over = passed_over
         self._link = Link(context.dialer, lambda: context.role("claim"))
         self._clock = SystemClock()
         self._suspects_not_before = 0.0
@@ -81,25 +81,25 @@ class TableClaims:
         """Whether an index has the waiting records in the order of claims."""
 
     async def claim(self, request: ClaimRequest) -> Sequence[ClaimedRow]:
-        """Claim records in order under the request's token. Raises TableUnsuitable where the view is at fault."""
+        """Claim records in order under the request's token. Raise TableUnsuitable if the view is at fault."""
         context = self._context
         context.worker = request.worker
         context.abandoned.started_claims.note(request.token)
         if request.limit < 1 or (request.suspects and self._clock.monotonic() < self._suspects_not_before):
             return []
-        taken: list[ClaimedRow] = []
+        claimed: list[ClaimedRow] = []
         with context.translated():
             for _ in range(MAX_ROUNDS):
                 try:
-                    more, has_more = await self._claim(request, request.limit - len(taken))
+                    round_rows, has_more = await self._claim(request, request.limit - len(claimed))
                 except _TokenAbandoned:
                     break
-                taken += more
-                if taken and split_conditions(request.conditions)[1]:
+                claimed += round_rows
+                if claimed and split_conditions(request.conditions)[1]:
                     break  # only the caller knows the rest of the bound
-                if not has_more or len(taken) >= request.limit:
+                if not has_more or len(claimed) >= request.limit:
                     break
-        return taken
+        return claimed
 
     async def _claim(self, request: ClaimRequest, limit: int) -> Round:
         started_at = stopwatch()
@@ -109,13 +109,13 @@ class TableClaims:
                 return await take(connection, request, limit)
 
         try:
-            taken, has_more = await on_connection(self._take)
+            claimed, has_more = await on_connection(self._take)
         except (UnseenRecord, psycopg.Error) as error:
             context = self._context
             if postgres_errors.concerns_call(error) and not isinstance(error, UnseenRecord):
                 raise
             try:
-                taken, has_more = await on_connection(self._take_each)
+                claimed, has_more = await on_connection(self._take_each)
             except UnreadableView as view_error:
                 raise TableUnsuitable(
                     f"{context}: nothing is claimed from the view {context.shape.view.display_name}: {view_error}"
@@ -125,10 +125,10 @@ class TableClaims:
                 for key, reason in view_error.reasons.items():
                     self._passed_over.refused(key, reason, report=False)
                 raise StoreError(f"{context}: {view_error}") from None
-        if request.suspects and not taken:
+        if request.suspects and not claimed:
             now = stopwatch()
             self._suspects_not_before = self._clock.monotonic() + PAUSE_PER_QUERY_SECOND * (now - started_at)
-        return taken, has_more
+        return claimed, has_more
 
     async def _take(self, connection: Connection, request: ClaimRequest, limit: int) -> Round:
         """Claim with two statements: one marks, the other reads."""
@@ -137,7 +137,7 @@ class TableClaims:
         async with asyncio.timeout(STATEMENT_DEADLINE_SECONDS), _pipelined(connection), connection.transaction():
             await self._begin(connection, request)
             marking = connection.cursor(binary=True)
-            await marking.execute(statement, parameters, prepare=False)  # planned for its values: how many, until when
+            await marking.execute(statement, parameters, prepare=False)  # plan it for its values: limit and time
             # A view may have shown a record twice.
             marked = {row[1]: row for row in sorted(await marking.fetchall(), key=lambda row: row[0])}
             self._check_abandoned(request)
@@ -145,17 +145,17 @@ class TableClaims:
                 raise changed_claim_error(self._context.shape)
             rows = [row[1:6] for row in marked.values() if row[2] is False]
             unchanged = [key for key, row in marked.items() if row[2] is None]
-            taken: list[ClaimedRow] = []
+            claimed: list[ClaimedRow] = []
             if rows:
                 await self._end_walk(connection, request)
                 reading = connection.cursor()
                 register_loaders(reading)
                 ids = [row[0] for row in rows]
                 await reading.execute(self._context.statement("read"), self._reading(ids), prepare=False)
-                taken = self._taken(request, rows, rows_by_key(ids, await reading.fetchall()), {})
+                claimed = self._taken(request, rows, rows_by_key(ids, await reading.fetchall()), {})
         for key in unchanged:
             self._passed_over.refused(key, NOT_CHANGED)
-        return taken, len(rows) < len(marked)
+        return claimed, len(rows) < len(marked)
 
     async def _take_each(self, connection: Connection, request: ClaimRequest, limit: int) -> Round:
         """Claim slowly, to find the bad record."""
@@ -168,13 +168,13 @@ class TableClaims:
             # One record always fits; the sum of several is not computed here.
             marked = await validator.claim(1 if split_conditions(request.conditions)[1] else limit)
             rows = [row for row in marked if not row[1]]
-            taken = self._taken(request, rows, validator.rows, validator.bad)
+            claimed = self._taken(request, rows, validator.rows, validator.bad)
         for key, reason in validator.unchanged.items():
             self._passed_over.refused(key, reason)
-        return taken, len(rows) < len(marked) or bool(validator.unchanged)
+        return claimed, len(rows) < len(marked) or bool(validator.unchanged)
 
     async def _begin(self, connection: Connection, request: ClaimRequest) -> None:
-        # Whatever the database's default: rows changed by other transactions are read again, without an error.
+        # In any case read committed: rows changed by other transactions are read again, without an error.
         await connection.reader().execute(b"set transaction isolation level read committed")
         begin = "begin_walk" if self._walks_index(request) else "begin_claim"
         await connection.reader().execute(self._context.statement(begin), {"token": request.token})
@@ -193,14 +193,14 @@ class TableClaims:
             await connection.reader().execute(self._context.statement("end_walk"))
 
     def _composed(self, name: str, request: ClaimRequest) -> tuple[bytes, Mapping[str, object]]:
-        skipped = self._passed_over.current()
+        passed_over = self._passed_over.current()
         statement, values = self._context.composer.claim(
             request.conditions,
             suspects=request.suspects,
-            passing=bool(skipped),
+            passing=bool(passed_over),
             name=name,
         )
-        return statement, {**values, **self._context.values(passed=skipped)}
+        return statement, {**values, **self._context.values(passed=passed_over)}
 
     def _marking(self, request: ClaimRequest) -> Mapping[str, object]:
         return self._context.values(token=request.token, mark=self._context.mark(request.worker, request.token))
@@ -214,10 +214,10 @@ class TableClaims:
         marks = {row[0]: row[2:5] for row in rows}
         return claimed_rows(context.shape, request.token, marks, read_by_key, bad, context.job_id)
 
-    # -- before the first ------------------------------------------------------------------------
+    # -- the first call --------------------------------------------------------------------------
 
     async def probe(self) -> None:
-        """Let the server plan the statements, and learn the names of the record's columns. Reads no row."""
+        """Let the server plan the statements, and read the names of the record's columns, but no row."""
         context = self._context
         async with self._link.connection() as connection:
             async with asyncio.timeout(STATEMENT_DEADLINE_SECONDS):
@@ -246,12 +246,12 @@ class TableClaims:
 
 def is_index_walk(plan: Any, index: str) -> bool:
     """Return whether a claim's plan walks that index in order. ``plan``: one node of EXPLAIN's JSON."""
-    below = plan.get("Plans", ())
+    children = plan.get("Plans", ())
     if "Sort" in plan["Node Type"]:
         return False
     if plan.get("Index Name") == index and plan["Node Type"] != "Bitmap Index Scan":
         return True
-    return any(is_index_walk(node, index) for node in below)
+    return any(is_index_walk(node, index) for node in children)
 
 
 @asynccontextmanager
@@ -326,11 +326,11 @@ class RowValidator:
         if not marked and len(self.unchanged) > 1:
             raise NoRecordClaimed(self.unchanged)
         self.unchanged |= {key: NOT_CHANGED for key in picked if key not in marked and key not in self.unchanged}
-        taken = [marked[key] for key in picked if key in marked]
-        keys = [row[0] for row in taken if not row[1]]
+        claimed = [marked[key] for key in picked if key in marked]
+        keys = [row[0] for row in claimed if not row[1]]
         answer, refused = await self._apply_each(keys, self._read)
         self.rows, self.bad = read_by_key(keys, answer, refused)
-        return taken
+        return claimed
 
     async def _apply_each(self, keys: Sequence[str], attempt: Attempt) -> tuple[list[Row], dict[str, str]]:
         """Return the rows, and the reasons of refused keys. Each part is in a savepoint."""

@@ -28,10 +28,10 @@ from stowhand.stores.table.user_sql import names_relation
 
 _MARK_PATTERN = "'/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'"
 """The end of a mark while its claim holds: a slash and the claim's token, 37 characters."""
-_NOW = "coalesce(%(now)s::timestamptz, statement_timestamp())"
+_NOW_EXPRESSION = "coalesce(%(now)s::timestamptz, statement_timestamp())"
 COARSE_TYPE = re.compile(r"\([012]\)")
 """A type too coarse to distinguish two claims of a record: ``timestamp(0) with time zone``."""
-_FILE = files(__package__).joinpath("statements.sql")
+_STATEMENTS_FILE = files(__package__).joinpath("statements.sql")
 
 
 class Composer:
@@ -41,27 +41,30 @@ class Composer:
         shape = _with_schemas(shape, facts)
         self._shape, self._facts, self._retries = shape, facts, options.max_num_retries > 0
         self.waiting_indexes = facts.waiting_indexes(shape, retries=self._retries)
-        self._at = quote_(shape.view_label)
+        self._view_alias = quote_(shape.view_label)
         self._types = {name: column.type for name in shape.columns if (column := facts.column(shape, name))}
         record, order = PostgresWriter(shape, "r"), PostgresWriter(shape, "o")
-        written = record.record(select_expressions(options, shape, tuple(facts.view_columns)))
+        record_list = record.record(select_expressions(options, shape, tuple(facts.view_columns)))
         self._order = order.order(order_of(options, shape))
         self.values = record.values
         """The parameters of ``read``."""
         self.order_values = order.values
         """The parameters of ``order``."""
-        self._fixed = self._columns() | self._guards() | self._moments(options) | self._marks()
-        self._fixed |= {"record": written, "order": self._order, "shown": self._shown()}
-        self._fixed["ordered"] = self._source(self._order, locked=False)
-        self._raw = {name: text.decode() for name, text in load_statements(_FILE, _KeepPlaceholders()).items()}
-        self._fixed["marking"] = fill(self._raw["marking"], self._fixed)
-        later = ("claim", "numbered_within", "pick", "marking", "count", "exists", "read_beside")
+        self._fillings = self._columns() | self._guards() | self._moments(options) | self._marks()
+        self._fillings |= {"record": record_list, "order": self._order, "shown": self._shown()}
+        self._fillings["ordered"] = self._source(self._order, locked=False)
+        statements = load_statements(_STATEMENTS_FILE, _KeepPlaceholders())
+        self._texts = {name: text.decode() for name, text in statements.items()}
+        self._fillings["marking"] = fill(self._texts["marking"], self._fillings)
+        composed_names = ("claim", "numbered_within", "pick", "marking", "count", "exists", "read_beside")
         self.statements = {
-            name: fill(text, self._fixed).encode() for name, text in self._raw.items() if name not in later
+            name: fill(text, self._fillings).encode()
+            for name, text in self._texts.items()
+            if name not in composed_names
         }
-        """By name. Statements with conditions are composed for each set of conditions."""
-        if self._is_beside(written):
-            self.statements["read"] = fill(self._raw["read_beside"], self._fixed).encode()
+        """Statements by name. Those with conditions are composed for each set of conditions."""
+        if self._is_beside(record_list):
+            self.statements["read"] = fill(self._texts["read_beside"], self._fillings).encode()
 
     def claim(
         self,
@@ -73,37 +76,38 @@ class Composer:
     ) -> tuple[bytes, dict[str, object]]:
         """Return the statement that picks and marks (``claim``), or only picks (``pick``), and its values.
 
-        ``passing``: pass over the records whose keys are in ``passed``.
+        ``passing``: skip the records whose keys are in the parameter ``passed``.
         """
-        each, together = split_conditions(conditions)
+        row_conditions, joint_conditions = split_conditions(conditions)
         writer = PostgresWriter(self._shape, "c")
-        text, bounds = writer.conditions(each), writer.bounds(together)
+        text, bounds = writer.conditions(row_conditions), writer.bounds(joint_conditions)
         resets = self._row("num_resets", "0")
         suspicion = f" and {resets} {'>=' if suspects else '<'} {MIN_SUSPECT_RESETS}"
         source = self._source(self._order + text + bounds.costs, locked=True)
         fillings = {"source": source, "conditions": text, "suspicion": suspicion, "costs": bounds.costs}
-        numbered = "numbered_within" if together else "numbered"
-        fillings["numbered"] = fill(self._raw[numbered], {"totals": bounds.totals, "within": bounds.within})
+        numbered = "numbered_within" if joint_conditions else "numbered"
+        fillings["numbered"] = fill(self._texts[numbered], {"totals": bounds.totals, "within": bounds.within})
         if passing:
-            fillings["suspicion"] += f" and {self._row('id')} <> all(%(passed)s::text[]::{self._fixed['id_type']}[])"
-        return fill(self._raw[name], self._fixed | fillings).encode(), self.order_values | writer.values
+            fillings["suspicion"] += f" and {self._row('id')} <> all(%(passed)s::text[]::{self._fillings['id_type']}[])"
+        return fill(self._texts[name], self._fillings | fillings).encode(), self.order_values | writer.values
 
     def counting(self, name: str, conditions: Sequence[Any]) -> tuple[bytes, dict[str, object]]:
         """Return the statement ``count`` or ``exists``, and its values."""
         writer = PostgresWriter(self._shape, "c")
         text = writer.conditions(conditions)
         counted = self._source(text, locked=self._shape.viewed and not self._shows("state"))
-        return fill(self._raw[name], self._fixed | {"counted": counted, "conditions": text}).encode(), writer.values
+        fillings = self._fillings | {"counted": counted, "conditions": text}
+        return fill(self._texts[name], fillings).encode(), writer.values
 
     # -- parts -----------------------------------------------------------------------------------
 
     def _source(self, text: str, *, locked: bool) -> str:
-        """Return what to select from: the view, joined with the table if the text names it, or if it is locked."""
+        """Return the FROM clause: the view, joined with the table if the text names it, or if it is locked."""
         shape = self._shape
         source = plain(shape.view.labelled())
         if not shape.viewed:
             return source
-        own_id = f"{self._at}.{plain(shape['id'])}"
+        own_id = f"{self._view_alias}.{plain(shape['id'])}"
         if self._is_beside(text):
             label = quote_(shape.table.label)
             source += f"\n    join {plain(shape.table.labelled())} on {label}.{plain(shape['id'])} = {own_id}"
@@ -125,7 +129,10 @@ class Composer:
 
     def _row(self, name: str, default: str | None = None) -> str:
         """Return a column of the locked relation."""
-        column = f"{OWN_ALIAS}.stowhand_{name}" if self._shape.viewed else f"{self._at}.{plain(self._shape[name])}"
+        if self._shape.viewed:
+            column = f"{OWN_ALIAS}.stowhand_{name}"
+        else:
+            column = f"{self._view_alias}.{plain(self._shape[name])}"
         facts = self._facts.column(self._shape, name)
         return column if default is None or (facts is not None and facts.filled) else f"coalesce({column}, {default})"
 
@@ -161,13 +168,13 @@ class Composer:
         shape = self._shape
         names = {name: plain(shape[name]) for name in shape.columns}
         visible = self._shows("state")
-        locked = OWN_ALIAS if shape.viewed else self._at
+        locked = OWN_ALIAS if shape.viewed else self._view_alias
         return names | {
             "table": plain(shape.table.quoted),
             "table_text": plain(quote_text(shape.table.quoted)),
             "locked": locked,
             "view": plain(shape.view.labelled()),
-            "view_id": f"{self._at}.{names['id']}",
+            "view_id": f"{self._view_alias}.{names['id']}",
             "beside": plain(shape.table.labelled()),
             "beside_id": f"{quote_(shape.table.label)}.{names['id']}",
             "key": f"j.{names['id']}::text",
@@ -181,7 +188,7 @@ class Composer:
             f" where stowhand_seen.{names['id']} = j.{names['id']})"
             if shape.viewed
             else "",
-            "c_state": f"{self._at}.{names['state']}" if visible else self._row("state"),
+            "c_state": f"{self._view_alias}.{names['state']}" if visible else self._row("state"),
         }
 
     def _guards(self) -> dict[str, str]:
@@ -201,7 +208,7 @@ class Composer:
         return {"held": held, "ours": matches, "marked": marked, "bare": bare, "cancel": cancel, "signed": signed}
 
     def _epoch(self) -> str:
-        """Return what distinguishes a claim from later ones that keep its token: its start in microseconds.
+        """Return the expression that distinguishes a claim from later ones with its token: its start in microseconds.
 
         In a column of whole seconds the next claim may have the same start, so add the number of resets.
         """
@@ -213,40 +220,47 @@ class Composer:
     def _marks(self) -> dict[str, str]:
         """Return the parts for optional columns: the token, the cancellation request, and the time of queueing."""
         shape = self._shape
-        empty = dict.fromkeys(("take_token", "leave_token", "drop_token", "queue_up", "queue_up_unless_canceled"), "")
+        names = ("take_token", "leave_token", "drop_token", "queue_up", "queue_up_unless_canceled")
+        fillings = dict.fromkeys(names, "")
         if TOKEN_COLUMN in shape.columns:
             token = plain(shape[TOKEN_COLUMN])
             cancel = self._guards()["cancel"]
             taken = f"%(token)s::text::{self._types[TOKEN_COLUMN]}"
-            empty["take_token"] = f",\n  {token} = case when {cancel} then j.{token} else {taken} end"
-            empty["leave_token"] = f",\n  {token} = case when l.state <> 'queued' then j.{token} end"
-            empty["drop_token"] = f",\n  {token} = null"
-        empty |= dict.fromkeys(("uncancel", "ask_cancel", "cancelable"), "")
+            fillings["take_token"] = f",\n  {token} = case when {cancel} then j.{token} else {taken} end"
+            fillings["leave_token"] = f",\n  {token} = case when l.state <> 'queued' then j.{token} end"
+            fillings["drop_token"] = f",\n  {token} = null"
+        fillings |= dict.fromkeys(("uncancel", "ask_cancel", "cancelable"), "")
         if shape.has("cancel"):
             cancel_column = plain(shape["cancel"])
-            empty |= {"uncancel": f",\n  {cancel_column} = false", "ask_cancel": f",\n  {cancel_column} = true"}
-            empty["cancelable"] = ", 'processing'"
+            fillings |= {"uncancel": f",\n  {cancel_column} = false", "ask_cancel": f",\n  {cancel_column} = true"}
+            fillings["cancelable"] = ", 'processing'"
         if shape.has("queued_at"):
-            queued, now = plain(shape["queued_at"]), self._in("queued_at", _NOW)
-            empty["queue_up"] = f",\n  {queued} = case when l.state = 'queued' then {now} else j.{queued} end"
-            empty["queue_up_unless_canceled"] = f",\n  {queued} = case when l.canceled then j.{queued} else {now} end"
-        return empty
+            queued, now = plain(shape["queued_at"]), self._in("queued_at", _NOW_EXPRESSION)
+            fillings["queue_up"] = f",\n  {queued} = case when l.state = 'queued' then {now} else j.{queued} end"
+            fillings["queue_up_unless_canceled"] = (
+                f",\n  {queued} = case when l.canceled then j.{queued} else {now} end"
+            )
+        return fillings
 
     def _moments(self, options: TableOptions[Any]) -> dict[str, str]:
         short_names = {
             name: name.removesuffix("_at").removesuffix("_after").replace("last_heartbeat", "beat")
             for name in TIME_COLUMNS
         }
-        fillings = {f"{short_names[name]}_now": self._in(name, _NOW) for name in TIME_COLUMNS if self._shape.has(name)}
+        fillings = {
+            f"{short_names[name]}_now": self._in(name, _NOW_EXPRESSION)
+            for name in TIME_COLUMNS
+            if self._shape.has(name)
+        }
         fillings |= {f"{short_names[name]}_read": self._read(name) for name in TIME_COLUMNS}
-        ago = f"{_NOW} - (%(stalled)s::float8 + %(slack)s::float8) * interval '1 second'"
+        stale_before = f"{_NOW_EXPRESSION} - (%(stalled)s::float8 + %(slack)s::float8) * interval '1 second'"
         # Every claim writes a heartbeat. A row without one was claimed by the application, and is never stale.
-        fillings["stale"] = f"j.{plain(self._shape['last_heartbeat_at'])} < {self._in('last_heartbeat_at', ago)}"
-        fillings["after"] = self._in(
-            "process_after", f"coalesce(%(after)s::timestamptz, {_NOW} + %(delay)s::float8 * interval '1 second')"
-        )
+        heartbeat = f"j.{plain(self._shape['last_heartbeat_at'])}"
+        fillings["stale"] = f"{heartbeat} < {self._in('last_heartbeat_at', stale_before)}"
+        after_delay = f"{_NOW_EXPRESSION} + %(delay)s::float8 * interval '1 second'"
+        fillings["after"] = self._in("process_after", f"coalesce(%(after)s::timestamptz, {after_delay})")
         retry_after = f"interval '{round(options.retry_delay * 1e6)} microseconds'"
-        fillings |= {"now": _NOW, "retry_after": retry_after, "retries": str(self._retries).lower()}
+        fillings |= {"now": _NOW_EXPRESSION, "retry_after": retry_after, "retries": str(self._retries).lower()}
         fillings["epoch"] = self._epoch()
         fillings["eligible"] = self._eligible(retry_after)
         return fillings
@@ -255,12 +269,12 @@ class Composer:
         """Return the condition on the locked row, and on the view's columns if it shows them, for its indexes."""
         state, due, finished = self._row("state"), self._row("process_after"), self._row("finished_at")
         states = "in ('queued', 'errored')" if self._retries else "= 'queued'"
-        condition = f"{state} {states} and ({due} is null or {due} <= {self._in('process_after', _NOW)})"
+        condition = f"{state} {states} and ({due} is null or {due} <= {self._in('process_after', _NOW_EXPRESSION)})"
         if self._retries:
-            finished_before = self._in("finished_at", f"{_NOW} - {retry_after}")
+            finished_before = self._in("finished_at", f"{_NOW_EXPRESSION} - {retry_after}")
             condition += f"\n    and ({state} = 'queued' or {finished} is null or {finished} <= {finished_before})"
         if self._shape.viewed and self._shows("state"):
-            condition += f"\n    and {self._at}.{plain(self._shape['state'])} {states}"
+            condition += f"\n    and {self._view_alias}.{plain(self._shape['state'])} {states}"
         return f"{condition}\n    and {self._row('id')} is not null"
 
 

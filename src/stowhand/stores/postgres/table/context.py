@@ -64,7 +64,7 @@ class TableContext:
         self.changed_claim_reason = CHANGED_CLAIM.format(column=shape.columns["started_at"])
         """The reason for the loss of a renewed lease whose epoch has changed."""
         self.heartbeat_timeout_seconds = min(max(options.stalled / 4, 1.0), STATEMENT_DEADLINE_SECONDS)
-        """How long a heartbeat waits for a reply: a connection lost silently must not cost a lease."""
+        """Seconds that a heartbeat waits for a reply, so that a silently lost connection does not cost a lease."""
 
     def bind(self, composer: Composer, key: KeyType) -> None:
         """Set the results of reading the catalog, after which statements can be run."""
@@ -78,7 +78,7 @@ class TableContext:
 
     @property
     def composer(self) -> Composer:
-        """The composer of statements. Raises StoreError before the store is open."""
+        """The composer of statements. Raise StoreError before the store is open."""
         if self._composer is None:
             raise StoreError(f"{self}: the store is not open")
         return self._composer

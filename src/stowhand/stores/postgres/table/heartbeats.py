@@ -12,7 +12,7 @@ from stowhand.protocols.store import Foreign
 from stowhand.stores.calls import Calls, reported
 from stowhand.stores.database import postgres_errors
 from stowhand.stores.database.link import Row
-from stowhand.stores.postgres.shared.leaser import PAGE, Leaser
+from stowhand.stores.postgres.shared.leaser import MAX_ROWS_PER_PAGE, Leaser
 from stowhand.stores.postgres.table.context import TableContext
 
 PAUSE_PER_QUERY_SECOND = 99.0
@@ -35,16 +35,16 @@ class TableHeartbeats(Leaser[TableContext]):
         """
         self._context.abandoned.add(token)
         with self._context.translated():
-            ((is_over,),) = await self._ask("claim_is_over", token=token)
+            ((is_over,),) = await self._run("claim_is_over", token=token)
             if not is_over:
                 return False
             if not self._context.abandoned.started_claims.may_hold(token):
                 return True
-            rows = await self._ask("held_by_token", token=token)
+            rows = await self._run("held_by_token", token=token)
         return not await self.release([Lease(self._context.job_id(key), token, epoch) for key, epoch in rows])
 
     async def foreign(self, own_leases: Sequence[Lease], slack: float) -> Foreign | None:
-        """Look for foreign leases, and cancel waiting records with a cancellation request."""
+        """Read the foreign leases, and cancel waiting records with a cancellation request."""
         await self._tidy()
         return await super().foreign(own_leases, slack)
 
@@ -60,7 +60,7 @@ class TableHeartbeats(Leaser[TableContext]):
         """Cancel waiting records with a cancellation request, which may be claimed much later."""
         started_at = stopwatch()
         with self._context.translated():
-            has_more = len(await self._cancel_waiting()) == PAGE
+            has_more = len(await self._cancel_waiting()) == MAX_ROWS_PER_PAGE
         now = stopwatch()
         self._next_maintenance_at = now if has_more else now + PAUSE_PER_QUERY_SECOND * (now - started_at)
 
@@ -71,14 +71,14 @@ class TableHeartbeats(Leaser[TableContext]):
     async def _cancel_waiting(self) -> list[Row]:
         """Cancel a page of records. A record that the database refuses to change does not stop the others."""
         try:
-            return await self._try("cancel_waiting", page=PAGE, ids=None)
+            return await self._run_once("cancel_waiting", page=MAX_ROWS_PER_PAGE, ids=None)
         except psycopg.Error as error:
             if postgres_errors.concerns_call(error):
                 raise
-        rows = await self._ask("find_cancel_waiting", page=PAGE)
+        rows = await self._run("find_cancel_waiting", page=MAX_ROWS_PER_PAGE)
 
         async def cancel(part: Sequence[Row]) -> list[Row]:
-            return await self._try("cancel_waiting", page=PAGE, ids=[row[0] for row in part])
+            return await self._run_once("cancel_waiting", page=MAX_ROWS_PER_PAGE, ids=[row[0] for row in part])
 
         canceled, _ = await self._write_each("cancel", rows, cancel, lambda row: self._context.job_id(row[0]))
         return canceled

@@ -1,4 +1,4 @@
-"""A transaction that keeps a record locked, on a connection lent to the handler.
+"""A transaction that keeps a record locked, on a connection that the handler uses.
 
 It knows how such a transaction starts, stays alive and ends, and nothing about outcomes. The handler may have done
 anything to it: the driver's transaction status and the savepoint show what can still be committed.
@@ -26,9 +26,9 @@ from stowhand.stores.database.borrowed_pool import BorrowedConnection
 from stowhand.stores.database.link import Row, is_stale
 from stowhand.stores.database.statements import quote_identifier
 
-_T = TypeVar("_T")
+T = TypeVar("T")
 
-_REFUSAL = (
+_REFUSAL_MESSAGE = (
     "the transaction of an attempt ends with the attempt: return, and what was done is committed together with the "
     "record's state; raise, and it is rolled back. A part of its own is `async with ctx.connection.transaction()`"
 )
@@ -70,7 +70,7 @@ class AttemptConnection(psycopg.AsyncConnection[Any]):
         """
         await self._is_quiet.wait()
 
-    async def wait(self, gen: Generator[Any, Any, _T], *args: Any, **options: Any) -> _T:
+    async def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
         if self._is_over:
             gen.close()
             raise psycopg.InterfaceError(f"the attempt of {self._owner} is over, and with it its transaction")
@@ -85,36 +85,36 @@ class AttemptConnection(psycopg.AsyncConnection[Any]):
 
     async def commit(self) -> None:
         """Raise ProgrammingError: see ``_REFUSAL``."""
-        raise psycopg.ProgrammingError(_REFUSAL)
+        raise psycopg.ProgrammingError(_REFUSAL_MESSAGE)
 
     async def rollback(self) -> None:
         """Raise ProgrammingError, as ``commit``."""
-        raise psycopg.ProgrammingError(_REFUSAL)
+        raise psycopg.ProgrammingError(_REFUSAL_MESSAGE)
 
     async def close(self) -> None:
         """Raise ProgrammingError: the connection returns to the pool."""
-        raise psycopg.ProgrammingError(_REFUSAL)
+        raise psycopg.ProgrammingError(_REFUSAL_MESSAGE)
 
     def __del__(self, *warn: Any) -> None:
         """Give no warning: the pool closes the connection, or uses it again."""
 
 
 LOCK_TIMEOUT_SECONDS = 10.0
-"""How long another transaction may lock a record when its attempt starts."""
+"""Maximum time to wait for the lock of a record when its attempt starts."""
 STATEMENT_TIMEOUT_SECONDS = 5.0
-"""How long a statement may still run on the connection after the handler has ended."""
+"""Maximum time that a statement may run on the connection after the handler has ended."""
 CANCEL_TIMEOUT_SECONDS = 5.0
-"""How long a request to the server to cancel a statement may take."""
+"""Maximum time of a request to the server to cancel a statement."""
 UNLOCK_TIMEOUT_SECONDS = 0.1
-"""How long a task that has its reply may take to release the connection's lock."""
+"""Maximum time that a task with its reply may take to release the connection's lock."""
 RESTORED_SETTINGS = ("search_path", "role", "statement_timeout", "lock_timeout", "TimeZone")
 """Settings that a handler may change, and that would change the meaning of the store's statements."""
 RESET_SESSION = (
     "close all; set session authorization default; reset all; deallocate all; unlisten *;"
     " select pg_catalog.pg_advisory_unlock_all(); discard plans; discard temp; discard sequences"
 )
-"""DISCARD ALL in parts, which can follow COMMIT in one message. Sent alone behind a pooler, it could reach another
-session."""
+"""DISCARD ALL in parts, which can follow COMMIT in one message. A separate message could reach another session behind a
+pooler."""
 
 ENDED_BY_HANDLER = (
     "its handler ended the transaction itself (COMMIT or ROLLBACK): its changes until then cannot be undone, or are "
@@ -145,7 +145,7 @@ class HeldTransaction:
         self._stack = stack
         self._connection = connection
         self._savepoint = quote_identifier(f"attempt_{uuid.uuid4().hex}")
-        self._ending = [RESET_SESSION] if resets else []
+        self._reset_statements = [RESET_SESSION] if resets else []
         self._is_over = False
         """Our own COMMIT or ROLLBACK was executed, and the session may be used again."""
         self._pings: asyncio.Task[None] | None = None
@@ -153,7 +153,7 @@ class HeldTransaction:
         self.handler_connection = AttemptConnection(connection, owner)
 
     async def begin(self, lock: bytes, values: Mapping[str, object], stalled: float) -> Row | None:
-        """Return the row that ``lock`` finds, locked. Raises psycopg's errors, TimeoutError.
+        """Lock and return the row that ``lock`` finds. Raise psycopg's errors, TimeoutError.
 
         ``stalled``: seconds without a statement after which the server ends the transaction.
         """
@@ -162,7 +162,7 @@ class HeldTransaction:
         isolation = "" if level is None else f"isolation level {level.name.replace('_', ' ')} "
         statements: list[bytes | str] = [
             f"begin {isolation}read write",
-            f"select {_SAVE}, {_limits(stalled)}",
+            f"select {_SAVE_SETTINGS}, {_limits(stalled)}",
             lock,
             f"select {_RESTORE_LOCK_TIMEOUT}",
             f"savepoint {self._savepoint}",
@@ -174,7 +174,7 @@ class HeldTransaction:
         return await reply.fetchone()
 
     def keep_alive(self, clock: Clock, interval: float) -> None:
-        """Send an empty statement in intervals, so that the server does not end the transaction as abandoned."""
+        """Send an empty statement at each interval, so that the server does not end the transaction as abandoned."""
         self._pings = asyncio.get_running_loop().create_task(self._ping(clock, interval), name="stowhand transaction")
 
     @property
@@ -183,7 +183,7 @@ class HeldTransaction:
         return self._connection.info.transaction_status == TransactionStatus.INERROR
 
     async def take_back(self) -> None:
-        """Let only the store use the connection from here on. Raises NotCommitted where that is not possible."""
+        """Let only the store use the connection from here on. Raise NotCommitted if that is not possible."""
         self.handler_connection.end()
         try:
             async with asyncio.timeout(STATEMENT_TIMEOUT_SECONDS):
@@ -217,15 +217,15 @@ class HeldTransaction:
     async def commit(self, statements: Sequence[bytes], values: Mapping[str, object], *, keep: bool) -> bool:
         """Run ``statements`` and commit, all in one message. Return whether the last of them found its row.
 
-        ``keep``: with what the handler did. Raises NotCommitted, InDoubt.
+        ``keep``: include the handler's changes. Raise NotCommitted, InDoubt.
         """
         if keep:
-            # A deferred constraint would fail at COMMIT, where the outcome would be in doubt.
-            first = [f"release savepoint {self._savepoint}", _RESTORE, "set constraints all immediate"]
+            # A deferred constraint that failed at COMMIT would leave the outcome in doubt.
+            opening = [f"release savepoint {self._savepoint}", _RESTORE_SETTINGS, "set constraints all immediate"]
         else:
-            first = [f"rollback to savepoint {self._savepoint}"]
+            opening = [f"rollback to savepoint {self._savepoint}"]
         try:
-            reply = await self._run([*first, *statements, "commit", *self._ending], values)
+            reply = await self._run([*opening, *statements, "commit", *self._reset_statements], values)
         except (psycopg.Error, OSError, UnicodeError) as error:
             await self._undo_after(error)
         is_found = False
@@ -240,8 +240,8 @@ class HeldTransaction:
         """Raise NotCommitted, with the record unlocked, or InDoubt."""
         status, reason = self._connection.info.transaction_status, postgres_errors.first_line(error)
         if status not in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-            broke = self._connection.closed or postgres_errors.is_connection_lost(error)
-            raise InDoubt(f"the connection broke: {reason}" if broke else reason) from None
+            is_broken = self._connection.closed or postgres_errors.is_connection_lost(error)
+            raise InDoubt(f"the connection broke: {reason}" if is_broken else reason) from None
         await self.undo()
         if isinstance(error, psycopg.errors.InvalidSavepointSpecification):
             raise NotCommitted(ENDED_BY_HANDLER) from None
@@ -250,7 +250,7 @@ class HeldTransaction:
     async def undo(self) -> None:
         """Roll back. If that fails, ``release`` closes the connection, which has the same effect."""
         with suppress(psycopg.Error, OSError):
-            await self._run(["rollback", *self._ending])
+            await self._run(["rollback", *self._reset_statements])
             self._is_over = True
 
     async def release(self) -> None:
@@ -275,8 +275,8 @@ class HeldTransaction:
         """Cancel the running statement, which would keep the lock. Tasks that wait for it get an error."""
         with suppress(psycopg.Error, OSError):
             await self._connection.cancel_safe(timeout=CANCEL_TIMEOUT_SECONDS)
-        with suppress(OSError), socket.socket(fileno=dup(self._connection.fileno())) as end:
-            end.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError), socket.socket(fileno=dup(self._connection.fileno())) as socket_copy:
+            socket_copy.shutdown(socket.SHUT_RDWR)
         await self.handler_connection.wait_until_quiet()
 
     async def _ping(self, clock: Clock, interval: float) -> None:
@@ -308,9 +308,9 @@ def _current(name: str) -> str:
     return f"pg_catalog.current_setting('{name}')"
 
 
-_SAVE = ", ".join(_setting(f"stowhand.{name}", _current(name)) for name in RESTORED_SETTINGS)
-_SAVED = ", ".join(_setting(name, _current(f"stowhand.{name}")) for name in RESTORED_SETTINGS)
-_RESTORE = f"select {_SAVED} where {_current('stowhand.role')} <> ''"
+_SAVE_SETTINGS = ", ".join(_setting(f"stowhand.{name}", _current(name)) for name in RESTORED_SETTINGS)
+_SAVED_SETTINGS = ", ".join(_setting(name, _current(f"stowhand.{name}")) for name in RESTORED_SETTINGS)
+_RESTORE_SETTINGS = f"select {_SAVED_SETTINGS} where {_current('stowhand.role')} <> ''"
 """RESET ALL clears the saved settings, and restores the settings itself."""
 _RESTORE_LOCK_TIMEOUT = _setting("lock_timeout", _current("stowhand.lock_timeout"))
 
@@ -321,15 +321,15 @@ def _limits(stalled: float) -> str:
     limits = {
         "lock_timeout": round(LOCK_TIMEOUT_SECONDS * 1000),
         "idle_in_transaction_session_timeout": milliseconds,
-        # A lost host is noticed in about the same time. (A socket accepts at most 32,767 s.)
+        # A lost host is detected in about the same time. (A socket accepts at most 32,767 s.)
         "tcp_keepalives_idle": min(max(round(stalled / 2), 1), 32_767),
         "tcp_keepalives_interval": min(max(round(stalled / 6), 1), 32_767),
         "tcp_keepalives_count": 3,
         "tcp_user_timeout": milliseconds,
     }
     settings = [_setting(name, f"'{value}'") for name, value in limits.items()]
-    # Without this, a process that dies during its statement is noticed only when the statement is done. Where the
-    # server does not support the check, setting it is an error.
+    # Without this, a process that dies during its statement is detected only when the statement is done. Setting it is
+    # an error if the server does not support the check.
     check = _setting("client_connection_check_interval", f"'{max(milliseconds // 3, 1)}'")
     is_supported = f"{_current('server_version_num')}::int4 >= 140000 and pg_catalog.version() like '%%linux%%'"
     return ", ".join([*settings, f"case when {is_supported} then {check} end"])

@@ -28,7 +28,7 @@ class PostgresOperations:
         self._session = session
 
     async def requeue(self, record_id: JobId, after: datetime | float | None) -> Answer:
-        """Put a record back to queued; a running attempt loses its lease. Raises StoreUnreachable if it is locked."""
+        """Return a record to the queue; a running attempt loses its lease. Raise StoreUnreachable if it is locked."""
         time, delay = (after, None) if isinstance(after, datetime) else (None, after)
         result = await self._act("requeue", record_id, requeue_refusal, after=time, delay=delay)
         if isinstance(result, Answer):
@@ -37,7 +37,7 @@ class PostgresOperations:
         return Answer(record_id, ActionResult.DONE, "it was asked to cancel: canceled instead" if is_canceled else "")
 
     async def retry(self, record_id: JobId) -> Answer:
-        """Put a record back to queued with no attempts."""
+        """Return a record to the queue with no attempts."""
         result = await self._act("retry", record_id, retry_refusal)
         return result if isinstance(result, Answer) else Answer(record_id, ActionResult.DONE)
 
@@ -54,7 +54,7 @@ class PostgresOperations:
     async def _act(
         self, name: str, record_id: JobId, refuse: Callable[[JobId, str | None], Answer | None], **values: object
     ) -> str | Answer:
-        """Return the statement's result, or why it found nothing. Raises StoreUnreachable if the row is locked."""
+        """Return the statement's result, or why it found nothing. Raise StoreUnreachable if the row is locked."""
         async with self._session("requeue") as session:
             if result := await self._rows(session, name, id=str(record_id), **values):
                 return str(result[0][0])
@@ -71,13 +71,13 @@ class PostgresOperations:
 
     async def count(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> dict[State, int]:
         """Count records in the view. Every requested state is a key."""
-        found = await self._counting("count", states, conditions)
-        return dict.fromkeys(states, 0) | {State(state): number for state, number in found}
+        matches = await self._counting("count", states, conditions)
+        return dict.fromkeys(states, 0) | {State(state): number for state, number in matches}
 
     async def exists(self, states: Sequence[State], conditions: Sequence[Any] = ()) -> bool:
         """Return whether there is such a record."""
-        ((found,),) = await self._counting("exists", states, conditions)
-        return bool(found)
+        ((matches,),) = await self._counting("exists", states, conditions)
+        return bool(matches)
 
     async def next_due(self) -> float | None:
         """Return the seconds until the earliest waiting record is due; 0 if one is; ``None`` if none waits."""
@@ -86,7 +86,7 @@ class PostgresOperations:
         return None if seconds is None else float(seconds)
 
     async def longest_wait(self) -> float:
-        """Return for how many seconds the earliest due record has been due; 0 without one."""
+        """Return the seconds since the earliest due record became due; 0 without one."""
         ((seconds,),) = await self._ask("longest_wait")
         return float(seconds)
 
@@ -97,8 +97,8 @@ class PostgresOperations:
 
     async def logs(self, record_id: JobId) -> Sequence[str] | None:
         """Return the log's entries as JSON texts; ``None`` if there is no such record."""
-        found = await self._ask("logs", id=str(record_id))
-        return None if not found else [entry or "null" for entry in found[0][0] or ()]
+        matches = await self._ask("logs", id=str(record_id))
+        return None if not matches else [entry or "null" for entry in matches[0][0] or ()]
 
     async def page(self, states: Sequence[State], after: JobId | None, limit: int) -> Sequence[ShownRecord]:
         """Return records in these states with ids above ``after``, ordered by id."""
@@ -107,8 +107,8 @@ class PostgresOperations:
 
     async def find(self, record_id: JobId) -> ShownRecord | None:
         """Return one record; ``None`` if there is none."""
-        found = await self._ask("find", id=str(record_id))
-        return self._record(found[0]) if found else None
+        matches = await self._ask("find", id=str(record_id))
+        return self._record(matches[0]) if matches else None
 
     async def _counting(self, name: str, states: Sequence[State], conditions: Sequence[Any]) -> list[Row]:
         statement, values = self._context.composer.counting(name, conditions)
@@ -145,15 +145,15 @@ class Logs:
         self._context, self._clock = context, SystemClock()
 
     async def add(self, lease: Lease, entry: str) -> int:
-        """Append an entry, and return its number. Raises LogRefused, StoreUnreachable."""
+        """Append an entry, and return its number. Raise LogRefused, StoreUnreachable."""
         return await self._write("add_log", lease, most=ENTRIES_LIMIT, entry=entry)
 
     async def update(self, lease: Lease, number: int, entry: str) -> None:
-        """Put it in the place of entry ``number``."""
+        """Replace the entry with this number. Raise LogRefused, StoreUnreachable."""
         await self._write("update_log", lease, number=number, entry=entry)
 
     async def replace(self, session: Session, lease: Lease, entries: Sequence[str]) -> None:
-        """The whole log, on a given connection; nothing where the record is not the lease's, or locked by another."""
+        """Replace the whole log on this connection, unless the lease is lost or the record is locked."""
         await rows(session, self._context.statement("write_logs"), self.values(lease, entries=list(entries)))
 
     async def _write(self, name: str, lease: Lease, **values: object) -> int:
@@ -165,14 +165,14 @@ class Logs:
                     result = await rows(session, context.statement(name), self.values(lease, **values))
                     if result:
                         return int(result[0][0])
-                    found = await rows(session, context.statement("look_at_log"), self.values(lease))
-                self._refuse(lease, found[0] if found else (False, 0), values)
+                    matches = await rows(session, context.statement("look_at_log"), self.values(lease))
+                self._refuse(lease, matches[0] if matches else (False, 0), values)
         raise StoreUnreachable(f"{context}: an open transaction holds record {lease.job_id}; try again")
 
     @staticmethod
-    def _refuse(lease: Lease, found: tuple[bool, int], values: dict[str, object]) -> None:
-        """Raises LogRefused, unless only another transaction holds the row."""
-        held, length = found
+    def _refuse(lease: Lease, matches: tuple[bool, int], values: dict[str, object]) -> None:
+        """Raise LogRefused, unless the row is only locked by another transaction."""
+        held, length = matches
         if not held:
             raise LogRefused(f"record {lease.job_id}: the attempt that this log belongs to is over")
         number = values.get("number")
@@ -182,5 +182,5 @@ class Logs:
             raise LogRefused(f"record {lease.job_id}: its log is full, {ENTRIES_LIMIT} entries")
 
     def values(self, lease: Lease, **values: object) -> dict[str, object]:
-        """Of a statement about this lease's record."""
+        """Return the parameters of a statement about the record of this lease."""
         return {**values, **self._context.values(**mark_of(lease))}

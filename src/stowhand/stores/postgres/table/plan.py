@@ -14,8 +14,8 @@ from stowhand.stores.postgres.shared.plan import Query
 from stowhand.stores.postgres.table.context import TableContext
 from stowhand.stores.verdicts import Entry, Pair, pair
 
-_VERDICTS = {"settled": Verdict.ALREADY_SETTLED, "busy": Verdict.BUSY, "lost": Verdict.LOST}
-NO_JOBS = "a user's table cannot enqueue following jobs: INSERT them instead"
+_VERDICTS_BY_NAME = {"settled": Verdict.ALREADY_SETTLED, "busy": Verdict.BUSY, "lost": Verdict.LOST}
+FOLLOWING_JOBS_REFUSAL = "a user's table cannot enqueue following jobs: INSERT them instead"
 
 
 class TablePlan:
@@ -26,7 +26,7 @@ class TablePlan:
 
     def acceptable(self, entry: Entry) -> str | None:
         """Return why a settlement is not acceptable; ``None`` if it enqueues nothing."""
-        return NO_JOBS if entry[1].then else None
+        return FOLLOWING_JOBS_REFUSAL if entry[1].then else None
 
     def is_plain(self, settlement: Settlement) -> bool:
         """Return whether the record is completed without an error. A table has no column for a result."""
@@ -70,10 +70,10 @@ class TablePlan:
         )
 
         def read(row: Row) -> tuple[Pair, Reply | None]:
-            pair_of_row = self._pair(row)
-            return pair_of_row, with_state(settlements_by_pair[pair_of_row], State.CANCELED) if row[
-                2
-            ] == "canceled" else _VERDICTS.get(row[2])
+            lease_pair = self._pair(row)
+            if row[2] == "canceled":
+                return lease_pair, with_state(settlements_by_pair[lease_pair], State.CANCELED)
+            return lease_pair, _VERDICTS_BY_NAME.get(row[2])
 
         return Query(self._context.statement("look"), values, read)
 

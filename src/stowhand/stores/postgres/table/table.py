@@ -28,7 +28,7 @@ from stowhand.stores.table.check import CatalogFacts
 from stowhand.stores.table.names import Shape
 from stowhand.stores.table.options import TableOptions
 
-_BEHIND_POOLER = "notifications do not arrive behind a pooler, so the table is polled"
+_POOLER_WARNING = "notifications do not arrive behind a pooler, so the table is polled"
 
 
 class PostgresTable:
@@ -50,7 +50,7 @@ class PostgresTable:
         plan, logs = TablePlan(context), Logs(context)
         self._settler = settler = Settler(context, plan)
         self._listener = Listener(
-            context.dialer, lambda: context.role("listen"), options.notify_channel, _BEHIND_POOLER, Announcement()
+            context.dialer, lambda: context.role("listen"), options.notify_channel, _POOLER_WARNING, Announcement()
         )
         self._transactions = AttemptTransactions(context, plan, settler, logs)
         self.claim, self.settle, self.wait = self._claims.claim, settler.settle, self._listener.wait
@@ -73,9 +73,9 @@ class PostgresTable:
         return self._context.names
 
     async def open(self) -> None:
-        """Connect, compare with the catalog, and let the server plan each claim once. Reads no row.
+        """Connect, compare with the catalog, and let the server plan each claim once, without reading rows.
 
-        Raises StoreUnreachable, TableUnsuitable.
+        Raise StoreUnreachable, TableUnsuitable.
         """
         try:
             with self._context.translated():
@@ -89,7 +89,7 @@ class PostgresTable:
         async with context.pool.connection("check") as session:
             facts, self.warnings = await checks.validate(session, context.options, context.shape)
         context.shape = context.shape.lacking(*checks.absent_columns(facts, context.shape))
-        context.bind(Composer(context.options, context.shape, facts), _key(facts, context.shape))
+        context.bind(Composer(context.options, context.shape, facts), _key_type(facts, context.shape))
         await self._claims.probe()
 
     async def close(self) -> None:
@@ -97,24 +97,24 @@ class PostgresTable:
         for part in (self._claims, self._settler, self._listener, self._transactions, self._context.pool):
             await part.close()
 
-    # -- a worker's ------------------------------------------------------------------------------
+    # -- calls of a worker -----------------------------------------------------------------------
 
     @property
     def is_listening(self) -> bool:
-        """Whether notifications are known to arrive now."""
+        """Whether notifications arrive now, as far as is known."""
         return self._listener.is_listening
 
     def heartbeats(self, calls: Calls = UNREPORTED) -> Heartbeats:
         """Return heartbeats with their own connection."""
         return TableHeartbeats(self._context, calls)
 
-    # --------------------------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------
 
     async def check(self) -> Sequence[Finding]:
         """Compare table and view with the options."""
         async with self._session("check") as session:
-            _, found = await checks.check(session, self._context.options, self._context.shape)
-        return found
+            _, findings = await checks.check(session, self._context.options, self._context.shape)
+        return findings
 
     @asynccontextmanager
     async def _session(self, role: str) -> AsyncIterator[Session]:
@@ -123,7 +123,7 @@ class PostgresTable:
                 yield session
 
 
-def _key(facts: CatalogFacts, shape: Shape) -> KeyType:
+def _key_type(facts: CatalogFacts, shape: Shape) -> KeyType:
     column = facts.column(shape, "id")
-    kind = column.type if column is not None else ""
-    return KeyType.INTEGER if kind in INTEGER_TYPES else KeyType.UUID if kind == "uuid" else KeyType.TEXT
+    type_name = column.type if column is not None else ""
+    return KeyType.INTEGER if type_name in INTEGER_TYPES else KeyType.UUID if type_name == "uuid" else KeyType.TEXT

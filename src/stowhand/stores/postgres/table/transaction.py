@@ -69,7 +69,7 @@ class AttemptTransactions:
         self._pool = Pool(context.dialer, MAX_CONNECTIONS, context.role) if self._owns_pool else context.pool
 
     async def begin(self, attempt: Attempt[Any]) -> tuple[AttemptConnection, RecordTransaction]:
-        """Return the handler's connection and the transaction. Raises LeaseLost, StoreUnreachable."""
+        """Return the handler's connection and the transaction. Raise LeaseLost, StoreUnreachable."""
         context, lease = self.context, attempt.lease
         stalled = context.options.stalled
         record_lock = await self._hold(lease)
@@ -92,27 +92,27 @@ class AttemptTransactions:
             raise LeaseLost(f"record {lease.job_id} belongs to another worker, or no longer exists")
         canceled = settle_as(attempt, Cancel("canceled before its handler began"), 0.0)
         await self.settle_outside(lease, canceled, ())
-        raise LeaseLost(f"record {lease.job_id} was asked to cancel before its handler began")
+        raise LeaseLost(f"the cancellation of record {lease.job_id} was requested before its handler began")
 
     async def _hold(self, lease: Lease) -> HeldTransaction:
-        """Take a connection. Raises StoreUnreachable."""
+        """Take a connection. Raise StoreUnreachable."""
         with self.context.translated():
             async with AsyncExitStack() as stack:
                 try:
-                    # An outcome may have to be written outside of its transaction. If connections are few, the
-                    # transactions would take them all, so connect for settlements first.
+                    # An outcome may have to be written outside of its transaction. With few connections, the
+                    # transactions would take all of them, so connect for settlements first.
                     await self.settlements.connect()
                     connection = await stack.enter_async_context(self._pool.application_connection("transaction"))
                 except StoreUnreachable:
                     await self._pool.close()  # idle connections may be in the way
                     raise
-                # An application's connections are left as its handlers leave them.
+                # The connections of an application's pool stay as its handlers leave them.
                 return HeldTransaction(stack.pop_all(), connection, f"record {lease.job_id}", resets=self._owns_pool)
 
     async def settle_outside(
         self, lease: Lease, settlement: Settlement, logs: Sequence[str], *, repeat: bool = False
     ) -> Reply:
-        """Settle as without a transaction. The record is busy until the server notices that the transaction is over."""
+        """Settle outside of the transaction. The record is busy until the server has ended the transaction."""
         end = self.clock.monotonic() + self.context.options.stalled
         while True:
             try:
@@ -139,7 +139,7 @@ class AttemptTransactions:
 
 
 def settle_as(attempt: Attempt[Any], outcome: Outcome, delay: float) -> Settlement:
-    """Return the settlement of an outcome that is not the handler's own."""
+    """Return the settlement of an outcome that replaces the handler's."""
     claim = attempt.claim
     return settle(outcome, attempts=claim.attempts, max_attempts=claim.max_attempts, backoff=lambda attempts: delay)
 
@@ -166,7 +166,7 @@ class RecordTransaction:
     # -- the end ---------------------------------------------------------------------------------
 
     async def settle(self, settlement: Settlement) -> Reply:
-        """Write the settlement, and commit. Raises StoreError if the outcome is unknown. May be repeated."""
+        """Write the settlement, and commit. Raise StoreError if the outcome is unknown. May be repeated."""
         if (reason := self._transactions.plan.acceptable((self._attempt.lease, settlement))) is not None:
             return RefusedSettlement(reason)
         self._recorded = settlement
@@ -218,7 +218,7 @@ class RecordTransaction:
             statements.insert(0, context.statement("write_logs"))
             values |= self._transactions.logs.values(lease, entries=list(self._logs))
         is_found = await held_transaction.commit(statements, values, keep=settlement.state in KEPT_STATES)
-        # The record was locked all the time, so only the handler itself can have changed it.
+        # The record was locked all the time, so only the handler can have changed it.
         return Verdict.SETTLED if is_found else Verdict.LOST
 
     def _failed(self, settlement: Settlement, reason: str) -> Settlement:
@@ -230,12 +230,12 @@ class RecordTransaction:
         return settlement
 
     async def _resolve(self, doubtful: Settlement, reason: str) -> Reply:
-        """Find out whether it was committed. A record that we still hold was rolled back with the handler's changes."""
+        """Check whether it was committed. If the lease still holds the record, it was rolled back."""
         lease = self._attempt.lease
         failed = self._failed(doubtful, f"its transaction could not be committed: {reason}")
         reply = await self._transactions.settle_outside(lease, failed, self._logs, repeat=True)
         if reply is Verdict.LOST or reply is Verdict.UNKNOWN:
-            # We no longer hold the record. This writes nothing, and shows whether the record has our settlement.
+            # The lease no longer holds the record. This writes nothing, and checks for the settlement.
             (reply,) = await self._transactions.settlements.settle([(lease, doubtful)], repeat=True)
             self._recorded = doubtful
             return reply if reply is Verdict.ALREADY_SETTLED else Verdict.UNKNOWN
@@ -244,10 +244,10 @@ class RecordTransaction:
             self._doubtful = None
         return reply
 
-    # -- a handler's -----------------------------------------------------------------------------
+    # -- operations of the handler ---------------------------------------------------------------
 
     async def add_log(self, lease: Lease, entry: str) -> int:
-        """Keep an entry until the end, and return its number. Raises LogRefused."""
+        """Keep an entry until the end, and return its number. Raise LogRefused."""
         self._open()
         if len(self._logs) >= ENTRIES_LIMIT:
             raise LogRefused(f"record {lease.job_id}: an attempt has at most {ENTRIES_LIMIT} log entries")

@@ -44,19 +44,20 @@ class PostgresWriter(SqlWriter):
         return "\n, ".join(map(self.expression, expressions))
 
     def conditions(self, conditions: Sequence[Any]) -> str:
-        """Write conditions that must all hold. Raises ConfigurationError for an invalid one."""
+        """Write conditions that must all hold. Raise ConfigurationError for an invalid one."""
         return "".join(f" and ({self.condition(condition)}\n)" for condition in conditions)
 
-    def bounds(self, together: Sequence[Where]) -> Bounds:
+    def bounds(self, joint_conditions: Sequence[Where]) -> Bounds:
         """Write conditions ``Where(column, "together <=", value)``."""
-        numbers = range(len(together))
-        columns = [self.expression(self.shape.column(bound.column)) for bound in together]
-        over = "over (order by placed.place rows unbounded preceding)"
+        indexes = range(len(joint_conditions))
+        columns = [self.expression(self.shape.column(bound.column)) for bound in joint_conditions]
+        window = "over (order by placed.place rows unbounded preceding)"
         return Bounds(
             "".join(f", {column} as cost_{number}" for number, column in enumerate(columns)),
-            "".join(f", sum(placed.cost_{number}) {over} as total_{number}" for number in numbers),
+            "".join(f", sum(placed.cost_{number}) {window} as total_{number}" for number in indexes),
             " and ".join(
-                f"summed.total_{number} <= {self.placeholder(bound.value)}" for number, bound in enumerate(together)
+                f"summed.total_{number} <= {self.placeholder(bound.value)}"
+                for number, bound in enumerate(joint_conditions)
             ),
         )
 
